@@ -44,12 +44,16 @@ def run_tool(
 def embedded(
     *arguments: str, program: Sequence[str] = UP
 ) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
-    """Run ``program`` with ``arguments``; yield the cluster's kubeconfig and process."""
+    """Run ``program`` with ``arguments``; yield the cluster's kubeconfig and process.
+
+    Durability is ``process`` unless ``arguments`` set it: the peers run without fsync, too.
+    """
     with tempfile.TemporaryDirectory() as home:
         log = Path(home, "up.log")
+        options = ("--name", "bench", "--port", "0", "--durability", "process")
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*program, "--name", "bench", "--port", "0", *arguments],
+                [*program, *options, *arguments],
                 env=os.environ | {"GANGLINE_HOME": home},
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -14,7 +14,7 @@ from e2e.elastic_training import API, Training, output
 from e2e.jobs import Manifest, template, until
 from e2e.scenario import Scenario
 from gangline.api.core.pod import Pod
-from gangline.api.quantity import parse_milli
+from gangline.api.quantity import parse_quantity
 from gangline.api.resources import ELASTIC_JOBS, NODES, PODS
 
 pytestmark = [
@@ -147,7 +147,7 @@ async def test_pods_that_leave_are_missed_for_as_long_as_there_is_no_room(
 ) -> None:
     nodes = (await elastic.client.list(NODES)).items
     # More than half of a node each: one per node.
-    cpu = f"{parse_milli(nodes[0].status.allocatable['cpu']) * 6 // 10}m"
+    cpu = f"{parse_quantity(nodes[0].status.allocatable['cpu']).milli * 6 // 10}m"
     training = Training(elastic, "moving")
     await elastic.submit(training.manifest(3, "2:3", cpu=cpu))
     await training.running(0, 1, 2)

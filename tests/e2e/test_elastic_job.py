@@ -11,7 +11,7 @@ from e2e.scenario import Scenario
 from e2e.waiting import eventually
 from gangline.api.core.pod import Pod
 from gangline.api.meta.resource import Resource
-from gangline.api.quantity import parse_milli
+from gangline.api.quantity import parse_quantity
 from gangline.api.resources import (
     CONFIG_MAPS,
     ELASTIC_JOBS,
@@ -292,7 +292,7 @@ async def test_a_job_of_the_same_name_may_follow_at_once(scenario: Scenario) -> 
 @pytest.mark.embedded_only("fills the nodes of the cluster")
 async def test_as_many_workers_train_as_find_room(scenario: Scenario) -> None:
     nodes = await scenario.client.list(NODES)
-    cpu = parse_milli(nodes.items[0].status.allocatable["cpu"])
+    cpu = parse_quantity(nodes.items[0].status.allocatable["cpu"]).milli
     elastic, name = scenario.of(ELASTIC_JOBS), "squeezed"
     count = len(nodes.items)
     # More than half of a node each: one per node.

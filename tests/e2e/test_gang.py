@@ -3,7 +3,7 @@
 from e2e.jobs import job, replica, until
 from e2e.scenario import Scenario, condition
 from e2e.waiting import eventually
-from gangline.api.quantity import parse_milli
+from gangline.api.quantity import parse_quantity
 from gangline.api.resources import NODES
 from gangline.kube.errors import NotFound
 
@@ -13,7 +13,7 @@ async def test_the_second_of_two_jobs_waits_with_a_reason_and_then_runs(
 ) -> None:
     shared = str(scenario.shared)
     nodes = await scenario.client.list(NODES)
-    most = min(parse_milli(node.status.allocatable["cpu"]) for node in nodes.items)
+    most = min(parse_quantity(node.status.allocatable["cpu"]).milli for node in nodes.items)
     cpu = f"{most * 6 // 10}m"
     replicas = scenario.cluster.nodes
 
@@ -48,7 +48,7 @@ async def test_a_gang_that_finds_no_room_in_its_time_fails_with_the_reason(
     scenario: Scenario,
 ) -> None:
     nodes = await scenario.client.list(NODES)
-    most = max(parse_milli(node.status.allocatable["cpu"]) for node in nodes.items)
+    most = max(parse_quantity(node.status.allocatable["cpu"]).milli for node in nodes.items)
     policy = {"scheduleTimeoutSeconds": 3}
     await scenario.submit(
         job(

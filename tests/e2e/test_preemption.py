@@ -2,7 +2,7 @@
 
 from e2e.jobs import job, replica, until
 from e2e.scenario import Scenario
-from gangline.api.quantity import parse_milli
+from gangline.api.quantity import parse_quantity
 from gangline.api.resources import NODES, PRIORITY_CLASSES
 
 
@@ -11,7 +11,7 @@ async def test_a_job_of_higher_priority_runs_first_and_the_other_one_afterwards(
 ) -> None:
     shared = str(scenario.shared)
     nodes = await scenario.client.list(NODES)
-    most = min(parse_milli(node.status.allocatable["cpu"]) for node in nodes.items)
+    most = min(parse_quantity(node.status.allocatable["cpu"]).milli for node in nodes.items)
     cpu = f"{most * 6 // 10}m"
     replicas = scenario.cluster.nodes
     urgent = f"urgent-{scenario.namespace}"

@@ -7,6 +7,7 @@ import pytest
 
 from gangline.kube.client.client import ApiClient
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
+from gangline.local.apiserver.storage.durability import Durability
 from integration.cluster_fixtures import embedded_cluster
 
 __all__ = ["api_server", "client", "embedded_cluster"]
@@ -15,7 +16,9 @@ __all__ = ["api_server", "client", "embedded_cluster"]
 @pytest.fixture
 async def api_server(tmp_path: Path) -> AsyncIterator[ApiServer]:
     """An embedded API server on a free port; nothing else of a cluster runs."""
-    server = ApiServer(ApiServerSettings(data=tmp_path / "apiserver"))
+    # Durability "disk" has tests of its own; the others need not wait for fsync.
+    settings = ApiServerSettings(data=tmp_path / "apiserver", durability=Durability.PROCESS)
+    server = ApiServer(settings)
     await server.start()
     yield server
     await server.stop()

@@ -100,9 +100,10 @@ async def attacked(tmp_path: Path) -> AsyncIterator[AttackedServer]:
 async def attacked_server(data: Path, *arguments: str) -> AsyncIterator[AttackedServer]:
     """Run an API server with these data and arguments; it must still run at the end."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gangline.local.apiserver", "--data", str(data), *arguments,
+        *(sys.executable, "-m", "gangline.local.apiserver", "--data", str(data)),
+        *("--durability", "process", *arguments),
         stdout=PIPE,
-    )  # fmt: skip
+    )
     assert process.stdout is not None
     url = (await process.stdout.readline()).decode().strip()
     try:

@@ -167,5 +167,6 @@ def store_former_roles(data: Path) -> None:
             old = {**stored, "metadata": meta, "rules": rules}
             old.pop("aggregationRule", None)
             database.execute(
-                "UPDATE log SET body = ? WHERE rv = ?", (msgspec.json.encode(old), revision)
+                "UPDATE log SET body = ?, sum = NULL WHERE rv = ?",  # without a checksum
+                (msgspec.json.encode(old), revision),
             )

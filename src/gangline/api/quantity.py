@@ -127,15 +127,6 @@ def canonical_quantity(written: str | int | float) -> str:
     return str(parse_quantity(written))
 
 
-def parse_milli(written: str | int | float) -> int:
-    """Parse a quantity in thousandths, rounded up (``"0.5"`` is 500).
-
-    Raises:
-        QuantityError: the text is not a quantity.
-    """
-    return parse_quantity(written).milli
-
-
 def parse_whole(written: str | int | float) -> int:
     """Parse a quantity in whole units, rounded up (``"1Ki"`` is 1024).
 

@@ -18,6 +18,8 @@ from typing import Self
 
 import msgspec
 
+from gangline.local.apiserver.storage.durable_files import make_directory, write_durably
+
 DEFAULT_NAME = "default"
 NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
@@ -97,7 +99,7 @@ class ClusterDirectory:
                 f"{self.name!r} cannot name a cluster: use up to 40 small letters, digits and '-'"
             )
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_directory(self.folder)
             # It contains Secrets, keys and logs. Containers with a user of their own reach their
             # volumes by mounts, which do not pass through this folder.
             self.folder.chmod(0o700)
@@ -132,12 +134,7 @@ class ClusterDirectory:
         """Publish the kubeconfig of the default cluster; return the file to show to users."""
         if self.name != DEFAULT_NAME:
             return self.kubeconfig
-        fresh = self.default_kubeconfig.with_name("kubeconfig.new")
-        fresh.unlink(missing_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with open(os.open(fresh, flags, 0o600), "wb") as file:
-            file.write(self.kubeconfig.read_bytes())
-        fresh.replace(self.default_kubeconfig)
+        write_durably(self.default_kubeconfig, self.kubeconfig.read_bytes())
         return self.default_kubeconfig
 
 

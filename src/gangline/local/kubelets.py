@@ -13,8 +13,7 @@ from pathlib import Path
 from gangline.api.resources import SERVICES
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.shared_informers import SharedInformerFactory
-from gangline.local.apiserver.auth.pki import (
-    CertificateError,
+from gangline.local.apiserver.auth.node_certificates import (
     NodeCertificates,
     prepare_node_certificates,
 )
@@ -86,8 +85,8 @@ class Kubelets:
         await self._remove_leftovers()
         try:
             await asyncio.to_thread(self._issue_certificates, nodes)
-        except CertificateError as error:
-            raise ClusterError(str(error)) from error
+        except (OSError, ValueError) as error:
+            raise ClusterError(f"the certificates of the nodes cannot be made: {error}") from error
         for node in nodes:
             config = self._api_server.client_config(self._certificates[node].client)
             client = ApiClient(config, user_agent="gangline-kubelet")

@@ -18,6 +18,7 @@ from prometheus_client import Counter
 from gangline.api import failure
 from gangline.api.core import pod
 from gangline.api.jobs.kubeflow import JobStatus
+from gangline.api.meta.conditions import is_condition_true
 from gangline.operator.model import conditions
 from gangline.operator.model.job import NormalizedJob
 from gangline.operator.model.plan import ObservedJob
@@ -116,9 +117,7 @@ def count_transitions(observed: ObservedJob, after: JobStatus) -> None:
     job, before = observed.job, observed.status
     labels = (job.meta.namespace, job.kind.framework)
     for type_, counter in _BY_CONDITION.items():
-        if conditions.is_condition_true(after.conditions, type_) > conditions.is_condition_true(
-            before.conditions, type_
-        ):
+        if is_condition_true(after.conditions, type_) > is_condition_true(before.conditions, type_):
             counter.labels(*labels).inc()
     restarted = after.restarts.total - before.restarts.total
     if restarted > 0:

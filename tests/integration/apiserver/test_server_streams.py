@@ -12,7 +12,7 @@ from aiohttp import WSMsgType, web
 from gangline.api import resources
 from gangline.kube import errors
 from gangline.kube.client.client import ApiClient
-from gangline.local.apiserver.auth.pki import prepare_node_certificates
+from gangline.local.apiserver.auth.node_certificates import prepare_node_certificates
 from gangline.local.apiserver.server import ApiServer
 from gangline.local.kubelet.server.tls import NodeTls, ServingFiles
 

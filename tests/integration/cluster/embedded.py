@@ -48,7 +48,9 @@ class EmbeddedCluster:
         output = self.root / f"up-{len(self.outputs)}.log"
         self.root.mkdir(parents=True, exist_ok=True)
         self.outputs.append(output)
-        command = [sys.executable, "-m", "gangline", "up", "--port", "0", *self.arguments]
+        # Durability "disk" has tests of its own; the others need not wait for fsync.
+        options = ("--port", "0", "--durability", "process", *self.arguments)
+        command = [sys.executable, "-m", "gangline", "up", *options]
         with output.open("wb") as file:
             self.process = subprocess.Popen(
                 command, env=self.environment, stdout=file, stderr=file, stdin=subprocess.DEVNULL

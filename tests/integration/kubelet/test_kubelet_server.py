@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from gangline.api.core.pod import Pod
-from gangline.local.apiserver.auth.pki import prepare_node_certificates
+from gangline.local.apiserver.auth.node_certificates import prepare_node_certificates
 from gangline.local.apiserver.kubelet_proxy.client import make_kubelet_tls
 from gangline.local.apiserver.server import ApiServer
 from gangline.local.kubelet.server.server import KubeletServer

@@ -2,9 +2,9 @@
 
 import pytest
 
+from gangline.api.meta.conditions import is_condition_true
 from gangline.api.resources import EVENTS, NODES, POD_GROUPS, PODS, PYTORCH_JOBS, SERVICES
 from gangline.kube.errors import NotFound
-from gangline.operator.model.conditions import is_condition_true
 from integration.operator.cluster import NAMESPACE, Scene, reported
 
 SELECTOR = "training.kubeflow.org/job-name=train"

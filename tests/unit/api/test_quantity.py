@@ -12,7 +12,6 @@ from gangline.api.quantity import (
     QuantityError,
     QuantityFormat,
     canonical_quantity,
-    parse_milli,
     parse_quantity,
 )
 
@@ -70,12 +69,8 @@ def test_absurd_exponents_cost_nothing(written, expected):
 
 
 def test_cpu_is_rounded_up_to_thousandths():
-    assert (
-        parse_milli("0.0001"),
-        parse_milli("1"),
-        parse_milli("250m"),
-        parse_milli("-0.0001"),
-    ) == (1, 1000, 250, -1)
+    written = ("0.0001", "1", "250m", "-0.0001")
+    assert [parse_quantity(each).milli for each in written] == [1, 1000, 250, -1]
 
 
 @given(AMOUNTS)

@@ -10,10 +10,9 @@ from gangline.api.jobs.kubeflow import JobStatus, RestartRecord
 from gangline.api.meta.objects import ObjectMeta, OwnerReference
 from gangline.operator.engine.plan import plan_reconcile
 from gangline.operator.frameworks.pytorch import PyTorchFramework
-from gangline.operator.model.job import NormalizedJob
+from gangline.operator.model.job import NormalizedJob, RawJob
 from gangline.operator.model.labels import replica_labels, replica_name
 from gangline.operator.model.plan import EngineSettings, ObservedJob, ReconcilePlan, TargetKind
-from gangline.operator.model.raw_job import RawJob
 from gangline.operator.model.replicas import (
     ObservedContainerState,
     ObservedContainerStatus,
@@ -34,6 +33,11 @@ UID = "job-uid"
 def at(seconds: float) -> datetime:
     """A time after ``NOW``."""
     return NOW + timedelta(seconds=seconds)
+
+
+def has_writes(plan: ReconcilePlan) -> bool:
+    """Whether a plan changes objects other than the job's status."""
+    return bool(plan.creations or plan.deletions or plan.patches)
 
 
 def template(**spec: Any) -> dict[str, Any]:

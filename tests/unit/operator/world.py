@@ -20,7 +20,7 @@ from gangline.api.volcano.scheduling import PodGroup, PodGroupSpec
 from gangline.operator.engine.plan import plan_reconcile
 from gangline.operator.model import conditions
 from gangline.operator.model.framework import DecodesStatus
-from gangline.operator.model.job import NormalizedJob
+from gangline.operator.model.job import NormalizedJob, RawJob
 from gangline.operator.model.plan import (
     EngineSettings,
     ObservedJob,
@@ -31,7 +31,6 @@ from gangline.operator.model.plan import (
     ReconcilePlan,
     TargetKind,
 )
-from gangline.operator.model.raw_job import RawJob
 from gangline.operator.model.replicas import (
     ObservedContainerState,
     ObservedContainerStatus,
@@ -44,7 +43,7 @@ from gangline.operator.model.replicas import (
 )
 from gangline.operator.policies import gang_restart
 from gangline.operator.policies.backoff import count_in_place_restarts
-from unit.operator.builders import NOW, manifest, owner, stored
+from unit.operator.builders import NOW, has_writes, manifest, owner, stored
 from unit.operator.kinds import KINDS
 
 SETTINGS = EngineSettings(gang_scheduling=True)
@@ -136,7 +135,7 @@ class World:
         """Run the operator until it has nothing to do, and return the last plan."""
         for _ in range(most):
             decision = self.decide()
-            if (not decision.has_writes and decision.status == self.status) or not self.exists:
+            if (not has_writes(decision) and decision.status == self.status) or not self.exists:
                 return decision
             self.carry_out(decision)
         raise AssertionError(f"still not settled: {self.decide()}")

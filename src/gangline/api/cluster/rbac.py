@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from gangline.api.meta.field_doc import FreeForm, field_doc
+from gangline.api.meta.field_doc import field_doc
 from gangline.api.meta.objects import LabelSelector, Object, Wire
 
 
@@ -67,66 +67,3 @@ class RoleBinding(Object):
 
 class ClusterRoleBinding(RoleBinding):
     """Grants a role in all namespaces."""
-
-
-class ResourceAttributes(Wire):
-    """An access to a resource."""
-
-    namespace: Annotated[str, field_doc("Namespace; empty means all.")] = ""
-    verb: Annotated[str, field_doc("Verb.")] = ""
-    group: Annotated[str, field_doc("API group.")] = ""
-    version: Annotated[str, field_doc("API version.")] = ""
-    resource: Annotated[str, field_doc("Plural.")] = ""
-    subresource: Annotated[str, field_doc("Subresource, such as log.")] = ""
-    name: Annotated[str, field_doc("Name; empty means all.")] = ""
-    field_selector: Annotated[FreeForm | None, field_doc("Only these, by field.")] = None
-    label_selector: Annotated[FreeForm | None, field_doc("Only these, by label.")] = None
-
-
-class NonResourceAttributes(Wire):
-    """An access to a path."""
-
-    path: Annotated[str, field_doc("The path.")] = ""
-    verb: Annotated[str, field_doc("Verb.")] = ""
-
-
-class SubjectAccessReviewSpec(Wire):
-    """The access in question, and the user."""
-
-    resource_attributes: Annotated[
-        ResourceAttributes | None, field_doc("Access to a resource.")
-    ] = None
-    non_resource_attributes: Annotated[
-        NonResourceAttributes | None, field_doc("Access to a path.")
-    ] = None
-    user: Annotated[str, field_doc("Name of the user.")] = ""
-    groups: Annotated[list[str], field_doc("Groups of the user.")] = []
-    extra: Annotated[dict[str, list[str]], field_doc("Further attributes of the user.")] = {}
-    uid: Annotated[str, field_doc("Unique id of the user.")] = ""
-
-
-class SubjectAccessReviewStatus(Wire):
-    """Whether the access is allowed."""
-
-    allowed: Annotated[bool, field_doc("The access is allowed.", required=True)] = False
-    denied: Annotated[bool, field_doc("The access is denied explicitly.")] = False
-    reason: Annotated[str, field_doc("Why.")] = ""
-    evaluation_error: Annotated[str, field_doc("Error during the evaluation.")] = ""
-
-
-class SelfSubjectAccessReview(Object):
-    """May the current user do this?"""
-
-    spec: Annotated[
-        SubjectAccessReviewSpec, field_doc("The access in question.", required=True)
-    ] = SubjectAccessReviewSpec()
-    status: Annotated[SubjectAccessReviewStatus, field_doc("The result.")] = (
-        SubjectAccessReviewStatus()
-    )
-
-
-class SelfSubjectRulesReview(Object):
-    """What may the current user do?"""
-
-    spec: Annotated[FreeForm, field_doc("In which namespace.")] = {}
-    status: Annotated[FreeForm, field_doc("The rules.")] = {}

@@ -12,8 +12,6 @@ from gangline.api.core.pod import PodTemplateSpec
 from gangline.api.meta.field_doc import FreeForm, ResourceList, field_doc
 from gangline.api.meta.objects import Condition, LabelSelector, Object, Wire
 
-GROUP = "kubeflow.org"
-VERSION = "v1"
 MANAGED_BY_US = "kubeflow.org/training-operator"
 MANAGED_BY_MULTI_KUEUE = "kueue.x-k8s.io/multikueue"
 RESTART_ANNOTATION = "gangline.dev/restart"

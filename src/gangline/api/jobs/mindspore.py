@@ -11,7 +11,6 @@ from gangline.api.meta.field_doc import field_doc
 from gangline.api.meta.objects import Object, Wire
 
 GROUP = "mindspore.gitee.com"
-VERSION = "v1"
 SCHEDULER, PS, WORKER = "Scheduler", "PS", "Worker"
 ROLES = (SCHEDULER, PS, WORKER)
 """In the order of creation: the other roles connect to the scheduler."""

@@ -13,8 +13,6 @@ from gangline.api.jobs.kubeflow import CommonRunPolicy, JobStatus, SchedulingPol
 from gangline.api.meta.field_doc import FreeForm, field_doc
 from gangline.api.meta.objects import Object, Wire
 
-GROUP = "batch.paddlepaddle.org"
-VERSION = "v1"
 PS, WORKER, HETER = "ps", "worker", "heter"
 ROLES = (PS, WORKER, HETER)
 """In the order of creation: the other roles connect to the servers."""

@@ -14,8 +14,8 @@ from gangline.api.meta.objects import Condition
 
 TRUE = "True"
 FALSE = "False"
-UNKNOWN = "Unknown"
 MAX_MESSAGE_LENGTH = 32768
+"""The API server refuses longer messages."""
 
 
 class TypedCondition(Protocol):

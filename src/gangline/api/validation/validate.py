@@ -1,14 +1,18 @@
-"""Validation of job manifests: yields every error, not only the first.
+"""Validation of job manifests: every error, not only the first, and warnings.
 
 Two steps: the schema (types, allowed values, ranges, unknown fields), then the rules that no schema
 can express (derived names, roles, containers, quantities, contradicting limits). The operator, the
 command line and the SDK call the same functions, so their messages are the same.
 
+Warnings are about settings that are valid but probably not intended. No job is refused because of
+them: the upstream operators accept all of them silently.
+
 Our own limit: a job has at most 5,000 replicas.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,24 +20,42 @@ from gangline.api.job_resources import JOB_KINDS, POD_GROUPS, QUEUES, SCALE_PLAN
 from gangline.api.jobs.kind import JobKind
 from gangline.api.meta.objects import Object
 from gangline.api.meta.resource import Resource
-from gangline.api.schema.check import SchemaCheckResult, check_schema, unknown_field_errors
-from gangline.api.schema.field_error import FieldError
-from gangline.api.validation import volcano
+from gangline.api.schema.check import check_schema, unknown_field_errors
+from gangline.api.schema.field_error import FieldError, child_path
 from gangline.api.validation.common_rules import (
     MAX_JOB_REPLICAS,
     conversion_error,
     metadata_errors,
+    quantity_errors,
 )
 from gangline.api.validation.jobs import rules_of
+from gangline.api.volcano.scheduling import PodGroup, Queue
 
-__all__ = ["MAX_JOB_REPLICAS", "FieldError", "validate_job", "validate_manifest"]
+__all__ = [
+    "MAX_JOB_REPLICAS",
+    "FieldError",
+    "ManifestCheck",
+    "check_manifest",
+    "validate_job",
+    "validate_manifest",
+]
 
 ManifestRule = Callable[[Any, Any], Iterable[FieldError]]
 """Yields the errors of an object, given the object before the change or None."""
 
 
-def _rule_of(kind: JobKind) -> ManifestRule:
-    return lambda job, old: rules_of(kind).validate(job, old)
+class _KindRules(NamedTuple):
+    type: type[Object]
+    validate: ManifestRule
+    list_warnings: Callable[[Any], Iterable[FieldError]] = lambda job: ()
+
+
+def _job_rules(kind: JobKind) -> _KindRules:
+    return _KindRules(
+        kind.resource.type,
+        lambda job, old: rules_of(kind).validate(job, old),
+        lambda job: rules_of(kind).list_warnings(job),
+    )
 
 
 def _scale_plan_errors(plan: Any, old: Any) -> Iterable[FieldError]:
@@ -42,15 +64,77 @@ def _scale_plan_errors(plan: Any, old: Any) -> Iterable[FieldError]:
     return elastic.validate_scale_plan(plan, old)
 
 
-_RULES: tuple[tuple[Resource[Any], ManifestRule], ...] = (
-    *((kind.resource, _rule_of(kind)) for kind in JOB_KINDS),
-    (SCALE_PLANS, _scale_plan_errors),
-    (POD_GROUPS, volcano.validate_pod_group),
-    (QUEUES, volcano.validate_queue),
+def _validate_pod_group(group: PodGroup, old: PodGroup | None = None) -> Iterator[FieldError]:
+    for name, written in (group.spec.min_resources or {}).items():
+        yield from quantity_errors(child_path("spec.minResources", name), written)
+    topology = group.spec.network_topology
+    if topology and topology.highest_tier_name and topology.highest_tier_allowed is not None:
+        where = "spec.networkTopology.highestTierName"
+        problem = "is given together with highestTierAllowed"
+        yield FieldError(where, topology.highest_tier_name, problem, "give one of the two")
+
+
+def _validate_queue(queue: Queue, old: Queue | None = None) -> Iterator[FieldError]:
+    spec = queue.spec
+    guarantee = spec.guarantee.resource if spec.guarantee else {}
+    amounts = (("capability", spec.capability), ("deserved", spec.deserved))
+    for path, given in (*amounts, ("guarantee.resource", guarantee)):
+        for name, written in given.items():
+            yield from quantity_errors(child_path(f"spec.{path}", name), written)
+    if spec.parent and spec.parent == queue.metadata.name:
+        yield FieldError("spec.parent", spec.parent, "is the queue itself", "name another queue")
+
+
+_RULES: tuple[tuple[Resource[Any], _KindRules], ...] = (
+    *((kind.resource, _job_rules(kind)) for kind in JOB_KINDS),
+    (SCALE_PLANS, _KindRules(SCALE_PLANS.type, _scale_plan_errors)),
+    (POD_GROUPS, _KindRules(POD_GROUPS.type, _validate_pod_group)),
+    (QUEUES, _KindRules(QUEUES.type, _validate_queue)),
 )
-_KINDS: Mapping[tuple[Any, Any], tuple[type[Object], ManifestRule]] = {
-    (resource.api_version, resource.kind): (resource.type, rule) for resource, rule in _RULES
+_KINDS: Mapping[tuple[Any, Any], _KindRules] = {
+    (resource.api_version, resource.kind): rules for resource, rules in _RULES
 }
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestCheck:
+    """What one check of a manifest found."""
+
+    errors: list[FieldError] = field(default_factory=list)
+    warnings: list[FieldError] = field(default_factory=list)
+    """Fields of the wrong type cause none. Unknown fields are warnings unless checked strictly."""
+    job: Object | None = None
+    """The object without null fields and without parts of the wrong type, also inside pod
+    templates; None if it cannot be decoded, or is of another kind.
+    """
+
+
+def check_manifest(
+    manifest: Mapping[str, Any], *, strict: bool = True, old: Object | None = None
+) -> ManifestCheck:
+    """Check a manifest of one of our kinds. Other kinds are left to the API server.
+
+    Args:
+        manifest: the object as plain data, as read from YAML.
+        strict: report fields that this version does not know as errors.
+        old: the object before this change, for immutable fields.
+    """
+    version, kind = manifest.get("apiVersion"), manifest.get("kind")
+    if not (isinstance(version, str) and isinstance(kind, str)) or (version, kind) not in _KINDS:
+        return ManifestCheck()
+    rules = _KINDS[version, kind]
+    found = _check(manifest, rules, strict=strict, old=old)
+    if found.job is not None:
+        found.warnings[:0] = rules.list_warnings(found.job)
+    return found
+
+
+def validate_manifest(
+    manifest: Mapping[str, Any], *, strict: bool = True, old: Mapping[str, Any] | None = None
+) -> list[FieldError]:
+    """Return the errors that ``check_manifest`` finds; ``old`` is plain data as well."""
+    before = None if old is None else check_manifest(old).job
+    return check_manifest(manifest, strict=strict, old=before).errors
 
 
 def validate_job(job: Object, old: Object | None = None) -> list[FieldError]:
@@ -62,64 +146,30 @@ def validate_job(job: Object, old: Object | None = None) -> list[FieldError]:
         job: the job, of any of our kinds.
         old: the job before this change, for immutable fields.
     """
-    type_ = type(job)
-    check = next(check for known, check in _KINDS.values() if known is type_)
-    shape = check_schema(msgspec.to_builtins(job), type_)
-    unknown = unknown_field_errors(shape.errors)
-    errors = [error for error in shape.errors if error not in unknown]
-    return errors + _semantic_errors(shape, check, type_, old)
+    rules = next(rules for rules in _KINDS.values() if rules.type is type(job))
+    return _check(msgspec.to_builtins(job), rules, strict=False, old=old).errors
 
 
-def validate_manifest(
-    manifest: Mapping[str, Any], *, strict: bool = True, old: Mapping[str, Any] | None = None
-) -> list[FieldError]:
-    """Return every error in a manifest of one of our kinds.
-
-    Returns nothing for other kinds: the API server validates them.
-
-    Args:
-        manifest: the object as plain data, as read from YAML.
-        strict: report fields that this version does not know.
-        old: the object before this change, for immutable fields.
-    """
-    version, kind = manifest.get("apiVersion"), manifest.get("kind")
-    if not (isinstance(version, str) and isinstance(kind, str)) or (version, kind) not in _KINDS:
-        return []
-    type_, check = _KINDS[version, kind]
-    shape = check_schema(manifest, type_)
+def _check(
+    manifest: Mapping[str, Any], rules: _KindRules, *, strict: bool, old: Object | None
+) -> ManifestCheck:
+    """Check the schema, then the rules that it cannot express for the parts that match it."""
+    shape = check_schema(manifest, rules.type)
     unknown = [] if strict else unknown_field_errors(shape.errors)
     errors = [error for error in shape.errors if error not in unknown]
-    return errors + _semantic_errors(
-        shape, check, type_, None if old is None else _convert_old(old, type_)
-    )
-
-
-def _convert_old(manifest: Mapping[str, Any], type_: type[Object]) -> Object | None:
-    """Convert the stored object; None if it cannot be converted, so that no field counts as
-    immutable.
-    """
+    if not shape.valid:
+        return ManifestCheck(errors, unknown)
     try:
-        return msgspec.convert(check_schema(manifest, type_).valid, type_)
-    except msgspec.ValidationError:
-        return None
-
-
-def _semantic_errors(
-    result: SchemaCheckResult, check: ManifestRule, type_: type[Object], old: Object | None
-) -> list[FieldError]:
-    """Return the errors that no schema can express, for the parts that match the schema."""
-    if not result.valid:
-        return []
-    try:
-        job = msgspec.convert(result.valid, type_)
+        job = msgspec.convert(shape.valid, rules.type)
     except msgspec.ValidationError as error:
-        return [conversion_error(error, "")]
-    known = {error.path for error in result.errors}
-    return [
+        return ManifestCheck([*errors, conversion_error(error, "")], unknown)
+    known = {error.path for error in shape.errors}
+    errors += [
         error
-        for error in (*metadata_errors(job.metadata), *check(job, old))
-        if error.path not in known and not _is_below(error.path, result.invalid_paths)
+        for error in (*metadata_errors(job.metadata), *rules.validate(job, old))
+        if error.path not in known and not _is_below(error.path, shape.invalid_paths)
     ]
+    return ManifestCheck(errors, unknown, job)
 
 
 def _is_below(path: str, parts: Iterable[str]) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.cli.commands.top_job import timestamp_line, top_job_command
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params import completers
@@ -85,7 +86,7 @@ def read_details(
     """Return nodes with the pods on them that have not ended; pods with most GPUs come first."""
     on: dict[str, list[NodePod]] = {view.name: [] for view in views}
     for pod in pods:
-        if pod.spec.node_name in on and pod.status.phase not in {"Succeeded", "Failed"}:
+        if pod.spec.node_name in on and pod.status.phase not in TERMINAL_PHASES:
             instance = _read_node_pod(pod, busy)
             if instance.gpus or instance.job:
                 on[pod.spec.node_name].append(instance)

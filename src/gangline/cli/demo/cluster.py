@@ -17,6 +17,7 @@ import click
 
 from gangline.cli.errors import ExitCode
 from gangline.local import cleanup
+from gangline.local.apiserver.storage.durability import Durability
 from gangline.local.cluster import ClusterReady, EmbeddedCluster
 from gangline.local.directory import (
     ClusterAlreadyRunning,
@@ -73,6 +74,7 @@ async def demo_cluster() -> AsyncIterator[ClusterReady]:
         memory="4Gi",
         port=0,
         shutdown_grace_s=0,
+        durability=Durability.PROCESS,  # its folder is removed at the end
     )
     stop, hurry = asyncio.Event(), asyncio.Event()
     ready: asyncio.Future[ClusterReady] = asyncio.get_running_loop().create_future()

@@ -15,8 +15,7 @@ from typing import Any
 import click
 
 from gangline.api.resources import BUILT_IN_RESOURCES, CUSTOM_RESOURCES
-from gangline.api.validation.validate import validate_manifest
-from gangline.api.validation.warnings import manifest_warnings
+from gangline.api.validation.validate import check_manifest
 from gangline.api.yaml_text import InvalidYamlError, load_yaml_documents
 from gangline.cli.errors import CommandError, ExitCode
 
@@ -122,30 +121,26 @@ def read_manifests(source: str) -> list[dict[str, Any]]:
     return objects
 
 
-def check_manifests(manifests: Iterable[dict[str, Any]]) -> None:
+def check_manifests(manifests: Iterable[dict[str, Any]]) -> list[str]:
     """Refuse objects with errors that can be found without the cluster.
+
+    Returns warnings about fields of valid objects that probably do not have the intended effect.
 
     Raises:
         CommandError: lists every error with its field and the expected value.
     """
     lines: list[str] = []
+    warnings: list[str] = []
     for manifest in manifests:
-        errors = validate_manifest(manifest)
-        if errors:
-            name = f"{manifest['kind']} {manifest['metadata'].get('name', '')!r}"
-            lines.append(f"{name} has {_mistakes(len(errors))}:")
-            lines += [f"  {error}" for error in errors]
+        found = check_manifest(manifest)
+        name = f"{manifest['kind']} {manifest['metadata'].get('name', '')!r}"
+        warnings += [f"{name}: {each}" for each in found.warnings]
+        if found.errors:
+            lines.append(f"{name} has {_mistakes(len(found.errors))}:")
+            lines += [f"  {error}" for error in found.errors]
     if lines:
         raise _usage("\n".join(lines))
-
-
-def collect_warnings(manifests: Iterable[dict[str, Any]]) -> list[str]:
-    """Return warnings about valid objects whose fields probably do not have the intended effect."""
-    return [
-        f"{manifest['kind']} {manifest['metadata'].get('name', '')!r}: {each}"
-        for manifest in manifests
-        for each in manifest_warnings(manifest)
-    ]
+    return warnings
 
 
 def _mistakes(count: int) -> str:

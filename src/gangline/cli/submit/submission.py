@@ -15,7 +15,7 @@ from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.target import ClusterTarget
 from gangline.cli.render.output import print_status, serialize
 from gangline.cli.submit.flags import OWNER_ANNOTATION
-from gangline.cli.submit.manifests import check_manifests, collect_warnings
+from gangline.cli.submit.manifests import check_manifests
 
 if TYPE_CHECKING:
     from gangline.sdk.client import JobClient
@@ -43,8 +43,7 @@ def submit_manifests(
     Raises:
         CommandError: an object is invalid, or with ``wait`` a job has failed.
     """
-    check_manifests(manifests)
-    for warning in collect_warnings(manifests):
+    for warning in check_manifests(manifests):
         print_status(f"Warning: {warning}")
     if sending.dry_run:
         form = "json" if sending.output == "json" else "yaml"

@@ -137,10 +137,6 @@ class WorkQueue(Generic[K]):
         self.add_after(key, delay)
         return delay
 
-    def failure_count(self, key: K) -> int:
-        """Number of consecutive failures of a key."""
-        return self._failures.get(key, 0)
-
     def forget(self, key: K) -> None:
         """Reset the failure count of a key after a success."""
         self._failures.pop(key, None)

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import uvloop
 
+from gangline.local.apiserver.audit.audit_log import AuditSettings
 from gangline.local.apiserver.auth.pki import CertificateError
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
+from gangline.local.apiserver.storage.durability import Durability
+from gangline.local.apiserver.storage.encryption import EncryptionKeyError
 from gangline.local.apiserver.storage.sqlite import DatabaseError
 
 
@@ -33,10 +36,36 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the state")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0: a free one")
+    parser.add_argument(
+        "--durability",
+        type=Durability,
+        choices=list(Durability),
+        default=Durability.DISK,
+        help="what an acknowledged write survives: a power failure, or the process alone",
+    )
+    parser.add_argument("--encryption-key", type=Path, help="file of keys that encrypt Secrets")
+    parser.add_argument("--audit-log", type=Path, help="file of audit events; default: none")
+    parser.add_argument(
+        "--audit-log-maxsize", type=int, default=100, help="MiB at which this file is rotated"
+    )
+    parser.add_argument(
+        "--audit-log-maxbackup", type=int, default=10, help="number of rotated files to keep"
+    )
     given = parser.parse_args()
+    audit = None
+    if given.audit_log is not None:
+        audit = AuditSettings(given.audit_log, given.audit_log_maxsize, given.audit_log_maxbackup)
+    settings = ApiServerSettings(
+        data=given.data,
+        host=given.host,
+        port=given.port,
+        durability=given.durability,
+        encryption_key=given.encryption_key,
+        audit=audit,
+    )
     try:
-        uvloop.run(serve(ApiServerSettings(data=given.data, host=given.host, port=given.port)))
-    except (DatabaseError, CertificateError, OSError) as error:
+        uvloop.run(serve(settings))
+    except (DatabaseError, EncryptionKeyError, CertificateError, OSError) as error:
         sys.exit(f"the API server cannot start: {error}")
 
 

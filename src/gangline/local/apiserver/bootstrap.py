@@ -1,5 +1,6 @@
 """Objects of a new cluster: namespaces, the ``kubernetes`` service, priority classes."""
 
+import asyncio
 from collections.abc import Iterator
 
 from gangline.local.apiserver.core.errors import StatusError
@@ -53,20 +54,26 @@ async def create_initial_objects(
     Only the endpoints of the server (``served``: host and port) are written at each start.
     """
     _, port = served
-    for group, plural, obj in _objects(service_address, port):
-        kind = registry.by_plural(group, plural)
-        if kind is None:
-            continue
-        namespace = obj["metadata"].get("namespace")
-        request = ApiRequest(kind, "create", namespace, obj["metadata"]["name"], "", {})
-        try:
-            await writer.create(request, obj)
-        except StatusError as error:
-            if error.status.reason != "AlreadyExists":
-                raise
+    # Tasks start in this order and stage their write without a pause, so that a namespace exists
+    # for the objects in it; all of them share one or two commits.
+    async with asyncio.TaskGroup() as group:
+        for api_group, plural, obj in _objects(service_address, port):
+            kind = registry.by_plural(api_group, plural)
+            if kind is not None:
+                group.create_task(_create_missing(writer, kind, obj))
     endpoints = registry.by_plural("", "endpoints")
     if endpoints is not None:
         await _publish_endpoints(writer, endpoints, served)
+
+
+async def _create_missing(writer: WritePath, kind: ServedKind, obj: Json) -> None:
+    meta = obj["metadata"]
+    request = ApiRequest(kind, "create", meta.get("namespace"), meta["name"], "", {})
+    try:
+        await writer.create(request, obj)
+    except StatusError as error:
+        if error.status.reason != "AlreadyExists":
+            raise
 
 
 async def _publish_endpoints(writer: WritePath, kind: ServedKind, served: tuple[str, int]) -> None:

@@ -16,6 +16,8 @@ from functools import partial
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
 
+from gangline.local.apiserver.audit.audit_log import AuditLog
+from gangline.local.apiserver.audit.events import RequestTrace
 from gangline.local.apiserver.auth.authentication import Authenticator
 from gangline.local.apiserver.auth.builtin_roles import PUBLIC_PATHS
 from gangline.local.apiserver.auth.impersonation import Impersonator
@@ -76,22 +78,40 @@ class ApiHandler:
         authenticator: Authenticator,
         handlers: ApiHandlers,
         metrics: ApiServerMetrics,
+        audit: AuditLog | None = None,
     ) -> None:
         self._registry = registry
         self._authenticator = authenticator
         self._handlers = handlers
         self._metrics = metrics
+        self._audit = audit
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request. Exceptions become Status objects."""
         started = time.perf_counter()
-        api_request: ApiRequest | None = None
+        headers = request.headers
+        trace = RequestTrace(
+            request.method, request.raw_path, request.remote or "", headers.get("User-Agent", "")
+        )
+        try:
+            response = await self._respond(request, trace)
+            trace.code = response.status
+        finally:  # also if the client disconnects, which ends watches and streams
+            if self._audit is not None:
+                self._audit.record_end(trace)
+        if trace.request is not None and trace.request.warnings:
+            add_warnings(response, trace.request.warnings)
+        self._metrics.observe_request(trace.request, response.status, time.perf_counter() - started)
+        return response
+
+    async def _respond(self, request: web.BaseRequest, trace: RequestTrace) -> web.StreamResponse:
         response: web.StreamResponse
         try:
             path, options = split_target(request.raw_path)
-            user = self._user(request, path)
+            user = self._user(request, path, trace)
             if is_non_resource_path(path):
-                self._handlers.authorizer.authorize_path(user, request.method, path)
+                authorizer = self._handlers.authorizer
+                trace.reason = authorizer.authorize_path(user, request.method, path)
                 if request.method not in ("GET", "HEAD"):
                     raise method_not_allowed(request.method)
                 answer = await self._handlers.non_resource(
@@ -100,8 +120,10 @@ class ApiHandler:
                 response = await make_response(request, answer)
             else:
                 api_request = resolve_request(self._registry, request.method, path, options)
-                response = await self._handle_resource(request, api_request, user)
+                trace.request = api_request
+                response = await self._handle_resource(request, api_request, user, trace)
         except StatusError as error:
+            trace.failure = error.status
             response = error_response(error)
         except web.HTTPRequestEntityTooLarge:
             response = error_response(too_large(MAX_BODY_BYTES))
@@ -112,20 +134,21 @@ class ApiHandler:
         except Exception as error:  # one failed request must not stop the server
             log.exception("request failed", extra={"path": request.raw_path})
             response = error_response(internal(f"{type(error).__name__}: {error}"))
-        if api_request is not None and api_request.warnings:
-            add_warnings(response, api_request.warnings)
-        self._metrics.observe_request(api_request, response.status, time.perf_counter() - started)
         return response
 
     async def _handle_resource(
-        self, request: web.BaseRequest, api_request: ApiRequest, user: RequestUser
+        self,
+        request: web.BaseRequest,
+        api_request: ApiRequest,
+        user: RequestUser,
+        trace: RequestTrace,
     ) -> web.StreamResponse:
         headers = request.headers
         api_request.user = user
         api_request.accept = headers.get("Accept", "")
         api_request.user_agent = headers.get("User-Agent", "")
         api_request.content_type = headers.get("Content-Type", "")
-        self._handlers.authorizer.authorize(api_request)
+        trace.reason = self._handlers.authorizer.authorize(api_request)
         name = (
             api_request.verb
             if api_request.verb == "watch"
@@ -133,6 +156,8 @@ class ApiHandler:
         )
         exchange = self._handlers.streams.get(name)
         if exchange is not None:
+            if self._audit is not None:
+                self._audit.record_start(trace)
             return await exchange(request, api_request)
         if request.body_exists:
             api_request.body = await request.read()
@@ -140,14 +165,16 @@ class ApiHandler:
         answer = await handler(api_request)
         return await make_response(request, answer)
 
-    def _user(self, request: web.BaseRequest, path: str) -> RequestUser:
+    def _user(self, request: web.BaseRequest, path: str, trace: RequestTrace) -> RequestUser:
         transport = request.transport
         certificate = transport.get_extra_info("peercert") if transport else None
         headers = request.headers
         user = self._authenticator.authenticate(headers.get("Authorization", ""), certificate)
         if user is None or (user is ANONYMOUS and path not in PUBLIC_PATHS):
             raise unauthorized()
-        return self._handlers.impersonator.impersonated(user, headers.items()) or user
+        trace.user = user
+        trace.impersonated = self._handlers.impersonator.impersonated(user, headers.items())
+        return trace.impersonated or user
 
 
 def is_non_resource_path(path: str) -> bool:

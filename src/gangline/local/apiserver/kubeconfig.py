@@ -5,8 +5,9 @@ from pathlib import Path
 
 import yaml
 
-from gangline.local.apiserver.auth.pki import ServerCertificates, write_private
+from gangline.local.apiserver.auth.pki import ServerCertificates
 from gangline.local.apiserver.core.registry import Json
+from gangline.local.apiserver.storage.durable_files import make_directory, write_durably
 
 
 def make_kubeconfig(context: str, url: str, certificates: ServerCertificates, token: str) -> Json:
@@ -32,8 +33,8 @@ def make_kubeconfig(context: str, url: str, certificates: ServerCertificates, to
 
 def write_kubeconfig(path: Path, config: Json) -> None:
     """Write a kubeconfig that only its owner can read."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_private(path, yaml.safe_dump(config, sort_keys=False).encode())
+    make_directory(path.parent)
+    write_durably(path, yaml.safe_dump(config, sort_keys=False).encode())
 
 
 def _inline(path: Path) -> str:

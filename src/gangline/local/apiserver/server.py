@@ -22,6 +22,7 @@ from gangline.local.apiserver import kubeconfig
 from gangline.local.apiserver.admission.builtin import BuiltinAdmission
 from gangline.local.apiserver.admission.webhook_client import WebhookClient
 from gangline.local.apiserver.admission.webhooks import WebhookAdmission
+from gangline.local.apiserver.audit.audit_log import AuditLog, AuditSettings
 from gangline.local.apiserver.auth import pki
 from gangline.local.apiserver.auth.authentication import Authenticator
 from gangline.local.apiserver.auth.escalation import EscalationGuard
@@ -51,6 +52,8 @@ from gangline.local.apiserver.kubelet_proxy.port_forward import PortForwardHandl
 from gangline.local.apiserver.kubelet_proxy.spdy_streams import SpdyExecHandler
 from gangline.local.apiserver.kubelet_proxy.streams import ExecHandler
 from gangline.local.apiserver.metrics import ApiServerMetrics
+from gangline.local.apiserver.storage.durability import Durability
+from gangline.local.apiserver.storage.encryption import load_keys
 from gangline.local.apiserver.storage.sqlite import StateDatabase
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.verbs.rest import ResourceHandler
@@ -79,14 +82,20 @@ class ApiServerSettings:
     """Additional host names and addresses in the server's certificate."""
     service_cidr: str = "10.241.0.0/16"
     """The address range of services."""
-    synchronous: str = "NORMAL"
-    """``FULL`` also survives a power failure, at about a quarter of the write rate."""
+    durability: Durability = Durability.DISK
+    """What an acknowledged write survives: a power failure, or only the death of the process."""
+    encryption_key: Path | None = None
+    """A file of keys that encrypt Secrets at rest; None: the generated key of a new cluster, no
+    encryption for one that was created without.
+    """
     history_s: float = 300.0
     """Seconds for which changes are retained so that watches can resume."""
     history_bytes: int = 32 << 20
     """Maximum size of the retained changes, in bytes."""
     context: str = "gangline"
     """The name of the cluster in the kubeconfig."""
+    audit: AuditSettings | None = None
+    """Where audit events are written; None: nowhere."""
 
 
 class ApiServer:
@@ -99,6 +108,7 @@ class ApiServer:
         self._tasks: list[asyncio.Task[None]] = []
         self._port = settings.port
         self._stopped = False
+        self._audit: AuditLog | None = None
 
     @property
     def url(self) -> str:
@@ -152,6 +162,7 @@ class ApiServer:
 
         Raises:
             DatabaseError: the state file cannot be used.
+            EncryptionKeyError: a key file cannot be used, or lacks the key of a Secret.
             CertificateError: a certificate or key cannot be used.
             OSError: the port is in use, or the folder cannot be written.
         """
@@ -194,6 +205,8 @@ class ApiServer:
             await self._webhook_link.close()
         if hasattr(self, "store"):
             await self.store.close()
+        if self._audit is not None:
+            await asyncio.to_thread(self._audit.close)
 
     def _certificate_hosts(self) -> list[str]:
         service = str(ipaddress.ip_network(self.settings.service_cidr)[1])
@@ -209,8 +222,7 @@ class ApiServer:
             [*all_builtin_kinds(), *access_reviews.review_kinds(), *metrics_api.metrics_kinds()]
         )
         self.metrics = ApiServerMetrics()
-        database = StateDatabase(settings.data / "state.db", synchronous=settings.synchronous)
-        self.store = ObjectStore(database, history_bytes=settings.history_bytes)
+        self.store = self._open_store()
         self.store.load(self._index)
         self.authenticator = Authenticator(settings.data / "pki", self.store)
         self.broadcasts = WatchBroadcasters()
@@ -246,7 +258,18 @@ class ApiServer:
             authorizer=self._authorizer,
             impersonator=Impersonator(self._authorizer),
         )
-        self._api = ApiHandler(self.registry, self.authenticator, handlers, self.metrics)
+        if settings.audit is not None:
+            self._audit = AuditLog(settings.audit, self.metrics.audit_events_lost.inc)
+        self._api = ApiHandler(
+            self.registry, self.authenticator, handlers, self.metrics, self._audit
+        )
+
+    def _open_store(self) -> ObjectStore:
+        settings = self.settings
+        path = settings.data / "state.db"
+        keys = load_keys(settings.data, settings.encryption_key, new_cluster=not path.exists())
+        database = StateDatabase(path, durability=settings.durability, keys=keys)
+        return ObjectStore(database, history_bytes=settings.history_bytes)
 
     def _special_handlers(self, rest: ResourceHandler) -> dict[str, RequestFunction]:
         subresources = SubresourceHandler(self.store, self.writer, rest, self._pods)

@@ -19,7 +19,6 @@ import contextlib
 import fcntl
 import hashlib
 import ipaddress
-import logging
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -34,8 +33,6 @@ from gangline.local.network.pod_files import (
     render_cluster_resolv_conf,
     render_hosts,
 )
-
-log = logging.getLogger(__name__)
 
 NETNS_FOLDER = Path("/run/netns")
 LOCK_FILE = Path("/run/gangline-network.lock")

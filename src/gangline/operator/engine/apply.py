@@ -22,7 +22,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from gangline.api.meta.objects import Object
 from gangline.api.meta.resource import Resource
@@ -149,8 +149,6 @@ def requeue_delay(*, is_saturated: bool) -> float:
 
 
 log = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 _LISTED = 3
 """Number of problems in a message; a refused template fails in the same way for each of its pods.

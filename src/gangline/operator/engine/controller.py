@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from gangline.api.jobs.kubeflow import JobStatus
+from gangline.api.meta.conditions import TRUE, find_condition, is_condition_true
 from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.controller.controller import (
     ReconcileDone,
@@ -48,9 +49,8 @@ from gangline.operator.engine.status import (
     transition_events,
 )
 from gangline.operator.model import conditions
-from gangline.operator.model.job import Manifest, OrdersStartup, implements
+from gangline.operator.model.job import Manifest, OrdersStartup, RawJob, implements
 from gangline.operator.model.plan import EngineSettings, PlannedEvent, ReconcilePlan
-from gangline.operator.model.raw_job import RawJob
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +58,8 @@ log = logging.getLogger(__name__)
 def log_transitions(before: JobStatus, after: JobStatus) -> None:
     """Log the conditions that became True between two stored statuses."""
     for condition in after.conditions:
-        began = condition.status == conditions.TRUE
-        if began and not conditions.is_condition_true(before.conditions, condition.type):
+        began = condition.status == TRUE
+        if began and not is_condition_true(before.conditions, condition.type):
             fields = {"reason": condition.reason, "restarts": after.restarts.total}
             log.info("job is %s", condition.type, extra=fields)
 
@@ -235,7 +235,7 @@ def _requeue_after(plan: ReconcilePlan, result: ExecutionResult) -> float | None
 def _stalled_delay(status: JobStatus, now: datetime) -> float:
     """Wait as long as the job has been stalled already: exponential backoff with a bound."""
     shortest, longest = STALLED_RETRY_S
-    stalled = conditions.find_condition(status.conditions, conditions.STALLED)
+    stalled = find_condition(status.conditions, conditions.STALLED)
     since = stalled.last_transition_time if stalled else None
     waited = (now - since).total_seconds() if since else 0.0
     return min(max(waited, shortest), longest)

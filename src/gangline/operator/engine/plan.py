@@ -28,6 +28,7 @@ from itertools import islice
 from msgspec import structs
 
 from gangline.api.jobs.kubeflow import MANAGED_BY_US, JobStatus
+from gangline.api.meta.conditions import is_condition_true, remove_condition
 from gangline.api.meta.objects import Object
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.operator.engine import manifests, owned_objects
@@ -192,7 +193,7 @@ def _plan_finished(observed: ObservedJob, now: datetime, settings: EngineSetting
     left = cleanup.time_left(observed.status.completion_time, policy.ttl, now)
     if cleanup.has_passed(left):
         return ReconcilePlan(observed.status, deletions=(_delete_job(job),))
-    failed = conditions.is_condition_true(observed.status.conditions, conditions.FAILED)
+    failed = is_condition_true(observed.status.conditions, conditions.FAILED)
     clean = policy.clean_policy_after_end(failure=failed)
     pods = cleanup.pods_to_remove(clean, observed.pods)
     services = cleanup.services_to_remove(clean, observed.services, observed.pods)
@@ -272,7 +273,7 @@ class _Pass:
         there_is_more = len(missing) == MAX_CREATIONS
         status = self.status
         if not missing:
-            stalled = conditions.remove_condition(status.conditions, conditions.STALLED)
+            stalled = remove_condition(status.conditions, conditions.STALLED)
             status = structs.replace(status, conditions=stalled)
         return ReconcilePlan(
             status,
@@ -339,7 +340,7 @@ class _Pass:
 
     def _is_running(self, status: JobStatus) -> bool:
         """A job that was restarting is running again only when all its replicas are."""
-        back = self.gang.all_running_or_succeeded or not conditions.is_condition_true(
+        back = self.gang.all_running_or_succeeded or not is_condition_true(
             status.conditions, conditions.RESTARTING
         )
         return back and self.job.rules.is_running(self.job, self.gang)

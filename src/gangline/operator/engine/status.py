@@ -10,6 +10,7 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from gangline.api.jobs.kubeflow import JobStatus, ReplicaStatus
+from gangline.api.meta.conditions import TRUE, find_condition, remove_condition
 from gangline.api.meta.objects import Condition
 from gangline.operator.model import conditions, labels
 from gangline.operator.model.job import CleanPodPolicy, NormalizedJob
@@ -38,7 +39,7 @@ def mark_started(job: NormalizedJob, status: JobStatus, now: datetime) -> JobSta
     current = conditions.set_condition_false(
         current, conditions.SUSPENDED, _condition_reason(job, "Resumed"), resumed, now
     )
-    current = conditions.remove_condition(current, conditions.INVALID_SPEC)
+    current = remove_condition(current, conditions.INVALID_SPEC)
     return replace(status, conditions=current, start_time=status.start_time or now)
 
 
@@ -55,9 +56,9 @@ def mark_suspended(job: NormalizedJob, status: JobStatus, now: datetime) -> JobS
     reason = _condition_reason(job, "Suspended")
     message = f"{job.kind.kind} {job.name} is suspended."
     current = _with_created_condition(job, status.conditions, now)
-    current = conditions.remove_condition(current, conditions.RESTARTING)
-    current = conditions.remove_condition(current, conditions.STALLED)
-    current = conditions.remove_condition(current, conditions.INVALID_SPEC)
+    current = remove_condition(current, conditions.RESTARTING)
+    current = remove_condition(current, conditions.STALLED)
+    current = remove_condition(current, conditions.INVALID_SPEC)
     current = conditions.set_condition_false(current, conditions.RUNNING, reason, message, now)
     current = conditions.set_condition_true(current, conditions.SUSPENDED, reason, message, now)
     return replace(
@@ -171,14 +172,14 @@ def is_minor_change(before: JobStatus, after: JobStatus) -> bool:
 
 def is_first_start(before: JobStatus, after: JobStatus) -> bool:
     """Return whether the only major change is that the job runs for the first time."""
-    if conditions.find_condition(before.conditions, conditions.RESTARTING):
+    if find_condition(before.conditions, conditions.RESTARTING):
         return False
-    current = conditions.remove_condition(after.conditions, conditions.RUNNING)
+    current = remove_condition(after.conditions, conditions.RUNNING)
     return is_minor_change(before, replace(after, conditions=current))
 
 
 def _without_minor_fields(status: JobStatus) -> JobStatus:
-    current = conditions.remove_condition(status.conditions, conditions.CREATED)
+    current = remove_condition(status.conditions, conditions.CREATED)
     restarts = replace(status.restarts, pods={})
     return replace(
         status, conditions=current, replica_statuses={}, start_time=None, restarts=restarts
@@ -202,10 +203,10 @@ def transition_events(before: JobStatus, after: JobStatus) -> list[PlannedEvent]
     """List the events: conditions that became True, or are True for another reason."""
     emitted = []
     for condition in after.conditions:
-        old = conditions.find_condition(before.conditions, condition.type)
+        old = find_condition(before.conditions, condition.type)
         if _essentials(condition) == _essentials(old) or condition.type not in _EVENT_CONDITIONS:
             continue
-        if condition.status == conditions.TRUE:
+        if condition.status == TRUE:
             emitted.append(
                 PlannedEvent(condition.reason, condition.message, _EVENT_CONDITIONS[condition.type])
             )
@@ -225,7 +226,7 @@ def _condition_reason(job: NormalizedJob, word: str) -> str:
 def _with_created_condition(
     job: NormalizedJob, current: Sequence[Condition], now: datetime
 ) -> list[Condition]:
-    if conditions.find_condition(current, conditions.CREATED):
+    if find_condition(current, conditions.CREATED):
         return list(current)
     message = f"{job.kind.kind} {job.name} is created."
     return conditions.set_condition_true(
@@ -236,7 +237,7 @@ def _with_created_condition(
 def _mark_ended(
     status: JobStatus, type_: str, reason: str, message: str, now: datetime
 ) -> JobStatus:
-    current = conditions.remove_condition(status.conditions, conditions.STALLED)
+    current = remove_condition(status.conditions, conditions.STALLED)
     current = conditions.set_condition_true(current, type_, reason, message, now)
     return replace(status, conditions=current, completion_time=now)
 

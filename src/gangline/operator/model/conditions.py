@@ -8,6 +8,14 @@ script that copied it) shows the type of the last condition.
 from collections.abc import Sequence
 from datetime import datetime
 
+from gangline.api.meta.conditions import (
+    FALSE,
+    MAX_MESSAGE_LENGTH,
+    TRUE,
+    find_condition,
+    is_condition_true,
+    remove_condition,
+)
 from gangline.api.meta.objects import Condition
 
 CREATED = "Created"
@@ -21,23 +29,7 @@ INVALID_SPEC = "InvalidSpec"
 STALLED = "Stalled"
 """The API server refused an object that the job needs; the message names it and the reason."""
 
-TRUE = "True"
-FALSE = "False"
-
-MESSAGE_LIMIT = 32_768
-"""The API server refuses longer messages."""
-
 _EXCLUDES = {RUNNING: RESTARTING, RESTARTING: RUNNING}
-
-
-def find_condition(conditions: Sequence[Condition], type_: str) -> Condition | None:
-    return next((condition for condition in conditions if condition.type == type_), None)
-
-
-def is_condition_true(conditions: Sequence[Condition], type_: str) -> bool:
-    """Return whether a condition exists and is True."""
-    condition = find_condition(conditions, type_)
-    return condition is not None and condition.status == TRUE
 
 
 def is_finished(conditions: Sequence[Condition]) -> bool:
@@ -53,7 +45,7 @@ def set_condition_true(
     A condition that is already True with the same reason and message is unchanged. Running and
     Restarting replace each other; Succeeded and Failed set Running to False.
     """
-    message = message[:MESSAGE_LIMIT]
+    message = message[:MAX_MESSAGE_LENGTH]
     old = find_condition(conditions, type_)
     if old and (old.status, old.reason, old.message) == (TRUE, reason, message):
         return list(conditions)
@@ -72,14 +64,10 @@ def set_condition_false(
     """Set a condition to False if it is True; a missing condition is not added."""
     if not is_condition_true(conditions, type_):
         return list(conditions)
-    over = _condition(type_, FALSE, reason, message[:MESSAGE_LIMIT], now, now)
+    over = _condition(type_, FALSE, reason, message[:MAX_MESSAGE_LENGTH], now, now)
     rest = remove_condition(conditions, type_)
     settled = [condition for condition in rest if condition.status != TRUE]
     return [*settled, over, *(condition for condition in rest if condition.status == TRUE)]
-
-
-def remove_condition(conditions: Sequence[Condition], type_: str) -> list[Condition]:
-    return [condition for condition in conditions if condition.type != type_]
 
 
 def _condition(

@@ -143,7 +143,3 @@ class ReconcilePlan:
     """Time until the next pass even if nothing changes; None: no further pass is needed."""
     kind_status: Manifest | None = None
     """Status fields that only this kind has; None if the kind has none."""
-
-    @property
-    def has_writes(self) -> bool:
-        return bool(self.creations or self.deletions or self.patches)

@@ -14,6 +14,7 @@ import msgspec
 from gangline.api import resource_list
 from gangline.api.core.pod import PodSpec
 from gangline.api.jobs.kubeflow import JobStatus
+from gangline.api.meta.conditions import find_condition
 from gangline.api.meta.field_doc import ResourceList
 from gangline.api.quantity import QuantityError
 from gangline.api.volcano.scheduling import (
@@ -142,7 +143,7 @@ def time_to_schedule_timeout(
     """Return the time until the scheduling timeout; None if the gang is placed or has no limit."""
     limit = job.policy.scheduling.timeout
     placed = any(pod.spec.node_name for pod in gang.pods)
-    ran = conditions.find_condition(status.conditions, conditions.RUNNING) or status.restarts.total
+    ran = find_condition(status.conditions, conditions.RUNNING) or status.restarts.total
     if limit is None or status.start_time is None or placed or ran:
         return None
     return status.start_time + limit - now

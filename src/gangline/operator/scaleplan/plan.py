@@ -24,6 +24,7 @@ from gangline.api.jobs.elastic import (
     ScalePlan,
     ScalePlanStatus,
 )
+from gangline.api.meta.conditions import MAX_MESSAGE_LENGTH
 from gangline.api.schema.field_error import FieldError, child_path
 from gangline.api.validation.jobs.elastic import is_manual
 from gangline.api.validation.validate import validate_job
@@ -168,7 +169,7 @@ def _status(plan: ScalePlan, phase: str, now: datetime, message: str = "") -> Sc
         phase=phase,
         create_time=plan.status.create_time or now,
         finish_time=now if over else None,
-        message=message[: conditions.MESSAGE_LIMIT],
+        message=message[:MAX_MESSAGE_LENGTH],
     )
 
 

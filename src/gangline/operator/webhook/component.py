@@ -12,7 +12,6 @@ from gangline.operator.webhook import configuration, review
 from gangline.operator.webhook.certificate_controller import CertificateController
 from gangline.operator.webhook.defaults import JobDefaulter
 from gangline.operator.webhook.registration import WebhookRegistration
-from gangline.operator.webhook.review import list_warnings
 from gangline.operator.webhook.secret import CertificateSecret
 from gangline.operator.webhook.server import WebhookServer
 from gangline.operator.webhook.settings import WebhookSettings
@@ -67,9 +66,7 @@ def _server(frameworks: Sequence[Framework]) -> WebhookServer:
     defaulting = JobDefaulter(frameworks)
     return WebhookServer(
         {
-            configuration.PATHS[configuration.VALIDATING.kind]: partial(
-                review.validate, warnings_for=list_warnings
-            ),
+            configuration.PATHS[configuration.VALIDATING.kind]: review.validate,
             configuration.PATHS[configuration.MUTATING.kind]: partial(
                 review.mutate, defaults_for=defaulting.patch_operations
             ),

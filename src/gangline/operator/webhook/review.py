@@ -17,16 +17,8 @@ import msgspec
 
 from gangline.api.cluster.admission import AdmissionResponse
 from gangline.api.meta.objects import Status, StatusCause, StatusDetails, Wire
-from gangline.api.schema.check import unknown_field_errors
 from gangline.api.schema.field_error import FieldError, format_value
-from gangline.api.validation.validate import validate_manifest
-from gangline.api.validation.warnings import manifest_warnings
-
-
-def list_warnings(manifest: Mapping[str, Any]) -> list[FieldError]:
-    """List the warnings about a manifest, including stored fields that no component reads."""
-    return [*manifest_warnings(manifest), *unknown_field_errors(validate_manifest(manifest))]
-
+from gangline.api.validation.validate import ManifestCheck, check_manifest
 
 API_VERSION = "admission.k8s.io/v1"
 MAX_CAUSES = 100
@@ -36,8 +28,6 @@ MAX_WARNING_LENGTH = 256
 """The API server truncates longer warnings, and drops those beyond 4,096 characters in total."""
 
 Manifest = Mapping[str, Any]
-WarningsFunction = Callable[[Manifest], Sequence[FieldError]]
-"""Lists the warnings about a job."""
 DefaultsFunction = Callable[[Manifest], Sequence[Mapping[str, Any]]]
 """Lists the JSON patch operations that write a job's defaults into it."""
 
@@ -116,20 +106,24 @@ def format_review(response: AdmissionResponse) -> bytes:
     return msgspec.json.encode(review)
 
 
-def validate(request: ReviewRequest, warnings_for: WarningsFunction) -> AdmissionResponse:
+def validate(request: ReviewRequest) -> AdmissionResponse:
     """Validate a job: deny with all errors, or allow with warnings."""
     if not request.is_applicable:
         return AdmissionResponse(uid=request.uid, allowed=True)
     if request.object is None or not request.has_kind:
         return _bad_request(request.uid, "the request has no object with apiVersion and kind")
     try:
-        errors = _new_errors(request.object, request.old_object)
-        if errors:
-            return _deny(request, errors)
-        advice = _new_warnings(request, warnings_for)
+        old = request.old_object
+        before = ManifestCheck() if old is None else check_manifest(old, strict=False)
+        after = check_manifest(request.object, strict=False, old=before.job)
+        errors = [error for error in after.errors if error not in before.errors]
+        # An update of other fields does not repeat the warnings.
+        warnings = _new_warnings(before, after) if request.spec_changed else None
     except RecursionError:
         return _bad_request(request.uid, "the object is nested too deeply: take levels out of it")
-    return AdmissionResponse(uid=request.uid, allowed=True, warnings=advice or None)
+    if errors:
+        return _deny(request, errors)
+    return AdmissionResponse(uid=request.uid, allowed=True, warnings=warnings or None)
 
 
 def mutate(request: ReviewRequest, defaults_for: DefaultsFunction) -> AdmissionResponse:
@@ -148,25 +142,10 @@ def mutate(request: ReviewRequest, defaults_for: DefaultsFunction) -> AdmissionR
     return msgspec.structs.replace(answer, patch=patch, patch_type="JSONPatch")
 
 
-def _new_errors(new: Manifest, old: Manifest | None) -> list[FieldError]:
-    """Return the errors that the old object does not have."""
-    errors = validate_manifest(new, strict=False, old=old)
-    if old is None or not errors:
-        return errors
-    before = validate_manifest(old, strict=False)
-    return [error for error in errors if error not in before]
-
-
-def _new_warnings(question: ReviewRequest, advise: WarningsFunction) -> list[str]:
-    """Return the new warnings; an update of other fields does not repeat them."""
-    if not question.object or not question.spec_changed:
-        return []
-    old = question.old_object
-    before = {str(each) for each in advise(old)} if old else set()
-    warnings = dict.fromkeys(str(each) for each in advise(question.object))
-    return [_truncate(text, MAX_WARNING_LENGTH) for text in warnings if text not in before][
-        :MAX_WARNINGS
-    ]
+def _new_warnings(before: ManifestCheck, after: ManifestCheck) -> list[str]:
+    known = set(map(str, before.warnings))
+    texts = [text for text in dict.fromkeys(map(str, after.warnings)) if text not in known]
+    return [_truncate(text, MAX_WARNING_LENGTH) for text in texts[:MAX_WARNINGS]]
 
 
 def _deny(question: ReviewRequest, errors: Sequence[FieldError]) -> AdmissionResponse:

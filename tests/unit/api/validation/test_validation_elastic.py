@@ -10,8 +10,7 @@ from gangline.api.jobs.elastic_fields import (
     parse_priority_fraction,
     priority_class,
 )
-from gangline.api.validation.validate import validate_manifest
-from gangline.api.validation.warnings import manifest_warnings
+from gangline.api.validation.validate import check_manifest, validate_manifest
 
 API = "elastic.iml.github.io/v1alpha1"
 
@@ -92,7 +91,7 @@ USERS_OWN = {
 
 def test_a_job_as_users_write_it_has_no_mistakes_and_needs_no_advice() -> None:
     assert validate_manifest(USERS_OWN) == []
-    assert manifest_warnings(USERS_OWN) == []
+    assert check_manifest(USERS_OWN).warnings == []
 
 
 def test_whatever_is_optional_may_be_missing() -> None:
@@ -245,7 +244,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 )
 def test_what_is_hardly_meant_is_a_warning_only(written: dict, path: str) -> None:
     assert validate_manifest(written) == []
-    assert path in [each.path for each in manifest_warnings(written)]
+    assert path in [each.path for each in check_manifest(written).warnings]
 
 
 @pytest.mark.parametrize(

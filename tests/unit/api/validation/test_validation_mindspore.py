@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from gangline.api.jobs.mindspore import MSJob
-from gangline.api.validation.validate import validate_job, validate_manifest
-from gangline.api.validation.warnings import manifest_warnings
+from gangline.api.validation.validate import check_manifest, validate_job, validate_manifest
 
 SPECS = "spec.msReplicaSpecs"
 POD = f"{SPECS}.Worker.template.spec"
@@ -265,11 +264,11 @@ def test_who_runs_a_job_cannot_be_changed():
 )
 def test_what_is_hardly_meant_is_advised_against_and_no_mistake(written, path, expected):
     assert validate_manifest(written) == []
-    messages = {error.path: str(error) for error in manifest_warnings(written)}
+    messages = {error.path: str(error) for error in check_manifest(written).warnings}
     assert expected in messages[path]
 
 
 def test_a_job_without_scheduler_may_set_the_variables_itself():
     written = job({"Worker": container(env=[{"name": "MS_ROLE", "value": "MS_WORKER"}])})
     written["spec"]["msReplicaSpecs"]["Worker"]["replicas"] = 1
-    assert manifest_warnings(written) == []
+    assert check_manifest(written).warnings == []

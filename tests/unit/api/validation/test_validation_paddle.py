@@ -7,8 +7,7 @@ import pytest
 
 from gangline.api import crd
 from gangline.api.jobs.paddle import PaddleJob
-from gangline.api.validation.validate import validate_job, validate_manifest
-from gangline.api.validation.warnings import manifest_warnings
+from gangline.api.validation.validate import check_manifest, validate_job, validate_manifest
 
 POD = "spec.worker.template.spec"
 
@@ -291,12 +290,12 @@ def test_what_cannot_be_changed_is_named(field, before, after):
 )
 def test_what_is_hardly_meant_is_advised_against_and_no_mistake(written, path, expected):
     assert validate_manifest(written) == []
-    messages = {error.path: str(error) for error in manifest_warnings(written)}
+    messages = {error.path: str(error) for error in check_manifest(written).warnings}
     assert expected in messages[path]
 
 
 def test_nothing_is_said_of_a_usual_job():
-    assert manifest_warnings(job(ps=1, worker=2, withGloo=1)) == []
+    assert check_manifest(job(ps=1, worker=2, withGloo=1)).warnings == []
 
 
 def test_variables_of_other_containers_are_their_own():
@@ -305,7 +304,7 @@ def test_variables_of_other_containers_are_their_own():
         {"name": "paddle", "image": "x"},
         {"name": "sidecar", "image": "x", "env": env},
     ]
-    assert manifest_warnings(job(worker=role(containers=containers))) == []
+    assert check_manifest(job(worker=role(containers=containers))).warnings == []
 
 
 def test_paddlejobs_have_upstreams_names_columns_and_subresources():

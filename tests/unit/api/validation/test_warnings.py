@@ -4,15 +4,14 @@ from typing import Any
 
 import pytest
 
-from gangline.api.validation.validate import validate_manifest
-from gangline.api.validation.warnings import manifest_warnings
+from gangline.api.validation.validate import check_manifest, validate_manifest
 from unit.api.validation.test_validation_kubeflow import KINDS, every_kind, job, path, pod, worker
 
 
 def advice(written: dict[str, Any]) -> dict[str, str]:
     """The warnings by the path of the field; only for jobs without errors."""
     assert validate_manifest(written) == []
-    return {each.path: str(each) for each in manifest_warnings(written)}
+    return {each.path: str(each) for each in check_manifest(written).warnings}
 
 
 def usual(kind: str, **spec: Any) -> dict[str, Any]:
@@ -91,7 +90,7 @@ def test_a_launchers_own_settings_win():
 def test_the_hosts_network_takes_names_and_ports_away(kind):
     written = usual(kind)
     pod(written)["hostNetwork"] = True
-    messages = [str(each) for each in manifest_warnings(written)]
+    messages = [str(each) for each in check_manifest(written).warnings]
     assert "dnsPolicy: ClusterFirstWithHostNet" in messages[0]
     assert "podAntiAffinity" in messages[1]
     pod(written)["dnsPolicy"] = "ClusterFirstWithHostNet"
@@ -189,4 +188,4 @@ def test_of_two_places_for_one_policy_the_newer_counts():
     ],
 )
 def test_there_is_no_advice_on_what_is_no_job(written):
-    assert manifest_warnings(written) == []
+    assert check_manifest(written).warnings == []

@@ -2,7 +2,10 @@
 
 import asyncio
 import contextlib
+import errno
+import os
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from hypothesis import strategies as st
 
 from gangline.local.apiserver.core.errors import StatusError
 from gangline.local.apiserver.core.negotiation import read_json
+from gangline.local.apiserver.storage.durability import Durability
 from gangline.local.apiserver.storage.sqlite import StateDatabase
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import (
@@ -168,3 +172,55 @@ def test_state_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     modes = {path.name: path.stat().st_mode & 0o077 for path in tmp_path.glob("state.db*")}
     database.close()
     assert modes == {"state.db": 0, "state.db-wal": 0}
+
+
+async def test_write_is_visible_only_when_it_is_on_disk_and_the_loop_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = StateDatabase(tmp_path / "state.db", durability=Durability.DISK)
+    store = ObjectStore(database)
+    cache = store.cache("things.")
+    begun, disk = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    syncs: list[int] = []
+
+    def slow_sync() -> None:
+        syncs.append(1)
+        loop.call_soon_threadsafe(begun.set)
+        assert disk.wait(10)
+
+    monkeypatch.setattr(database, "sync", slow_sync)
+    seen: list[int] = []
+    store.add_listener("things.", lambda event: seen.append(event.record.rv))
+    first = store.stage(cache, "a", obj(), ({}, {}))
+    await begun.wait()  # the loop runs while the disk is busy
+    others = [store.stage(cache, f"b{number}", obj(), ({}, {})) for number in range(20)]
+    assert (cache.records, seen, store.revision) == ({}, [], 0)
+    assert not first.done()
+    disk.set()
+    await asyncio.gather(first, *others)
+    assert seen == sorted(seen)
+    assert len(seen) == 21
+    assert len(syncs) == 2, "the writes of one wait share one sync"
+    await store.close()
+
+
+async def test_failed_sync_fails_its_writes_and_every_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = StateDatabase(tmp_path / "state.db", durability=Durability.DISK)
+    store = ObjectStore(database)
+    cache = store.cache("things.")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        with pytest.raises(StatusError, match=r"the disk of .* has failed"):
+            await store.stage(cache, "a", obj(), ({}, {}))
+    # A later fsync may succeed without having written the lost pages.
+    with pytest.raises(StatusError, match="no write is accepted until"):
+        store.stage(cache, "b", obj(), ({}, {}))
+    assert cache.records == {}
+    await store.close()

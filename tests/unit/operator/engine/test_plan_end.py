@@ -12,6 +12,7 @@ from unit.operator.builders import (
     a_service,
     conditions,
     deleted,
+    has_writes,
     look,
     manifest,
     message,
@@ -92,7 +93,7 @@ def test_pods_are_cleaned_up_once_the_end_is_stored(policy, pods, services, end)
     seen = (leader, a_pod("worker-0"), a_pod("worker-1", "Succeeded", code=0))
     first = look(a_job(1, 2, restart="Never", cleanPodPolicy=policy), *seen)
     assert conditions(first.decide().status)[-1] == end
-    assert not first.decide().has_writes
+    assert not has_writes(first.decide())
     second = first.later(1, *seen).decide()
     assert sorted(deleted(second)) == pods
     assert sorted(deleted(second, SERVICE)) == services

@@ -18,6 +18,7 @@ from unit.operator.builders import (
     conditions,
     created,
     deleted,
+    has_writes,
     look,
     message,
     restarts,
@@ -62,7 +63,7 @@ def test_no_replicas_make_no_pod(roles):
 def test_a_job_without_any_replica_never_ends_by_itself():
     decision = look(a_job(0, 0)).decide()
     assert conditions(decision.status) == ["Created"]
-    assert not decision.has_writes
+    assert not has_writes(decision)
 
 
 def test_succeeded_replica_is_not_recreated_when_its_pod_is_deleted():
@@ -99,7 +100,7 @@ def test_a_resumed_job_begins_with_all_of_its_replicas():
 def test_a_pod_on_its_way_out_is_waited_for():
     leaving = a_pod("worker-0", deleted=at(30))
     decision = look(a_job(1, 1), MASTER, leaving).decide()
-    assert not decision.has_writes
+    assert not has_writes(decision)
 
 
 def test_a_name_that_a_former_job_still_holds_is_waited_for():
@@ -148,7 +149,7 @@ def test_pods_are_counted_by_role():
 def test_failed_pod_is_counted_then_deleted_then_recreated():
     failed = a_pod("worker-0", "Failed", code=1)
     first = look(a_job(1, 1), MASTER, failed)
-    assert not first.decide().has_writes
+    assert not has_writes(first.decide())
     assert conditions(first.decide().status) == ["Created", "Restarting"]
     assert first.decide().status.restarts.total == 1
     reported = message(first.decide().status, "Restarting")
@@ -186,7 +187,7 @@ def test_fatal_failure_ends_the_job_immediately(policy, code, reported):
     assert conditions(decision.status) == ["(Running)", "Created", "Failed"]
     assert reported in message(decision.status, "Failed")
     assert decision.status.completion_time == NOW
-    assert not decision.has_writes
+    assert not has_writes(decision)
 
 
 @pytest.mark.parametrize("policy", ["Never", "ExitCode", "OnFailure"])
@@ -199,7 +200,7 @@ def test_deleted_pod_has_not_failed(policy):
 
 def test_a_suspended_job_makes_nothing():
     decision = look(a_job(1, 2, suspend=True)).decide()
-    assert not decision.has_writes
+    assert not has_writes(decision)
     assert conditions(decision.status) == ["Created", "Suspended"]
     assert decision.status.start_time is None
 
@@ -255,7 +256,7 @@ def test_a_job_that_names_this_controller_is_run():
 def test_invalid_job_reports_its_errors_and_is_not_changed():
     case = look(a_job(1, 1), MASTER, spec_errors="spec.x: is wrong")
     decision = case.decide()
-    assert not decision.has_writes
+    assert not has_writes(decision)
     assert conditions(decision.status) == ["Created", "InvalidSpec"]
     assert message(decision.status, "InvalidSpec") == "spec.x: is wrong"
 

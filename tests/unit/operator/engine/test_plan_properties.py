@@ -6,10 +6,11 @@ from typing import Any
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from gangline.api.meta.conditions import is_condition_true
 from gangline.operator.model import conditions
 from gangline.operator.model.plan import ReconcilePlan, TargetKind
 from gangline.operator.policies.gang_restart import generation_of
-from unit.operator.builders import manifest
+from unit.operator.builders import has_writes, manifest
 from unit.operator.kinds import KINDS
 from unit.operator.world import World
 
@@ -123,13 +124,8 @@ def check_harmless(world: World, decision: ReconcilePlan) -> None:
     former = [p for p in world.pods.values() if generation_of(p) < world.generation]
     assert not (pods and former), "a new generation starts when the former one has gone"
     reported = decision.status.conditions
-    assert not (
-        conditions.is_condition_true(reported, "Succeeded")
-        and conditions.is_condition_true(reported, "Failed")
-    )
-    assert not (
-        conditions.is_condition_true(reported, "Running") and conditions.is_finished(reported)
-    )
+    assert not (is_condition_true(reported, "Succeeded") and is_condition_true(reported, "Failed"))
+    assert not (is_condition_true(reported, "Running") and conditions.is_finished(reported))
     assert len({c.type for c in reported}) == len(reported)
     for deletion in decision.deletions:
         if deletion.target is TargetKind.POD and not deletion.force:
@@ -232,7 +228,7 @@ def test_a_job_that_always_fails_ends_after_its_allowed_restarts(limit: int, pol
         world.settle()
         world.finish_terminating()
         world.now += decision.requeue_after or timedelta(seconds=1)
-    assert conditions.is_condition_true(world.status.conditions, "Failed")
+    assert is_condition_true(world.status.conditions, "Failed")
     assert world.failures == limit + 1
 
 
@@ -243,5 +239,5 @@ def test_a_deleted_job_is_left_to_the_garbage_collector(written: dict, history: 
     Player(world).play(history)
     world.delete_job()
     decision = world.decide()
-    assert not decision.has_writes
+    assert not has_writes(decision)
     assert decision.status == world.status

@@ -1,7 +1,7 @@
 """How a job's conditions replace each other, and their order and times."""
 
+from gangline.api.meta.conditions import MAX_MESSAGE_LENGTH, find_condition
 from gangline.api.meta.objects import Condition
-from gangline.operator.model import conditions
 from gangline.operator.model.conditions import set_condition_false, set_condition_true
 from unit.operator.builders import NOW, at
 
@@ -31,7 +31,7 @@ def test_running_and_restarting_replace_each_other():
 def test_an_end_makes_running_false_and_takes_restarting_away():
     reported = set_condition_true(running_job(), "Failed", "JobFailed", "why", at(2))
     assert shown(reported) == ["(Running)", "Created", "Failed"]
-    assert conditions.find_condition(reported, "Running").last_transition_time == at(2)
+    assert find_condition(reported, "Running").last_transition_time == at(2)
     restarting = set_condition_true(running_job(), "Restarting", "R", "r", at(2))
     assert shown(set_condition_true(restarting, "Failed", "F", "f", at(3))) == ["Created", "Failed"]
 
@@ -43,14 +43,14 @@ def test_what_holds_already_is_left_alone():
 
 def test_a_new_message_keeps_the_time_since_which_the_condition_holds():
     reported = set_condition_true(running_job(), "Running", "JobRunning", "still running", at(9))
-    running = conditions.find_condition(reported, "Running")
+    running = find_condition(reported, "Running")
     assert (running.last_transition_time, running.last_update_time) == (at(1), at(9))
 
 
 def test_a_condition_that_comes_back_holds_since_then():
     reported = set_condition_false(running_job(), "Running", "Suspended", "held", at(2))
     reported = set_condition_true(reported, "Running", "JobRunning", "is running", at(5))
-    assert conditions.find_condition(reported, "Running").last_transition_time == at(5)
+    assert find_condition(reported, "Running").last_transition_time == at(5)
 
 
 def test_missing_condition_is_not_set_to_false():
@@ -66,5 +66,5 @@ def test_what_is_over_stands_before_what_holds():
 
 def test_a_message_is_cut_to_what_the_server_takes():
     (reported,) = set_condition_true([], "Failed", "F", "x" * 100_000, NOW)
-    assert len(reported.message) == conditions.MESSAGE_LIMIT
+    assert len(reported.message) == MAX_MESSAGE_LENGTH
     assert set_condition_true([reported], "Failed", "F", "x" * 100_000, at(1)) == [reported]

@@ -14,7 +14,6 @@ cluster) is partitioned: another node should replace it.
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,8 +21,6 @@ from gangline.elastic.agent.membership.peers import LEFT_ROUND, Ack, PeerError, 
 from gangline.elastic.agent.membership.restart_consensus import Round
 from gangline.elastic.protocol.client import MasterClient, split_address
 from gangline.elastic.protocol.messages import WorldMember
-
-log = logging.getLogger(__name__)
 
 PARTITIONED_AFTER = 4
 """A node is partitioned after this many silence limits without any answer."""

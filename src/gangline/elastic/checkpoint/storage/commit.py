@@ -5,7 +5,6 @@ notes before the manifest, the manifest before the rename. So a reader never see
 parts are incomplete.
 """
 
-import logging
 import threading
 import time
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ from gangline.elastic.checkpoint.format.manifest import (
 from gangline.elastic.checkpoint.snapshot.segment import Segment, SegmentHeader
 from gangline.elastic.checkpoint.storage.target import StorageTarget
 
-log = logging.getLogger(__name__)
 CHUNK = 1 << 24
 """Bytes per write: small enough for an even rate under a bandwidth limit."""
 

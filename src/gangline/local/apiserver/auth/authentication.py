@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gangline.local.apiserver.auth.pki import ADMIN_GROUP, write_private
+from gangline.local.apiserver.auth.pki import ADMIN_GROUP, CertificateError
 from gangline.local.apiserver.auth.service_account_tokens import (
     API_AUDIENCES,
     ServiceAccountTokens,
     TokenIdentity,
 )
 from gangline.local.apiserver.core.request import ANONYMOUS, AUTHENTICATED, RequestUser
+from gangline.local.apiserver.storage.durable_files import write_durably
 from gangline.local.apiserver.storage.store import ObjectStore
 
 ADMIN = RequestUser("gangline-admin", (ADMIN_GROUP, AUTHENTICATED))
@@ -63,5 +64,8 @@ def _certificate_user(certificate: Mapping[str, Any]) -> RequestUser | None:
 
 def _read_or_create_secret(path: Path) -> str:
     if not path.exists():
-        write_private(path, secrets.token_urlsafe(32).encode())
-    return path.read_text().strip()
+        write_durably(path, secrets.token_urlsafe(32).encode())
+    text = path.read_text().strip()
+    if not text:  # an empty token would match a request without one
+        raise CertificateError(f"{path} is empty: restore it, or remove it to create another")
+    return text

@@ -4,8 +4,8 @@ The rules are those of Kubernetes. Writes of nodes, leases and pods are allowed 
 limited to the node's own objects by ``admission.node_restriction``.
 """
 
+from gangline.local.apiserver.auth.node_certificates import NODE_GROUP, NODE_PREFIX
 from gangline.local.apiserver.auth.node_pods import NodePods
-from gangline.local.apiserver.auth.pki import NODE_GROUP, NODE_PREFIX
 from gangline.local.apiserver.auth.rules import AccessAttributes, selected_value
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.request import RequestUser

@@ -1,15 +1,12 @@
 """Certificates: an authority created at the first start, and the certificates that it signs.
 
 All keys are ECDSA P-256, which is fast to generate. The authority lives as long as the data folder.
-A certificate is renewed at start if it expires soon, lacks a host name, or has another authority.
-
-Each node has two: as a client it is ``system:node:NAME`` in the group ``system:nodes``, as a server
-it has its name and addresses. The API server identifies itself to kubelets as `API_SERVER_USER`.
+A certificate is renewed at start if it expires soon or lacks a host name.
+The API server identifies itself to kubelets as `API_SERVER_USER`.
 """
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from gangline.local.apiserver.storage.durable_files import make_directory, write_durably
 from gangline.local.kubelet.settings import API_SERVER_USER
 
 LIFETIME = datetime.timedelta(days=3650)
@@ -28,8 +26,6 @@ RENEW_BEFORE_EXPIRY = datetime.timedelta(days=30)
 CLOCK_SKEW = datetime.timedelta(hours=1)
 CLIENT_USAGE = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
 ADMIN_GROUP = "system:masters"
-NODE_PREFIX, NODE_GROUP = "system:node:", "system:nodes"
-"""User name (with the node's name) and group of a kubelet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +51,6 @@ class ServerCertificates:
     """The server's own as a client of kubelets."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCertificates:
-    """The certificates of one node."""
-
-    client: KeyPairFiles
-    """For requests to the API server."""
-    server: KeyPairFiles
-    """For the kubelet's own server."""
-
-
 class CertificateError(Exception):
     """A file of the authority cannot be used. The message contains the folder and a remedy."""
 
@@ -86,45 +72,18 @@ def prepare_certificates(folder: Path, hosts: Sequence[str]) -> ServerCertificat
 
 
 def _prepare(folder: Path, hosts: Sequence[str]) -> ServerCertificates:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_directory(folder, 0o700)
     pairs = _pairs(folder, "ca", "server", "admin", "apiserver-kubelet-client")
     found = ServerCertificates(*pairs)
     if not found.authority.exists:
         _make_authority(found.authority)
     authority = CertificateAuthority(found.authority)
     if not _covers_hosts(found.server, hosts):
-        authority.issue(found.server, _name("gangline-apiserver"), _server_options(hosts))
+        authority.issue(found.server, make_name("gangline-apiserver"), server_options(hosts))
     if not _is_valid(found.admin):
-        authority.issue(found.admin, _name("gangline-admin", ADMIN_GROUP), [CLIENT_USAGE])
+        authority.issue(found.admin, make_name("gangline-admin", ADMIN_GROUP), [CLIENT_USAGE])
     if not _is_valid(found.kubelet_client):
-        authority.issue(found.kubelet_client, _name(API_SERVER_USER), [CLIENT_USAGE])
-    return found
-
-
-def prepare_node_certificates(
-    authority: "CertificateAuthority", folder: Path, node: str, addresses: Sequence[str]
-) -> NodeCertificates:
-    """Create missing or outdated certificates of a node in ``folder`` and return all paths.
-
-    Raises:
-        CertificateError: an existing file is damaged.
-        OSError: the folder cannot be read or written.
-    """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder.chmod(0o700)
-    found = NodeCertificates(*_pairs(folder, "client", "server"))
-    try:
-        if not _is_valid(found.client, authority):
-            name = _name(f"{NODE_PREFIX}{node}", NODE_GROUP)
-            authority.issue(found.client, name, [CLIENT_USAGE])
-        if not _covers_hosts(found.server, [node, *addresses], authority):
-            name = _name(f"{NODE_PREFIX}{node}", NODE_GROUP)
-            authority.issue(found.server, name, _server_options([node, *addresses]))
-    except (ValueError, TypeError) as error:
-        raise CertificateError(
-            f"a certificate or key in {folder} is damaged ({error}): remove the folder to create "
-            "the certificates of this node again"
-        ) from error
+        authority.issue(found.kubelet_client, make_name(API_SERVER_USER), [CLIENT_USAGE])
     return found
 
 
@@ -132,14 +91,14 @@ def _pairs(folder: Path, *names: str) -> list[KeyPairFiles]:
     return [KeyPairFiles(folder / f"{name}.crt", folder / f"{name}.key") for name in names]
 
 
-def _name(common: str, organization: str = "") -> x509.Name:
+def make_name(common: str, organization: str = "") -> x509.Name:
     attributes = [x509.NameAttribute(NameOID.COMMON_NAME, common)]
     if organization:
         attributes.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
     return x509.Name(attributes)
 
 
-def _server_options(hosts: Sequence[str]) -> list[x509.ExtensionType]:
+def server_options(hosts: Sequence[str]) -> list[x509.ExtensionType]:
     return [
         x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
         x509.SubjectAlternativeName([_general_name(host) for host in hosts]),
@@ -153,21 +112,17 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _is_valid(pair: KeyPairFiles, authority: "CertificateAuthority | None" = None) -> bool:
+def _is_valid(pair: KeyPairFiles) -> bool:
     if not pair.exists:
         return False
     certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
-    if authority is not None and not authority.has_issued(certificate):
-        return False
     return (
         certificate.not_valid_after_utc > datetime.datetime.now(datetime.UTC) + RENEW_BEFORE_EXPIRY
     )
 
 
-def _covers_hosts(
-    pair: KeyPairFiles, hosts: Sequence[str], authority: "CertificateAuthority | None" = None
-) -> bool:
-    if not _is_valid(pair, authority):
+def _covers_hosts(pair: KeyPairFiles, hosts: Sequence[str]) -> bool:
+    if not _is_valid(pair):
         return False
     certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -176,7 +131,7 @@ def _covers_hosts(
 
 def _make_authority(pair: KeyPairFiles) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    name = _name("gangline-ca")
+    name = make_name("gangline-ca")
     usage = x509.KeyUsage(
         digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False,
         key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
@@ -224,6 +179,12 @@ class CertificateAuthority:
             ValueError: a file of the authority is damaged.
             OSError: a file cannot be read or written.
         """
+        _write(pair, *self.sign(name, options))
+
+    def sign(
+        self, name: x509.Name, options: Sequence[x509.ExtensionType]
+    ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+        """Return a new certificate and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         signer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = (
@@ -233,7 +194,7 @@ class CertificateAuthority:
         )
         for option in options:
             builder = builder.add_extension(option, critical=False)
-        _write(pair, builder.sign(self._key, hashes.SHA256()), key)
+        return builder.sign(self._key, hashes.SHA256()), key
 
 
 def _builder(
@@ -254,20 +215,14 @@ def _builder(
 def _write(
     pair: KeyPairFiles, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
 ) -> None:
-    secret = key.private_bytes(
+    write_durably(pair.key, encode_key(key))
+    # Write order: key first. After an interrupted start no certificate exists, so both are redone.
+    write_durably(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+
+
+def encode_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    write_private(pair.key, secret)
-    # Write order: key first. After an interrupted start no certificate exists, so both are redone.
-    pair.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file atomically, readable only by its owner."""
-    temporary = path.with_name(f"{path.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    temporary.replace(path)

@@ -18,7 +18,6 @@ FORWARDED_OPTIONS = (
     "follow", "tailLines", "sinceSeconds", "sinceTime", "timestamps", "previous", "limitBytes",
 )  # fmt: skip
 INTEGER_OPTIONS = ("tailLines", "sinceSeconds", "limitBytes")
-CHUNK = 1 << 16
 ARCHIVE_OWNER_OPTION = "keptFor"
 """Gangline's own option: UID of the owner of a deleted pod whose archived log is requested."""
 UID_PATTERN = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)

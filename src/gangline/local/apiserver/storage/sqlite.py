@@ -4,34 +4,41 @@ Each row is one change of one object: ``rv`` is its revision, ``body`` the objec
 The newest row of a key is the object's current state, or its last one if it was deleted. Older rows
 are the history that watches resume from.
 
-A batch is one transaction, and its writes are acknowledged only after the commit. With the
-write-ahead log and ``synchronous=NORMAL``, a killed process loses nothing; a power failure may lose
-the last moments. ``FULL`` survives that too.
+A batch is one transaction. ``commit`` appends it to the write-ahead log in the page cache, which
+takes microseconds and survives the death of the process. ``sync`` writes the log to disk, which a
+commit must wait for to survive a power failure; any number of commits share one. Together they are
+SQLite's ``synchronous=FULL``, with the wait in a thread that holds no lock.
 
-Without ``FULL`` a commit is a copy into the page cache and takes microseconds. Only ``checkpoint``,
-which moves the log into the file, waits for the disk; the store runs it in a thread.
+Invariant: on the thread that commits, SQLite itself never waits for the disk. With
+``synchronous=NORMAL`` it does so in ``checkpoint``, and in the first commit after one, which
+``checkpoint`` therefore makes itself. The store runs ``checkpoint`` in a thread.
 
-Constraint: used from one thread at a time, which the store guarantees.
+Constraint: the connection is used from one thread at a time, which the store guarantees.
 """
 
-import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS log (
-  rv INTEGER PRIMARY KEY, topic TEXT NOT NULL, key TEXT NOT NULL, type TEXT NOT NULL,
-  body BLOB NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS mark (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
-"""
+from gangline.local.apiserver.storage.durability import Durability
+from gangline.local.apiserver.storage.durable_files import make_directory, sync_directory
+from gangline.local.apiserver.storage.encryption import ENCRYPTED_TOPICS, EncryptionKeys
+from gangline.local.apiserver.storage.state_file import (
+    DamagedDatabase,
+    DatabaseError,
+    check_files,
+    check_format,
+    create_state_file,
+    damaged,
+    row_checksum,
+    wal_path,
+)
+
+__all__ = ["DamagedDatabase", "DatabaseError", "LogRow", "StateDatabase"]
 
 CHECKPOINT_BYTES = 8 << 20
-
-
-class DatabaseError(Exception):
-    """The state file cannot be used. The message contains the reason and a remedy."""
 
 
 class LogRow(NamedTuple):
@@ -47,29 +54,53 @@ class LogRow(NamedTuple):
 class StateDatabase:
     """The open state file."""
 
-    def __init__(self, path: Path, *, synchronous: str = "NORMAL") -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durability: Durability = Durability.DISK,
+        keys: EncryptionKeys | None = None,
+    ) -> None:
+        """Open the file; create it if neither it nor its write-ahead log exists.
+
+        Raises:
+            DatabaseError: it cannot be used.
+        """
         self.path = path
-        self.syncs_to_disk = synchronous == "FULL"
+        self.syncs_to_disk = durability == Durability.DISK
+        self._keys = keys or EncryptionKeys.none()
         self._logged = 0
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # The file contains Secrets. SQLite creates its log with the same mode.
-            path.touch(mode=0o600)
-            path.chmod(0o600)
-            self._connection = self._open(synchronous)
+            make_directory(path.parent)
+            check_files(path)
+            if not path.exists():
+                create_state_file(path)
+            path.chmod(0o600)  # it contains Secrets, and earlier versions of SQLite's log too
+            self._connection = self._open()
+            self._wal = os.open(wal_path(path), os.O_RDONLY | os.O_CLOEXEC)
+            sync_directory(path.parent)
         except (sqlite3.Error, OSError) as error:
-            raise DatabaseError(self._explain(error)) from error
+            raise self._explain(error) from error
 
-    def _open(self, synchronous: str) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self.path, isolation_level=None, check_same_thread=False, timeout=1.0
         )
-        # The exclusive lock excludes a second server and avoids the shared-memory file.
-        connection.execute("PRAGMA locking_mode=EXCLUSIVE")
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute(f"PRAGMA synchronous={synchronous}")
-        connection.execute("PRAGMA wal_autocheckpoint=0")
-        connection.executescript(SCHEMA)
+        try:
+            # The exclusive lock excludes a second server and avoids the shared-memory file.
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+            check_format(connection, self.path)
+            # Before the first write: a damaged file is left as it is.
+            found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if found != "ok":
+                raise self.damaged(found.splitlines()[-1])
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=NORMAL")
+            connection.execute("PRAGMA wal_autocheckpoint=0")
+            _checkpoint(connection)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def rows(self) -> Iterator[LogRow]:
@@ -77,20 +108,69 @@ class StateDatabase:
 
         Raises:
             DatabaseError: the file is damaged.
+            EncryptionKeyError: the key of an object is missing or is another one.
         """
         try:
             cursor = self._connection.execute(
-                "SELECT rv, topic, key, type, body FROM log ORDER BY rv"
+                "SELECT rv, topic, key, type, body, sum FROM log ORDER BY rv"
             )
-            for row in cursor:
-                yield LogRow(*row)
-        except sqlite3.Error as error:
-            raise DatabaseError(self._explain(error)) from error
+            for rv, topic, key, type_, stored, checksum in cursor:
+                if checksum is not None and checksum != row_checksum(rv, topic, key, type_, stored):
+                    raise self.damaged(f"the checksum of revision {rv} is wrong")
+                yield LogRow(rv, topic, key, type_, self._keys.decrypt(topic, key, stored))
+        except (sqlite3.Error, ValueError) as error:  # ValueError: text that is not UTF-8
+            raise self._explain(error) from error
 
     def horizon(self) -> int:
-        """Return the newest revision whose history was dropped."""
-        found = self._connection.execute("SELECT value FROM mark WHERE name='horizon'").fetchone()
-        return int(found[0]) if found else 0
+        """Return the newest revision whose history was dropped.
+
+        Raises:
+            DatabaseError: the file is damaged.
+        """
+        try:
+            return _mark(self._connection, "horizon")
+        except sqlite3.Error as error:
+            raise self._explain(error) from error
+
+    def encrypt_stored(self) -> int:
+        """Encrypt all rows that the first key has not encrypted; return their number.
+
+        Also removes what was stored before from the free pages of the file.
+
+        Raises:
+            DatabaseError: nothing was changed.
+            EncryptionKeyError: the key of an object is missing or is another one.
+        """
+        if not self._keys:
+            return 0
+        connection, changed = self._connection, []
+        marks = ",".join("?" * len(ENCRYPTED_TOPICS))
+        select = f"SELECT rv, topic, key, type, body FROM log WHERE topic IN ({marks})"
+        try:
+            for rv, topic, key, type_, stored in connection.execute(
+                select, sorted(ENCRYPTED_TOPICS)
+            ):
+                if not self._keys.is_current(topic, stored):
+                    body = self._keys.decrypt(topic, key, stored)
+                    changed.append(self._stored_row(LogRow(rv, topic, key, type_, body)))
+            if changed:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.executemany("INSERT OR REPLACE INTO log VALUES (?,?,?,?,?,?)", changed)
+                _set_mark(connection, "vacuum", 1)
+                connection.execute("COMMIT")
+            if _mark(connection, "vacuum"):
+                connection.execute("VACUUM")
+                _set_mark(connection, "vacuum", 0)
+                _checkpoint(connection)
+        except sqlite3.Error as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise self._explain(error) from error
+        return len(changed)
+
+    def _stored_row(self, row: LogRow) -> tuple[int, str, str, str, bytes, int]:
+        stored = self._keys.encrypt(row.topic, row.key, row.body)
+        return (*row[:4], stored, row_checksum(*row[:4], stored))
 
     def commit(self, rows: Sequence[LogRow], dropped: Sequence[int], horizon: int) -> None:
         """Append ``rows`` and delete the ``dropped`` revisions in one transaction.
@@ -101,16 +181,30 @@ class StateDatabase:
         connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
-            connection.executemany("INSERT INTO log VALUES (?,?,?,?,?)", rows)
+            connection.executemany(
+                "INSERT INTO log VALUES (?,?,?,?,?,?)", map(self._stored_row, rows)
+            )
             if dropped:
                 connection.executemany("DELETE FROM log WHERE rv=?", [(rv,) for rv in dropped])
-                connection.execute("INSERT OR REPLACE INTO mark VALUES ('horizon',?)", (horizon,))
+                _set_mark(connection, "horizon", horizon)
             connection.execute("COMMIT")
             self._logged += sum(len(row.body) for row in rows)
         except sqlite3.Error as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            raise DatabaseError(self._explain(error)) from error
+            raise self._explain(error) from error
+
+    def sync(self) -> None:
+        """Write all committed rows to disk. May run while another thread commits.
+
+        Raises:
+            DatabaseError: it is unknown what the disk has. The kernel may have dropped the data,
+                so that a second attempt would succeed without writing them: do not try again.
+        """
+        try:
+            os.fdatasync(self._wal)
+        except OSError as error:
+            raise self._sync_error(error) from error
 
     @property
     def checkpoint_due(self) -> bool:
@@ -118,24 +212,65 @@ class StateDatabase:
         return self._logged > CHECKPOINT_BYTES
 
     def checkpoint(self) -> None:
-        """Move the write-ahead log into the file. After a failure the next checkpoint does it."""
+        """Move the write-ahead log into the file. On a full disk the next checkpoint does it.
+
+        Raises:
+            DatabaseError: as for ``sync``.
+        """
         self._logged = 0
-        with contextlib.suppress(sqlite3.Error):
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        try:
+            _checkpoint(self._connection)
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR:
+                raise self._sync_error(error) from error
 
     def close(self) -> None:
         """Move the write-ahead log into the file and release its lock."""
+        os.close(self._wal)
         self._connection.close()
 
-    def _explain(self, error: Exception) -> str:
+    def damaged(self, detail: str) -> DamagedDatabase:
+        """Return the error for damage that was found; its message has the remedy."""
+        return damaged(f"{self.path} is damaged ({detail})")
+
+    def _sync_error(self, error: Exception) -> DatabaseError:
+        return DatabaseError(
+            f"the disk of {self.path} has failed ({error}): no write is accepted until the disk is "
+            "repaired and the server is restarted"
+        )
+
+    def _explain(self, error: Exception) -> DatabaseError:
         text = str(error)
         if "locked" in text:
-            return f"{self.path} is in use by another server: stop that one or use another folder"
-        if "full" in text:
-            return f"the disk of {self.path} is full: nothing was stored; free some space"
-        if "malformed" in text or "not a database" in text:
-            return (
-                f"{self.path} is damaged ({text}): restore it from a copy, or move it away "
-                "to start with an empty cluster"
+            return DatabaseError(
+                f"{self.path} is in use by another server: stop that one or use another folder"
             )
-        return f"cannot use {self.path}: {text}"
+        if "full" in text or "No space" in text:
+            return DatabaseError(
+                f"the disk of {self.path} is full: nothing was stored; free some space"
+            )
+        if "malformed" in text or "not a database" in text or "UTF-8" in text or "utf-8" in text:
+            return self.damaged(text)
+        return DatabaseError(f"cannot use {self.path}: {text}")
+
+
+def _mark(connection: sqlite3.Connection, name: str) -> int:
+    found = connection.execute("SELECT value FROM mark WHERE name=?", (name,)).fetchone()
+    return int(found[0]) if found else 0
+
+
+def _set_mark(connection: sqlite3.Connection, name: str, value: int) -> None:
+    connection.execute("INSERT OR REPLACE INTO mark VALUES (?,?)", (name, value))
+
+
+def _checkpoint(connection: sqlite3.Connection) -> None:
+    """Move the write-ahead log into the file, and start the next one.
+
+    The first commit to an empty log writes and syncs its header. That of ``logged`` does it here,
+    where waiting for the disk blocks no other write.
+    """
+    _set_mark(connection, "logged", 1)
+    try:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        _set_mark(connection, "logged", 0)

@@ -4,14 +4,19 @@ A write is first *staged*: later writes are based on it, readers do not see it. 
 committed to the database in batches (group commit). After the commit they become visible to readers
 and watchers, and their clients get their responses.
 
+With durability ``disk`` a thread syncs the committed batch to disk before it becomes visible. The
+event loop continues meanwhile; the writes that it stages are the next batch, which shares one sync.
+
 Invariant: a reader never sees a state that a crash could revert. If a batch cannot be written, all
-of its writes and all writes staged meanwhile fail, and the visible state does not change.
+of its writes and all writes staged meanwhile fail, and the visible state does not change. After a
+failed sync, the state on disk is unknown, so that every later write fails until a restart.
 
 All methods run on the event loop's thread. Of Kubernetes, the store knows only
 ``metadata.resourceVersion``.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -54,18 +59,26 @@ class ObjectStore:
         self._staged: list[_StagedWrite] = []
         self._obsolete_rows: list[int] = []
         self._committing: asyncio.Task[None] | None = None
+        self._disk_error: DatabaseError | None = None
         self._caches: dict[str, WatchCache] = {}
         self._listeners: dict[str, list[Callable[[CacheEvent], None]]] = {}
 
     def load(self, index: IndexFunction) -> None:
-        """Read all rows from the database. ``index`` returns labels and selectable fields.
+        """Read all rows; Secrets are first encrypted with the present key, if they are not.
+
+        ``index`` returns labels and selectable fields of an object.
 
         Raises:
             DatabaseError: the file is damaged.
+            EncryptionKeyError: the key of an object is missing or is another one.
         """
+        self._database.encrypt_stored()
         for row in self._database.rows():
             cache = self.cache(row.topic)
-            labels, fields = index(row.topic, row.body)
+            try:
+                labels, fields = index(row.topic, row.body)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise self._database.damaged(f"revision {row.rv}: {error}") from error
             record = ObjectRevision(row.key, row.rv, row.body, labels, fields)
             cache.publish(CacheEvent(row.type, record, cache.records.get(row.key)))
             # The newest row may be older than the horizon: a trimmed deletion leaves no row.
@@ -96,7 +109,12 @@ class ObjectStore:
         """Stage ``obj`` as the new state of ``key``, or as its last one. Sets resourceVersion.
 
         ``index`` is the labels and the selectable fields of the object.
+
+        Raises:
+            StatusError: 500, the disk has failed.
         """
+        if self._disk_error is not None:
+            raise internal(str(self._disk_error))
         self._assigned += 1
         obj["metadata"]["resourceVersion"] = str(self._assigned)
         record = ObjectRevision(key, self._assigned, _encode(obj), *index)
@@ -131,23 +149,27 @@ class ObjectStore:
                 for cache, event, _ in batch
             ]
             try:
-                await self._commit(rows, dropped)
+                if self._disk_error is not None:
+                    raise self._disk_error
+                # On this thread: a worker thread would wait for the interpreter lock under load.
+                self._database.commit(rows, dropped, self._horizon)
+                if rows and self._database.syncs_to_disk:
+                    await self._wait_for_disk(self._database.sync)
             except DatabaseError as error:
                 self._fail(batch, error)
             else:
                 self._publish(batch)
             if self._database.checkpoint_due:
-                await self._loop.run_in_executor(self._thread, self._database.checkpoint)
+                with contextlib.suppress(DatabaseError):  # reported to the next write
+                    await self._wait_for_disk(self._database.checkpoint)
         self._committing = None
 
-    async def _commit(self, rows: list[LogRow], dropped: list[int]) -> None:
-        if self._database.syncs_to_disk:
-            await self._loop.run_in_executor(
-                self._thread, self._database.commit, rows, dropped, self._horizon
-            )
-        else:
-            # Faster than a thread, which waits for the interpreter lock under load.
-            self._database.commit(rows, dropped, self._horizon)
+    async def _wait_for_disk(self, write: Callable[[], None]) -> None:
+        try:
+            await self._loop.run_in_executor(self._thread, write)
+        except DatabaseError as error:
+            self._disk_error = error
+            raise
 
     def _publish(self, batch: list[_StagedWrite]) -> None:
         for cache, event, done in batch:

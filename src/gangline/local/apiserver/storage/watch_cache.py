@@ -125,7 +125,8 @@ class WatchCache:
             if event.type == DELETED:
                 rows.append(event.record.rv)
         if count:
-            self.horizon = self.events[count - 1].record.rv
+            # After a restore, the horizon is above the revisions of all restored objects.
+            self.horizon = max(self.horizon, self.events[count - 1].record.rv)
             del self.events[:count]
             self.base += count
             self.history_bytes -= freed

@@ -1,6 +1,7 @@
 """From a container's spec to a plan for the runtime."""
 
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,13 @@ from gangline.api.core.security import PodSecurityContext, SecurityContext
 from gangline.api.resource_list import CPU, MEMORY, parse_resources
 from gangline.local.kubelet.config.environment import ContainerConfigError, expand_references
 from gangline.local.kubelet.containers.images import ResolvedImage
+from gangline.local.kubelet.files.beneath import (
+    LEADS_OUT,
+    make_beneath,
+    opened_folder,
+    real_path,
+)
+from gangline.local.kubelet.files.private import read_end_of_file
 from gangline.local.kubelet.runtime.interface import (
     ContainerIdentity,
     ContainerLimits,
@@ -22,7 +30,8 @@ from gangline.local.kubelet.volumes.pod_volumes import PodFolders
 from gangline.local.network.interface import NetworkAttachment
 
 TERMINATION_LOG = "/dev/termination-log"
-_LIMIT_LOG_BYTES = 4096
+_MESSAGE_BYTES = 4096
+_MESSAGE_LOG_BYTES, _MESSAGE_LOG_LINES = 2048, 80
 
 
 class NoCommandError(Exception):
@@ -121,16 +130,22 @@ def container_limits(container: Container) -> ContainerLimits:
 
 
 def termination_message(container: Container, state: Path, log_tail: bytes, code: int) -> str:
-    """The content of a run's termination file, or the end of its log if the policy says so."""
+    """The end of a run's termination file, or the end of its log if the policy says so."""
     try:
-        with open(state / "termination-log", "rb") as file:
-            message = file.read(_LIMIT_LOG_BYTES)
-    except OSError:
+        message = read_end_of_file(state / "termination-log", _MESSAGE_BYTES)
+    except FileNotFoundError:
         message = b""
+    except OSError as error:
+        return f"Error on reading termination log: {error.strerror}"
     wants_log = container.termination_message_policy == "FallbackToLogsOnError"
     if not message and code != 0 and wants_log:
-        message = log_tail
+        message = _last_lines(log_tail)
     return message.decode(errors="replace")
+
+
+def _last_lines(log: bytes) -> bytes:
+    lines = log[-_MESSAGE_LOG_BYTES:].splitlines(keepends=True)
+    return b"".join(lines[-_MESSAGE_LOG_LINES:])
 
 
 def _command_line(
@@ -164,9 +179,12 @@ def _api_access(container: Container, folder: Path | None) -> list[ContainerMoun
 
 
 def _termination_log(container: Container, state: Path) -> ContainerMount:
+    """The file for the termination message. Containers of any user may write it."""
     file = state / "termination-log"
-    file.touch()
-    file.chmod(0o666)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(file, flags, 0o600)
+    os.fchmod(descriptor, 0o666)
+    os.close(descriptor)
     return ContainerMount(file, container.termination_message_path or TERMINATION_LOG)
 
 
@@ -178,24 +196,29 @@ def _mount(
         raise ContainerConfigError(
             f'volumeMount names volume "{mount.name}", which the pod does not have'
         )
-    inner = expand_references(mount.sub_path_expr, env) or mount.sub_path
-    if inner:
-        source = _inside(source, inner, mount)
     target = os.path.normpath("/" + mount.mount_path.lstrip("/"))
-    return ContainerMount(source, target, mount.read_only or _is_read_only(pod, mount.name))
+    read_only = mount.read_only or _is_read_only(pod, mount.name)
+    inner = expand_references(mount.sub_path_expr, env) or mount.sub_path
+    if not inner:
+        return ContainerMount(source, target, read_only)
+    return ContainerMount(_part(source, inner, mount), target, read_only, source, inner)
 
 
-def _inside(volume: Path, path: str, mount: VolumeMount) -> Path:
-    """The part of a volume that is mounted; a missing folder is created."""
-    if path.startswith("/") or ".." in path.split("/"):
-        raise ContainerConfigError(f'subPath "{path}" of volume "{mount.name}" leads out of it')
-    place = volume / path
-    if not place.exists():
-        place.mkdir(parents=True)
-    resolved = place.resolve()
-    if not resolved.is_relative_to(volume.resolve()):
-        raise ContainerConfigError(f'subPath "{path}" of volume "{mount.name}" leads out of it')
-    return resolved
+def _part(volume: Path, path: str, mount: VolumeMount) -> Path:
+    """The part of a volume that is mounted. A missing folder is created, as open as the volume."""
+    try:
+        with opened_folder(volume) as folder:
+            mode = stat.S_IMODE(os.fstat(folder).st_mode)
+            part = make_beneath(folder, path, mode)
+            try:
+                return real_path(part)
+            finally:
+                os.close(part)
+    except OSError as error:
+        cause = "it leads out of the volume" if error.errno in LEADS_OUT else error.strerror
+        raise ContainerConfigError(
+            f'failed to prepare subPath "{path}" of volumeMount "{mount.name}": {cause}'
+        ) from error
 
 
 def _is_read_only(pod: Pod, name: str) -> bool:

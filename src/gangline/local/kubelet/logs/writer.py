@@ -110,7 +110,10 @@ class LogWriter:
                 reader.set_result(None)
 
     def _open(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        # A link or a pipe in place of the log is not written to.
+        flags = (
+            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        )
         self._fd = os.open(self.path, flags, 0o640)
         self._size = os.fstat(self._fd).st_size
 

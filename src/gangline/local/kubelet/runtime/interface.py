@@ -22,6 +22,11 @@ class ContainerMount:
     source: Path
     target: str
     read_only: bool = False
+    volume: Path | None = None
+    """The volume that ``source`` is a part of; None if it is a volume itself."""
+
+    sub_path: str = ""
+    """The path of ``source`` in its volume. Containers may replace it by a link at any time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,30 @@ private /proc, /dev, /run and /tmp. With an image folder it is a writable layer 
 Invariant: a mount point that the machine lacks is never created in the machine's folders. Its
 parent folder is covered by an in-memory layer first.
 
-All mounts of one stage use a single ``mount --all``, since each command costs a millisecond. Only
-`MountNamespace.write` changes the machine, and only in the run's own folder.
+All mounts of one stage use a single ``mount --all``, since each command costs a millisecond. They
+name paths, so they serve only for places that no other process can replace. All other mounts
+(parts of volumes, mount points inside volumes, folders of other users) are made by descriptors, in
+a process of its own (`bind_mounts`), which takes about twenty milliseconds.
+
+Only `MountNamespace.write_script` changes the machine: in the run's own folder, and mount points
+inside volumes.
 """
 
 import os
 import shlex
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from gangline.local.kubelet.runtime.interface import ContainerMount, ContainerPlan
+from gangline.local.kubelet.files.beneath import make_beneath, open_beneath, opened_folder
+from gangline.local.kubelet.files.bind_mounts import Bind, Cover, MountOrders, helper_command
+from gangline.local.kubelet.runtime.interface import (
+    EXIT_START_FAILED,
+    REASON_START_ERROR,
+    ContainerMount,
+    ContainerPlan,
+    ContainerStartError,
+)
 from gangline.local.kubelet.runtime.paths import is_within, mounts_below, resolve_inside
 
 READY_MARK = b"\x00ready\n"
@@ -96,7 +110,9 @@ class MountNamespace:
         self._base = str(plan.root).rstrip("/") if plan.root else ""
         self._root = container_root(plan)
         self._write_protection = ",ro" if plan.read_only_root else ""
-        self.workdir = self._resolve(plan.workdir)
+        self._trusted: dict[str, bool] = {}
+        self._mounts = self._resolved_mounts()
+        self.workdir = self._resolve(plan.workdir, self._mounts)
 
     @property
     def root(self) -> str:
@@ -112,11 +128,16 @@ class MountNamespace:
         for name in ("root", "tmp", "scratch"):
             (self._plan.state_dir / name).mkdir(parents=True, exist_ok=True)
         (self._plan.state_dir / "tmp").chmod(0o1777)
-        mounts = self._mounts()
-        stages = [self._bottom(), self._folders(), self._covers(mounts), self._volumes(mounts)]
+        mounts = self._mounts
+        orders = MountOrders(self._root)
+        covers, volumes = self._covers(mounts, orders), self._volumes(mounts, orders)
         lines = ["set -e", "umask 022", f"exec 4>&2 2>&{REPORT_FD}"]
-        for number, stage in enumerate(stages):
+        for number, stage in enumerate([self._bottom(), self._folders(), covers, volumes]):
             lines += stage.commands(self._plan.state_dir / f"mounts-{number}.tab")
+        if orders:
+            path = self._plan.state_dir / "mounts.json"
+            orders.write(path)
+            lines.append(f"{shlex.join(helper_command(path))} </dev/null")
         return "\n".join([*lines, *self._last_commands()])
 
     def _last_commands(self) -> list[str]:
@@ -129,17 +150,36 @@ class MountNamespace:
             'exec "$@"',
         ]
 
-    def _mounts(self) -> list[ContainerMount]:
+    def _resolved_mounts(self) -> list[ContainerMount]:
         """The volumes, outer ones first, at targets without symbolic links."""
-        resolved = [
-            ContainerMount(mount.source, self._resolve(mount.target), mount.read_only)
-            for mount in self._plan.mounts
-        ]
+        resolved: list[ContainerMount] = []
+        for mount in sorted(self._plan.mounts, key=lambda mount: PurePosixPath(mount.target).parts):
+            resolved.append(replace(mount, target=self._resolve(mount.target, resolved)))
         return sorted(resolved, key=lambda mount: PurePosixPath(mount.target).parts)
 
-    def _resolve(self, target: str) -> str:
+    def _resolve(self, target: str, mounts: Sequence[ContainerMount]) -> str:
         private = () if self._base else _PRIVATE
-        return resolve_inside(self._base, target, stop_at=private)
+        places = {mount.target: str(mount.source) for mount in mounts}
+        return resolve_inside(self._base, target, stop_at=private, mounts=places)
+
+    def _is_fixed(self, path: str) -> bool:
+        """True if only root and this user can replace a folder that ``path`` lies in."""
+        shared = any(is_within(path, str(folder)) for folder in self._shared)
+        if not self._base and _is_private(path) and not shared:
+            return True
+        parents = [str(parent) for parent in PurePosixPath(path).parents]
+        return all(self._is_own(self._base + parent) for parent in parents)
+
+    def _is_own(self, folder: str) -> bool:
+        if folder not in self._trusted:
+            try:
+                status = os.stat(folder)
+            except OSError:
+                # It is created in a layer of the container's own, over the folder around it.
+                return True
+            owned = status.st_uid in (0, os.geteuid())
+            self._trusted[folder] = owned and not status.st_mode & 0o022
+        return self._trusted[folder]
 
     def _bottom(self) -> _Stage:
         stage = _Stage()
@@ -175,7 +215,7 @@ class MountNamespace:
         stage.mount("gangline-proc", f"{self._root}/proc", "proc", "defaults")
         return stage
 
-    def _covers(self, mounts: list[ContainerMount]) -> _Stage:
+    def _covers(self, mounts: list[ContainerMount], orders: MountOrders) -> _Stage:
         """In-memory layers over the machine's folders that lack a mount point or the working
         folder.
         """
@@ -194,6 +234,11 @@ class MountNamespace:
         scratch = self._plan.state_dir / "scratch"
         for number, folder in enumerate(outermost):
             place = scratch / str(number)
+            if not self._is_fixed(folder):
+                upper, work = str(place / "upper"), str(place / "work")
+                cover = Cover(folder, upper, work, _overlay_extras(), mounts_below(folder))
+                orders.covers.append(cover)
+                continue
             stage.folders += [str(place / "upper"), str(place / "work")]
             layers = _overlay(Path(folder), place / "upper", place / "work")
             stage.mount("gangline", self._root + folder, "overlay", layers)
@@ -201,7 +246,7 @@ class MountNamespace:
                 stage.mount(inner, self._root + inner, "none", "rbind")
         return stage
 
-    def _volumes(self, mounts: list[ContainerMount]) -> _Stage:
+    def _volumes(self, mounts: list[ContainerMount], orders: MountOrders) -> _Stage:
         stage = _Stage()
         dev = f"{self._root}/dev"
         for device in self._device_files():
@@ -215,13 +260,21 @@ class MountNamespace:
                 if folder.is_dir() and _is_private(str(folder)):
                     stage.bind(folder, self._root + str(folder))
         for mount in mounts:
-            if outer := _enclosing_mount(mount.target, mounts):
+            outer = _enclosing_mount(mount.target, mounts)
+            if outer:
                 _make_inside(outer, mount.target, mount.source.is_dir())
-            stage.bind(mount.source, self._root + mount.target, _bind_options(mount))
+            if outer or mount.volume or not self._is_fixed(mount.target):
+                source = str(mount.volume or mount.source)
+                bind = Bind(source, mount.target, mount.sub_path, mount.read_only)
+                orders.binds.append(bind)
+            else:
+                stage.bind(mount.source, self._root + mount.target, _bind_options(mount))
         if outer := _enclosing_mount(self.workdir + "/", mounts):
             _make_inside(outer, self.workdir, is_folder=True)
-        else:
+        elif self._is_fixed(self.workdir):
             stage.folders.append(self._root + self.workdir)
+        else:
+            orders.folders.append(self.workdir)
         return stage
 
     def _device_files(self) -> list[Path]:
@@ -241,10 +294,13 @@ def _bind_options(mount: ContainerMount) -> str:
 
 
 def _overlay(lower: Path, upper: Path, work: Path) -> str:
-    extras = "" if os.geteuid() == 0 else ",userxattr"
     # Overlays separate folders by colons, and names of image folders may contain them.
     lower_name = str(lower).replace(":", "\\:")
-    return f"lowerdir={lower_name},upperdir={upper},workdir={work}{extras}"
+    return f"lowerdir={lower_name},upperdir={upper},workdir={work}{_overlay_extras()}"
+
+
+def _overlay_extras() -> str:
+    return "" if os.geteuid() == 0 else ",userxattr"
 
 
 def _is_private(path: str) -> bool:
@@ -270,11 +326,15 @@ def _enclosing_mount(target: str, mounts: list[ContainerMount]) -> ContainerMoun
 
 def _make_inside(outer: ContainerMount, target: str, is_folder: bool) -> None:
     """Create a mount point or working folder inside a volume, as container engines do."""
-    place = outer.source / os.path.relpath(target, outer.target)
-    if place.exists() or not outer.source.is_dir():
-        return
-    if is_folder:
-        place.mkdir(parents=True)
-    else:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.touch()
+    path = os.path.relpath(target, outer.target)
+    try:
+        with opened_folder(outer.volume or outer.source) as volume:
+            part = open_beneath(volume, outer.sub_path)
+            try:
+                made = make_beneath(part, path, 0o755, is_folder=is_folder, follow_links=False)
+                os.close(made)
+            finally:
+                os.close(part)
+    except OSError as error:
+        message = f"cannot create {target} in the volume at {outer.target}: {error.strerror}"
+        raise ContainerStartError(message, REASON_START_ERROR, EXIT_START_FAILED) from error

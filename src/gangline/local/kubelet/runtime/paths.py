@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 _MAX_LINKS = 40
@@ -15,11 +15,14 @@ def is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def resolve_inside(base: str, path: str, stop_at: Iterable[str] = ()) -> str:
+def resolve_inside(
+    base: str, path: str, stop_at: Iterable[str] = (), mounts: Mapping[str, str] | None = None
+) -> str:
     """The path without symbolic links, with the folder ``base`` as root.
 
     Parts that do not exist stay unchanged. Links in the folders ``stop_at`` are not resolved, since
-    the container does not see them.
+    the container does not see them. ``mounts`` maps paths in the container to paths of this machine
+    that are mounted there.
     """
     done, rest, links = "/", path.split("/")[::-1], 0
     hidden = tuple(stop_at)
@@ -31,8 +34,12 @@ def resolve_inside(base: str, path: str, stop_at: Iterable[str] = ()) -> str:
             done = os.path.dirname(done)
             continue
         step = os.path.join(done, part)
-        place = base + step
-        if links < _MAX_LINKS and not _hidden(done, hidden) and os.path.islink(place):
+        mount = max((at for at in mounts or () if is_within(step, at)), key=len, default=None)
+        if mounts and mount is not None:
+            place, seen = mounts[mount] + step[len(mount.rstrip("/")) :], True
+        else:
+            place, seen = base + step, not _hidden(done, hidden)
+        if links < _MAX_LINKS and seen and os.path.islink(place):
             links += 1
             to = os.readlink(place)
             done = "/" if to.startswith("/") else done

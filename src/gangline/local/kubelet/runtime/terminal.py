@@ -1,10 +1,14 @@
 """Terminals: a pair of descriptors, one to control it and one for its command."""
 
+import errno
 import fcntl
 import os
 import struct
 from dataclasses import dataclass
 
+from gangline.local.kubelet.files.beneath import open_beneath, opened_folder
+
+_PTMX = os.makedev(5, 2)
 _TIOCSPTLCK = 0x40045431
 _TIOCGPTPEER = 0x5441
 
@@ -44,12 +48,17 @@ def open_terminal_inside(pid: int, root: str) -> Terminal:
     Raises:
         OSError: the container has ended, or has no terminals.
     """
-    flags = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
-    control = os.open(f"/proc/{pid}/root{root}/dev/pts/ptmx", flags)
+    flags = os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
+    with opened_folder(f"/proc/{pid}/root{root}") as folder:
+        control = open_beneath(folder, "dev/pts/ptmx", flags, follow_links=False)
     try:
+        # A container with the rights to mount may have put any file there.
+        if os.fstat(control).st_rdev != _PTMX:
+            raise OSError(errno.ENOTTY, "is not a terminal multiplexer", "/dev/pts/ptmx")
+        os.set_blocking(control, True)
         fcntl.ioctl(control, _TIOCSPTLCK, struct.pack("i", 0))
         # The other side by descriptor: its name only means something inside the container.
-        side = fcntl.ioctl(control, _TIOCGPTPEER, flags)
+        side = fcntl.ioctl(control, _TIOCGPTPEER, flags & ~os.O_NONBLOCK)
     except OSError:
         os.close(control)
         raise

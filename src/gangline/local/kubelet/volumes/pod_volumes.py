@@ -1,5 +1,6 @@
 """The folders of a pod's volumes: created before its containers start, removed after its end."""
 
+import contextlib
 import shutil
 import stat
 from collections.abc import Awaitable, Callable
@@ -149,7 +150,8 @@ def _host_path(source: HostPathVolumeSource) -> Path:
         if kind == "DirectoryOrCreate":
             path.mkdir(parents=True, exist_ok=True)
         elif kind == "FileOrCreate":
-            path.touch(exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                path.touch(exist_ok=False)
         elif not kind and not path.exists():
             # Container engines create a missing folder if no type is specified.
             path.mkdir(parents=True)

@@ -121,8 +121,9 @@ def write_payload(folder: Path, files: Payload, group: int | None = None) -> boo
     # Kubernetes' bits, whatever the kubelet's umask is: containers may have another user.
     for place, _, names, descriptor in os.fwalk(fresh):
         _give_folder(Path(place), group)
-        for name in names if group is not None else ():
-            os.chown(name, -1, group, dir_fd=descriptor, follow_symlinks=False)
+        for name in names:
+            if group is not None:
+                os.chown(name, -1, group, dir_fd=descriptor, follow_symlinks=False)
     _give_folder(folder, group)
     for path, file in _stored(files, group).items():
         (fresh / path).chmod(file.mode)

@@ -8,9 +8,9 @@ import msgspec
 
 from gangline.api.jobs.elastic import MASTER, ElasticJobRecord
 from gangline.api.jobs.kubeflow import JobStatus
+from gangline.api.meta.conditions import is_condition_true
 from gangline.operator.model import conditions
-from gangline.operator.model.job import Manifest
-from gangline.operator.model.raw_job import RawJob
+from gangline.operator.model.job import Manifest, RawJob
 from gangline.operator.model.replicas import ReplicaGang
 
 COMMON_FIELDS = tuple(each.name for each in msgspec.structs.fields(JobStatus))
@@ -42,7 +42,7 @@ def elastic_status_fields(gang: ReplicaGang, status: JobStatus) -> Manifest:
 
 
 def dlrover_phase(gang: ReplicaGang, status: JobStatus) -> str:
-    current = (each for each in _PHASES if conditions.is_condition_true(status.conditions, each))
+    current = (each for each in _PHASES if is_condition_true(status.conditions, each))
     phase = next(current, None)
     if phase is not None:
         return phase

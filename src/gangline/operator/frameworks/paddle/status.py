@@ -12,9 +12,9 @@ import msgspec
 
 from gangline.api.jobs.kubeflow import JobStatus, ReplicaStatus
 from gangline.api.jobs.paddle import PaddleJobSpec
+from gangline.api.meta.conditions import is_condition_true
 from gangline.operator.model import conditions
-from gangline.operator.model.job import CleanPodPolicy, Manifest, NormalizedJob
-from gangline.operator.model.raw_job import RawJob
+from gangline.operator.model.job import CleanPodPolicy, Manifest, NormalizedJob, RawJob
 from gangline.operator.model.replicas import ObservedPod, PodPhase, ReplicaGang
 
 BARRIER_CONTAINER = "coord-paddle"
@@ -95,11 +95,11 @@ def all_running(gang: ReplicaGang) -> bool:
 
 def _phase(job: NormalizedJob, gang: ReplicaGang, status: JobStatus) -> str:
     for phase, condition in _ENDS.items():
-        if conditions.is_condition_true(status.conditions, condition):
+        if is_condition_true(status.conditions, condition):
             return phase
-    if conditions.is_condition_true(status.conditions, conditions.SUSPENDED):
+    if is_condition_true(status.conditions, conditions.SUSPENDED):
         return PENDING
-    if conditions.is_condition_true(status.conditions, conditions.RESTARTING):
+    if is_condition_true(status.conditions, conditions.RESTARTING):
         return RESTARTING
     if all_running(gang):
         return RUNNING
@@ -178,7 +178,7 @@ def _retained_pods(
     job: NormalizedJob, status: JobStatus, pods: list[ObservedPod]
 ) -> list[ObservedPod]:
     """Return the pods of a finished job that its clean pod policy retains."""
-    failed = conditions.is_condition_true(status.conditions, conditions.FAILED)
+    failed = is_condition_true(status.conditions, conditions.FAILED)
     match job.policy.clean_policy_after_end(failure=failed):
         case CleanPodPolicy.NONE:
             return pods

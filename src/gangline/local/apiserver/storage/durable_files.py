@@ -1,0 +1,51 @@
+"""Files and directories that survive a power failure once a function of this module has returned.
+
+A file is durable when its content and its entry in the directory are both on disk. POSIX requires
+an ``fsync`` of each: that of the file does not cover its name.
+"""
+
+import os
+from pathlib import Path
+
+
+def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Replace ``path`` atomically: after a crash it has the old or the new content, never a part.
+
+    Raises:
+        OSError: the file could not be written; the old one is unchanged.
+    """
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.unlink(missing_ok=True)  # its mode would stay that of the interrupted attempt
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def make_directory(path: Path, mode: int = 0o777) -> None:
+    """Create a directory with its parents; ``mode`` applies to the last of them."""
+    missing = [parent for parent in (path, *path.parents) if not parent.exists()]
+    path.mkdir(parents=True, exist_ok=True, mode=mode)
+    for created in missing:
+        sync_directory(created.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Write the content of a file to disk."""
+    _sync(path, os.O_RDONLY)
+
+
+def sync_directory(path: Path) -> None:
+    """Write the entries of a directory to disk: created, renamed and removed files."""
+    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

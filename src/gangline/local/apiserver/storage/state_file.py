@@ -1,0 +1,155 @@
+"""The format of the state file: how it is created, recognised, upgraded, and found damaged.
+
+Format 1 (``user_version``): ``log`` has a checksum for each row, because SQLite notices a damaged
+page only if its structure is damaged. Format 0 had none, and no application id.
+
+``mark`` holds numbers by name:
+
+- ``horizon``: the newest revision whose history was dropped.
+- ``logged``: 1 in the file, and 0 in the write-ahead log, while there is one. So 1 without a log
+  means that the log, and with it the last acknowledged writes, is lost.
+- ``vacuum``: 1 while free pages may hold Secrets in plain text.
+"""
+
+import os
+import sqlite3
+import tempfile
+import zlib
+from pathlib import Path
+
+from gangline.local.apiserver.storage.durable_files import sync_directory, sync_file
+
+APPLICATION_ID = 0x47414E47  # "GANG"
+FORMAT = 1
+
+SCHEMA = """
+CREATE TABLE log (
+  rv INTEGER PRIMARY KEY, topic TEXT NOT NULL, key TEXT NOT NULL, type TEXT NOT NULL,
+  body BLOB NOT NULL, sum INTEGER) STRICT;
+CREATE TABLE mark (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
+"""
+FORMAT_0_TABLES = {"log", "mark"}
+
+
+class DatabaseError(Exception):
+    """The state file cannot be used. The message contains the reason and a remedy."""
+
+
+class DamagedDatabase(DatabaseError):
+    """The state file, or its write-ahead log, is damaged, incomplete or missing."""
+
+
+def damaged(
+    reason: str, otherwise: str = "move it away to start with an empty cluster"
+) -> DamagedDatabase:
+    """Return the error for a damaged file, with the remedies."""
+    return DamagedDatabase(f"{reason}: restore it from a copy, or {otherwise}")
+
+
+def wal_path(path: Path) -> Path:
+    """Return the path of the write-ahead log of a state file."""
+    return path.with_name(f"{path.name}-wal")
+
+
+def row_checksum(rv: int, topic: str, key: str, type_: str, stored: bytes) -> int:
+    """Return the CRC-32 of a row as it is stored."""
+    return zlib.crc32(stored, zlib.crc32(f"{rv}\0{topic}\0{key}\0{type_}\0".encode()))
+
+
+def create_state_file(path: Path) -> None:
+    """Create an empty state file, unless it exists.
+
+    The file appears under its name when it is complete and on disk. An empty file of this name is
+    therefore always damage, never an interrupted start.
+
+    Raises:
+        sqlite3.Error, OSError: it cannot be created.
+    """
+    # Created with mode 0600. SQLite gives its log the same mode.
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        connection = sqlite3.connect(temporary, isolation_level=None)
+        try:
+            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version={FORMAT}")
+            connection.executescript(SCHEMA)
+        finally:
+            connection.close()
+        sync_file(temporary)
+        # A link, not a rename: of two servers that start at once, neither replaces the other's.
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def check_files(path: Path) -> None:
+    """Refuse files that SQLite would silently replace by an empty or older state.
+
+    Must run before the file is opened: SQLite creates a missing write-ahead log.
+
+    Raises:
+        DamagedDatabase: a file is missing or empty.
+        sqlite3.Error, OSError: a file cannot be read.
+    """
+    wal = wal_path(path)
+    if not path.exists():
+        if wal.exists():
+            raise damaged(
+                f"{path} is missing, but its write-ahead log {wal.name} exists",
+                "move the log away to start with an empty cluster",
+            )
+        return
+    if path.stat().st_size == 0:
+        raise damaged(f"{path} is damaged (it is empty)")
+    if not wal.exists() and _lacks_its_log(path):
+        raise damaged(
+            f"the write-ahead log {wal} is missing, and with it the last acknowledged writes",
+            "create it as an empty file to continue without those writes",
+        )
+
+
+def _lacks_its_log(path: Path) -> bool:
+    # ``immutable`` reads the file alone: no lock, no log, nothing is created.
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)
+    try:
+        if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            return False
+        found = connection.execute("SELECT value FROM mark WHERE name='logged'").fetchone()
+        return found is not None and found[0] == 1
+    finally:
+        connection.close()
+
+
+def check_format(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file of another application or of a newer format; upgrade an older one.
+
+    Raises:
+        DatabaseError: the file is foreign or newer.
+        sqlite3.Error: the file cannot be read.
+    """
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application == APPLICATION_ID:
+        if version > FORMAT:
+            raise DatabaseError(
+                f"{path} has format {version}, which a newer version of gangline wrote; "
+                f"this one reads formats up to {FORMAT}: use the newer version"
+            )
+        return
+    tables = {
+        name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
+    }
+    if application != 0 or tables != FORMAT_0_TABLES:
+        raise DatabaseError(
+            f"{path} is the database of another application: move it away, or use another folder"
+        )
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("ALTER TABLE log ADD COLUMN sum INTEGER")
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version={FORMAT}")
+    connection.execute("COMMIT")

@@ -78,10 +78,8 @@ class NodePods:
 def pod_references(pod: Json) -> PodReferences:
     """Return what a pod refers to."""
     spec = pod.get("spec") or {}
-    maps, secrets = (
-        {AUTHORITY_CONFIG_MAP},
-        {each.get("name") for each in _list(spec, "imagePullSecrets")},
-    )
+    maps: set[Any] = {AUTHORITY_CONFIG_MAP}
+    secrets: set[Any] = {each.get("name") for each in _list(spec, "imagePullSecrets")}
     claims: set[Any] = set()
     audiences: set[Any] = set()
     for name in ("initContainers", "containers", "ephemeralContainers"):

@@ -23,7 +23,7 @@ import sys
 import torch
 from gangline.elastic.checkpoint import Checkpointer
 with Checkpointer(sys.argv[1]) as checkpointer:
-    checkpointer.save({"x": torch.ones(4)}, step=1)
+    checkpointer.save(1, {"x": torch.ones(4)})
 """
 FLUSH = (
     "import os; from gangline.elastic.checkpoint import flush_job; print(flush_job(os.environ, 3))"

@@ -20,7 +20,6 @@ EVENT_REASON = "PortTaken"
 
 
 def declared_ports(pod: Pod) -> set[int]:
-    """The TCP ports that a pod's containers declare."""
     return {
         port.container_port
         for container in pod.spec.containers

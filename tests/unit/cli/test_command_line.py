@@ -212,7 +212,7 @@ def test_a_traceback_is_shown_with_debug_only(
         assert "Traceback" in capsys.readouterr().err
 
 
-def test_an_unreachable_cluster_says_how_to_start_one(
+def test_unreachable_cluster_hint_names_gangline_up(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     kubeconfig = without_cluster(tmp_path)

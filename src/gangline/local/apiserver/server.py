@@ -44,6 +44,7 @@ from gangline.local.apiserver.http import (
     ApiHandlers,
     RequestFunction,
     StreamFunction,
+    TlsSite,
     make_http_server,
 )
 from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient, make_kubelet_tls
@@ -315,7 +316,7 @@ class ApiServer:
         self._http = make_http_server(self._api)
         self._runner = web.ServerRunner(self._http, shutdown_timeout=1.0)
         await self._runner.setup()
-        site = web.TCPSite(
+        site = TlsSite(
             self._runner, self.settings.host, self.settings.port, ssl_context=context, backlog=1024
         )
         await site.start()

@@ -142,7 +142,6 @@ class JobKindInfo:
 
 
 def table_entry(kind: str) -> JobKind:
-    """Return the entry of a kind in the table of job kinds."""
     return next(entry for entry in JOB_KINDS if entry.resource.kind == kind)
 
 

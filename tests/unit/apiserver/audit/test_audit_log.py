@@ -1,3 +1,5 @@
+"""The queue between requests and the audit log's file."""
+
 import threading
 from pathlib import Path
 

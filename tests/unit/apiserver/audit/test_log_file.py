@@ -1,3 +1,5 @@
+"""Rotation of a file of lines, and what is left by a killed process."""
+
 import stat
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""Built-in roles: their content, reconciliation and aggregation."""
+
 from typing import Any
 
 from gangline.local.apiserver.auth.aggregation import aggregated_rules

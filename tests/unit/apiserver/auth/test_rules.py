@@ -1,3 +1,5 @@
+"""What policy rules allow, and which rules cover others."""
+
 from typing import Any
 
 import pytest

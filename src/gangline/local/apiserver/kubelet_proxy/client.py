@@ -63,7 +63,6 @@ class KubeletTarget(NamedTuple):
     container: str
 
     def endpoint(self, name: str, *, with_container: bool = True) -> KubeletEndpoint:
-        """Return a kubelet's endpoint for this container."""
         container = (self.container,) if with_container else ()
         return self.kubelet.endpoint(name, self.namespace, self.pod, *container)
 

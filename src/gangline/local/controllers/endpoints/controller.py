@@ -85,7 +85,6 @@ def _selects(service: Service, pod: Pod) -> bool:
 
 
 def _endpoint_fields(pod: Pod) -> tuple[object, ...]:
-    """The fields of a pod that its endpoints depend on."""
     return (
         pod.status.pod_ip,
         pod.status.phase,

@@ -203,7 +203,6 @@ def _will_restart(pod: Pod, container: Container, record: PodRecord) -> bool:
 
 
 def crash_looping_containers(status: PodStatus) -> set[str]:
-    """The containers that wait for their restart in a crash loop."""
     return {
         each.name
         for each in (*status.init_container_statuses, *status.container_statuses)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 from aiohttp import WSMsgType, web
 
-from gangline.local.apiserver import limits
+from gangline.local import limits
 from gangline.local.apiserver.core.errors import StatusError, bad_request
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.kubelet_proxy.client import KubeletEndpoint, KubeletProxyClient

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import aiohttp
 from aiohttp import WSMsgType, web
 
-from gangline.local.apiserver import limits
+from gangline.local import limits
 from gangline.local.apiserver.core.errors import (
     bad_request,
     reason_for_code,

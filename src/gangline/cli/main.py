@@ -81,6 +81,12 @@ COMMANDS = {
     "status": LazyCommand(
         "gangline.cli.commands.cluster", "Show whether the local cluster runs, and its nodes."
     ),
+    "backup": LazyCommand(
+        "gangline.cli.commands.backup", "Write the local cluster's state to a file."
+    ),
+    "restore": LazyCommand(
+        "gangline.cli.commands.backup", "Replace the local cluster's state by that of a backup."
+    ),
     "demo": LazyCommand(
         "gangline.cli.commands.demo", "Train a small network on three nodes and break a worker."
     ),

@@ -103,6 +103,25 @@ async def test_view_and_edit_cover_training_jobs(attacked: AttackedServer) -> No
     assert not await allowed("editor", "update", "queues", "scheduling.volcano.sh")
 
 
+async def test_a_local_review_stays_in_its_namespace(attacked: AttackedServer) -> None:
+    await bind(attacked, "chief", "admin", "default")
+    path = "/apis/authorization.k8s.io/v1/namespaces/default/localsubjectaccessreviews"
+
+    async def review(**attributes: Any) -> tuple[int, Any]:
+        body = {"spec": {"user": "other", **attributes}}
+        return await attacked.request("POST", path, user="chief", json=body)
+
+    pods = {"verb": "list", "resource": "pods"}
+    assert (await review(resourceAttributes=pods | {"namespace": "default"}))[0] == 201
+    assert (await review(resourceAttributes=pods | {"namespace": "kube-system"}))[0] == 400
+    assert (await review(resourceAttributes=pods))[0] == 400
+    assert (await review(nonResourceAttributes={"verb": "get", "path": "/metrics"}))[0] == 400
+    _, answer = await review(
+        resourceAttributes=pods | {"namespace": "default", "path": "/version", "verb": "get"}
+    )
+    assert not answer["status"]["allowed"]
+
+
 async def test_aggregated_roles_follow_the_roles_they_select(attacked: AttackedServer) -> None:
     await bind(attacked, "reader", "view", "default")
     made = role("more", rule("", "secrets", "list"))

@@ -1,8 +1,10 @@
 """Links and pipes that a container plants where the kubelet, as root, creates or reads files."""
 
+import asyncio
 import os
 import shutil
 import tempfile
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -150,3 +152,23 @@ async def test_message_has_at_most_four_kilobytes(cluster: EmbeddedCluster) -> N
         ended = (await until_ended(client)).state.terminated
         assert ended is not None
         assert (len(ended.message), ended.message[-5:]) == (4096, "xend\n")
+
+
+@pytest.mark.parametrize("trap", ["mkfifo $f", "ln -s /etc/passwd $f"])
+async def test_log_is_read_from_a_file_only(cluster: EmbeddedCluster, trap: str) -> None:
+    logs = f"{cluster.home.folder}/kubelet/*/logs/*/c/0.log"
+    script = f"f=$(echo {logs}); mv $f $f.old; {trap}; test -p $f || test -L $f"
+    async with cluster.client() as client:
+        await run_pod(client, "true", shell(script))
+        ended = (await until_ended(client)).state.terminated
+        assert ended is not None
+        assert ended.exit_code == 0, "the trap was not set"
+        command = ["kubectl", "logs", "p", "--request-timeout=20s"]
+        shown = await asyncio.create_subprocess_exec(
+            *command, env=cluster.environment, stdout=PIPE, stderr=PIPE
+        )
+        out, _ = await shown.communicate()
+        assert shown.returncode == 1
+        assert out == b""
+        # A kubelet that waits for a writer of the pipe reports nothing any more.
+        assert (await client.get(PODS, "p", "default")).status.phase == "Succeeded"

@@ -1,7 +1,5 @@
 """Secrets of pods on a machine with other users: arguments of processes, files of the cluster."""
 
-import asyncio
-import json
 import os
 import shutil
 import subprocess
@@ -17,82 +15,12 @@ from gangline.api.core.pod import Pod
 from gangline.api.resources import PODS, SECRETS
 from gangline.kube.client.client import ApiClient
 from integration.cluster.embedded import EmbeddedCluster, embedded, until
+from security.spy import SECRET, spy
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root"),
     pytest.mark.root,
 ]
-
-SECRET = "hunter2-b1946ac92492d234"
-NOBODY = 65534
-
-SPY = """
-import json, os, sys
-secret, top = json.loads(sys.stdin.readline())
-secret = secret.encode()
-found, looked = set(), 0
-def note(path):
-    global looked
-    try:
-        with open(path, "rb") as file:
-            looked += 1
-            if secret in file.read():
-                found.add(path)
-    except OSError:
-        pass
-print("ready", flush=True)
-import select
-while not select.select([sys.stdin], [], [], 0)[0]:
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        note(f"/proc/{pid}/cmdline")
-        note(f"/proc/{pid}/environ")
-for base in (top, "/dev/shm", "/tmp"):
-    for folder, _, names in os.walk(base):
-        for name in names:
-            if os.path.isfile(os.path.join(folder, name)):
-                note(os.path.join(folder, name))
-print(json.dumps([looked, sorted(found)]))
-"""
-"""Looks at all processes until it is asked for its findings, then at all files it can open."""
-
-
-class Spy:
-    """An ordinary user of the machine, who looks for a text."""
-
-    def __init__(self, secret: str, top: Path) -> None:
-        become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
-        self._process = subprocess.Popen(
-            [*become, "/usr/bin/python3", "-I", "-S", "-c", SPY],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([secret, str(top)]) + "\n")
-        self._process.stdin.flush()
-        assert self._process.stdout.readline() == "ready\n"
-
-    async def findings(self) -> list[str]:
-        """Paths of the processes and files that contain the text."""
-        out, _ = await asyncio.to_thread(self._process.communicate, "\n", 60)
-        looked, found = json.loads(out)
-        assert looked > 20, "the spy could not look at processes"
-        return [str(path) for path in found]
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-
-@contextmanager
-def spy(top: Path) -> Iterator[Spy]:
-    """A spy that looks for `SECRET`."""
-    found = Spy(SECRET, top)
-    try:
-        yield found
-    finally:
-        found.end()
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ async def test_a_writer_of_bindings_cannot_bind_roles_beyond_its_rights(
         json={"subjects": added}, headers=MERGE,
     )  # fmt: skip
     assert status == 403
-    # A binding cannot be turned to another role, by nobody.
+    # No user can turn a binding to another role.
     body = binding("to-reads-pods", "Role", "reads-secrets", "mallory")
     status, answer = await attacked.request("PUT", f"{ROLE_BINDINGS}/to-reads-pods", json=body)
     assert (status, answer["details"]["causes"][0]["field"]) == (422, "roleRef")

@@ -31,7 +31,10 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-_FILTER = re.compile(r"@(?P<path>[^=!<>]*?)\s*(?:(?P<test>==|!=|<=|>=|<|>)\s*(?P<value>.+?))?\s*\Z")
+_TEST = re.compile(r"==|!=|<=|>=|[=!<>]")
+MAX_CHARS = 4096
+"""Maximum length of a path: each of its steps visits the values that the earlier ones found."""
+MAX_INDEX_DIGITS = 18
 _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -64,6 +67,10 @@ class JSONPath:
 
 
 def _parse(text: str) -> Iterator[Step]:
+    if len(text) > MAX_CHARS:
+        raise JSONPathError(
+            f"a path of {len(text)} characters is too long; use at most {MAX_CHARS}"
+        )
     path = text.strip()
     if path.startswith("{") and path.endswith("}"):
         path = path[1:-1].strip()
@@ -76,7 +83,7 @@ def _parse(text: str) -> Iterator[Step]:
     while position < len(path):
         match = _TOKEN.match(path, position)
         if match is None:
-            raise JSONPathError(f"cannot read {path[position:]!r} in the path {text!r}")
+            raise JSONPathError(f"cannot read {path[position:][:80]!r} in the path {text!r}")
         yield _step(match)
         position = match.end()
 
@@ -90,14 +97,20 @@ def _step(match: re.Match[str]) -> Step:
         case "quoted":
             return _field(re.sub(r"\\(.)", r"\1", token[1:-1]))
         case "index":
-            place = int(token)
+            place = _number(token)
             return _slice(slice(place, place + 1 or None))
         case "slice":
-            bounds = [int(part) if part.strip() else None for part in token.split(":")]
+            bounds = [_number(part) if part.strip() else None for part in token.split(":")]
             return _slice(slice(*bounds))
         case "filter":
             return _filter(token)
     return _children
+
+
+def _number(text: str) -> int:
+    if len(text.strip()) > MAX_INDEX_DIGITS:
+        raise JSONPathError(f"the index {text.strip()[:40]} is too large")
+    return int(text)
 
 
 def _field(name: str) -> Step:
@@ -124,12 +137,15 @@ def _children(value: Any) -> Iterator[Any]:
 
 
 def _filter(text: str) -> Step:
-    match = _FILTER.match(text)
-    if match is None:
-        raise JSONPathError(f"cannot read the filter {text!r}")
-    path = JSONPath(match["path"] or ".")
-    test = _TESTS[match["test"]] if match["test"] else None
-    expected = _literal(match["value"]) if test else None
+    condition = text.strip()
+    if not condition.startswith("@"):
+        raise JSONPathError(f"cannot read the filter {text!r}: it must start with @")
+    match = _TEST.search(condition)
+    path = JSONPath(condition[1 : match.start() if match else None].strip() or ".")
+    test = _TESTS.get(match[0]) if match else None
+    expected = _literal(condition[match.end() :].strip()) if match else None
+    if match and test is None:
+        raise JSONPathError(f"cannot read the filter {text!r}: {match[0]!r} compares nothing")
 
     def holds(item: Any) -> bool:
         found = path.find(item)
@@ -147,9 +163,9 @@ def _filter(text: str) -> Step:
 
 
 def _literal(text: str) -> Any:
-    if text[0] == text[-1] == "'" and len(text) > 1:
+    if len(text) > 1 and text[0] == text[-1] == "'":
         return re.sub(r"\\(.)", r"\1", text[1:-1])
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise JSONPathError(f"cannot read the value {text!r} in a filter") from None

@@ -12,13 +12,13 @@ from typing import Any
 
 import yaml
 
+from gangline.api.yaml_values import YamlValueLoader
+
 MAX_DEPTH = 100
 """Maximum nesting depth; a job has about 20 levels."""
 MAX_VALUES = 200_000
 """Maximum number of values of one document; an alias counts as what it stands for."""
 MERGE_KEY = "<<"
-
-_LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class InvalidYamlError(Exception):
@@ -30,16 +30,16 @@ def load_yaml_documents(text: str) -> list[Any]:
 
     Raises:
         InvalidYamlError: it is not YAML, is nested too deeply, is too large when expanded,
-            contains itself, has a duplicate key, or has a value that Python cannot represent.
+            contains itself, has a duplicate key, or has a value that JSON cannot represent.
     """
     try:
         twice = check_yaml_size(text)
         if twice:
             raise InvalidYamlError("\n  ".join([*twice[:20], "remove one of the two"]))
-        return [each for each in yaml.load_all(text, Loader=_LOADER) if each is not None]
+        return [each for each in yaml.load_all(text, Loader=YamlValueLoader) if each is not None]
     except yaml.YAMLError as error:
         raise InvalidYamlError(_error_position(error)) from error
-    except ValueError as error:  # a date such as 2026-13-45, a number of thousands of digits
+    except (ValueError, RecursionError) as error:
         raise InvalidYamlError(f"a value cannot be read: {error}") from error
 
 
@@ -70,6 +70,9 @@ class _OpenCollection:
 class _SizeCheck:
     """State of the walk through one text."""
 
+    max_values: int = MAX_VALUES
+    max_documents: int | None = None
+    documents: int = 0
     path: list[_OpenCollection] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
     duplicate_keys: list[str] = field(default_factory=list)
@@ -77,7 +80,7 @@ class _SizeCheck:
     def visit(self, event: yaml.Event) -> None:
         match event:
             case yaml.DocumentStartEvent():
-                self.sizes.clear()
+                self._start_document(event)
             case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
                 self._open(event)
             case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
@@ -88,6 +91,13 @@ class _SizeCheck:
             case yaml.ScalarEvent():
                 self._note_key(event)
                 self._add(event.anchor, 1, event)
+
+    def _start_document(self, event: yaml.DocumentStartEvent) -> None:
+        self.documents += 1
+        if self.max_documents is not None and self.documents > self.max_documents:
+            expected = "one document" if self.max_documents == 1 else "fewer documents"
+            raise InvalidYamlError(f"{_position(event)}: another document starts; send {expected}")
+        self.sizes.clear()
 
     def _open(self, event: yaml.MappingStartEvent | yaml.SequenceStartEvent) -> None:
         if len(self.path) >= MAX_DEPTH:
@@ -111,9 +121,9 @@ class _SizeCheck:
         parent = self.path[-1]
         parent.size += size
         parent.children += 1
-        if parent.size > MAX_VALUES:
+        if parent.size > self.max_values:
             raise InvalidYamlError(
-                f"{_position(event)}: stands for more than {MAX_VALUES} values, "
+                f"{_position(event)}: stands for more than {self.max_values} values, "
                 "counting each alias (*name) as what it repeats; use fewer aliases"
             )
 
@@ -126,19 +136,22 @@ class _SizeCheck:
         parent.keys.add(event.value)
 
 
-def check_yaml_size(text: str | bytes) -> list[str]:
+def check_yaml_size(
+    text: str | bytes, max_values: int = MAX_VALUES, max_documents: int | None = None
+) -> list[str]:
     """Walk a text without building objects; return its duplicate keys with their positions.
 
     Raises:
-        InvalidYamlError: it is nested too deeply, is too large when expanded, or contains itself.
+        InvalidYamlError: it is nested too deeply, is too large when expanded, contains itself, or
+            has too many documents (None: any number).
         yaml.YAMLError: it is not YAML.
     """
-    seen = _SizeCheck()
+    seen = _SizeCheck(max_values, max_documents)
     for event in _events(text):
         seen.visit(event)
     return seen.duplicate_keys
 
 
 def _events(text: str | bytes) -> Iterator[yaml.Event]:
-    events: Iterator[yaml.Event] = yaml.parse(text, Loader=_LOADER)
+    events: Iterator[yaml.Event] = yaml.parse(text, Loader=YamlValueLoader)
     return events

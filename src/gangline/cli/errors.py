@@ -52,11 +52,16 @@ def to_command_error(error: BaseException) -> CommandError:
             return CommandError(error.format_message(), code=ExitCode.USAGE)
         case BaseExceptionGroup() if len(error.exceptions) == 1:
             return to_command_error(error.exceptions[0])
-    return _cluster_error(error) or _job_error(error) or _other_error(error)
+    return (
+        _kubernetes_error(error)
+        or _job_error(error)
+        or _embedded_cluster_error(error)
+        or _other_error(error)
+    )
 
 
 def _other_error(error: BaseException) -> CommandError:
-    """Handle errors that neither the command line nor the cluster has caused."""
+    """Handle errors that neither the command line nor a cluster has caused."""
     if isinstance(error, OSError):
         text = error.strerror or str(error)
         return CommandError(f"{error.filename}: {text}" if error.filename else text)
@@ -66,7 +71,7 @@ def _other_error(error: BaseException) -> CommandError:
     )
 
 
-def _cluster_error(error: BaseException) -> CommandError | None:
+def _kubernetes_error(error: BaseException) -> CommandError | None:
     """Handle errors of the API client and of its configuration; None for other errors."""
     # Late: --help and mistyped commands must not import the client's dependencies.
     from gangline.kube import errors as kube  # noqa: PLC0415
@@ -106,6 +111,20 @@ def _job_error(error: BaseException) -> CommandError | None:
         case AmbiguousJob() | UnknownKind():
             return CommandError(str(error), code=ExitCode.USAGE)
         case JobError():
+            return CommandError(str(error))
+    return None
+
+
+def _embedded_cluster_error(error: BaseException) -> CommandError | None:
+    """Handle errors of the cluster on this machine; None for other errors."""
+    from gangline.local.directory import ClusterAlreadyRunning, ClusterError, ClusterNotRunning  # noqa: PLC0415
+
+    match error:
+        case ClusterAlreadyRunning():
+            return CommandError(str(error), code=ExitCode.EXISTS)
+        case ClusterNotRunning():
+            return CommandError(str(error), code=ExitCode.NOT_FOUND)
+        case ClusterError():
             return CommandError(str(error))
     return None
 

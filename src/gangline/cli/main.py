@@ -19,101 +19,58 @@ if TYPE_CHECKING:
 
 
 class LazyCommand(NamedTuple):
-    """The module of a command, and its line in ``gangline --help``."""
+    """A command that is imported when it is used."""
 
     module: str
+    """Its module in ``gangline.cli.commands``."""
     help: str
+    """Its line in ``gangline --help``."""
 
 
 COMMANDS = {
-    "submit": LazyCommand(
-        "gangline.cli.commands.submit", "Start a training job from a file or from flags."
-    ),
-    "list": LazyCommand("gangline.cli.commands.get", "Show jobs."),
-    "get": LazyCommand(
-        "gangline.cli.commands.get", "Show one job: its state, its replicas, why it is pending."
-    ),
-    "explain": LazyCommand(
-        "gangline.cli.commands.explain", "Explain why a job is pending, with figures."
-    ),
-    "logs": LazyCommand(
-        "gangline.cli.commands.logs", "Print the logs of a job's replicas, merged."
-    ),
-    "describe": LazyCommand(
-        "gangline.cli.commands.describe", "Show everything about one job: spec, replicas, events."
-    ),
-    "events": LazyCommand("gangline.cli.commands.events", "Show events of jobs and their pods."),
-    "wait": LazyCommand(
-        "gangline.cli.commands.wait", "Wait until jobs have ended, or reach another state."
-    ),
-    "diagnose": LazyCommand(
-        "gangline.cli.commands.diagnose", "Find out why a job failed or is pending."
-    ),
-    "delete": LazyCommand("gangline.cli.commands.delete", "Delete jobs."),
-    "prune": LazyCommand("gangline.cli.commands.delete", "Delete jobs that ended long ago."),
-    "suspend": LazyCommand(
-        "gangline.cli.commands.lifecycle", "Delete the pods of jobs and suspend the jobs."
-    ),
-    "resume": LazyCommand("gangline.cli.commands.lifecycle", "Resume suspended jobs."),
-    "scale": LazyCommand("gangline.cli.commands.lifecycle", "Set the number of workers of a job."),
-    "scalein": LazyCommand("gangline.cli.commands.lifecycle", "Remove workers from a job."),
-    "scaleout": LazyCommand("gangline.cli.commands.lifecycle", "Add workers to a job."),
-    "restart": LazyCommand("gangline.cli.commands.lifecycle", "Start a job from its beginning."),
-    "clone": LazyCommand("gangline.cli.commands.lifecycle", "Submit a copy of a job."),
-    "attach": LazyCommand("gangline.cli.commands.exec", "Open a shell in a replica."),
-    "exec": LazyCommand("gangline.cli.commands.exec", "Run a command in a replica."),
-    "port-forward": LazyCommand("gangline.cli.commands.exec", "Forward local ports to a job."),
-    "tensorboard": LazyCommand(
-        "gangline.cli.commands.tensorboard", "Open the TensorBoard of a job."
-    ),
-    "top": LazyCommand(
-        "gangline.cli.commands.top_node", "Show resources and usage of nodes and jobs."
-    ),
-    "data": LazyCommand(
-        "gangline.cli.commands.data", "Show persistent volume claims that jobs can mount."
-    ),
-    "doctor": LazyCommand(
-        "gangline.cli.commands.diagnose", "Check the cluster for common problems."
-    ),
-    "queue": LazyCommand("gangline.cli.commands.queue", "Show queues; open and close them."),
-    "up": LazyCommand("gangline.cli.commands.cluster", "Start a cluster on this machine."),
-    "down": LazyCommand("gangline.cli.commands.cluster", "Stop the cluster that 'up' has started."),
-    "status": LazyCommand(
-        "gangline.cli.commands.cluster", "Show whether the local cluster runs, and its nodes."
-    ),
-    "backup": LazyCommand(
-        "gangline.cli.commands.backup", "Write the local cluster's state to a file."
-    ),
-    "restore": LazyCommand(
-        "gangline.cli.commands.backup", "Replace the local cluster's state by that of a backup."
-    ),
-    "demo": LazyCommand(
-        "gangline.cli.commands.demo", "Train a small network on three nodes and break a worker."
-    ),
-    "run": LazyCommand(
-        "gangline.cli.commands.run", "Start a training script on this node, as torchrun does."
-    ),
-    "operator": LazyCommand("gangline.cli.commands.operator", "Run the operator alone."),
-    "scheduler": LazyCommand("gangline.cli.commands.components", "Run the scheduler alone."),
-    "master": LazyCommand(
-        "gangline.cli.commands.master", "Run the master of one elastic job alone."
-    ),
-    "apiserver": LazyCommand(
-        "gangline.cli.commands.components", "Run the API server of the embedded cluster alone."
-    ),
-    "simulate": LazyCommand(
-        "gangline.cli.commands.simulate", "Run the scheduler over a trace of jobs, on virtual time."
-    ),
-    "config": LazyCommand(
-        "gangline.cli.commands.config", "Show your settings and profiles, and switch between them."
-    ),
-    "version": LazyCommand("gangline.cli.commands.completion", "Print the version."),
-    "reference": LazyCommand(
-        "gangline.cli.commands.completion", "Print the options of all commands, as Markdown."
-    ),
-    "completion": LazyCommand(
-        "gangline.cli.commands.completion", "Print the completion script of a shell."
-    ),
+    "submit": LazyCommand("submit", "Start a training job from a file or from flags."),
+    "list": LazyCommand("get", "Show jobs."),
+    "get": LazyCommand("get", "Show one job: its state, its replicas, why it is pending."),
+    "explain": LazyCommand("explain", "Explain why a job is pending, with figures."),
+    "logs": LazyCommand("logs", "Print the logs of a job's replicas, merged."),
+    "describe": LazyCommand("describe", "Show everything about one job: spec, replicas, events."),
+    "events": LazyCommand("events", "Show events of jobs and their pods."),
+    "wait": LazyCommand("wait", "Wait until jobs have ended, or reach another state."),
+    "diagnose": LazyCommand("diagnose", "Find out why a job failed or is pending."),
+    "delete": LazyCommand("delete", "Delete jobs."),
+    "prune": LazyCommand("delete", "Delete jobs that ended long ago."),
+    "suspend": LazyCommand("lifecycle", "Delete the pods of jobs and suspend the jobs."),
+    "resume": LazyCommand("lifecycle", "Resume suspended jobs."),
+    "scale": LazyCommand("lifecycle", "Set the number of workers of a job."),
+    "scalein": LazyCommand("lifecycle", "Remove workers from a job."),
+    "scaleout": LazyCommand("lifecycle", "Add workers to a job."),
+    "restart": LazyCommand("lifecycle", "Start a job from its beginning."),
+    "clone": LazyCommand("lifecycle", "Submit a copy of a job."),
+    "attach": LazyCommand("exec", "Open a shell in a replica."),
+    "exec": LazyCommand("exec", "Run a command in a replica."),
+    "port-forward": LazyCommand("exec", "Forward local ports to a job."),
+    "tensorboard": LazyCommand("tensorboard", "Open the TensorBoard of a job."),
+    "top": LazyCommand("top_node", "Show resources and usage of nodes and jobs."),
+    "data": LazyCommand("data", "Show persistent volume claims that jobs can mount."),
+    "doctor": LazyCommand("diagnose", "Check the cluster for common problems."),
+    "queue": LazyCommand("queue", "Show queues; open and close them."),
+    "up": LazyCommand("cluster", "Start a cluster on this machine."),
+    "down": LazyCommand("cluster", "Stop the cluster that 'up' has started."),
+    "status": LazyCommand("cluster", "Show whether the local cluster runs, and its nodes."),
+    "backup": LazyCommand("backup", "Write the local cluster's state to a file."),
+    "restore": LazyCommand("backup", "Replace the local cluster's state by that of a backup."),
+    "demo": LazyCommand("demo", "Train a small network on three nodes and break a worker."),
+    "run": LazyCommand("run", "Start a training script on this node, as torchrun does."),
+    "operator": LazyCommand("operator", "Run the operator alone."),
+    "scheduler": LazyCommand("components", "Run the scheduler alone."),
+    "master": LazyCommand("master", "Run the master of one elastic job alone."),
+    "apiserver": LazyCommand("components", "Run the API server of the embedded cluster alone."),
+    "plan": LazyCommand("plan", "Plan a training: memory, time, cost, and layouts that fit."),
+    "simulate": LazyCommand("simulate", "Run the scheduler over a trace of jobs, on virtual time."),
+    "config": LazyCommand("config", "Show your settings and profiles, and switch between them."),
+    "version": LazyCommand("completion", "Print the version."),
+    "reference": LazyCommand("completion", "Print the options of all commands, as Markdown."),
+    "completion": LazyCommand("completion", "Print the completion script of a shell."),
 }
 """The commands in the order of ``--help``: jobs, then the cluster, then the rest."""
 
@@ -135,7 +92,7 @@ class LazyGroup(click.Group):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        module = import_module(entry.module)
+        module = import_module(f"gangline.cli.commands.{entry.module}")
         command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         assert isinstance(command, click.Command)
         return command

@@ -26,6 +26,7 @@ from gangline.api.resources import NODES
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.shared_informers import SharedInformerFactory
 from gangline.local import cleanup, machine, ports
+from gangline.local.apiserver.audit.audit_log import AuditSettings
 from gangline.local.apiserver.auth.pki import CertificateError
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 from gangline.local.apiserver.storage.encryption import EncryptionKeyError
@@ -168,6 +169,7 @@ class EmbeddedCluster:
                 durability=settings.durability,
                 encryption_key=settings.encryption_key,
                 service_cidr=network.service_cidr,
+                audit=_audit_settings(settings),
                 context="gangline" if settings.name == "default" else f"gangline-{settings.name}",
             )
         )
@@ -272,6 +274,14 @@ class EmbeddedCluster:
     ) -> None:
         async with ApiClient(server.config, user_agent=f"gangline-{component.name}") as client:
             await _supervised(component.name, lambda: component.run(client, halt), halt)
+
+
+def _audit_settings(settings: ClusterSettings) -> AuditSettings | None:
+    if settings.audit_log is None:
+        return None
+    return AuditSettings(
+        settings.audit_log, settings.audit_log_maxsize, settings.audit_log_maxbackup
+    )
 
 
 async def _supervised(name: str, run: Callable[[], Awaitable[None]], halt: asyncio.Event) -> None:

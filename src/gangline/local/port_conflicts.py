@@ -10,17 +10,16 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.resources import PODS
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.informers.shared_informers import SharedInformerFactory
 from gangline.local import ports
 
-TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 EVENT_REASON = "PortTaken"
 
 
 def declared_ports(pod: Pod) -> set[int]:
-    """The TCP ports that a pod's containers declare."""
     return {
         port.container_port
         for container in pod.spec.containers

@@ -63,6 +63,15 @@ class ClusterSettings:
     shutdown_grace_s: float = 2.0
     """Seconds that pods get to end when the cluster stops, whatever their own grace period is."""
 
+    audit_log: Path | None = None
+    """The file of audit events; None: none are written."""
+
+    audit_log_maxsize: int = 100
+    """The size in MiB at which the file of audit events is rotated."""
+
+    audit_log_maxbackup: int = 10
+    """The number of rotated files of audit events to keep."""
+
     durability: Durability = Durability.DISK
     """What an acknowledged write survives: a power failure, or only the death of the process."""
 

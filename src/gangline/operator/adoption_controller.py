@@ -40,9 +40,8 @@ from gangline.operator.engine.observe import (
     job_resource,
 )
 from gangline.operator.model import conditions, labels
-from gangline.operator.model.job import Manifest
+from gangline.operator.model.job import Manifest, RawJob
 from gangline.operator.model.plan import TargetKind
-from gangline.operator.model.raw_job import RawJob
 from gangline.operator.model.replicas import ObservedPod
 
 log = logging.getLogger(__name__)

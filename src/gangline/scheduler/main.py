@@ -111,7 +111,6 @@ async def run(
 
 
 def warn_of_ignored_settings(settings: SchedulerSettings) -> None:
-    """Log all settings without effect in one warning."""
     if settings.ignored_settings:
         log.warning("settings without effect: %s", "; ".join(settings.ignored_settings))
 

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.meta.objects import Object
 from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient
@@ -307,7 +308,7 @@ class LogFollower:
 
     def _has_ended(self, uid: str) -> bool:
         pod = self._pod(uid)
-        return pod is None or pod.status.phase in {"Succeeded", "Failed"}
+        return pod is None or pod.status.phase in TERMINAL_PHASES
 
     def _pod(self, uid: str) -> Pod | None:
         return next((pod for pod in self._pods.items() if pod.metadata.uid == uid), None)

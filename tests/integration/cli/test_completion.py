@@ -62,7 +62,7 @@ async def fill(client: ApiClient) -> None:
 async def offered(environment: dict[str, str], line: str) -> list[str]:
     """What bash is offered for the last word of a line; nothing may be written besides."""
     args = [*shlex.split(line), *([""] if line.endswith(" ") else [])]
-    asked = {
+    completion = {
         "_GANGLINE_COMPLETE": "bash_complete",
         "COMP_WORDS": line,
         "COMP_CWORD": str(len(args) - 1),
@@ -70,7 +70,7 @@ async def offered(environment: dict[str, str], line: str) -> list[str]:
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "gangline"],
-        env=environment | asked,
+        env=environment | completion,
         capture_output=True,
         text=True,
         check=False,

@@ -70,7 +70,7 @@ async def test_failed_job_sets_exit_status(
     assert embedded_cluster.run("logs", "broken").stdout == "no\n"
 
 
-async def test_a_job_that_waits_says_why(embedded_cluster: EmbeddedCluster) -> None:
+async def test_pending_job_has_a_reason(embedded_cluster: EmbeddedCluster) -> None:
     gangline = embedded_cluster.run
     done = gangline(*SUBMIT, "--name", "huge", "--gpus", "99", "true")
     assert done.returncode == ExitCode.DONE, report(done)

@@ -28,8 +28,15 @@ async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
     await cleanup.remove_leftovers(found.home.folder)
 
 
+def _relative(path: Path) -> str:
+    """Return a path relative to the working directory, in which the command runs."""
+    return os.path.relpath(path)
+
+
 async def test_detached_cluster_starts_reports_status_and_stops(cluster: EmbeddedCluster) -> None:
-    started = await asyncio.to_thread(cluster.run, "up", "--detach", "--port", "0")
+    events = cluster.home.root / "audit.jsonl"
+    options = ("--port", "0", "--audit-log", _relative(events))
+    started = await asyncio.to_thread(cluster.run, "up", "--detach", *options)
     assert started.returncode == 0, started.stderr
     note = cluster.home.read_run_record()
     assert note is not None
@@ -40,6 +47,7 @@ async def test_detached_cluster_starts_reports_status_and_stops(cluster: Embedde
     assert stopped.returncode == 0, stopped.stderr
     assert cluster.home.read_run_record() is None
     assert cluster.left_behind() == []
+    assert "/api/v1/nodes" in events.read_text()
     assert (await asyncio.to_thread(cluster.run, "status")).returncode == 5
 
 

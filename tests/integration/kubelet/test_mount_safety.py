@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.local.kubelet.files.bind_mounts import Bind, Cover, MountOrders, helper_command
+from gangline.local.kubelet.files.mount_orders import Bind, Cover, MountOrders, helper_command
 from gangline.local.kubelet.runtime.cgroups import ControlGroups
 from gangline.local.kubelet.runtime.interface import (
     ContainerMount,
@@ -180,7 +180,7 @@ def test_orders_are_carried_out_without_the_new_system_call(volume: Path, tmp_pa
     """The same mounts by a process in which ``openat2`` does not exist."""
     root = tmp_path / "root"
     root.mkdir()
-    orders = MountOrders(str(root), binds=[Bind(str(volume), "/made/here", "part")])
+    orders = MountOrders(str(root), binds=[Bind("/made/here", str(volume), "part")])
     before = "import gangline.local.kubelet.files.beneath as b; b._OPENAT2 = 9999"
     done = carry_out(tmp_path, orders, before)
     assert (done.returncode, done.stderr) == (0, "")
@@ -191,7 +191,7 @@ def carry_out(
     tmp_path: Path, orders: MountOrders, before: str = "pass"
 ) -> subprocess.CompletedProcess[str]:
     """Run the helper in a mount namespace of its own."""
-    path = tmp_path / "orders.json"
+    path = tmp_path / "orders"
     orders.write(path)
     command = helper_command(path)
     boot = command.index("-c") + 1

@@ -65,7 +65,7 @@ async def test_a_gang_is_explained_by_the_name_of_its_group_and_of_its_pods(
 
     (told,) = json.loads(await explain("job", "-o", "json"))
     assert (told["kind"], told["name"], told["state"]) == ("PodGroup", "default/job", "waits")
-    assert told["message"].startswith("2 of the gang's 3 waiting pods would find a node")
+    assert told["message"].startswith("2 of the gang's 3")
     assert told["queues"][0]["name"] == "team"
     nodes = {alike["why"]: alike["nodes"] for alike in told["needs"][0]["nodes"]}
     assert nodes == {"has enough free resources": ["large"], "Insufficient cpu": ["small"]}

@@ -126,13 +126,13 @@ def test_a_pod_that_runs_or_waits_for_its_start_has_not_failed():
     assert failure_of_pod(a_pod(phase="Running", disrupted="EvictionByEvictionAPI")) is None
 
 
-def test_the_container_that_trains_has_the_first_word():
+def test_failure_of_the_main_container_comes_first():
     pod = a_pod(ended(1, name="sidecar"), ended(139))
     assert failure_of_pod(pod, "pytorch").cause == "SegmentationFault"
     assert failure_of_pod(pod).cause == "Error"
 
 
-def test_a_crash_loop_tells_how_the_last_run_ended():
+def test_crash_loop_reports_the_end_of_the_last_run():
     failure = failure_of_container(waiting("CrashLoopBackOff", last=ended(127)))
     assert failure.cause == "CommandNotFound"
     assert "again and again" in failure.explanation

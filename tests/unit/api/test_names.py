@@ -26,14 +26,14 @@ def test_a_service_name_starts_with_a_letter():
     assert names.validate_service_name("a1") is None
 
 
-def test_a_job_name_that_is_too_long_once_suffixed_says_which_name_breaks_and_the_longest_allowed():
+def test_job_name_too_long_with_suffix_is_refused_with_the_name_and_the_limit():
     complaint = names.validate_job_name("j" * 60, {"Master": 1, "Worker": 100})
     assert f"'{'j' * 60}-worker-99' has 70 characters" in complaint.problem
     assert complaint.remedy == "use at most 53 characters"
     assert names.validate_job_name("j" * 53, {"Master": 1, "Worker": 100}) is None
 
 
-def test_a_job_name_of_the_wrong_form_is_refused_whatever_its_length():
+def test_malformed_job_name_of_any_length_is_refused():
     assert (
         names.validate_job_name("Job_" + "x" * 100, {"Worker": 1}).problem == "is not a DNS label"
     )

@@ -82,7 +82,7 @@ def test_a_pod_asks_for(spec, milli_cpu):
     assert lists.pod_request(spec)["cpu"] == milli_cpu
 
 
-def test_cpu_counts_in_thousandths_and_all_else_in_whole_units():
+def test_cpu_counts_in_thousandths_and_other_resources_in_units():
     written = {"cpu": "1.5", "memory": "1Gi", "nvidia.com/gpu": 2, "pods": "110"}
     counts = {"cpu": 1500, "memory": 2**30, "nvidia.com/gpu": 2, "pods": 110}
     assert lists.parse_resources(written) == counts
@@ -100,7 +100,7 @@ def test_amounts_survive_the_wire(counts):
 
 
 @given(SPECS)
-def test_one_resource_of_a_pod_is_what_all_of_them_say_of_it(spec):
-    whole = lists.pod_request(spec)
+def test_single_resource_of_a_pod_equals_its_entry_in_all_resources(spec):
+    request = lists.pod_request(spec)
     for resource in ("cpu", "memory", "hugepages-2Mi", "nvidia.com/gpu", "example.com/other"):
-        assert lists.pod_request_for(spec, resource) == whole.get(resource, 0)
+        assert lists.pod_request_for(spec, resource) == request.get(resource, 0)

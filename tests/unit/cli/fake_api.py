@@ -25,7 +25,7 @@ _PATH = re.compile(
 
 
 class FakeApi:
-    """What the server holds, and what was asked of it."""
+    """Objects of the server, and the requests that it got."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Manifest] = {}
@@ -37,10 +37,10 @@ class FakeApi:
         """Resources that are not installed."""
         self.logs: dict[str, str] = {}
         """What pods wrote, by their names; each line has its time in front."""
-        self.kept: dict[str, str] = {}
+        self.archived_logs: dict[str, str] = {}
         """What pods that are gone wrote, and which they are, as ``-``: as embedded clusters do."""
         self.pages: dict[str, str] = {}
-        """What else there is to read, by path: what stands behind a proxy."""
+        """Other texts by path: what a proxy returns."""
         self.written: list[str] = []
         """Method and path of all requests that change something."""
 
@@ -69,7 +69,7 @@ class FakeApi:
             message = f"namespaces {found['namespace']!r} not found"
             return refusal(404, "NotFound", message, details=missing)
         if found["sub"]:
-            logs = self.kept if "keptFor" in request.query else self.logs
+            logs = self.archived_logs if "keptFor" in request.query else self.logs
             text = logs.get(found["name"]) if found["sub"] == "log" else None
             return web.Response(text=text) if text else refusal(404, "NotFound", "no such log")
         match request.method, found["name"]:
@@ -78,8 +78,8 @@ class FakeApi:
             case "GET", None if "watch" in request.query:
                 return await _nothing_changes(request)
             case "GET", None:
-                wanted = request.query.get("labelSelector", "")
-                return self._list(found["plural"], found["namespace"], wanted)
+                selector = request.query.get("labelSelector", "")
+                return self._list(found["plural"], found["namespace"], selector)
             case "DELETE", _ if request.path in self.objects:
                 return web.json_response(self.objects.pop(request.path))
             case "GET", _ if request.path in self.objects:
@@ -93,8 +93,8 @@ class FakeApi:
         kind = {key: body[key] for key in ("apiVersion", "kind")}
         return web.json_response(self.add(path, **body) | kind, status=201)
 
-    def _list(self, plural: str, namespace: str | None, wanted: str) -> web.Response:
-        chosen = parse_label_selector(wanted)
+    def _list(self, plural: str, namespace: str | None, selector: str) -> web.Response:
+        chosen = parse_label_selector(selector)
         items = [
             each
             for each in self._of(plural, namespace)

@@ -12,6 +12,7 @@ from gangline.api.meta.objects import Status, StatusCause, StatusDetails
 from gangline.cli import main
 from gangline.cli.errors import CommandError, ExitCode, to_command_error
 from gangline.kube import errors as kube
+from gangline.local.directory import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
 from gangline.sdk.client import AmbiguousJob, JobError, NoSuchJob, UnknownKind
 
 
@@ -170,6 +171,9 @@ def status(reason: str, message: str = "it went wrong", **details: object) -> St
         (AmbiguousJob("two jobs x"), ExitCode.USAGE, "two jobs x"),
         (UnknownKind("no kind x"), ExitCode.USAGE, "no kind x"),
         (JobError("not possible"), ExitCode.UNEXPECTED, "not possible"),
+        (ClusterAlreadyRunning("it runs"), ExitCode.EXISTS, "it runs"),
+        (ClusterNotRunning("it does not run"), ExitCode.NOT_FOUND, "it does not run"),
+        (ClusterError("no port is free"), ExitCode.UNEXPECTED, "no port is free"),
         (PermissionError(13, "Permission denied", "/x"), ExitCode.UNEXPECTED, "/x: Permission"),
         (KeyboardInterrupt(), ExitCode.INTERRUPTED, "interrupted"),
         (ValueError("odd"), ExitCode.UNEXPECTED, "--debug"),
@@ -208,7 +212,7 @@ def test_a_traceback_is_shown_with_debug_only(
         assert "Traceback" in capsys.readouterr().err
 
 
-def test_an_unreachable_cluster_says_how_to_start_one(
+def test_unreachable_cluster_hint_names_gangline_up(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     kubeconfig = without_cluster(tmp_path)

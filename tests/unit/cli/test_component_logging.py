@@ -55,7 +55,7 @@ def test_text_has_the_fields_behind_the_message() -> None:
     assert first.endswith("made 3 pods job=team/train job_uid=u-2 names=\"['a', 'b']\"")
 
 
-def test_what_json_cannot_say_is_written_as_text() -> None:
+def test_values_that_json_lacks_are_written_as_text() -> None:
     stream = io.StringIO()
     start_logging("info", stream, form="json")
     log.info("odd", extra={"error": ValueError("no"), "msg_": object})

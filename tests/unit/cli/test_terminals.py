@@ -21,7 +21,7 @@ PATIENCE_S = 100
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[tuple[FakeApi, dict[str, str]]]:
-    """A failed job whose reason and log are not in Latin letters, and a quiet environment."""
+    """A failed job whose reason and log are not in Latin letters, and a plain environment."""
     async with serving(tmp_path) as (api, kubeconfig):
         template = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
         api.add(

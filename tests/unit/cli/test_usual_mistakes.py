@@ -226,7 +226,7 @@ KINDS = ("pytorch", "tf", "mpi", "et", "jax", "ms", "paddle", "horovod", "elasti
         "gpus as text",
     ],
 )
-async def test_every_kind_says_what_is_missing_or_wrong(
+async def test_every_kind_reports_missing_and_wrong_arguments(
     api: FakeApi, typed: Typed, kind: str, args: tuple[str, ...], fragment: tuple[str, ...]
 ) -> None:
     result = await typed("submit", kind, *args)
@@ -262,7 +262,7 @@ async def test_unreadable_references_do_not_block_submission(api: FakeApi, typed
     assert (await typed(*SUBMIT, *NAMED, "true")).code == ExitCode.DONE
 
 
-async def test_a_cluster_without_the_kind_says_where_its_definition_is(
+async def test_unknown_kind_error_names_the_file_of_its_definition(
     api: FakeApi, typed: Typed
 ) -> None:
     api.absent = {"pytorchjobs", "tfjobs", "podgroups"}

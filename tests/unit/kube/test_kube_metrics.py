@@ -11,9 +11,11 @@ from gangline.kube.controller.controller import (
     RequeueAfter,
     TerminalError,
 )
+from gangline.kube.controller.work_queue import WorkQueue
 from gangline.kube.errors import NotFound
 from gangline.kube.informers.informer import Informer
 from gangline.kube.log_fields import current_log_fields, log_fields
+from gangline.kube.metrics import QueueMetrics
 from unit.kube.fake_server import THINGS, connected, failing, streaming
 
 
@@ -48,7 +50,8 @@ async def test_a_reconcile_is_counted_by_its_end(outcome, result, errors, termin
             raise outcome
         return outcome
 
-    await run_one(Controller(name, reconcile, workers=2), until=ended)
+    queue = WorkQueue(base_delay=60.0, observer=QueueMetrics(name))  # no retry within this test
+    await run_one(Controller(name, reconcile, workers=2, queue=queue), until=ended)
     assert value("controller_runtime_reconcile_total", controller=name, result=result) == 1
     assert value("controller_runtime_reconcile_errors_total", controller=name) == errors
     assert value("controller_runtime_terminal_reconcile_errors_total", controller=name) == terminal
@@ -93,7 +96,7 @@ async def test_requests_are_counted_by_verb_and_code():
         assert value("rest_client_request_duration_seconds_count", verb="GET", host=host) == 2
 
 
-def test_watches_begun_anew_are_counted_by_cause(jumping):
+def test_restarted_watches_are_counted_by_cause(jumping):
     def counted():
         return {
             cause: value("gangline_watch_restarts_total", kind=THINGS.kind, cause=cause)

@@ -77,7 +77,7 @@ def test_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> 
         pass
 
 
-def test_stopping_a_cluster_that_never_was_says_so(tmp_path: Path) -> None:
+def test_stopping_a_nonexistent_cluster_raises(tmp_path: Path) -> None:
     from gangline.local.daemon import stop_cluster  # noqa: PLC0415 - as the command imports it
 
     with pytest.raises(ClusterNotRunning, match="no cluster nobody"):
@@ -98,7 +98,7 @@ def test_requested_port_in_use_is_an_error_with_its_owner(
         ports.choose_port("127.0.0.1", port, ())
 
 
-def test_a_liked_port_that_is_taken_is_passed_over(listener: socket.socket) -> None:
+def test_preferred_port_in_use_is_skipped(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     assert ports.choose_port("127.0.0.1", None, (port,)) == 0
     assert ports.choose_port("127.0.0.1", 0, (port,)) == 0
@@ -132,7 +132,7 @@ def test_requested_node_size_is_independent_of_the_machine(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"nodes": 0}, "--nodes 0"),
         ({"nodes": 5000}, "--nodes 5000"),
@@ -143,7 +143,7 @@ def test_requested_node_size_is_independent_of_the_machine(tmp_path: Path) -> No
     ],
 )
 def test_numbers_without_sense_are_refused(
-    tmp_path: Path, settings: dict[str, object], words: str
+    tmp_path: Path, settings: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(ClusterError, match=words):
+    with pytest.raises(ClusterError, match=message):
         divide_machine(ClusterSettings(home=tmp_path, **settings), MACHINE)  # type: ignore[arg-type]

@@ -10,10 +10,9 @@ from gangline.api.jobs.kubeflow import JobStatus, RestartRecord
 from gangline.api.meta.objects import ObjectMeta, OwnerReference
 from gangline.operator.engine.plan import plan_reconcile
 from gangline.operator.frameworks.pytorch import PyTorchFramework
-from gangline.operator.model.job import NormalizedJob
+from gangline.operator.model.job import NormalizedJob, RawJob
 from gangline.operator.model.labels import replica_labels, replica_name
 from gangline.operator.model.plan import EngineSettings, ObservedJob, ReconcilePlan, TargetKind
-from gangline.operator.model.raw_job import RawJob
 from gangline.operator.model.replicas import (
     ObservedContainerState,
     ObservedContainerStatus,

@@ -37,7 +37,7 @@ def after(observed):
         pytest.param({"reason": "Evicted"}, "Evicted", id="an eviction"),
         pytest.param({"reason": "NodeLost"}, "NodeLost", id="a lost node"),
         pytest.param({"reason": "Preempting"}, "Preempted", id="a preemption"),
-        pytest.param({}, "Unknown", id="nobody says"),
+        pytest.param({}, "Unknown", id="not reported"),
     ],
 )
 def test_a_replaced_pod_is_counted_under_its_cause(fields, cause) -> None:
@@ -72,7 +72,7 @@ def restarted(end, times=1, before=0):
         pytest.param(
             ObservedTermination(exit_code=0, reason="Completed"), "Completed", id="ended well"
         ),
-        pytest.param(None, "Unknown", id="nobody says"),
+        pytest.param(None, "Unknown", id="not reported"),
     ],
 )
 def test_restarts_in_place_are_counted_under_what_ended_the_container(end, cause) -> None:

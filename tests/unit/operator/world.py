@@ -20,7 +20,7 @@ from gangline.api.volcano.scheduling import PodGroup, PodGroupSpec
 from gangline.operator.engine.plan import plan_reconcile
 from gangline.operator.model import conditions
 from gangline.operator.model.framework import DecodesStatus
-from gangline.operator.model.job import NormalizedJob
+from gangline.operator.model.job import NormalizedJob, RawJob
 from gangline.operator.model.plan import (
     EngineSettings,
     ObservedJob,
@@ -31,7 +31,6 @@ from gangline.operator.model.plan import (
     ReconcilePlan,
     TargetKind,
 )
-from gangline.operator.model.raw_job import RawJob
 from gangline.operator.model.replicas import (
     ObservedContainerState,
     ObservedContainerStatus,

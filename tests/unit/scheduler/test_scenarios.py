@@ -41,15 +41,15 @@ def _compare(play: Play, expected: Expected) -> None:
 def _compare_decision(expected: Expected, decision: CycleResult) -> None:
     bound = {b.pod.removeprefix("d/"): str(b.node) for b in decision.bindings}
     if expected.binds is not None:
-        wanted = {pod: node or bound.get(pod) for pod, node in expected.binds.items()}
-        assert bound == wanted
+        expected_nodes = {pod: node or bound.get(pod) for pod, node in expected.binds.items()}
+        assert bound == expected_nodes
     if expected.evicts is not None:
         assert sorted(e.pod.removeprefix("d/") for e in decision.evictions) == expected.evicts
     if expected.order:
         assert list(bound) == expected.order
-    said = {str(v.group).removeprefix("d/"): v.message for v in decision.pending_reasons}
-    for gang, words in expected.reasons.items():
-        assert words in said[gang]
+    messages = {str(v.group).removeprefix("d/"): v.message for v in decision.pending_reasons}
+    for gang, message in expected.reasons.items():
+        assert message in messages[gang]
 
 
 def _nodes_of(play: Play, domain: str) -> set[str]:

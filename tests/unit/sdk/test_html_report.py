@@ -43,13 +43,13 @@ class Tags(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.seen: set[str] = set()
+        self.tags: set[str] = set()
         self.text = ""
         self.feed(html)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.add(tag)
+        self.tags.add(tag)
         if tag != "br":
             self.open.append(tag)
 
@@ -69,14 +69,14 @@ class Tags(HTMLParser):
     ],
     ids=["a job", "jobs", "a diagnosis"],
 )
-def test_a_view_says_what_there_is_and_escapes_it(shown: Job, args: list[str]) -> None:
+def test_html_view_shows_the_object_escaped(shown: Job, args: list[str]) -> None:
     found = Tags(shown._repr_html_())
     assert not found.open
-    assert "script" not in found.seen
+    assert "script" not in found.tags
     assert all(word in found.text for word in args), found.text
 
 
 def test_no_jobs_are_shown_as_none() -> None:
     assert Tags(JobList()._repr_html_()).text.strip() == "No jobs."
     waiting = replace(JOB, state=JobState.QUEUING, started=None, finished=None, replicas=())
-    assert "table" not in Tags(waiting._repr_html_()).seen
+    assert "table" not in Tags(waiting._repr_html_()).tags

@@ -76,17 +76,17 @@ def test_the_state_is_that_of_the_conditions(
     assert read(a_job(*conditions)).state is state
 
 
-def test_a_gang_that_waits_is_queuing_and_says_why() -> None:
+def test_pending_gang_is_queuing_with_a_reason() -> None:
     job = read(a_job(), a_pod(), groups=(a_group("True"),))
     assert (job.state, job.reason) == (JobState.QUEUING, "2 cpu short")
     assert read(a_job(), a_pod(), groups=(a_group("False"),)).state is JobState.PENDING
 
 
-def test_a_failed_job_says_why() -> None:
+def test_failed_job_has_a_reason() -> None:
     assert read(a_job(("Failed", "True"))).reason == "Failed it is"
 
 
-def test_a_job_that_cannot_be_carried_out_says_why() -> None:
+def test_invalid_job_has_a_reason() -> None:
     assert read(a_job(("InvalidSpec", "True"))).reason == "InvalidSpec it is"
 
 

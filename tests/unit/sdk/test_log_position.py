@@ -15,23 +15,23 @@ lines = st.lists(
 
 
 @given(lines, st.lists(st.integers(0, 12), max_size=4))
-def test_what_is_sent_again_after_a_break_is_passed_on_once(
+def test_lines_that_are_sent_again_are_returned_once(
     written: list[LogLine], breaks: list[int]
 ) -> None:
     """Each break resumes at the second of the last line, as ``sinceTime`` does."""
-    seen = LogPosition()
+    position = LogPosition()
     passed: list[LogLine] = []
     for length in [*sorted(breaks), len(written)]:
-        seen.resume()
-        second = seen.last[:19]
+        position.resume()
+        second = position.last[:19]
         again = [line for line in written[:length] if line.time[:19] >= second]
-        passed += [line for line in again if seen.is_new(line)]
+        passed += [line for line in again if position.is_new(line)]
     assert passed == written
 
 
 def test_equal_lines_of_one_time_are_all_passed_on() -> None:
-    seen = LogPosition()
+    position = LogPosition()
     line = LogLine(TIMES[0], "worker-0", "again")
-    assert [seen.is_new(line) for _ in range(3)] == [True, True, True]
-    seen.resume()
-    assert [seen.is_new(line) for _ in range(4)] == [False, False, False, True]
+    assert [position.is_new(line) for _ in range(3)] == [True, True, True]
+    position.resume()
+    assert [position.is_new(line) for _ in range(4)] == [False, False, False, True]

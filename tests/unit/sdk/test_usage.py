@@ -52,12 +52,12 @@ DCGM_FI_DEV_FB_USED{gpu="9",GPU_I_ID="3",UUID="GPU-j",namespace="team",pod="slic
 """
 
 
-def test_what_exporters_say_is_added_up_by_node_and_pod() -> None:
+def test_exported_metrics_are_summed_by_node_and_pod() -> None:
     assert sum_exporters([("n1", METRICS), ("n2", RENAMED)]) == EXPECTED
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "DCGM_FI_DEV_GPU_UTIL{", "DCGM_FI_DEV_GPU_UTIL x"])
-def test_what_is_no_metric_is_passed_over(text: str) -> None:
+def test_lines_that_are_no_metric_are_ignored(text: str) -> None:
     assert sum_exporters([("n1", text), ("n2", RENAMED)]).nodes == {"n2": 0.25}
 
 
@@ -95,7 +95,7 @@ def exporter(name: str, node: str, phase: str = "Running") -> dict[str, Any]:
     }
 
 
-async def asked(answers: dict[str, str], pods: list[dict[str, Any]]) -> GpuUsage | None:
+async def read_gpu_usage(answers: dict[str, str], pods: list[dict[str, Any]]) -> GpuUsage | None:
     """Ask a server that has these exporters behind its proxy."""
 
     async def listed(request: web.Request) -> web.Response:
@@ -122,12 +122,12 @@ async def asked(answers: dict[str, str], pods: list[dict[str, Any]]) -> GpuUsage
         await runner.cleanup()
 
 
-async def test_exporters_are_asked_through_the_api_server() -> None:
+async def test_exporters_are_read_through_the_api_server() -> None:
     pods = [exporter("a", "n1"), exporter("b", "n2"), exporter("c", "n3"),
             exporter("d", "n4", "Pending")]  # fmt: skip
-    assert await asked({"a": METRICS, "b": RENAMED}, pods) == EXPECTED
+    assert await read_gpu_usage({"a": METRICS, "b": RENAMED}, pods) == EXPECTED
 
 
 async def test_a_cluster_without_exporters_measures_nothing() -> None:
-    assert await asked({}, []) is None
-    assert await asked({}, [exporter("a", "n1")]) is None
+    assert await read_gpu_usage({}, []) is None
+    assert await read_gpu_usage({}, [exporter("a", "n1")]) is None

@@ -188,3 +188,7 @@ class PodTemplateSpec(Wire):
 
     metadata: Annotated[ObjectMeta, field_doc("Labels and annotations of the pods.")] = ObjectMeta()
     spec: Annotated[PodSpec, field_doc("Specification of the pods.")] = PodSpec()
+
+
+def is_pod_ready(pod: Pod) -> bool:
+    return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)

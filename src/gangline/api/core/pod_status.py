@@ -9,6 +9,9 @@ from gangline.api.core.container import ResourceRequirements
 from gangline.api.meta.field_doc import FreeForm, ResourceList, field_doc
 from gangline.api.meta.objects import Condition, Wire
 
+TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+"""Phases of a pod whose containers have ended and will not be restarted."""
+
 
 class ContainerStateWaiting(Wire):
     """The container does not run (yet)."""

@@ -27,3 +27,15 @@ def subobject(target: Any, *names: str) -> Json:
     for name in names:
         target = target.get(name) if isinstance(target, dict) else None
     return target if isinstance(target, dict) else {}
+
+
+def without_nulls(value: Any) -> Any:
+    """Return plain data without the fields that are null; items of lists stay.
+
+    Go writes null for an empty list or map, which means "not given".
+    """
+    if isinstance(value, dict):
+        return {name: without_nulls(child) for name, child in value.items() if child is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return value

@@ -62,7 +62,8 @@ NOTHING = Selector(matches_nothing=True)
 
 
 def _parse_number(text: str | None) -> int | None:
-    return int(text) if text and re.fullmatch(r"[+-]?[0-9]+", text, re.ASCII) else None
+    """Return a 64-bit number, or None: the values of labels that ``>`` and ``<`` compare."""
+    return int(text) if text and re.fullmatch(r"[+-]?[0-9]{1,19}", text, re.ASCII) else None
 
 
 def _compare_numbers(
@@ -89,25 +90,39 @@ _MATCH: Mapping[str, Callable[[str | None, tuple[str, ...]], bool]] = {
 _SET = re.compile(r"(\S+)\s+(in|notin)\s*\(([^()]*)\)")
 _PAIR = re.compile(r"([^=!<>\s]+)\s*(==|!=|=|>|<)\s*([^=!<>\s]*)")
 _EXISTS = re.compile(r"(!?)\s*([^=!<>()\s,]+)")
-_OUTSIDE_BRACKETS = re.compile(r",(?![^()]*\))")
+_SEPARATOR = re.compile(r"[(),]")
 _FIELD = re.compile(r"(.+?)(!=|==|=)(.*)", re.DOTALL)
 _FIELD_PARTS = re.compile(r"(?:\\.|[^,\\])+", re.DOTALL)
 _ORDER = (">", "<")
 _FROM_OBJECT = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}
 
 
-@lru_cache(maxsize=1024)
 def parse_label_selector(text: str) -> Selector:
-    """Parse a label selector.
+    """Parse a label selector. Selectors of usual length are cached.
 
     Raises:
         SelectorError: it cannot be parsed.
     """
+    return (_cached_labels if len(text) <= _MAX_CACHED_CHARS else _parse_labels)(text)
+
+
+def _parse_labels(text: str) -> Selector:
     if not text.strip():
         return EVERYTHING
-    return Selector(
-        tuple(_parse_requirement(part.strip()) for part in _OUTSIDE_BRACKETS.split(text))
-    )
+    return Selector(tuple(_parse_requirement(part.strip()) for part in _split_requirements(text)))
+
+
+def _split_requirements(text: str) -> list[str]:
+    """Split at commas, except those of a list of values: the next bracket after them closes it."""
+    ends: list[int] = []
+    in_values = False
+    for separator in reversed(list(_SEPARATOR.finditer(text))):
+        if separator[0] != ",":
+            in_values = separator[0] == ")"
+        elif not in_values:
+            ends.append(separator.start())
+    starts = [0, *(end + 1 for end in reversed(ends))]
+    return [text[start:end] for start, end in zip(starts, [*reversed(ends), None], strict=True)]
 
 
 def selector_from_object(selector: LabelSelector | None) -> Selector:
@@ -134,13 +149,18 @@ def selector_from_object(selector: LabelSelector | None) -> Selector:
     return Selector((*equal, *more))
 
 
-@lru_cache(maxsize=1024)
 def parse_field_selector(text: str) -> Selector:
     r"""Parse a field selector such as ``status.phase!=Running,spec.nodeName=a`` (``\`` escapes).
+
+    Selectors of usual length are cached.
 
     Raises:
         SelectorError: it cannot be parsed.
     """
+    return (_cached_fields if len(text) <= _MAX_CACHED_CHARS else _parse_fields)(text)
+
+
+def _parse_fields(text: str) -> Selector:
     return Selector(
         tuple(_parse_field_requirement(part) for part in _FIELD_PARTS.findall(text) if part.strip())
     )
@@ -177,3 +197,9 @@ def _parse_field_requirement(part: str) -> Requirement:
         value = re.sub(r"\\([\\,=])", r"\1", found[3].strip())
         return Requirement(found[1].strip(), "!=" if found[2] == "!=" else "=", (value,))
     raise SelectorError(f"cannot read {part!r} as a field selector; write field=value")
+
+
+_MAX_CACHED_CHARS = 1000
+"""Longer selectors are not cached: a thousand of them would take much memory."""
+_cached_labels = lru_cache(maxsize=1024)(_parse_labels)
+_cached_fields = lru_cache(maxsize=1024)(_parse_fields)

@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
-from gangline.api.meta.nulls import without_nulls
+from gangline.api.meta.json_objects import without_nulls
 from gangline.api.meta.objects import ObjectMeta
 from gangline.api.schema.field_error import FieldError, Segments, format_path, format_value
 from gangline.api.schema.openapi import (

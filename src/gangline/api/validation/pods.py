@@ -169,11 +169,9 @@ def _mount_causes(path: str, container: Json, volumes: Collection[str]) -> Cause
         elif target in seen:
             yield field_causes.invalid(child(where, "mountPath"), target, "must be unique")
         seen.add(str(target))
-        inner = mount.get("subPath")
-        if isinstance(inner, str) and (inner.startswith("/") or ".." in inner.split("/")):
-            detail = "must be a relative path" if inner.startswith("/") else "must not contain '..'"
-            yield field_causes.invalid(child(where, "subPath"), inner, detail)
-        if inner and mount.get("subPathExpr"):
+        for field in ("subPath", "subPathExpr"):
+            yield from _descending_path_causes(child(where, field), mount.get(field))
+        if mount.get("subPath") and mount.get("subPathExpr"):
             detail = "subPathExpr and subPath are mutually exclusive"
             yield field_causes.invalid(child(where, "subPathExpr"), mount["subPathExpr"], detail)
 
@@ -299,20 +297,56 @@ def _source_causes(where: str, volume: Json) -> Causes:
     for source, name in needed.items():
         if isinstance(volume.get(source), dict) and not volume[source].get(name):
             yield field_causes.required(child(where, f"{source}.{name}"))
+    host_path = child(where, "hostPath.path")
+    yield from _no_backstep_causes(host_path, subobject(volume, "hostPath").get("path"))
     for source in ("configMap", "secret", "downwardAPI", "projected"):
         mode = subobject(volume, source).get("defaultMode")
-        if isinstance(mode, int) and not 0 <= mode <= 0o777:
-            detail = "must be a number between 0 and 0777 (octal), both inclusive"
-            yield field_causes.invalid(child(where, f"{source}.defaultMode"), mode, detail)
-        for index, item in enumerate(objects_in(subobject(volume, source).get("items"))):
-            for name in ("key", "path") if source in ("configMap", "secret") else ("path",):
-                if not item.get(name):
-                    yield field_causes.required(
-                        f"{indexed(child(where, f'{source}.items'), index)}.{name}"
-                    )
-            if ".." in str(item.get("path", "")).split("/"):
-                field = f"{indexed(child(where, f'{source}.items'), index)}.path"
-                yield field_causes.invalid(field, item["path"], "must not contain '..'")
+        yield from _mode_causes(child(where, f"{source}.defaultMode"), mode)
+        yield from _item_causes(child(where, source), source, subobject(volume, source))
+    parts = objects_in(subobject(volume, "projected").get("sources"))
+    for index, part in enumerate(parts):
+        place = indexed(child(where, "projected.sources"), index)
+        for source in ("configMap", "secret", "downwardAPI"):
+            yield from _item_causes(child(place, source), source, subobject(part, source))
+        if isinstance(token := part.get("serviceAccountToken"), dict):
+            path = child(place, "serviceAccountToken.path")
+            if not token.get("path"):
+                yield field_causes.required(path)
+            yield from _file_path_causes(path, token.get("path"))
+
+
+def _item_causes(where: str, source: str, given: Json) -> Causes:
+    """The files of a volume of API objects: keys, paths in the volume, permission bits."""
+    for index, item in enumerate(objects_in(given.get("items"))):
+        place = indexed(child(where, "items"), index)
+        for name in ("key", "path") if source in ("configMap", "secret") else ("path",):
+            if not item.get(name):
+                yield field_causes.required(child(place, name))
+        yield from _file_path_causes(child(place, "path"), item.get("path"))
+        yield from _mode_causes(child(place, "mode"), item.get("mode"))
+
+
+def _mode_causes(where: str, mode: Any) -> Causes:
+    if isinstance(mode, int) and not 0 <= mode <= 0o777:
+        detail = "must be a number between 0 and 0777 (octal), both inclusive"
+        yield field_causes.invalid(where, mode, detail)
+
+
+def _file_path_causes(where: str, path: Any) -> Causes:
+    yield from _descending_path_causes(where, path)
+    if isinstance(path, str) and path.startswith("..") and not path.startswith("../"):
+        yield field_causes.invalid(where, path, "must not start with '..'")
+
+
+def _descending_path_causes(where: str, path: Any) -> Causes:
+    if isinstance(path, str) and path.startswith("/"):
+        yield field_causes.invalid(where, path, "must be a relative path")
+    yield from _no_backstep_causes(where, path)
+
+
+def _no_backstep_causes(where: str, path: Any) -> Causes:
+    if isinstance(path, str) and ".." in path.split("/"):
+        yield field_causes.invalid(where, path, "must not contain '..'")
 
 
 def _toleration_causes(path: str, spec: Json) -> Causes:

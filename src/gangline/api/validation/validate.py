@@ -10,7 +10,7 @@ them: the upstream operators accept all of them silently.
 Our own limit: a job has at most 5,000 replicas.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,14 +21,15 @@ from gangline.api.jobs.kind import JobKind
 from gangline.api.meta.objects import Object
 from gangline.api.meta.resource import Resource
 from gangline.api.schema.check import check_schema, unknown_field_errors
-from gangline.api.schema.field_error import FieldError
-from gangline.api.validation import volcano
+from gangline.api.schema.field_error import FieldError, child_path
 from gangline.api.validation.common_rules import (
     MAX_JOB_REPLICAS,
     conversion_error,
     metadata_errors,
+    quantity_errors,
 )
 from gangline.api.validation.jobs import rules_of
+from gangline.api.volcano.scheduling import PodGroup, Queue
 
 __all__ = [
     "MAX_JOB_REPLICAS",
@@ -63,11 +64,32 @@ def _scale_plan_errors(plan: Any, old: Any) -> Iterable[FieldError]:
     return elastic.validate_scale_plan(plan, old)
 
 
+def _validate_pod_group(group: PodGroup, old: PodGroup | None = None) -> Iterator[FieldError]:
+    for name, written in (group.spec.min_resources or {}).items():
+        yield from quantity_errors(child_path("spec.minResources", name), written)
+    topology = group.spec.network_topology
+    if topology and topology.highest_tier_name and topology.highest_tier_allowed is not None:
+        where = "spec.networkTopology.highestTierName"
+        problem = "is given together with highestTierAllowed"
+        yield FieldError(where, topology.highest_tier_name, problem, "give one of the two")
+
+
+def _validate_queue(queue: Queue, old: Queue | None = None) -> Iterator[FieldError]:
+    spec = queue.spec
+    guarantee = spec.guarantee.resource if spec.guarantee else {}
+    amounts = (("capability", spec.capability), ("deserved", spec.deserved))
+    for path, given in (*amounts, ("guarantee.resource", guarantee)):
+        for name, written in given.items():
+            yield from quantity_errors(child_path(f"spec.{path}", name), written)
+    if spec.parent and spec.parent == queue.metadata.name:
+        yield FieldError("spec.parent", spec.parent, "is the queue itself", "name another queue")
+
+
 _RULES: tuple[tuple[Resource[Any], _KindRules], ...] = (
     *((kind.resource, _job_rules(kind)) for kind in JOB_KINDS),
     (SCALE_PLANS, _KindRules(SCALE_PLANS.type, _scale_plan_errors)),
-    (POD_GROUPS, _KindRules(POD_GROUPS.type, volcano.validate_pod_group)),
-    (QUEUES, _KindRules(QUEUES.type, volcano.validate_queue)),
+    (POD_GROUPS, _KindRules(POD_GROUPS.type, _validate_pod_group)),
+    (QUEUES, _KindRules(QUEUES.type, _validate_queue)),
 )
 _KINDS: Mapping[tuple[Any, Any], _KindRules] = {
     (resource.api_version, resource.kind): rules for resource, rules in _RULES

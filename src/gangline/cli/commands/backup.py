@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from gangline.cli.commands.cluster import name_option, translate_cluster_errors
+from gangline.cli.commands.cluster import name_option
 from gangline.cli.params.options import debug_option
 
 
@@ -28,8 +28,7 @@ def backup_command(file: Path, name: str, without_encryption_key: bool) -> None:
     from gangline.local.directory import ClusterDirectory, default_home  # noqa: PLC0415
 
     home = ClusterDirectory(default_home(), name)
-    with translate_cluster_errors():
-        backup = create_backup(home, file, with_key=not without_encryption_key)
+    backup = create_backup(home, file, with_key=not without_encryption_key)
     manifest = backup.manifest
     size = file.stat().st_size
     click.echo(
@@ -65,8 +64,7 @@ def restore_command(file: Path, name: str, force: bool, key_file: Path | None) -
     from gangline.local.directory import ClusterDirectory, cli_command, default_home  # noqa: PLC0415
 
     home = ClusterDirectory(default_home(), name)
-    with translate_cluster_errors():
-        restored = restore_backup(file, home, force=force, key_file=key_file)
+    restored = restore_backup(file, home, force=force, key_file=key_file)
     manifest = restored.manifest
     click.echo(
         f"Cluster {name} has the {manifest.objects} objects of {manifest.created:%Y-%m-%d %H:%M} "

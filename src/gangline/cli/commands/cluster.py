@@ -4,7 +4,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +104,25 @@ name_option = click.option(
     show_default=True,
     help="Seconds that pods get to end when the cluster stops.",
 )
+@click.option(
+    "--audit-log",
+    type=click.Path(path_type=Path, dir_okay=False, resolve_path=True),
+    help="File of audit events: who requested what from the API server.",
+)
+@click.option(
+    "--audit-log-maxsize",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Size in MiB at which the file of --audit-log is rotated.",
+)
+@click.option(
+    "--audit-log-maxbackup",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    help="Number of rotated files of --audit-log to keep.",
+)
 @click.option("--detach", "-d", is_flag=True, help="Run in the background; return when it answers.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
 @debug_option
@@ -130,12 +148,11 @@ def up_command(
 
     settings = ClusterSettings(durability=Durability(durability), **options)
     _check_image_map(settings)
-    with translate_cluster_errors():
-        if detach:
-            _start_in_background(settings, _repeated_arguments(context))
-        else:
-            start_logging(log_level)
-            _run(settings, embedded_components(frozenset(without), webhook=webhook == "on"))
+    if detach:
+        _start_in_background(settings, _repeated_arguments(context))
+    else:
+        start_logging(log_level)
+        _run(settings, embedded_components(frozenset(without), webhook=webhook == "on"))
 
 
 @click.command("down")
@@ -146,8 +163,7 @@ def down_command(name: str) -> None:
     from gangline.local.daemon import stop_cluster  # noqa: PLC0415
     from gangline.local.directory import ClusterDirectory, default_home  # noqa: PLC0415
 
-    with translate_cluster_errors():
-        note = stop_cluster(ClusterDirectory(default_home(), name))
+    note = stop_cluster(ClusterDirectory(default_home(), name))
     click.echo(f"Cluster {name} is stopped." if note else f"Cluster {name} was not running.")
 
 
@@ -247,18 +263,3 @@ def _status_lines(found: "ClusterStatus") -> Iterator[str]:
         pods = ", ".join(f"{count} {phase.lower()}" for phase, count in found.pods)
         yield f"Nodes:       {nodes or 'none'}"
         yield f"Pods:        {pods or 'none'}"
-
-
-@contextmanager
-def translate_cluster_errors() -> Iterator[None]:
-    """Turn errors of the embedded cluster into messages with an exit status."""
-    from gangline.local.directory import ClusterAlreadyRunning, ClusterError, ClusterNotRunning  # noqa: PLC0415
-
-    try:
-        yield
-    except ClusterAlreadyRunning as error:
-        raise CommandError(str(error), code=ExitCode.EXISTS) from error
-    except ClusterNotRunning as error:
-        raise CommandError(str(error), code=ExitCode.NOT_FOUND) from error
-    except ClusterError as error:
-        raise CommandError(str(error)) from error

@@ -9,7 +9,7 @@ import click
 
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params import completers
-from gangline.cli.params.options import output_option
+from gangline.cli.params.options import output_option, target_flags
 from gangline.cli.params.profiles import (
     CLUSTER_KEYS,
     Setting,
@@ -33,10 +33,7 @@ def config_command() -> None:
 
 
 @config_command.command("view")
-@click.option("--kubeconfig", "--config", "kubeconfig", metavar="FILE", type=click.Path())
-@click.option("--context", shell_complete=completers.contexts)
-@click.option("-n", "--namespace", shell_complete=completers.namespaces)
-@click.option("--profile", shell_complete=completers.profiles)
+@target_flags
 @output_option("table", "json", "yaml")
 def view(output: str, **flags: str | None) -> None:
     """Show each effective value and its origin.

@@ -30,8 +30,6 @@ NAMESPACE = "default"
 JOB = "digits"
 REPLICAS = ("master-0", "worker-0", "worker-1")
 VICTIM = "worker-1"
-KIND_TIMEOUT_S = 60.0
-"""Time limit for the API server to serve the kind of the job."""
 WAIT_REPORT_INTERVAL_S = 20.0
 DEMO_TIMEOUT_S = 900.0
 """Time limit of the demo: twenty times its duration on two cores."""
@@ -68,7 +66,6 @@ def demo_command(steps: int, keep_going: bool) -> int:
 
 
 async def _demo(example: Path, steps: int, *, kill: bool) -> int:
-    from gangline.cli.commands.cluster import translate_cluster_errors  # noqa: PLC0415
     from gangline.cli.demo.cluster import NODES, demo_cluster, remove_stale_clusters  # noqa: PLC0415
     from gangline.local.directory import default_home  # noqa: PLC0415
 
@@ -77,16 +74,13 @@ async def _demo(example: Path, steps: int, *, kill: bool) -> int:
         view.print_note(f"Removed the remains of {name}, which was killed.")
     timeline = DemoTimeline(steps, kill_planned=kill)
     view.print_phase(f"Starting a cluster of {NODES} nodes in this process")
-    with translate_cluster_errors():
-        async with demo_cluster() as ready:
-            timeline.mark_cluster_ready()
-            view.print_note(
-                f"API server ready at {ready.url} after {timeline.cluster_start_s:.1f} s"
-            )
-            for note in await _environment_notes(ready):
-                view.print_note(f"note: {note}")
-            code = await _train(ready, example, timeline, view)
-            view.print_phase("Cleaning up")
+    async with demo_cluster() as ready:
+        timeline.mark_cluster_ready()
+        view.print_note(f"API server ready at {ready.url} after {timeline.cluster_start_s:.1f} s")
+        for note in await _environment_notes(ready):
+            view.print_note(f"note: {note}")
+        code = await _train(ready, example, timeline, view)
+        view.print_phase("Cleaning up")
     view.print_summary(timeline)
     return code
 
@@ -110,7 +104,7 @@ async def _train(
     async with ApiClient(load_config(ready.kubeconfig), user_agent="gangline-demo") as client:
         jobs = JobClient(client)
         for manifest in build_manifests(example, timeline.steps):
-            await _submit_when_kind_exists(jobs, manifest)
+            await jobs.submit(manifest, NAMESPACE)
         timeline.mark_submitted()
         view.print_phase(f"Training: PyTorchJob {JOB}, one master and two workers")
         job = await jobs.get(JOB, NAMESPACE)
@@ -151,22 +145,6 @@ async def _report_waiting(jobs: Any, timeline: DemoTimeline, view: DemoView) -> 
     finally:
         reporting.cancel()
         await asyncio.gather(reporting, return_exceptions=True)
-
-
-async def _submit_when_kind_exists(jobs: Any, manifest: dict[str, Any]) -> None:
-    """Submit an object; retry while the API server does not serve its kind yet."""
-    from gangline.sdk.client import UnknownKind  # noqa: PLC0415
-
-    deadline = asyncio.get_running_loop().time() + KIND_TIMEOUT_S
-    while True:
-        try:
-            await jobs.submit(manifest, NAMESPACE)
-        except UnknownKind:
-            if asyncio.get_running_loop().time() > deadline:
-                raise
-            await asyncio.sleep(0.02)
-        else:
-            return
 
 
 def build_manifests(example: Path, steps: int) -> list[dict[str, Any]]:
@@ -234,9 +212,11 @@ def kill_replica(replica: str) -> bool:
 
     The process is a descendant of this one.
     """
+    from gangline.local.kubelet.runtime.process_tree import walk_process_tree  # noqa: PLC0415
+
     found = False
     address = f"HOSTNAME={JOB}-{replica}".encode()
-    for pid in _descendants(os.getpid()):
+    for pid in walk_process_tree(os.getpid()):
         with contextlib.suppress(OSError):
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -244,11 +224,3 @@ def kill_replica(replica: str) -> bool:
                 os.kill(pid, signal.SIGKILL)
                 found = True
     return found
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    for path in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):
-            for child in (path / "children").read_text().split():
-                yield int(child)
-                yield from _descendants(int(child))

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import click
@@ -53,7 +53,7 @@ async def run_interactive(
     async with opened as session:
         typing = asyncio.create_task(_forward_input(session)) if stdin else None
         try:
-            with _raw_terminal(session) if tty else _cooked_terminal():
+            with _raw_terminal(session) if tty else nullcontext():
                 async for channel, content in session.output():
                     stream = sys.stderr if channel == STDERR else sys.stdout
                     stream.buffer.write(content)
@@ -85,11 +85,6 @@ async def _forward_input(session: "RemoteCommand") -> None:
             await session.close_input()
             return
         await session.write(content)
-
-
-@contextmanager
-def _cooked_terminal() -> Iterator[None]:
-    yield
 
 
 @contextmanager

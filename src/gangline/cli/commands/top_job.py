@@ -1,6 +1,5 @@
 """``top job``: requests, allocation and usage of jobs."""
 
-import asyncio
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -10,10 +9,10 @@ import click
 
 from gangline.cli.params import completers
 from gangline.cli.params.job_selection import (
-    WATCH_INTERVAL_S,
     JobSelection,
     job_selection_options,
     refresh_option,
+    refresh_times,
 )
 from gangline.cli.params.options import optional_job_argument, output_option, warn_of_unreadable
 from gangline.cli.params.session import ClusterSession, job_command
@@ -56,7 +55,7 @@ async def top_job_command(
     where = cluster.namespace_to_list(all_namespaces)
     choice = JobSelection(job, cluster.namespace, selector=selector) if job else None
     history = SparklineHistory()
-    while True:
+    async for _ in refresh_times(refresh):
         found = await (choice.find_jobs(jobs) if choice else jobs.list(where, selector))
         busy = await gpu_usage(client) if any(each.allocated_gpus for each in found) else None
         usage = add_gpu_usage(await pod_usage(client, where), busy)
@@ -68,14 +67,6 @@ async def top_job_command(
             _print_usage(found, usage, output, all_namespaces, history, busy)
         if not refresh:
             warn_of_unreadable(jobs)
-            return
-        await asyncio.sleep(WATCH_INTERVAL_S)
-        click.echo(timestamp_line())
-
-
-def timestamp_line() -> str:
-    """Return the line between two refreshes."""
-    return f"{'-' * 30} {current_time().astimezone():%Y-%m-%d %H:%M:%S} {'-' * 30}"
 
 
 def _print_usage(

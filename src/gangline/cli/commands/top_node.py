@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gangline.cli.commands.top_job import timestamp_line, top_job_command
+from gangline.api.core.pod_status import TERMINAL_PHASES
+from gangline.cli.commands.top_job import top_job_command
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params import completers
-from gangline.cli.params.job_selection import WATCH_INTERVAL_S, refresh_option, selector_option
+from gangline.cli.params.job_selection import refresh_option, refresh_times, selector_option
 from gangline.cli.params.options import output_option
 from gangline.cli.params.session import ClusterSession, cluster_command
 from gangline.cli.render.nodes import (
@@ -85,7 +86,7 @@ def read_details(
     """Return nodes with the pods on them that have not ended; pods with most GPUs come first."""
     on: dict[str, list[NodePod]] = {view.name: [] for view in views}
     for pod in pods:
-        if pod.spec.node_name in on and pod.status.phase not in {"Succeeded", "Failed"}:
+        if pod.spec.node_name in on and pod.status.phase not in TERMINAL_PHASES:
             instance = _read_node_pod(pod, busy)
             if instance.gpus or instance.job:
                 on[pod.spec.node_name].append(instance)
@@ -317,17 +318,13 @@ async def top_node_command(  # noqa: PLR0913, PLR0917 - one for each flag
         raise CommandError(message, code=ExitCode.USAGE)
     look = _NodeQuery(names, mode, details, output, selector)
     history = SparklineHistory()
-    while True:
+    async for _ in refresh_times(refresh):
         found = await _load_nodes(cluster.client, look)
         if refresh and supports_sparklines():
             history.record({each.view.name: each.view.cpu_used or 0.0 for each in found})
         _print_nodes(found, look, history)
         if metric:
             _warn_of_unmeasured(found)
-        if not refresh:
-            return
-        await asyncio.sleep(WATCH_INTERVAL_S)
-        click.echo(timestamp_line())
 
 
 def _warn_of_unmeasured(nodes: Sequence[NodeDetails]) -> None:

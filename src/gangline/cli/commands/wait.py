@@ -30,7 +30,7 @@ _POLL_INTERVAL_S = 0.5
     "--for", "goal", type=click.Choice(GOALS), default="finished", show_default=True,
     help="What to wait for.",
 )  # fmt: skip
-@click.option("--timeout", "patience", default="0", help="Time limit, such as 30m; 0: none.")
+@click.option("--timeout", "time_limit", default="0", help="Time limit, such as 30m; 0: none.")
 @watch_option("changes of each job's pods too")
 @output_option()
 async def wait_command(  # noqa: PLR0913, PLR0917 - one for each flag
@@ -39,12 +39,12 @@ async def wait_command(  # noqa: PLR0913, PLR0917 - one for each flag
     all_namespaces: bool,
     selector: str,
     goal: str,
-    patience: str,
+    time_limit: str,
     watch: bool,
     output: str,
 ) -> None:
     """Wait for jobs. Exit with status 6 if a job has failed unexpectedly."""
-    limit = parse_seconds("--timeout", patience) or None
+    limit = parse_seconds("--timeout", time_limit) or None
     meant = [(name, cluster.namespace) for name in jobs]
     if selector or all_namespaces or not jobs:
         meant = await _select_jobs(cluster, jobs, all_namespaces, selector)
@@ -59,7 +59,7 @@ async def wait_command(  # noqa: PLR0913, PLR0917 - one for each flag
                     ended.append(job)
                     _print_job(job, name, output)
     except TimeoutError:
-        raise CommandError(f"after {patience} still not {goal}") from None
+        raise CommandError(f"after {time_limit} still not {goal}") from None
     data = [job_data(job, current_time()) for job in ended]
     print_result(data[0] if len(jobs) == 1 and len(data) == 1 else data, output)
 

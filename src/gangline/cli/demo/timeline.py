@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-STEP = re.compile(r"step (\d+)/\d+ ")
+STEP = re.compile(r"step (\d+)/\d+ loss (\S+)")
 STARTS_AT = re.compile(r"rank \d+ of \d+ .* starts at step (\d+)")
 LOST_IN = re.compile(r"rank \d+ lost another rank in step (\d+)")
 ACCURACY = re.compile(r"test accuracy (\d\.\d+)")

@@ -4,7 +4,6 @@ On a terminal, a progress bar for each replica stays below the lines. Elsewhere 
 printed, and only every fiftieth step.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -12,12 +11,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from gangline.cli.demo.timeline import DemoTimeline, summary_headline, summary_rows
+from gangline.cli.demo.timeline import (
+    ACCURACY,
+    LOST_IN,
+    STARTS_AT,
+    STEP,
+    DemoTimeline,
+    summary_headline,
+    summary_rows,
+)
 
-STEP = re.compile(r"step (\d+)/\d+ loss (\S+)")
-STARTS = re.compile(r"rank \d+ of \d+ .* starts at step (\d+)")
-LOST = re.compile(r"rank \d+ lost another rank")
-ACCURACY = re.compile(r"test accuracy")
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue")
 SHOWN_EVERY = 50
 LONGEST_LINE = 90
@@ -74,10 +77,10 @@ class DemoView:
         found = STEP.match(text)
         if found and replica not in self._killed:
             self._set_activity(replica, f"loss {found[2]}", int(found[1]))
-        elif found_start := STARTS.search(text):
+        elif found_start := STARTS_AT.search(text):
             self._killed.discard(replica)
             self._set_activity(replica, "training", int(found_start[1]))
-        elif LOST.search(text):
+        elif LOST_IN.search(text):
             self._set_activity(replica, "lost a rank, restarting")
         if not found or int(found[1]) % SHOWN_EVERY == 0:
             colour = self._colours.get(replica, "white")

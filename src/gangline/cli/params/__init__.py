@@ -2,6 +2,7 @@
 
 ``profiles`` reads the user's settings, ``target`` chooses cluster and namespace from flags,
 environment and settings, ``completers`` completes names by asking the cluster, ``options`` and
-``job_selection`` are click decorators, ``env_options`` adds options that an environment variable
-may set. Modules import ``render``, ``errors`` and the SDK.
+``job_selection`` are click decorators, ``session`` connects a command to its cluster,
+``env_options`` adds options that an environment variable may set. Modules import ``render``,
+``errors`` and the SDK.
 """

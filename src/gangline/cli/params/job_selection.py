@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -46,6 +47,15 @@ def refresh_option(command: F) -> F:
         "-r", "--refresh", "-w", "--watch", "refresh", is_flag=True,
         help="Print again every two seconds.",
     )(command)  # fmt: skip
+
+
+async def refresh_times(refresh: bool) -> AsyncIterator[None]:
+    """Yield once; with ``refresh``, then yield at intervals, after a line with the time."""
+    yield
+    while refresh:
+        await asyncio.sleep(WATCH_INTERVAL_S)
+        click.echo(f"{'-' * 30} {datetime.now().astimezone():%Y-%m-%d %H:%M:%S} {'-' * 30}")
+        yield
 
 
 def job_selection_options(command: F) -> F:
@@ -114,7 +124,7 @@ class JobSelection:
 async def poll_changes(
     list_objects: "Callable[[], Awaitable[Sequence[Kind]]]", *, watch: bool
 ) -> "AsyncIterator[tuple[Sequence[Kind], bool]]":
-    """Yield all objects that ``look`` returns; with ``watch``, then yield changed objects.
+    """Yield all objects that ``list_objects`` returns; with ``watch``, then yield changed objects.
 
     The second element of each pair is True for the first list.
     """

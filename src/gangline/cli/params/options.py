@@ -16,19 +16,45 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+_NAMESPACE_OPTION = click.option(
+    "-n",
+    "--namespace",
+    shell_complete=completers.namespaces,
+    help="Namespace; default: that of the kubeconfig.",
+)
+_CLUSTER_OPTIONS = (
+    click.option(
+        "--kubeconfig",
+        "--config",
+        "kubeconfig",
+        metavar="FILE",
+        type=click.Path(),
+        help="Kubeconfig; default: KUBECONFIG, then the usual paths.",
+    ),
+    click.option(
+        "--context", shell_complete=completers.contexts, help="Context of the kubeconfig to use."
+    ),
+    click.option(
+        "--profile",
+        shell_complete=completers.profiles,
+        help="Profile of your settings; see 'gangline config'.",
+    ),
+)
+
+
 def cluster_options(command: F) -> F:
-    """Add ``--kubeconfig`` and ``--context``; the command receives a ``Target`` as ``target``."""
-    return _target(command, with_namespace=False)
+    """Add ``--kubeconfig``, ``--context`` and ``--profile``; the command receives a
+    ``ClusterTarget`` as ``target``.
+    """
+    return target_flags(_with_target(command), namespace=False)
 
 
 def namespace_options(command: F) -> F:
-    """Add ``--kubeconfig``, ``--context`` and ``-n``; the command receives a ``Target`` as
-    ``target``.
-    """
-    return _target(command, with_namespace=True)
+    """Add ``-n`` to the options of ``cluster_options``."""
+    return target_flags(_with_target(command), namespace=True)
 
 
-def _target(command: F, *, with_namespace: bool) -> F:
+def _with_target(command: F) -> F:
     @wraps(command)
     def with_target(
         *args: Any,
@@ -41,31 +67,14 @@ def _target(command: F, *, with_namespace: bool) -> F:
         given = {"kubeconfig": kubeconfig, "context": context, "namespace": namespace}
         return command(*args, target=resolve_target(given | {"profile": profile}), **options)
 
-    wrapped: Any = with_target
-    if with_namespace:
-        wrapped = click.option(
-            "-n",
-            "--namespace",
-            shell_complete=completers.namespaces,
-            help="Namespace; default: that of the kubeconfig.",
-        )(wrapped)
-    wrapped = click.option(
-        "--profile",
-        shell_complete=completers.profiles,
-        help="Profile of your settings; see 'gangline config'.",
-    )(wrapped)
-    wrapped = click.option(
-        "--context", shell_complete=completers.contexts, help="Context of the kubeconfig to use."
-    )(wrapped)
-    wrapped = click.option(
-        "--kubeconfig",
-        "--config",
-        "kubeconfig",
-        metavar="FILE",
-        type=click.Path(),
-        help="Kubeconfig; default: KUBECONFIG, then the usual paths.",
-    )(wrapped)
-    return cast(F, debug_option(wrapped))
+    return cast(F, with_target)
+
+
+def target_flags(command: F, *, namespace: bool = True) -> F:
+    """Add the options that select a cluster; the command receives each as its own parameter."""
+    for option in reversed((*_CLUSTER_OPTIONS, *([_NAMESPACE_OPTION] if namespace else []))):
+        command = option(command)
+    return debug_option(command)
 
 
 def debug_option(command: F) -> F:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.cli.render.output import format_table
 from gangline.cli.render.sparkline import CPU_COLUMN, NO_HISTORY, SparklineHistory
 
@@ -78,7 +79,7 @@ def read_nodes(nodes: "Sequence[Node]", pods: "Sequence[Pod]") -> list[NodeRow]:
 
     requests: dict[str, list[Mapping[str, int]]] = defaultdict(list)
     for pod in pods:
-        if pod.spec.node_name and pod.status.phase not in {"Succeeded", "Failed"}:
+        if pod.spec.node_name and pod.status.phase not in TERMINAL_PHASES:
             requests[pod.spec.node_name].append({**pod_request(pod.spec), "pods": 1})
     return [_read_node(node, sum_resources(requests[node.metadata.name])) for node in nodes]
 

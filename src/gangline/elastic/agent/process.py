@@ -53,7 +53,6 @@ class Process:
         return self.popen.pid
 
     def signal_group(self, number: signal.Signals) -> None:
-        """Signal the process group."""
         if not self.ended.done():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)

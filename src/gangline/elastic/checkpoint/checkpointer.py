@@ -102,6 +102,7 @@ class Checkpointer:
 
         Raises:
             FolderInUseError: another running job writes into the folder.
+            InsecureMemoryError: another user can change the folder in shared memory.
         """
         self.folder = str(folder)
         if "://" not in self.folder:
@@ -134,7 +135,7 @@ class Checkpointer:
 
     def _check_folder_unused(self, job: str) -> None:
         """Check that no other job of this machine writes to the same folder."""
-        for other in self.home.parent.glob(f"gangline-{os.getuid()}-*"):
+        for other in directory.list_job_directories(self.home.parent):
             found = directory.read_settings(other)
             if other == self.home or found is None or found.target != self.folder:
                 continue

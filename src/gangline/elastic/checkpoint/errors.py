@@ -6,6 +6,7 @@ CheckpointError
 ├── CorruptError          checksums, sizes or structure differ from what was written
 ├── ForeignFolderError    the folder holds another format
 ├── FolderInUseError      another running job writes into the folder
+├── InsecureMemoryError   another user can change the folder in shared memory
 └── StorageError          the target cannot be written or read
     └── StepTakenError    another saver committed the step meanwhile
 """
@@ -33,6 +34,10 @@ class ForeignFolderError(CheckpointError):
 
 class FolderInUseError(CheckpointError):
     """Another running job writes into the folder."""
+
+
+class InsecureMemoryError(CheckpointError):
+    """Another user of the machine owns or can change the job's folder in shared memory."""
 
 
 class StorageError(CheckpointError):

@@ -10,9 +10,8 @@ import secrets
 from gangline.elastic.agent.membership.master_messages import wait_for_master
 from gangline.elastic.agent.membership.membership import LEAVE_TIMEOUT_S
 from gangline.elastic.agent.membership.peers import TEXT_LIMIT
-from gangline.elastic.agent.node_identity import NodeIdentity
 from gangline.elastic.agent.rendezvous import RendezvousError
-from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.settings import AgentSettings, NodeIdentity
 from gangline.elastic.launcher.check_options import NodeCheckOptions, NodeUnhealthyError
 from gangline.elastic.nodecheck.interpreters import CheckInterpreters, idle_interpreters
 from gangline.elastic.nodecheck.run import CheckReport, LocalExchange, run_check

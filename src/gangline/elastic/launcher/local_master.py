@@ -107,7 +107,6 @@ class OnDemandMaster(MasterChild):
             await asyncio.sleep(RESTART_PAUSE_S)
 
     async def _wait_for_connection(self) -> None:
-        """Wait for a connection."""
         loop = asyncio.get_running_loop()
         called: asyncio.Future[None] = loop.create_future()
 

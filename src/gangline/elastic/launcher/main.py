@@ -32,7 +32,7 @@ from gangline.elastic.launcher.rendezvous_config import RendezvousConfig
 from gangline.elastic.launcher.settings import build_settings
 
 if TYPE_CHECKING:
-    from gangline.elastic.agent.node_identity import NodeIdentity
+    from gangline.elastic.agent.settings import NodeIdentity
     from gangline.elastic.nodecheck.interpreters import CheckInterpreters
     from gangline.elastic.protocol.client import MasterClient
     from gangline.elastic.protocol.messages import RunCheck

@@ -2,8 +2,7 @@
 
 import secrets
 
-from gangline.elastic.agent.node_identity import NodeIdentity
-from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.settings import AgentSettings, NodeIdentity
 from gangline.elastic.launcher.hosted_master import own_address_towards
 from gangline.elastic.launcher.rendezvous_config import CONNECT_TIMEOUT_S, RendezvousConfig
 

@@ -35,7 +35,6 @@ class SpeedLimits:
 def find_slow_nodes(
     times: Mapping[int, NodeTimes], limits: SpeedLimits, history: TimesHistory
 ) -> dict[int, NodeFinding]:
-    """Return a finding for each slow node."""
     findings: dict[int, NodeFinding] = {}
     for index, test in enumerate(_TESTS):
         known = [seconds[index] for seconds in times.values()]

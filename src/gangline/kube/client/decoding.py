@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from gangline.api.meta.nulls import without_nulls
+from gangline.api.meta.json_objects import without_nulls
 from gangline.api.meta.objects import ListMeta, ObjectMeta
 
 T = TypeVar("T")

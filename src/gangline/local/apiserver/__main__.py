@@ -11,6 +11,7 @@ from pathlib import Path
 
 import uvloop
 
+from gangline.local.apiserver.audit.audit_log import AuditSettings
 from gangline.local.apiserver.auth.pki import CertificateError
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 from gangline.local.apiserver.storage.durability import Durability
@@ -43,13 +44,24 @@ def main() -> None:
         help="what an acknowledged write survives: a power failure, or the process alone",
     )
     parser.add_argument("--encryption-key", type=Path, help="file of keys that encrypt Secrets")
+    parser.add_argument("--audit-log", type=Path, help="file of audit events; default: none")
+    parser.add_argument(
+        "--audit-log-maxsize", type=int, default=100, help="MiB at which this file is rotated"
+    )
+    parser.add_argument(
+        "--audit-log-maxbackup", type=int, default=10, help="number of rotated files to keep"
+    )
     given = parser.parse_args()
+    audit = None
+    if given.audit_log is not None:
+        audit = AuditSettings(given.audit_log, given.audit_log_maxsize, given.audit_log_maxbackup)
     settings = ApiServerSettings(
         data=given.data,
         host=given.host,
         port=given.port,
         durability=given.durability,
         encryption_key=given.encryption_key,
+        audit=audit,
     )
     try:
         uvloop.run(serve(settings))

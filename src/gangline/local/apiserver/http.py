@@ -16,6 +16,9 @@ from functools import partial
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
 
+from gangline.local.apiserver import limits
+from gangline.local.apiserver.audit.audit_log import AuditLog
+from gangline.local.apiserver.audit.events import RequestTrace
 from gangline.local.apiserver.auth.authentication import Authenticator
 from gangline.local.apiserver.auth.builtin_roles import PUBLIC_PATHS
 from gangline.local.apiserver.auth.impersonation import Impersonator
@@ -44,8 +47,8 @@ from gangline.local.apiserver.watch.broadcast import status_to_json
 
 log = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 3 << 20
-MAX_LINE_BYTES = 32768
+LINGERING_S = 2.0
+"""Seconds in which a client may send the rest of a request that was already refused."""
 GZIP_MIN_BYTES = 128 << 10
 MAX_WARNING_CHARS, MAX_WARNINGS_CHARS = 1024, 4096
 """Characters of one warning, and of all: webhooks write them too, and clients limit headers."""
@@ -76,22 +79,41 @@ class ApiHandler:
         authenticator: Authenticator,
         handlers: ApiHandlers,
         metrics: ApiServerMetrics,
+        audit: AuditLog | None = None,
     ) -> None:
         self._registry = registry
         self._authenticator = authenticator
         self._handlers = handlers
         self._metrics = metrics
+        self._audit = audit
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request. Exceptions become Status objects."""
         started = time.perf_counter()
-        api_request: ApiRequest | None = None
+        headers = request.headers
+        trace = RequestTrace(
+            request.method, request.raw_path, request.remote or "", headers.get("User-Agent", "")
+        )
+        try:
+            response = await self._respond(request, trace)
+            trace.code = response.status
+        finally:  # also if the client disconnects, which ends watches and streams
+            if self._audit is not None:
+                self._audit.record_end(trace)
+        if trace.request is not None and trace.request.warnings:
+            add_warnings(response, trace.request.warnings)
+        self._metrics.observe_request(trace.request, response.status, time.perf_counter() - started)
+        return response
+
+    async def _respond(self, request: web.BaseRequest, trace: RequestTrace) -> web.StreamResponse:
         response: web.StreamResponse
         try:
+            _check_headers(request)
             path, options = split_target(request.raw_path)
-            user = self._user(request, path)
+            user = self._user(request, path, trace)
             if is_non_resource_path(path):
-                self._handlers.authorizer.authorize_path(user, request.method, path)
+                authorizer = self._handlers.authorizer
+                trace.reason = authorizer.authorize_path(user, request.method, path)
                 if request.method not in ("GET", "HEAD"):
                     raise method_not_allowed(request.method)
                 answer = await self._handlers.non_resource(
@@ -100,32 +122,37 @@ class ApiHandler:
                 response = await make_response(request, answer)
             else:
                 api_request = resolve_request(self._registry, request.method, path, options)
-                response = await self._handle_resource(request, api_request, user)
+                trace.request = api_request
+                response = await self._handle_resource(request, api_request, user, trace)
         except StatusError as error:
+            trace.failure = error.status
             response = error_response(error)
         except web.HTTPRequestEntityTooLarge:
-            response = error_response(too_large(MAX_BODY_BYTES))
+            response = error_response(too_large(limits.MAX_BODY_BYTES))
         except web.RequestPayloadError as error:
             response = error_response(bad_request(f"the body of the request is invalid: {error}"))
         except ConnectionError:
             raise  # the client disconnected
+        except RecursionError:
+            response = error_response(bad_request("the request is nested too deeply"))
         except Exception as error:  # one failed request must not stop the server
             log.exception("request failed", extra={"path": request.raw_path})
             response = error_response(internal(f"{type(error).__name__}: {error}"))
-        if api_request is not None and api_request.warnings:
-            add_warnings(response, api_request.warnings)
-        self._metrics.observe_request(api_request, response.status, time.perf_counter() - started)
         return response
 
     async def _handle_resource(
-        self, request: web.BaseRequest, api_request: ApiRequest, user: RequestUser
+        self,
+        request: web.BaseRequest,
+        api_request: ApiRequest,
+        user: RequestUser,
+        trace: RequestTrace,
     ) -> web.StreamResponse:
         headers = request.headers
         api_request.user = user
         api_request.accept = headers.get("Accept", "")
         api_request.user_agent = headers.get("User-Agent", "")
         api_request.content_type = headers.get("Content-Type", "")
-        self._handlers.authorizer.authorize(api_request)
+        trace.reason = self._handlers.authorizer.authorize(api_request)
         name = (
             api_request.verb
             if api_request.verb == "watch"
@@ -133,21 +160,49 @@ class ApiHandler:
         )
         exchange = self._handlers.streams.get(name)
         if exchange is not None:
+            if self._audit is not None:
+                self._audit.record_start(trace)
             return await exchange(request, api_request)
         if request.body_exists:
-            api_request.body = await request.read()
+            api_request.body = await _read_body(request)
         handler = self._handlers.special.get(name, self._handlers.objects)
         answer = await handler(api_request)
         return await make_response(request, answer)
 
-    def _user(self, request: web.BaseRequest, path: str) -> RequestUser:
+    def _user(self, request: web.BaseRequest, path: str, trace: RequestTrace) -> RequestUser:
         transport = request.transport
         certificate = transport.get_extra_info("peercert") if transport else None
         headers = request.headers
         user = self._authenticator.authenticate(headers.get("Authorization", ""), certificate)
         if user is None or (user is ANONYMOUS and path not in PUBLIC_PATHS):
             raise unauthorized()
-        return self._handlers.impersonator.impersonated(user, headers.items()) or user
+        trace.user = user
+        trace.impersonated = self._handlers.impersonator.impersonated(user, headers.items())
+        return trace.impersonated or user
+
+
+async def _read_body(request: web.BaseRequest) -> bytes:
+    """Read the body of a request.
+
+    Raises:
+        StatusError: 413 if it is too large, 408 if it takes too long.
+    """
+    if (request.content_length or 0) > limits.MAX_BODY_BYTES:
+        raise too_large(limits.MAX_BODY_BYTES)
+    try:
+        async with asyncio.timeout(limits.BODY_TIMEOUT_S):
+            return await request.read()
+    except TimeoutError:
+        text = f"the body of the request did not arrive within {limits.BODY_TIMEOUT_S:g} s"
+        error = status_error(408, "Timeout", text)
+        error.headers["Connection"] = "close"
+        raise error from None
+
+
+def _check_headers(request: web.BaseRequest) -> None:
+    if sum(map(len, request.headers.values())) > limits.MAX_HEADER_BYTES:
+        text = f"the headers of the request exceed {limits.MAX_HEADER_BYTES} bytes"
+        raise status_error(431, "RequestHeaderFieldsTooLarge", text)
 
 
 def is_non_resource_path(path: str) -> bool:
@@ -187,9 +242,50 @@ def add_warnings(response: web.StreamResponse, warnings: list[str]) -> None:
 
 
 class HttpProtocol(web.RequestHandler):
-    """HTTP, where malformed requests also get a Status object."""
+    """HTTP, where malformed requests also get a Status object, and slow ones end."""
 
-    __slots__ = ()
+    __slots__ = ("_header_bytes", "_header_timer")
+
+    _header_bytes: int
+    _header_timer: asyncio.TimerHandle | None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: a connection starts. Its first request must follow soon."""
+        super().connection_made(transport)
+        self._header_timer = None
+        self._expect_headers()
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: data was received. The first bytes of a request start its timer."""
+        requests = self._request_count
+        super().data_received(data)
+        if self._request_count > requests:
+            self._stop_header_timer()
+        elif data and self._waiter is not None and not self._messages:
+            self._expect_headers()
+            self._header_bytes += len(data)
+            if self._header_bytes > limits.MAX_HEADER_BYTES:
+                self._end_request()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """asyncio: the connection has ended."""
+        self._stop_header_timer()
+        super().connection_lost(exc)
+
+    def _expect_headers(self) -> None:
+        if self._header_timer is None:
+            self._header_bytes = 0
+            self._header_timer = self._loop.call_later(limits.HEADER_TIMEOUT_S, self._end_request)
+
+    def _stop_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _end_request(self) -> None:
+        self._stop_header_timer()
+        if self.transport is not None:
+            self.transport.abort()
 
     def handle_error(
         self,
@@ -202,7 +298,7 @@ class HttpProtocol(web.RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("the response has already started")
         if isinstance(exc, LineTooLong):
-            text = f"the request line and each header must not exceed {MAX_LINE_BYTES} bytes"
+            text = f"the request line and each header must not exceed {limits.MAX_LINE_BYTES} bytes"
             error = status_error(431, "RequestHeaderFieldsTooLarge", text)
         elif isinstance(exc, BadHttpMethod):
             error = method_not_allowed("that of the request")
@@ -241,8 +337,28 @@ def make_http_server(api: ApiHandler) -> web.Server:
     """Return the aiohttp server of an API. A handler is cancelled when its client disconnects."""
     loop = asyncio.get_running_loop()
 
-    factory = partial(web.BaseRequest, loop=loop, client_max_size=MAX_BODY_BYTES)
+    factory = partial(web.BaseRequest, loop=loop, client_max_size=limits.MAX_BODY_BYTES)
     return ApiHttpServer(
         api.handle, request_factory=factory, handler_cancellation=True, access_log=None,
-        keepalive_timeout=300.0, max_line_size=MAX_LINE_BYTES, max_field_size=MAX_LINE_BYTES,
+        keepalive_timeout=limits.IDLE_TIMEOUT_S, lingering_time=LINGERING_S,
+        max_line_size=limits.MAX_LINE_BYTES, max_field_size=limits.MAX_LINE_BYTES,
+        max_headers=limits.MAX_HEADERS,
+        auto_decompress=False,  # as in Kubernetes: bodies of requests are never compressed
     )  # fmt: skip
+
+
+class TlsSite(web.TCPSite):
+    """A listening address whose clients must complete the TLS handshake in time."""
+
+    __slots__ = ()
+
+    async def start(self) -> None:
+        """Listen."""
+        await super(web.TCPSite, self).start()
+        server = self._runner.server
+        if server is None:
+            raise RuntimeError("the runner is not set up")
+        self._server = await asyncio.get_running_loop().create_server(
+            server, self._host, self._port, ssl=self._ssl_context, backlog=self._backlog,
+            ssl_handshake_timeout=limits.TLS_HANDSHAKE_TIMEOUT_S,
+        )  # fmt: skip

@@ -20,6 +20,11 @@ class ApiServerMetrics:
             "gangline_apiserver_request_seconds", "Request duration without watches and streams.",
             ["verb"], registry=self._registry, buckets=BUCKETS,
         )  # fmt: skip
+        self.audit_events_lost = Counter(
+            "gangline_apiserver_audit_events_lost",
+            "Audit events that were not written, because the disk is slow or full.",
+            registry=self._registry,
+        )
         self.watches = Gauge("gangline_apiserver_watches", "Open watches.", registry=self._registry)
         self.revision = Gauge(
             "gangline_apiserver_revision", "The newest committed revision.",

@@ -22,6 +22,7 @@ from gangline.local.apiserver import kubeconfig
 from gangline.local.apiserver.admission.builtin import BuiltinAdmission
 from gangline.local.apiserver.admission.webhook_client import WebhookClient
 from gangline.local.apiserver.admission.webhooks import WebhookAdmission
+from gangline.local.apiserver.audit.audit_log import AuditLog, AuditSettings
 from gangline.local.apiserver.auth import pki
 from gangline.local.apiserver.auth.authentication import Authenticator, read_or_create_secret
 from gangline.local.apiserver.auth.escalation import EscalationGuard
@@ -44,6 +45,7 @@ from gangline.local.apiserver.http import (
     ApiHandlers,
     RequestFunction,
     StreamFunction,
+    TlsSite,
     make_http_server,
 )
 from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient
@@ -101,6 +103,8 @@ class ApiServerSettings:
     """
     context: str = "gangline"
     """The name of the cluster in the kubeconfig."""
+    audit: AuditSettings | None = None
+    """Where audit events are written; None: nowhere."""
 
 
 class ApiServer:
@@ -114,6 +118,7 @@ class ApiServer:
         self._port = settings.port
         self._stopped = False
         self._snapshot_lock = asyncio.Lock()
+        self._audit: AuditLog | None = None
 
     @property
     def url(self) -> str:
@@ -197,6 +202,8 @@ class ApiServer:
             await self._webhook_link.close()
         if hasattr(self, "store"):
             await self.store.close()
+        if self._audit is not None:
+            await asyncio.to_thread(self._audit.close)
 
     def _certificate_hosts(self) -> list[str]:
         service = str(ipaddress.ip_network(self.settings.service_cidr)[1])
@@ -251,7 +258,11 @@ class ApiServer:
             authorizer=self._authorizer,
             impersonator=Impersonator(self._authorizer),
         )
-        self._api = ApiHandler(self.registry, self.authenticator, handlers, self.metrics)
+        if settings.audit is not None:
+            self._audit = AuditLog(settings.audit, self.metrics.audit_events_lost.inc)
+        self._api = ApiHandler(
+            self.registry, self.authenticator, handlers, self.metrics, self._audit
+        )
 
     def _open_store(self) -> ObjectStore:
         settings = self.settings
@@ -314,7 +325,7 @@ class ApiServer:
         self._http = make_http_server(self._api)
         self._runner = web.ServerRunner(self._http, shutdown_timeout=1.0)
         await self._runner.setup()
-        site = web.TCPSite(
+        site = TlsSite(
             self._runner, self.settings.host, self.settings.port, ssl_context=context, backlog=1024
         )
         await site.start()

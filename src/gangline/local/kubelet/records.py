@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gangline.api.core.pod import Pod
-from gangline.api.core.pod_status import ContainerStateTerminated, ContainerStatus
+from gangline.api.core.pod_status import TERMINAL_PHASES, ContainerStateTerminated, ContainerStatus
 
 AGENT_RESTARTED = "the node agent was restarted, and the container's processes ended with it"
 _EXIT_LOST = 137
@@ -150,7 +150,7 @@ def recover_record(pod: Pod, now: datetime) -> PodRecord:
 
 def is_pod_finished(pod: Pod) -> bool:
     """True if the pod's phase is Succeeded or Failed."""
-    return pod.status.phase in ("Succeeded", "Failed")
+    return pod.status.phase in TERMINAL_PHASES
 
 
 def _recover_container(status: ContainerStatus, now: datetime) -> ContainerRecord:

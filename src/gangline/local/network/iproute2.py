@@ -57,7 +57,6 @@ async def run_batch(lines: Sequence[str], *, netns: str = "", force: bool = Fals
 
 
 async def query_json(*arguments: str) -> list[dict[str, Any]]:
-    """Run a query of ``ip`` and return its JSON list."""
     out = await run_command("ip", "-json", *arguments)
     found: list[dict[str, Any]] = json.loads(out or "[]")
     return found

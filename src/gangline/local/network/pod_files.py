@@ -107,7 +107,8 @@ class PodFiles:
 def _rewrite(path: Path, text: str) -> None:
     """Write in place: a bind mount refers to the inode, so a replaced file would not be seen."""
     content = text.encode()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644)
     try:
         os.pwrite(descriptor, content, 0)
         os.ftruncate(descriptor, len(content))

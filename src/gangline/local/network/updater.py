@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.meta.objects import Object
 from gangline.api.resources import ENDPOINTS, PODS, SERVICES
 from gangline.kube.informers.informer import ObjectKey, object_key
@@ -17,7 +18,6 @@ from gangline.local.network.service_forwarder import ServiceForwarder, ServiceRo
 
 BATCH_S = 0.01
 RETRY_S = 5.0
-TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 
 class NetworkUpdater:

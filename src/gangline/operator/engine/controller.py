@@ -49,9 +49,8 @@ from gangline.operator.engine.status import (
     transition_events,
 )
 from gangline.operator.model import conditions
-from gangline.operator.model.job import Manifest, OrdersStartup, implements
+from gangline.operator.model.job import Manifest, OrdersStartup, RawJob, implements
 from gangline.operator.model.plan import EngineSettings, PlannedEvent, ReconcilePlan
-from gangline.operator.model.raw_job import RawJob
 
 log = logging.getLogger(__name__)
 

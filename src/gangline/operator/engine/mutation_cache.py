@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from msgspec.structs import replace
 
 from gangline.api.meta.objects import Object
-from gangline.operator.model.raw_job import RawJob
+from gangline.operator.model.job import RawJob
 
 T = TypeVar("T", bound=Object)
 

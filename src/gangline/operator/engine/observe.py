@@ -29,10 +29,11 @@ from gangline.operator.model.job import (
     JobKindInfo,
     Manifest,
     NormalizedJob,
+    RawJob,
+    detach,
     implements,
 )
 from gangline.operator.model.plan import ObservedJob, OwnedObject, TargetKind
-from gangline.operator.model.raw_job import RawJob, detach
 from gangline.operator.model.replicas import ObservedNode, ObservedPod, ObservedService, strip_pod
 
 _STATUS = msgspec.json.Decoder(JobStatus)

@@ -187,7 +187,6 @@ def _without_minor_fields(status: JobStatus) -> JobStatus:
 
 
 def failure_message(job: NormalizedJob, role: str, failures: Sequence[str]) -> str:
-    """Return the message of a job that fails because of its replicas."""
     return f"{job.kind.kind} {job.name} is failed because {describe_failures(role, failures)}"
 
 

@@ -20,11 +20,11 @@ from gangline.operator.model.job import (
     JobRunPolicy,
     Manifest,
     NormalizedJob,
+    RawJob,
     ReplicaRole,
     RestartPolicy,
     SchedulingRequest,
 )
-from gangline.operator.model.raw_job import RawJob
 
 _Job = TypeVar("_Job", bound=Object)
 

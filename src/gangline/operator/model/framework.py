@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from gangline.api.jobs.kubeflow import JobStatus
-from gangline.operator.model.job import JobKindInfo, NormalizedJob
-from gangline.operator.model.raw_job import RawJob
+from gangline.operator.model.job import JobKindInfo, NormalizedJob, RawJob
 
 
 @dataclass(frozen=True, slots=True)

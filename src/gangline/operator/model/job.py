@@ -15,10 +15,12 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
+import msgspec
+
 from gangline.api.job_resources import JOB_KINDS
 from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.kubeflow import JobStatus
-from gangline.api.meta.objects import ObjectMeta, OwnerReference
+from gangline.api.meta.objects import Object, ObjectMeta, OwnerReference
 from gangline.api.meta.resource import Resource
 from gangline.operator.model.replicas import ReplicaGang
 
@@ -140,7 +142,6 @@ class JobKindInfo:
 
 
 def table_entry(kind: str) -> JobKind:
-    """Return the entry of a kind in the table of job kinds."""
     return next(entry for entry in JOB_KINDS if entry.resource.kind == kind)
 
 
@@ -286,3 +287,21 @@ class NormalizedJob:
             controller=True,
             block_owner_deletion=True,
         )
+
+
+class RawJob(Object):
+    """A stored job of any kind, with specification and status as bytes.
+
+    Bytes keep a cache of many jobs small. They are decoded when the job is reconciled, so an
+    unreadable job is an error of that job and does not end the watch.
+    """
+
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+    status: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+def detach(job: RawJob) -> RawJob:
+    """Copy a job out of its watch message, which otherwise stays in memory with it."""
+    return msgspec.structs.replace(
+        job, spec=msgspec.Raw(bytes(job.spec)), status=msgspec.Raw(bytes(job.status))
+    )

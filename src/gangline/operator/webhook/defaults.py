@@ -24,8 +24,7 @@ from gangline.api.jobs.kubeflow import MANAGED_BY_US, ReplicaSpec, RunPolicy
 from gangline.api.meta.objects import Object
 from gangline.api.resources import CUSTOM_RESOURCES
 from gangline.operator.model.framework import Framework
-from gangline.operator.model.job import NormalizedJob
-from gangline.operator.model.raw_job import RawJob
+from gangline.operator.model.job import NormalizedJob, RawJob
 
 Operation = dict[str, Any]
 

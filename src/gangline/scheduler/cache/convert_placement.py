@@ -73,7 +73,6 @@ def inter_pod_rules(
 
 
 def has_namespace_selector(spec: LeanPodSpec) -> bool:
-    """Return whether a term of the pod has a namespace selector."""
     return any(term.namespace_selector is not None for term in _all_terms(spec))
 
 

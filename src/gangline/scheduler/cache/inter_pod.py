@@ -19,14 +19,12 @@ FULL_WEIGHT = 100
 
 
 def has_inter_pod_rules(nodes: NodeTable, pod: PodInfo) -> bool:
-    """Return whether inter-pod rules apply to a pod."""
     if pod.shape.constraints.inter_pod is not None:
         return True
     return any(owner.matches(pod) for owner in nodes.anti_affinity_owners)
 
 
 def inter_pod_mask(nodes: NodeTable, pod: PodInfo, placed: TentativePods) -> Mask:
-    """Return a mask of the rows that inter-pod rules allow."""
     mask = np.ones(len(nodes.infos), dtype=bool)
     for _, rows in _rules(nodes, pod, placed):
         mask &= rows

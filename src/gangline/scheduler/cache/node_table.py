@@ -291,7 +291,6 @@ class NodeTable:
         return known
 
     def _count_inter_pod(self, pod: PodInfo, row: int, sign: int) -> None:
-        """Update the inter-pod counts for a pod."""
         for meant, counts in self._counts.items():
             if meant.matches(pod):
                 counts[row] += sign

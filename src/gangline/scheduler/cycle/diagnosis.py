@@ -127,7 +127,6 @@ class PlacementDiagnosis:
         return ReservationSummary(tuple(sorted(nodes)), tuple(ordered))
 
     def largest_users(self, queue: QueueAttributes, resource: str) -> ResourceHolders:
-        """Return the largest users of a resource in a queue and its descendants."""
         known = self._users.get((queue.info.name, resource))
         if known is None:
             running = self._state.usage

@@ -272,7 +272,6 @@ def _place_remaining(
 def _place_on_previous_nodes(
     scratch: ScratchAllocation, gang: PendingGang, pods: Sequence[PodInfo]
 ) -> set[PodKey]:
-    """Place pods on their previous nodes; return the placed pods."""
     if not gang.previous_nodes:
         return set()
     rows = {name: scratch.nodes.rows.get(node) for name, node in gang.previous_nodes}

@@ -246,7 +246,6 @@ class StorageState:
         return self._class_of(claim).can_provision
 
     def unbound_claims(self, pod: PodInfo) -> list[ClaimInfo]:
-        """Return the claims of a pod that have no volume yet."""
         found = (self.claims.get(key) for key in pod.claims)
         return [claim for claim in found if claim is not None and not claim.volume]
 

@@ -13,6 +13,7 @@ from typing import NewType
 
 import msgspec
 
+from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.meta.selectors import Selector
 from gangline.api.volcano.scheduling import DEFAULT_QUEUE
 from gangline.scheduler.types.quota_scopes import DEFAULT_QUOTA_ATTRIBUTES, QuotaAttributes
@@ -202,7 +203,7 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_finished(self) -> bool:
-        return self.phase in {"Succeeded", "Failed"}
+        return self.phase in TERMINAL_PHASES
 
     @property
     def holds_resources(self) -> bool:

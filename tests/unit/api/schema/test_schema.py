@@ -60,7 +60,7 @@ def field(schema, *path):
     return schema
 
 
-def test_a_struct_becomes_an_object_with_words_limits_and_list_keys():
+def test_schema_of_a_struct_has_descriptions_limits_and_list_keys():
     amount = {
         "anyOf": [{"type": "integer"}, {"type": "string"}],
         "x-kubernetes-int-or-string": True,
@@ -153,7 +153,7 @@ def test_the_files_in_deploy_are_not_stale():
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_the_files_in_deploy_say_what_the_structs_say():
+def test_files_in_deploy_match_the_structs():
     for name, manifest in crd.crd_manifests().items():
         text = (ROOT / "deploy" / "crds" / f"{name}.yaml").read_text()
         assert yaml.safe_load(text) == manifest

@@ -384,14 +384,14 @@ def test_elastic_jobs_need_workers():
     assert error.path == "spec.elasticPolicy"
 
 
-def test_both_ways_to_say_the_number_of_processes_clash():
+def test_both_fields_for_the_number_of_processes_conflict():
     manifest = in_spec("elasticPolicy", value={"nProcPerNode": 2})
     manifest["spec"]["nprocPerNode"] = "2"
     (error,) = validate_manifest(manifest)
     assert error.path == "spec.elasticPolicy.nProcPerNode"
 
 
-def test_who_manages_a_job_and_its_queue_cannot_be_changed():
+def test_manager_and_queue_of_a_job_are_immutable():
     def job(queue, manager):
         policy = {"managedBy": manager, "schedulingPolicy": {"queue": queue}}
         return msgspec.convert(in_spec("runPolicy", value=policy), PyTorchJob)
@@ -424,7 +424,7 @@ def test_names_of_fields_that_are_no_text_are_refused(key):
 
 
 @pytest.mark.parametrize("value", [10**30, float("nan"), datetime.date(2026, 1, 1), b"x", {1, 2}])
-def test_whatever_yaml_can_hold_is_answered(value):
+def test_every_yaml_type_is_validated_without_exception(value):
     errors = validate_manifest(in_worker("restartPolicy", value=value))
     assert all(error.path == "spec.pytorchReplicaSpecs.Worker.restartPolicy" for error in errors)
 
@@ -440,7 +440,7 @@ def test_a_megabyte_of_annotation_is_refused_with_the_limit(where):
     assert "262144" in str(error)
 
 
-def test_nothing_is_said_of_kinds_that_are_not_ours():
+def test_other_kinds_have_no_errors():
     assert validate_manifest({"apiVersion": "v1", "kind": "Pod", "spec": 3}) == []
 
 
@@ -503,7 +503,7 @@ def test_a_number_that_json_lacks_is_named(number):
     assert any("Worker.replicas" in line and "not a JSON number" in line for line in messages)
 
 
-def test_an_object_nested_beyond_measure_is_told_so():
+def test_object_nested_too_deeply_has_an_error():
     value = 1
     for _ in range(600):
         value = {"a": value}

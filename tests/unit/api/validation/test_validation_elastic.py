@@ -94,7 +94,7 @@ def test_a_job_as_users_write_it_has_no_mistakes_and_needs_no_advice() -> None:
     assert check_manifest(USERS_OWN).warnings == []
 
 
-def test_whatever_is_optional_may_be_missing() -> None:
+def test_every_optional_field_may_be_missing() -> None:
     master = {"template": {"spec": {"containers": [{"name": "main", "command": ["run"]}]}}}
     assert validate_manifest(job({"worker": replica(), "dlrover-master": master})) == []
     assert validate_manifest(job({"worker": replica(None)})) == []
@@ -196,7 +196,7 @@ def test_a_mistake_is_named_with_its_field(written: dict, path: str, text: str) 
     assert text in str(found[0])
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_errors_are_reported_together() -> None:
     written = job(
         {"worker": replica(1, "--nnodes=2:3", priority="7"), "cheif": replica()},
         resourceLimits={"cpu": "-1"},

@@ -36,12 +36,12 @@ def replica(container: str, replicas: int | None = 1, **fields: Any) -> dict[str
 
 def job(kind: str, roles: dict[str, int | None] | None = None, **spec: Any) -> dict[str, Any]:
     field, container, usual, _ = KINDS[kind]
-    wanted = usual if roles is None else roles
+    counts = usual if roles is None else roles
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": kind,
         "metadata": {"name": "train", "namespace": "team"},
-        "spec": {field: {role: replica(container, n) for role, n in wanted.items()}, **spec},
+        "spec": {field: {role: replica(container, n) for role, n in counts.items()}, **spec},
     }
 
 
@@ -69,7 +69,7 @@ def messages(written: dict[str, Any]) -> dict[str, str]:
     return {error.path: str(error) for error in validate_manifest(written)}
 
 
-def told_on_change(written: dict[str, Any], before: dict[str, Any]) -> Iterator[FieldError]:
+def errors_of_change(written: dict[str, Any], before: dict[str, Any]) -> Iterator[FieldError]:
     type_ = KINDS[written["kind"]][3]
     yield from validate_job(msgspec.convert(written, type_), msgspec.convert(before, type_))
 
@@ -81,7 +81,7 @@ def test_a_usual_job_has_no_mistakes(kind):
 
 
 @every_kind
-def test_a_role_that_says_nothing_of_replicas_is_fine(kind):
+def test_role_without_replicas_is_valid(kind):
     assert messages(job(kind, dict.fromkeys(KINDS[kind][2]))) == {}
 
 
@@ -293,7 +293,7 @@ def test_the_run_policy(kind, field, value, expected):
         ("scheduleTimeoutSeconds", -1, "scheduleTimeoutSeconds", "at least 0"),
     ],
 )
-def test_what_the_gang_scheduler_is_told(kind, field, value, where, expected):
+def test_errors_in_the_scheduling_policy(kind, field, value, where, expected):
     written = job(kind, runPolicy={"schedulingPolicy": {field: value}})
     assert expected in messages(written)[f"spec.runPolicy.schedulingPolicy.{where}"]
 
@@ -317,17 +317,17 @@ def test_what_the_gang_scheduler_is_told(kind, field, value, where, expected):
 )
 def test_what_cannot_be_changed(kind, before, after, where):
     """Upstream compares PyTorchJob's managedBy with itself, and lets every change pass."""
-    changed = list(told_on_change(job(kind, runPolicy=after), job(kind, runPolicy=before)))
+    changed = list(errors_of_change(job(kind, runPolicy=after), job(kind, runPolicy=before)))
     assert [error.path for error in changed] == [f"spec.runPolicy.{where}"]
 
 
 @every_kind
 def test_a_change_of_the_number_of_workers_is_allowed(kind):
-    assert list(told_on_change(job(kind), job(kind, {**KINDS[kind][2], "Worker": 1}))) == []
+    assert list(errors_of_change(job(kind), job(kind, {**KINDS[kind][2], "Worker": 1}))) == []
 
 
 @every_kind
-def test_every_mistake_is_named_at_once(kind):
+def test_all_errors_are_reported_together(kind):
     written = job(kind, runPolicy={"backoffLimit": -1, "cleanPodPolicy": "none"})
     written["metadata"]["name"] = "train_digits"
     worker(written)["restartPolicy"] = "Onfailure"
@@ -347,7 +347,7 @@ def test_every_mistake_is_named_at_once(kind):
         ({"PS": 1, "Evaluator": 1, "Worker": 0}, "", "Evaluator and PS only"),
     ],
 )
-def test_tfjobs_that_nobody_could_end(roles, where, expected):
+def test_tfjob_that_cannot_end_is_refused(roles, where, expected):
     assert expected in messages(job("TFJob", roles))[path("TFJob", where)]
 
 
@@ -398,7 +398,7 @@ def test_fields_of_an_mpijob(field, value, expected):
     assert expected in messages(job("MPIJob", **{field: value}))[f"spec.{field}"]
 
 
-def test_an_mpijobs_gang_is_not_larger_than_workers_said_and_unsaid():
+def test_min_available_of_an_mpijob_counts_explicit_and_default_workers():
     """The default number of workers is 0."""
     policy = {"schedulingPolicy": {"minAvailable": 2}}
     text = messages(job("MPIJob", {"Launcher": 1, "Worker": None}, runPolicy=policy))

@@ -21,7 +21,7 @@ def replica(count: int | None = 1, name: str = "mindspore", **fields: Any) -> di
 def job(
     roles: dict[str, Any] | None = None, *, meta: dict[str, Any] | None = None, **spec: Any
 ) -> dict[str, Any]:
-    wanted = {"Scheduler": 1, "Worker": 2} if roles is None else roles
+    replicas = {"Scheduler": 1, "Worker": 2} if roles is None else roles
     return {
         "apiVersion": "mindspore.gitee.com/v1",
         "kind": "MSJob",
@@ -29,7 +29,7 @@ def job(
         "spec": {
             "msReplicaSpecs": {
                 role: replica(given) if isinstance(given, int) else given
-                for role, given in wanted.items()
+                for role, given in replicas.items()
             },
             **spec,
         },
@@ -217,7 +217,7 @@ def test_each_mistake_is_named_with_what_would_be_right(written, path, expected)
     assert expected in messages[path]
 
 
-def test_all_mistakes_are_named_at_once():
+def test_all_errors_are_reported_together():
     written = job({"Scheduler": 2, "Worker": -1, "Chief": {}}, successPolicy="Any")
     paths = {error.path for error in validate_manifest(written)}
     assert {
@@ -228,7 +228,7 @@ def test_all_mistakes_are_named_at_once():
     } <= paths
 
 
-def test_who_runs_a_job_cannot_be_changed():
+def test_manager_of_a_job_is_immutable():
     def managed(by: str) -> MSJob:
         return msgspec.convert(job(runPolicy={"managedBy": by}), MSJob)
 

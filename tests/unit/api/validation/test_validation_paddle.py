@@ -20,14 +20,14 @@ def role(count: Any = 1, **pod: Any) -> dict[str, Any]:
 def job(*, meta: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
     """``job(ps=1, worker=2)``; one worker if no role is given."""
     roles = ("ps", "worker", "heter")
-    wanted = spec if any(name in spec for name in roles) else {"worker": 1, **spec}
+    given_spec = spec if any(name in spec for name in roles) else {"worker": 1, **spec}
     return {
         "apiVersion": "batch.paddlepaddle.org/v1",
         "kind": "PaddleJob",
         "metadata": meta or {"name": "train", "namespace": "team"},
         "spec": {
             name: role(given) if name in roles and isinstance(given, int) else given
-            for name, given in wanted.items()
+            for name, given in given_spec.items()
         },
     }
 
@@ -224,7 +224,7 @@ def test_each_mistake_is_named_with_what_would_be_right(written, path, expected)
     assert expected in messages[path]
 
 
-def test_all_mistakes_are_named_at_once():
+def test_all_errors_are_reported_together():
     written = job(worker=-1, ps={"replicas": 1}, intranet="LAN", elastic=1, cleanPodPolicy="?")
     paths = {error.path for error in validate_manifest(written)}
     assert {
@@ -294,7 +294,7 @@ def test_what_is_hardly_meant_is_advised_against_and_no_mistake(written, path, e
     assert expected in messages[path]
 
 
-def test_nothing_is_said_of_a_usual_job():
+def test_usual_job_has_no_warnings():
     assert check_manifest(job(ps=1, worker=2, withGloo=1)).warnings == []
 
 

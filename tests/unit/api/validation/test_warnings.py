@@ -39,7 +39,7 @@ def test_a_restart_policy_in_the_template_does_not_count(kind, own):
 
 
 @every_kind
-def test_a_restart_policy_that_says_the_same_twice_is_no_reason(kind):
+def test_equal_restart_policies_cause_no_warning(kind):
     written = usual(kind)
     worker(written)["restartPolicy"] = pod(written)["restartPolicy"] = "OnFailure"
     assert advice(written) == {}
@@ -73,7 +73,7 @@ def test_a_variable_that_the_operator_sets(kind, variable):
     assert list(advice(written)) == [where]
 
 
-def test_a_sidecars_variable_is_its_own_where_only_one_container_is_told():
+def test_variable_of_a_sidecar_causes_no_warning_if_only_the_main_container_gets_variables():
     written = usual("TFJob")
     sidecar = {"name": "side", "image": "x", "env": [{"name": "TF_CONFIG", "value": "{}"}]}
     pod(written)["containers"].append(sidecar)
@@ -121,7 +121,7 @@ def test_always_is_for_replicas_that_need_not_end(kind):
 
 
 @pytest.mark.parametrize("policy", ["Always", "Never"])
-def test_a_job_that_restarts_as_a_whole_does_so_under_any_policy(policy):
+def test_gang_restart_causes_no_warning_for_any_restart_policy(policy):
     written = usual("JAXJob", runPolicy={"backoffLimit": 3})
     worker(written)["restartPolicy"] = policy
     written["metadata"]["annotations"] = {"gangline.dev/restart": "gang"}
@@ -134,7 +134,7 @@ def test_always_is_fine_for_parameter_servers():
     assert advice(written) == {}
 
 
-def test_an_older_field_says_which_is_newer():
+def test_warning_about_an_old_field_names_the_new_one():
     written = usual("PyTorchJob", elasticPolicy={"nProcPerNode": 4, "minReplicas": 1})
     messages = advice(written)["spec.elasticPolicy.nProcPerNode"]
     assert 'give spec.nprocPerNode: "4"' in messages

@@ -63,7 +63,7 @@ def pod(replica: str, uid: str, code: int, second: int) -> dict[str, Any]:
 
 
 def keep(api: FakeApi, *pods: dict[str, Any]) -> None:
-    api.kept["-"] = "".join(f"{json.dumps(each)}\n" for each in pods)
+    api.archived_logs["-"] = "".join(f"{json.dumps(each)}\n" for each in pods)
 
 
 async def diagnosis(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ async def test_stored_log_of_first_failed_replica_gives_cause(
 ) -> None:
     add_job(api, "Failed")
     keep(api, pod("master-0", "a", 1, 2), pod("worker-0", "b", 1, 1))
-    api.kept |= {"digits-master-0": OTHERS, "digits-worker-0": MEMORY}
+    api.archived_logs |= {"digits-master-0": OTHERS, "digits-worker-0": MEMORY}
     found = await diagnosis(capsys)
     assert (found["root"]["replica"], found["root"]["cause"]) == ("worker-0", "GpuOutOfMemory")
     assert found["root"]["node"] == "node-1"
@@ -99,11 +99,11 @@ async def test_of_pods_of_one_name_the_last_counts_and_one_that_is_there_most(
     assert codes == [5, 7]
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("exists", [True, False])
 async def test_no_stored_logs_are_read_if_missing_or_job_is_active(
-    api: FakeApi, capsys: pytest.CaptureFixture[str], kept: bool
+    api: FakeApi, capsys: pytest.CaptureFixture[str], exists: bool
 ) -> None:
-    add_job(api, "Running" if kept else "Failed")
-    if kept:
+    add_job(api, "Running" if exists else "Failed")
+    if exists:
         keep(api, pod("master-0", "a", 1, 1))
     assert (await diagnosis(capsys))["root"] is None

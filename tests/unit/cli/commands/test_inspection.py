@@ -120,7 +120,7 @@ def test_usage_of_containers_is_added_up() -> None:
     assert parse_usage({"usage": {"cpu": "1", "memory": "x"}}) == ResourceUsage(1, 0)
 
 
-def test_events_of_a_job_are_those_of_what_is_called_after_it() -> None:
+def test_events_of_a_job_include_objects_named_after_it() -> None:
     names = ["digits", "digits-worker-1", "digits-tensorboard-xyz", "digits-2", "digits-2-worker-0"]
     events = [
         made(
@@ -138,7 +138,7 @@ def test_events_of_a_job_are_those_of_what_is_called_after_it() -> None:
     assert "[R] m" in event_table(found, NOW)
 
 
-def test_claims_are_listed_with_what_is_noted_on_them() -> None:
+def test_claims_are_listed_with_their_annotations() -> None:
     claim = made(
         PersistentVolumeClaim,
         metadata={

@@ -43,7 +43,7 @@ def parsed(*arguments: str, **environment: str) -> tuple[WebhookSettings | None,
     return (found[0] if found else None), result.output
 
 
-def test_it_is_off_unless_asked_for() -> None:
+def test_webhook_is_off_by_default() -> None:
     assert parsed() == (None, "")
 
 

@@ -49,9 +49,9 @@ class World:
     gone: list[dict[str, Any]] | None = None
     """None: it does not store logs of pods that are gone, as Kubernetes."""
     logs: dict[tuple[str, bool, bool], str] = field(default_factory=dict)
-    """By the pod's name, whether what ran before is meant, and whether the pod is gone."""
+    """By pod name, whether the previous container is requested, and whether the pod is deleted."""
     finished: bool = False
-    asked: list[tuple[str, bool, bool]] = field(default_factory=list)
+    requested: list[tuple[str, bool, bool]] = field(default_factory=list)
 
     async def job(self, request: web.Request) -> web.Response:
         if request.match_info["kind"] != "pytorchjobs":
@@ -70,13 +70,13 @@ class World:
         return web.json_response({"metadata": {"resourceVersion": "1"}, "items": pods})
 
     async def log(self, request: web.Request) -> web.Response:
-        name, kept = request.match_info["pod"], "keptFor" in request.query
+        name, deleted = request.match_info["pod"], "keptFor" in request.query
         if name == "-":
             if self.gone is None:
                 return _not_found()
             return web.Response(text="".join(f"{json.dumps(each)}\n" for each in self.gone))
-        key = (name, request.query.get("previous") == "true", kept)
-        self.asked.append(key)
+        key = (name, request.query.get("previous") == "true", deleted)
+        self.requested.append(key)
         text = self.logs.get(key)
         return _not_found() if text is None else web.Response(text=f"2026-01-01T00:00:00Z {text}\n")
 
@@ -125,10 +125,10 @@ async def test_of_all_replicas_those_that_were_not_restarted_are_passed_over(
     world.logs[NAMES["worker-0"], True, False] = "before"
     assert await logs("--all", "--previous") == ExitCode.DONE
     assert capsys.readouterr().out == "[worker-0] before\n"
-    assert world.asked == [(NAMES["worker-0"], True, False)]
+    assert world.requested == [(NAMES["worker-0"], True, False)]
 
 
-async def test_before_a_pod_that_was_not_restarted_comes_the_one_that_it_replaced(
+async def test_previous_logs_of_a_new_pod_are_those_of_the_replaced_pod(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.pods, world.gone = [pod("master-0"), pod("worker-0")], [pod("master-0")]
@@ -150,7 +150,7 @@ async def test_previous_log_of_deleted_pod_is_read(
 @pytest.mark.parametrize(
     ("gone", "why"), [(None, "does not store logs"), ([], "no log of an earlier pod")]
 )
-async def test_where_nothing_ran_before_the_answer_says_what_the_cluster_keeps(
+async def test_without_previous_logs_the_message_names_what_the_cluster_stores(
     world: World,
     capsys: pytest.CaptureFixture[str],
     gone: list[dict[str, Any]] | None,

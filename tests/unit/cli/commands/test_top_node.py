@@ -30,7 +30,7 @@ def node(name: str, allocatable: dict[str, str], *, ready: bool = True, capacity
     status = {
         "allocatable": given,
         "capacity": given | ({"nvidia.com/gpu": capacity} if capacity else {}),
-        "conditions": [condition | ({} if ready else {"message": "The kubelet went silent."})],
+        "conditions": [condition | ({} if ready else {"message": "No heartbeat of the kubelet."})],
         "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
     }
     return msgspec.convert({"metadata": {"name": name}, "status": status}, Node)
@@ -160,12 +160,12 @@ def test_plain_data_of_a_node_holds_all_that_its_block_shows() -> None:
     }  # fmt: skip
 
 
-def test_a_node_that_is_lost_says_why() -> None:
+def test_lost_node_has_a_reason() -> None:
     (details,) = read_details(read_nodes([node("n", {}, ready=False)], []), [], None)
     shown = format_node(details)
-    assert re.search(r"Status: +NotReady\nReason: +The kubelet went silent.\n", shown)
+    assert re.search(r"Status: +NotReady\nReason: +No heartbeat of the kubelet.\n", shown)
     assert "GPU Summary" not in shown
-    assert details_data(details)["reason"] == "The kubelet went silent."
+    assert details_data(details)["reason"] == "No heartbeat of the kubelet."
 
 
 def test_an_unknown_mode_is_answered_with_those_that_there_are(

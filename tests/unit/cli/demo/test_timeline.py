@@ -11,7 +11,7 @@ from gangline.cli.demo.view import DemoView
 
 
 class Clock:
-    """A clock that stands still until it is set."""
+    """A clock that only the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -73,8 +73,8 @@ def test_the_worker_is_killed_once_and_not_before_its_time() -> None:
 
 
 def test_only_a_good_network_that_recovered_is_a_success() -> None:
-    stories = [observed(), observed(recovers=False), observed(accuracy=0.9), observed(kill=False)]
-    assert [timeline.succeeded for timeline in stories] == [True, False, False, True]
+    timelines = [observed(), observed(recovers=False), observed(accuracy=0.9), observed(kill=False)]
+    assert [timeline.succeeded for timeline in timelines] == [True, False, False, True]
 
 
 def test_a_worker_that_could_not_be_killed_is_no_success() -> None:
@@ -84,7 +84,7 @@ def test_a_worker_that_could_not_be_killed_is_no_success() -> None:
     assert "no worker was found" in summary_headline(timeline)
 
 
-def test_the_headline_says_what_is_wrong() -> None:
+def test_headline_names_the_failure() -> None:
     assert "0.9700" in summary_headline(observed())
     assert "no recovery" in summary_headline(observed(recovers=False))
     assert "expected 0.95" in summary_headline(observed(accuracy=0.9))

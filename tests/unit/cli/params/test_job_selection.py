@@ -84,8 +84,8 @@ async def test_a_choice_of_nothing_or_of_two_kinds_is_refused(typed: Typed, comm
     assert "--selector" in fragment
     fragment = await typed(command, "digits", "-l", "team=a", ends=ExitCode.USAGE)
     assert "exclude each other" in fragment
-    fragment = await typed(command, "nobody", "-A", ends=ExitCode.NOT_FOUND)
-    assert "'nobody'" in fragment
+    fragment = await typed(command, "no-such-job", "-A", ends=ExitCode.NOT_FOUND)
+    assert "'no-such-job'" in fragment
 
 
 async def test_several_jobs_are_waited_for_and_named_in_full(typed: Typed) -> None:
@@ -103,7 +103,7 @@ async def test_a_page_holds_conditions_specification_and_events(typed: Typed) ->
     assert shown.count("Conditions:") == 2
 
 
-async def test_events_of_chosen_jobs_are_those_of_what_is_called_after_them(
+async def test_events_of_selected_jobs_include_objects_named_after_them(
     api: FakeApi, typed: Typed
 ) -> None:
     for number, (namespace, subject) in enumerate(
@@ -140,7 +140,7 @@ async def test_nodes_claims_and_queues_are_chosen_by_labels(api: FakeApi, typed:
     )
 
 
-async def test_what_is_watched_is_printed_again_when_it_has_changed(
+async def test_watched_objects_are_printed_again_after_a_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(job_selection, "WATCH_INTERVAL_S", 0.0)
@@ -160,12 +160,12 @@ async def test_what_is_watched_is_printed_again_when_it_has_changed(
     async def look() -> list[Any]:
         return next(looks)
 
-    seen = job_selection.poll_changes(look, watch=True)
-    things, head = await anext(seen)
+    changes = job_selection.poll_changes(look, watch=True)
+    things, head = await anext(changes)
     assert (len(things), head) == (2, True)
-    things, head = await anext(seen)
+    things, head = await anext(changes)
     assert ([each.value for each in things], head) == ([2], False)
-    await seen.aclose()  # type: ignore[attr-defined]
+    await changes.aclose()  # type: ignore[attr-defined]
     once = [each async for each in job_selection.poll_changes(_one_look, watch=False)]
     assert len(once) == 1
 

@@ -95,7 +95,7 @@ OF_PROFILE = {
         ),
     ],
 )
-def test_each_value_comes_from_the_strongest_source(
+def test_each_value_comes_from_the_source_with_precedence(
     flags: dict[str, str | None], environment: dict[str, str], expected: dict[str, object]
 ) -> None:
     assert origins(flags, environment, parse_user_settings(TEXT, FILE)) == expected
@@ -161,7 +161,7 @@ def test_commands_use_the_profile(settings: Path) -> None:
     assert resolve_target({"profile": "home"}).namespace == "mine"
 
 
-def test_config_view_says_where_each_value_comes_from(
+def test_config_view_shows_the_origin_of_each_value(
     settings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (settings.parent / "research.yaml").write_text(KUBECONFIG.replace("name: c,", "name: lab,"))
@@ -201,7 +201,7 @@ def test_config_use_changes_only_active_profile(
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[-1:]] == [
         ["*", "home"]
     ]
-    assert main.run(["config", "use", "nobody"]) == ExitCode.NOT_FOUND
+    assert main.run(["config", "use", "no-such-profile"]) == ExitCode.NOT_FOUND
     assert [each.name for each in settings.parent.iterdir()] == [settings.name]
 
 

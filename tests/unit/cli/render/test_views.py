@@ -126,7 +126,7 @@ def test_plain_data_has_the_known_keys() -> None:
     assert json.loads(serialize(data, "json")) == yaml.safe_load(serialize(data, "yaml")) == data
 
 
-def test_yaml_says_twice_what_is_there_twice() -> None:
+def test_yaml_writes_repeated_values_in_full() -> None:
     shared = {"a": 1}
     assert "&" not in serialize([shared, shared], "yaml")
 

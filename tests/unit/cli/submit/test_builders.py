@@ -151,7 +151,7 @@ def test_a_clone_is_named_after_its_repository(source: str) -> None:
     assert repository_name(source) == "code"
 
 
-def test_a_local_folder_is_packed_without_what_is_ignored(
+def test_local_folder_is_packed_without_ignored_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "work"
@@ -170,7 +170,7 @@ def test_a_local_folder_is_packed_without_what_is_ignored(
     assert upload["metadata"]["annotations"]["gangline.dev/belongs-to"] == "job"
 
 
-def test_a_folder_that_is_too_large_says_what_to_do(
+def test_too_large_folder_is_refused_with_a_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gangline.cli.submit.code_sync.MAX_BYTES", 10)

@@ -60,7 +60,7 @@ def test_command_is_run_by_shell(
     assert container(dry(capsys))["command"] == ["sh", "-c", "python x.py --lr 1"]
 
 
-def test_what_is_asked_for_is_request_and_limit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_resource_flags_are_request_and_limit(capsys: pytest.CaptureFixture[str]) -> None:
     job = dry(capsys, "--gpus", "2", "--cpu", "4", "--memory", "8Gi", "--device", "rdma/hca=1")
     amounts = {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": 2, "rdma/hca": "1"}
     assert container(job)["resources"] == {"requests": amounts, "limits": amounts}
@@ -141,7 +141,7 @@ def test_a_wrong_flag_is_named_with_the_remedy(
     ],
     ids=["no command", "no image", "no name"],
 )
-def test_what_is_missing_is_named(
+def test_missing_references_are_named(
     arguments: list[str], fragment: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run(["submit", "pytorch", *arguments]) == ExitCode.USAGE
@@ -187,7 +187,7 @@ def test_objects_are_read_from_standard_input(
         "misspelt kind", "wrong version", "binary",
     ],
 )  # fmt: skip
-def test_a_file_that_holds_no_job_says_where(
+def test_file_without_a_job_is_refused_with_its_location(
     text: str, fragment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "job.yaml"
@@ -219,7 +219,9 @@ def test_all_mistakes_of_a_job_are_named_before_anything_is_sent(
     assert all(part in result for part in ("metadata.name", "replicas", "cleanPodPolicy"))
 
 
-def test_submit_alone_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_submit_without_arguments_names_the_missing_argument(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main.run(["submit"]) == ExitCode.USAGE
     assert "-f" in capsys.readouterr().err
 

@@ -36,7 +36,7 @@ def test_a_restart_policy_in_two_places_is_a_warning(
     assert "'Always' is ignored" in result.err
 
 
-def test_a_job_that_means_what_it_says_is_no_reason_to_warn(
+def test_unambiguous_job_has_no_warnings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "job.yaml"

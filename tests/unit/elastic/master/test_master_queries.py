@@ -54,14 +54,14 @@ def test_checkpointer_counts_arrive_in_a_heartbeat(tmp_path) -> None:
     teller.report_saved(123_456_789_012)
     teller.report_blocked(9_999_999.25)
     teller.report_counts(SaveCounts(123_456, 234_567, 345_678))
-    told = read_progress(path, tmp_path / "none")
-    assert (told.saved_step, told.blocked_s) == (123_456_789_012, 9_999_999.25)
+    latest = read_progress(path, tmp_path / "none")
+    assert (latest.saved_step, latest.blocked_s) == (123_456_789_012, 9_999_999.25)
     teller.report_counts(SaveCounts(4, 0, 2))
-    told = read_progress(path, tmp_path / "none")
-    assert told.saves == SaveCounts(4, 0, 2)
+    latest = read_progress(path, tmp_path / "none")
+    assert latest.saves == SaveCounts(4, 0, 2)
     book = ProgressTracker(1, 0, since=0.0, is_first=True, reports_steps=False)
     saves = book.report(
-        [told, read_progress(tmp_path / "none", tmp_path / "none")], 9.0, None
+        [latest, read_progress(tmp_path / "none", tmp_path / "none")], 9.0, None
     ).saves
     beat = msg.Heartbeat(node_id=0, saves=saves)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(beat), type=msg.Heartbeat) == beat

@@ -48,25 +48,25 @@ def played(
 ) -> dict[int, CheckVerdict]:
     """Deliver messages in random order, with repetitions, until all nodes have verdicts."""
     chance = chance or random.Random(0)
-    says: dict[int, CheckRequest | CheckResult] = {one.node_id: one for one in arrivals}
+    requests: dict[int, CheckRequest | CheckResult] = {one.node_id: one for one in arrivals}
     started = {one.node_id: one for one in arrivals}
     verdicts: dict[int, CheckVerdict] = {}
     for turn in range(10_000):
-        if not says:
+        if not requests:
             return verdicts
-        node = chance.choice(sorted(says))
-        coordinator.receive(says[node], now)
-        answer = coordinator.answer(says[node])
+        node = chance.choice(sorted(requests))
+        coordinator.receive(requests[node], now)
+        answer = coordinator.answer(requests[node])
         if isinstance(answer, CheckVerdict):
             verdicts[node] = answer
-            del says[node]
+            del requests[node]
         elif isinstance(answer, CheckGroup):
             members = {one.node_id for one in answer.members}
-            says[node] = result(started[node], answer, passed=not members & faulty)
+            requests[node] = result(started[node], answer, passed=not members & faulty)
         elif turn % 500 == 499 and coordinator.deadline is not None:
             now = max(now, coordinator.deadline)
             coordinator.tick(now)
-    raise AssertionError(f"no verdict for {sorted(says)}")
+    raise AssertionError(f"no verdict for {sorted(requests)}")
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -162,7 +162,7 @@ def test_silent_node_is_lost_after_timeout() -> None:
     arrivals = [request(n, 3) for n in range(3)]
     for one in arrivals:
         coordinator.receive(one, 0.0)
-    says = dict(enumerate(arrivals))
+    requests = dict(enumerate(arrivals))
     now = 0.0
     while True:
         for one in arrivals[:2]:
@@ -170,7 +170,7 @@ def test_silent_node_is_lost_after_timeout() -> None:
             if isinstance(answer, CheckGroup):
                 passed = 2 not in {m.node_id for m in answer.members}
                 coordinator.receive(result(one, answer, passed=passed), now)
-        answer = coordinator.answer(says[0])
+        answer = coordinator.answer(requests[0])
         if isinstance(answer, CheckVerdict):
             break
         assert coordinator.deadline is not None
@@ -178,7 +178,7 @@ def test_silent_node_is_lost_after_timeout() -> None:
         coordinator.tick(now)
     assert set(answer.faulty) == {2}
     assert answer.passed
-    late = coordinator.answer(says[2])
+    late = coordinator.answer(requests[2])
     assert isinstance(late, CheckVerdict)
     assert not late.passed
 
@@ -284,15 +284,15 @@ def test_dying_nodes_delay_no_check_and_no_other_node_is_blamed(seed: int) -> No
     chance = random.Random(seed)
     nodes = chance.randint(2, 9)
     coordinator = CheckCoordinator()
-    says: dict[int, CheckRequest | CheckResult] = {n: request(n, nodes) for n in range(nodes)}
-    for one in says.values():
+    requests: dict[int, CheckRequest | CheckResult] = {n: request(n, nodes) for n in range(nodes)}
+    for one in requests.values():
         coordinator.receive(one, 0.0)
     faulty = set(chance.sample(range(nodes), chance.randint(0, (nodes - 1) // 3)))
     dying = set(chance.sample(range(nodes), chance.randint(0, nodes - 1)))
     lost: set[int] = set()
     verdicts: dict[int, CheckVerdict] = {}
     for _ in range(2000):
-        living = sorted(says.keys() - lost)
+        living = sorted(requests.keys() - lost)
         if not living:
             break
         node = chance.choice(living)
@@ -300,20 +300,20 @@ def test_dying_nodes_delay_no_check_and_no_other_node_is_blamed(seed: int) -> No
             lost.add(node)
             coordinator.remove_node(node, 0.0)
             continue
-        coordinator.receive(says[node], 0.0)
-        answer = coordinator.answer(says[node])
+        coordinator.receive(requests[node], 0.0)
+        answer = coordinator.answer(requests[node])
         if isinstance(answer, CheckVerdict):
             verdicts[node] = answer
-            del says[node]
+            del requests[node]
         elif isinstance(answer, CheckGroup):
             members = {one.node_id for one in answer.members}
             asked = asking(request(node, nodes), answer.round)
             if members & lost:
                 assert coordinator.is_test_obsolete(asked)
             passed = not members & (faulty | lost) or members == {node}
-            says[node] = result(request(node, nodes), answer, passed=passed)
-    assert verdicts.keys() == says.keys() ^ set(range(nodes)), "time alone was never needed"
-    assert not says.keys() - lost
+            requests[node] = result(request(node, nodes), answer, passed=passed)
+    assert verdicts.keys() == requests.keys() ^ set(range(nodes)), "time alone was never needed"
+    assert not requests.keys() - lost
     for one in verdicts.values():
         assert set(one.faulty) <= faulty | lost
     if not faulty:

@@ -54,7 +54,7 @@ def broken(faulty: Collection[int], *, local: bool = False) -> Behaviour:
 
 
 @pytest.mark.parametrize("nodes", range(1, 9))
-def test_every_combination_up_to_eight_nodes_is_judged_right(nodes: int) -> None:
+def test_faulty_nodes_are_found_for_every_combination_up_to_eight_nodes(nodes: int) -> None:
     for count in range(nodes + 1):
         for faulty in itertools.combinations(range(nodes), count):
             verdict, rounds = conducted(nodes, broken(faulty))
@@ -78,7 +78,7 @@ def test_local_failure_is_found_for_any_other_faulty_nodes(nodes: int) -> None:
             assert set(verdict.undecided) <= set(range(nodes)) - set(faulty)
 
 
-def test_random_faults_among_many_nodes_are_judged_right() -> None:
+def test_random_faults_among_many_nodes_are_found() -> None:
     chance = random.Random(7)
     for _ in range(150):
         nodes = chance.randint(9, 512)

@@ -147,17 +147,18 @@ async def test_an_unreachable_master_is_reported_with_its_address(unused_tcp_por
 
 async def test_a_refusal_is_an_error_with_a_reason(port: int) -> None:
     async with MasterClient(f"127.0.0.1:{port}", SECRET) as client:
-        with pytest.raises(RequestRefusedError, match="only keys") as caught:
+        with pytest.raises(RequestRefusedError) as caught:
             await client.call(KeyValueAdd(key="x"), timeout_s=PATIENCE_S)
     assert caught.value.reason == "BadRequest"
 
 
 async def test_a_client_of_another_job_is_refused_permanently(port: int) -> None:
     async with MasterClient(f"127.0.0.1:{port}", SECRET, ClientIdentity(job="other")) as client:
-        with pytest.raises(RequestRefusedError, match="this is train"):
+        with pytest.raises(RequestRefusedError) as call:
             await client.call(KeyValueGet(keys=()), timeout_s=PATIENCE_S)
-        with pytest.raises(RequestRefusedError, match="WrongJob"):
+        with pytest.raises(RequestRefusedError) as connection:
             await client.wait_connected(PATIENCE_S)
+    assert call.value.reason == connection.value.reason == "WrongJob"
 
 
 async def test_a_client_with_another_secret_is_cut_without_a_reply(

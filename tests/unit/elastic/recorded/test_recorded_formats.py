@@ -17,7 +17,7 @@ import pytest
 
 from gangline.elastic.agent.membership import peers as agent_peers
 from gangline.elastic.checkpoint.format import layout, manifest
-from gangline.elastic.checkpoint.saver import messages as words
+from gangline.elastic.checkpoint.saver import messages as saver_messages
 from gangline.elastic.checkpoint.saver import replication as saver_peers
 from gangline.elastic.checkpoint.snapshot import directory, segment
 from gangline.elastic.master.journal.cluster_journal import ClusterJournal
@@ -40,7 +40,7 @@ TYPES: dict[str, Any] = {
     "requests": messages.Request,
     "replies": messages.Reply,
     "agent_messages": agent_peers.PeerMessage,
-    "saver_messages": words.SaverMessage,
+    "saver_messages": saver_messages.SaverMessage,
     "saver_peer_requests": saver_peers.SegmentRequest,
     "saver_peer_replies": saver_peers.SegmentReply,
     "saver_settings": directory.SaverSettings,
@@ -90,7 +90,7 @@ def test_every_group_of_messages_is_recorded() -> None:
         ("requests", messages.Request),
         ("replies", messages.Reply),
         ("agent_messages", agent_peers.PeerMessage),
-        ("saver_messages", words.SaverMessage),
+        ("saver_messages", saver_messages.SaverMessage),
         ("node_check_replies", worker_messages.WorkerMessage),
         ("shard_events", events.LedgerEvent),
         ("shard_answers", events.LedgerAnswer),

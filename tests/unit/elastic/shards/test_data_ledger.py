@@ -356,7 +356,7 @@ STEPS = st.lists(
     shuffle=st.sampled_from(Shuffle),
     epochs=st.integers(1, 3),
 )
-def test_nothing_is_lost_whatever_happens(
+def test_random_events_lose_no_record(
     steps: list[tuple[str, int, int]], size: int, shard_size: int, shuffle: Shuffle, epochs: int
 ) -> None:
     table = Table(

@@ -62,7 +62,7 @@ def test_a_field_that_is_null_was_not_given(kind: type) -> None:
         assert decode_object(struct, json.dumps(dict.fromkeys(names)).encode()) == struct()
 
 
-def test_nulls_are_passed_over_in_lists_and_watches() -> None:
+def test_nulls_are_ignored_in_lists_and_watches() -> None:
     thing = '{"metadata": {"name": "a", "labels": null}, "spec": null}'
     expected = Thing(metadata=msgspec.convert({"name": "a"}, type(Thing().metadata)))
     _, items, malformed = decode_page(Thing, f'{{"items": [{thing}]}}'.encode())

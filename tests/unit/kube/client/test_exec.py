@@ -41,7 +41,7 @@ def container(*messages, echo=False, protocols=PROTOCOLS):
     return answer
 
 
-async def test_a_command_says_things_and_ends(client, server):
+async def test_exec_returns_output_and_end_of_a_command(client, server):
     server.routes["GET", PATH] = container(
         b"\x01", b"\x01out", b"\x02err", b"\x01put", outcome(status="Success")
     )
@@ -64,7 +64,7 @@ async def test_a_command_reads_what_it_is_given(client, server):
     assert done.stdout == b"typed"
 
 
-async def test_a_command_that_cannot_be_run_is_told(client, server):
+async def test_exec_of_an_unknown_command_raises(client, server):
     server.routes["GET", PATH] = container(
         outcome(status="Failure", reason="InternalError", message="no such command")
     )
@@ -72,13 +72,13 @@ async def test_a_command_that_cannot_be_run_is_told(client, server):
         await client.exec("p", "ns", ["nope"])
 
 
-async def test_a_connection_that_breaks_is_told(client, server):
+async def test_broken_exec_connection_raises(client, server):
     server.routes["GET", PATH] = container(b"\x01half")
     with pytest.raises(errors.Unreachable, match="was lost"):
         await client.exec("p", "ns", ["cat"])
 
 
-async def test_a_pod_that_is_not_there_is_told(client, server):
+async def test_exec_in_a_missing_pod_raises(client, server):
     server.routes["GET", PATH] = failing(404, "NotFound")
     with pytest.raises(errors.NotFound, match="as scripted"):
         await client.exec("p", "ns", ["true"])
@@ -97,7 +97,7 @@ async def test_a_command_that_does_not_end_is_left(client, server):
         await client.exec("p", "ns", ["top"], timeout_s=0.2)
 
 
-async def test_text_frames_of_a_foreign_server_are_passed_over(client, server):
+async def test_text_frames_are_ignored(client, server):
     async def answer(request):
         socket = web.WebSocketResponse(protocols=PROTOCOLS)
         await socket.prepare(request)

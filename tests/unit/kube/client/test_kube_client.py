@@ -65,13 +65,13 @@ async def test_long_lists_are_read_in_pages(client, server):
     assert len(server.seen) == 3
 
 
-async def test_a_list_says_of_each_object_what_it_is(client, server):
+async def test_listed_objects_have_api_version_and_kind(client, server):
     await server.put("a")
     (thing,) = await client.list(THINGS)
     assert (thing.kind, thing.api_version) == ("Thing", "v1")
 
 
-async def test_a_list_that_expires_between_pages_is_read_at_once(client, server):
+async def test_list_that_expires_between_pages_is_read_without_pages(client, server):
     for number in range(3):
         await server.put(f"t-{number}")
     server.faults.extend([answering({"metadata": {"continue": "2"}, "items": []})])
@@ -140,13 +140,13 @@ async def test_an_answer_that_is_no_status_is_still_understood(client, server):
     assert len(str(caught.value)) < 600
 
 
-async def test_an_answer_that_is_no_object_says_so(client, server):
+async def test_reply_that_is_no_object_raises(client, server):
     server.routes["GET", THING] = answering(["not", "an", "object"])
     with pytest.raises(errors.ApiError, match="not a Thing"):
         await client.get(THINGS, "a", "default")
 
 
-def test_a_request_not_taken_up_is_sent_again_when_the_server_said(jumping):
+def test_throttled_request_is_repeated_after_the_servers_delay(jumping):
     async def scenario():
         async with connected() as (server, client):
             server.faults.append(failing(429, "TooManyRequests", 3))
@@ -161,7 +161,7 @@ def test_a_request_not_taken_up_is_sent_again_when_the_server_said(jumping):
     jumping(scenario())
 
 
-async def test_an_old_server_is_asked_to_evict_in_its_own_words(client, server):
+async def test_eviction_uses_the_policy_version_of_an_old_server(client, server):
     status = {"message": 'no kind "Eviction" is registered for version "policy/v1"', "code": 400}
     server.faults.append(answering({"kind": "Status", **status}, 400))
     server.routes["POST", "/api/v1/namespaces/default/pods/a/eviction"] = answering({})
@@ -195,7 +195,7 @@ async def test_a_write_is_not_repeated_when_its_answer_is_lost(client, server):
     assert len(server.seen) == 1
 
 
-async def test_no_server_is_said_plainly_and_soon(unused_tcp_port):
+async def test_missing_server_is_reported_without_delay(unused_tcp_port):
     async with ApiClient(ClusterConfig(f"http://127.0.0.1:{unused_tcp_port}")) as client:
         with pytest.raises(
             errors.Unreachable,
@@ -204,7 +204,7 @@ async def test_no_server_is_said_plainly_and_soon(unused_tcp_port):
             await client.get(THINGS, "a", "default")
 
 
-def test_a_server_that_says_nothing_is_given_up(jumping):
+def test_silent_server_times_out(jumping):
     async def silent(request):
         await asyncio.get_running_loop().create_future()
 
@@ -260,7 +260,7 @@ async def test_a_watch_that_is_no_watch_is_an_error_and_not_a_crash(client, serv
         await watch_all(client)
 
 
-async def test_a_malformed_object_in_a_watch_is_told_apart(client, server):
+async def test_malformed_object_in_a_watch_has_its_own_event(client, server):
     server.watch_faults.append(streaming(event("MODIFIED", "a", 4, spec={"size": []})))
     (found,) = await watch_all(client)
     assert (found.type, found.resource_version) == ("MALFORMED", "4")
@@ -287,7 +287,7 @@ async def test_log_lines_keep_their_last_one_and_their_bytes(client, server):
     assert server.seen[0].query == {"container": "c", "tailLines": "9"}
 
 
-async def test_patches_say_what_they_are(client, server):
+async def test_patch_has_the_content_type_of_its_kind(client, server):
     server.routes["PATCH", THING] = answering({"metadata": {}})
     operations = [{"op": "remove", "path": "/spec"}]
     await client.patch(THINGS, "a", operations, "default", kind=PatchKind.JSON)
@@ -331,7 +331,7 @@ async def test_expired_credentials_are_renewed_once(server, method):
     assert len(server.seen) == 2
 
 
-async def test_credentials_that_stay_wrong_are_told(server):
+async def test_refused_credentials_raise_unauthorized(server):
     server.routes["GET", THING] = failing(401, "Unauthorized")
     async with ApiClient(ClusterConfig(server.url, credentials=Renewing())) as client:
         with pytest.raises(errors.Unauthorized):
@@ -339,7 +339,7 @@ async def test_credentials_that_stay_wrong_are_told(server):
     assert len(server.seen) == 2
 
 
-async def test_a_client_that_is_not_open_says_so():
+async def test_request_of_a_closed_client_raises():
     with pytest.raises(RuntimeError, match="async with"):
         await ApiClient(ClusterConfig("http://127.0.0.1:1")).get(THINGS, "a", "default")
 

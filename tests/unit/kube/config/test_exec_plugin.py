@@ -54,7 +54,7 @@ async def test_a_token_is_used_until_it_is_about_to_expire(plugin, tmp_path):
     assert runs(tmp_path) == 2
 
 
-async def test_many_requests_at_once_run_the_program_once(plugin, tmp_path):
+async def test_concurrent_requests_run_the_program_once(plugin, tmp_path):
     source = plugin(answer(token="t"))
     await asyncio.gather(*(source.current() for _ in range(10)))
     assert runs(tmp_path) == 1
@@ -73,7 +73,7 @@ async def test_a_certificate_may_come_instead_of_a_token(plugin):
     assert "KEY" not in repr(credential)
 
 
-async def test_the_program_is_told_what_it_is_run_for(plugin, tmp_path):
+async def test_program_gets_the_cluster_in_its_environment(plugin, tmp_path):
     beta = "client.authentication.k8s.io/v1beta1"
     source = plugin(answer(beta, token="t"), version=beta, cluster={"server": "https://x"})
     await source.current()
@@ -92,18 +92,18 @@ async def test_the_program_is_told_what_it_is_run_for(plugin, tmp_path):
         (json.dumps({"apiVersion": V1}), 0, "neither token nor certificate"),
     ],
 )
-async def test_an_answer_that_is_no_credential_is_told(plugin, text, code, complaint):
+async def test_output_without_a_credential_is_refused(plugin, text, code, complaint):
     with pytest.raises(ConfigError, match=complaint):
         await plugin(text, code).current()
 
 
-async def test_a_program_that_is_not_there_is_told_with_its_hint():
+async def test_missing_program_is_reported_with_its_install_hint():
     source = ExecPlugin("no-such-program", (), {}, V1, install_hint="Install it with apt.")
     with pytest.raises(ConfigError, match=r"'no-such-program' is not found. Install it with apt"):
         await source.current()
 
 
-async def test_a_program_that_cannot_be_run_is_told(tmp_path):
+async def test_program_that_cannot_start_is_reported(tmp_path):
     script = tmp_path / "login"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)

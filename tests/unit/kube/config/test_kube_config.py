@@ -147,7 +147,7 @@ def test_the_proxy_of_the_environment_is_used_where_it_applies(write, server, en
     assert load_config(str(path), environment=environment).proxy_url == proxy
 
 
-def test_acting_as_somebody_else_is_asked_for_in_headers(write):
+def test_impersonation_is_requested_in_headers(write):
     path = write(users=user(**{"as": "eve", "as-groups": ["a", "b"], "token": "t"}))
     assert load_config(str(path)).headers == (
         ("Impersonate-User", "eve"),
@@ -240,31 +240,31 @@ def test_each_usual_breakage_is_named_with_what_would_help(write, changes, compl
         ("\x00\x01", "is not YAML"),
     ],
 )
-def test_a_file_that_is_no_kubeconfig_is_told(write, content, complaint):
+def test_file_without_a_kubeconfig_is_refused(write, content, complaint):
     with pytest.raises(ConfigError, match=complaint):
         load_config(str(write(content)))
 
 
-def test_a_file_of_bytes_that_are_no_text_is_told(tmp_path):
+def test_binary_kubeconfig_is_refused(tmp_path):
     path = tmp_path / "config"
     path.write_bytes(b"token: \x80\x81")
     with pytest.raises(ConfigError, match="is not YAML"):
         load_config(str(path))
 
 
-def test_a_missing_file_is_told(tmp_path):
+def test_missing_kubeconfig_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"does not exist.*KUBECONFIG"):
         load_config(str(tmp_path / "no"))
     with pytest.raises(ConfigError, match="does not exist"):
         load_config(environment={"KUBECONFIG": str(tmp_path / "no")})
 
 
-def test_a_folder_in_place_of_a_file_is_told(tmp_path):
+def test_folder_in_place_of_a_kubeconfig_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         load_config(str(tmp_path))
 
 
-async def test_a_token_file_that_is_gone_or_empty_is_told(write, tmp_path):
+async def test_missing_or_empty_token_file_is_refused(write, tmp_path):
     source = load_config(str(write(users=user(tokenFile="token")))).credentials
     with pytest.raises(ConfigError, match=f"{tmp_path}/token cannot be read"):
         await source.current()

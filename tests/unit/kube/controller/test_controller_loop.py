@@ -122,7 +122,7 @@ def test_a_reconcile_that_hangs_is_cut_off_and_tried_again(jumping):
     jumping(scenario())
 
 
-def test_a_terminal_error_is_told_once_and_telling_is_repeated_when_it_fails(jumping):
+def test_terminal_error_is_reported_once_and_a_failed_report_is_retried(jumping):
     async def scenario():
         reported = []
 
@@ -140,7 +140,7 @@ def test_a_terminal_error_is_told_once_and_telling_is_repeated_when_it_fails(jum
     jumping(scenario())
 
 
-def test_conflicts_are_no_news_and_programming_errors_are(jumping, caplog):
+def test_conflict_is_not_logged_and_a_programming_error_is(jumping, caplog):
     async def scenario():
         script = Script(Conflict(Status(message="changed")), ZeroDivisionError("bug"))
         async with running(script) as controller:

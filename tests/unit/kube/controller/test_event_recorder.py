@@ -50,7 +50,7 @@ def recorder(client, **options):
     return EventRecorder(client, "test", now=lambda: NOW, **options)
 
 
-async def test_an_event_says_everything_that_describe_shows(client, events):
+async def test_event_has_all_fields_that_kubectl_describe_shows(client, events):
     async with recorder(client) as record:
         record.event(POD, "Warning", "Failed", "it failed")
     (event,) = events.stored.values()
@@ -66,7 +66,7 @@ async def test_an_event_says_everything_that_describe_shows(client, events):
     assert event["firstTimestamp"] == event["lastTimestamp"] == "2026-01-01T00:00:00Z"
 
 
-async def test_the_same_said_again_raises_a_count(client, events):
+async def test_repeated_event_increments_the_count(client, events):
     time = NOW
     async with EventRecorder(client, "test", now=lambda: time) as record:
         for _ in range(5):
@@ -88,7 +88,7 @@ async def test_many_similar_things_become_one_event(client, events):
     )
 
 
-async def test_an_object_that_has_too_much_said_of_it_is_held_back(client, events):
+async def test_events_of_one_object_are_rate_limited(client, events):
     time = 0.0
     async with recorder(client, clock=lambda: time) as record:
         for number in range(100):
@@ -102,7 +102,7 @@ async def test_an_object_that_has_too_much_said_of_it_is_held_back(client, event
     assert len(reasons) == 27
 
 
-async def test_an_event_that_is_over_begins_anew(client, events):
+async def test_expired_event_is_recreated(client, events):
     async with recorder(client) as record:
         record.event(POD, "Normal", "Waiting", "x")
         await record._pending.join()
@@ -122,7 +122,7 @@ async def test_what_cannot_be_sent_is_dropped(client, server, events, fault):
     assert [reason for reason, _, _ in events.all()] == ["Kept"]
 
 
-def test_a_server_that_is_away_holds_nobody_up(jumping):
+def test_unreachable_server_does_not_delay_callers(jumping):
     async def silent(request):
         await asyncio.get_running_loop().create_future()
 
@@ -155,7 +155,7 @@ async def test_events_of_nodes_live_in_the_default_namespace(client, events):
     assert event["involvedObject"]["kind"] == "Node"
 
 
-def test_a_reference_knows_the_kind_of_objects_that_do_not_say_it():
+def test_reference_has_the_kind_of_an_object_without_one():
     assert object_reference(POD).kind == "Pod"
     assert object_reference(Thing(kind="Thing", api_version="v1")).kind == "Thing"
     assert object_reference(object_reference(POD)) == object_reference(POD)

@@ -116,7 +116,7 @@ def test_of_several_candidates_one_leads(jumping):
     jumping(scenario())
 
 
-def test_a_leader_that_leaves_hands_over_at_once(jumping):
+def test_leader_that_stops_releases_the_lease(jumping):
     async def scenario():
         async with team() as members:
             await members.join("a")
@@ -246,7 +246,7 @@ def test_a_lease_taken_by_force_ends_the_term(jumping):
     jumping(scenario())
 
 
-def test_a_deleted_lease_ends_the_term_and_is_made_anew(jumping):
+def test_deleted_lease_ends_the_term_and_is_recreated(jumping):
     async def scenario():
         async with team() as members:
             await members.join("a")
@@ -273,7 +273,7 @@ def test_a_lease_ages_from_when_we_saw_it_change_and_not_by_its_own_clock():
     assert observe_lease(lease("x", "2"), first, now=114, default_duration_s=9).observed_at == 114
 
 
-def test_a_lease_that_nobody_holds_is_free():
+def test_lease_without_a_holder_is_acquired():
     assert observe_lease(lease("", "1"), None, now=0, default_duration_s=9).has_expired(0)
     assert observe_lease(lease("x", "1", None), None, now=0, default_duration_s=9).duration_s == 9
 
@@ -289,9 +289,9 @@ def test_timings_under_which_two_could_lead_are_refused(duration, deadline, retr
 def test_times_are_written_as_kubernetes_reads_them(jumping):
     async def scenario():
         async with team() as members:
-            whole = datetime(2026, 1, 1, tzinfo=UTC)
+            full_second = datetime(2026, 1, 1, tzinfo=UTC)
             async with ApiClient(ClusterConfig(members.server.url)) as client:
-                elector = LeaderElector(client, "lock", "ns", "a", now=lambda: whole)
+                elector = LeaderElector(client, "lock", "ns", "a", now=lambda: full_second)
 
                 async def work():
                     assert (

@@ -93,7 +93,7 @@ async def test_requests_at_one_time_have_a_connection_each():
         assert len(peers) == 3
 
 
-async def test_a_request_says_what_it_is():
+async def test_request_has_its_line_and_headers():
     heads: list[bytes] = []
 
     async def noting(peer: Peer) -> None:
@@ -244,13 +244,13 @@ async def test_a_connection_given_up_while_it_comes_about_is_closed():
             await ended.wait()
 
 
-async def test_no_name_of_a_server_is_said_plainly():
+async def test_unresolvable_host_name_is_reported():
     async with ApiClient(ClusterConfig("http://no-such-host.invalid:1")) as client:
         with pytest.raises(errors.Unreachable, match=r"cannot be reached: .*(name|Name|address)"):
             await client.transport.send(POST)
 
 
-async def test_a_proxy_is_spoken_to_where_there_is_one():
+async def test_configured_proxy_is_used():
     async with connected() as (proxy, client):
         await proxy.put("a")
         through = replace(

@@ -15,7 +15,7 @@ async def first_of(client):
         return await anext(events)
 
 
-async def test_a_watch_of_no_server_says_plainly_why(unused_tcp_port):
+async def test_watch_without_a_server_raises_with_the_cause(unused_tcp_port):
     async with ApiClient(ClusterConfig(f"http://127.0.0.1:{unused_tcp_port}")) as client:
         with pytest.raises(
             errors.Unreachable,
@@ -24,7 +24,7 @@ async def test_a_watch_of_no_server_says_plainly_why(unused_tcp_port):
             await first_of(client)
 
 
-async def test_a_command_in_a_pod_of_no_server_says_plainly_why(unused_tcp_port):
+async def test_exec_without_a_server_raises_with_the_cause(unused_tcp_port):
     async with ApiClient(ClusterConfig(f"http://127.0.0.1:{unused_tcp_port}")) as client:
         with pytest.raises(errors.Unreachable, match="cannot be reached: Connection refused"):
             await client.exec("a", "default", ["true"])

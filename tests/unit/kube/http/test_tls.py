@@ -159,18 +159,18 @@ async def test_proof_is_waived_only_by_wish(tmp_path):
         ),
     ],
 )
-async def test_certificates_that_are_none_are_told(changes, complaint):
+async def test_invalid_certificates_are_refused(changes, complaint):
     with pytest.raises(errors.ConfigError, match=complaint):
         await things_of(ClusterConfig("https://127.0.0.1:1", **changes))
 
 
-async def test_plain_http_where_tls_is_spoken_is_told(tmp_path):
+async def test_plain_http_to_a_tls_server_is_reported(tmp_path):
     async with serving(tmp_path, LOOPBACK) as (config, _):
         plain = replace(config, server=config.server.replace("https", "http"))
         with pytest.raises(errors.ApiError):
             await things_of(plain)
 
 
-async def test_tls_where_plain_http_is_spoken_is_told(server):
+async def test_tls_to_a_plain_http_server_is_reported(server):
     with pytest.raises(errors.Unreachable, match="https"):
         await things_of(ClusterConfig(server.url.replace("http", "https")))

@@ -177,7 +177,7 @@ def test_a_server_that_is_away_is_not_flooded_and_nothing_is_lost(jumping):
     jumping(scenario())
 
 
-def test_a_server_that_always_says_expired_is_not_flooded(jumping):
+def test_server_that_always_replies_expired_is_not_flooded(jumping):
     async def scenario():
         async with connected() as (server, client):
             server.oldest = 10**9
@@ -188,7 +188,7 @@ def test_a_server_that_always_says_expired_is_not_flooded(jumping):
     jumping(scenario())
 
 
-def test_a_server_that_hangs_up_at_once_is_not_flooded(jumping):
+def test_server_that_closes_every_watch_is_not_flooded(jumping):
     async def scenario():
         async with connected() as (server, client):
             server.watch_faults += [streaming()] * 1000
@@ -199,7 +199,7 @@ def test_a_server_that_hangs_up_at_once_is_not_flooded(jumping):
     jumping(scenario())
 
 
-def test_a_forbidden_list_is_told_and_tried_again(jumping):
+def test_forbidden_list_is_reported_and_retried(jumping):
     async def scenario():
         async with connected() as (server, client):
             server.faults += [failing(403, "Forbidden")] * 3
@@ -277,7 +277,7 @@ async def test_an_object_that_stops_to_fit_leaves_the_copy(client, server):
     assert [malformed.metadata.name for malformed in refused] == ["a"]
 
 
-def test_a_resync_tells_everything_again(jumping):
+def test_resync_repeats_all_objects(jumping):
     async def scenario():
         async with connected() as (server, client):
             await server.put("a")
@@ -289,7 +289,7 @@ def test_a_resync_tells_everything_again(jumping):
     jumping(scenario())
 
 
-def test_whatever_breaks_the_copy_ends_up_right_and_nothing_is_told_twice(jumping):
+def test_cache_is_correct_after_random_faults_and_no_event_is_repeated(jumping):
     """Random changes and faults of a server: the notifications must add up to its state."""
 
     async def scenario(seed):

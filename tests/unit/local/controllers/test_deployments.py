@@ -189,7 +189,7 @@ def test_a_paused_deployment_scales_but_does_not_change_over() -> None:
 @pytest.mark.parametrize(
     ("replicas", "unavailable", "surge", "expected"),
     [
-        pytest.param(4, None, None, (3, 5), id="a quarter each way when nothing is said"),
+        pytest.param(4, None, None, (3, 5), id="a quarter each way by default"),
         pytest.param(10, "25%", "25%", (8, 13), id="missing rounds down, extra rounds up"),
         pytest.param(3, 0, 1, (3, 4), id="numbers are numbers"),
         pytest.param(

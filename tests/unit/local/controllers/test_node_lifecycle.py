@@ -44,7 +44,7 @@ def test_a_silent_node_is_unknown_and_unreachable() -> None:
     }
 
 
-def test_a_node_that_says_it_is_not_ready_is_tainted_so() -> None:
+def test_node_that_reports_not_ready_gets_the_taint() -> None:
     change = plan_node_update(a_node("False"), silent=False, now=NOW)
     assert change.taints is not None
     assert {taint.key for taint in change.taints} == {NOT_READY}
@@ -116,7 +116,7 @@ def test_a_pod_on_a_silent_node_is_not_ready_any_more() -> None:
     assert unready_conditions(a_pod(ready=False), NOW) is None
 
 
-def test_a_heartbeat_is_aged_by_when_it_was_seen_whatever_it_says() -> None:
+def test_age_of_a_heartbeat_counts_from_its_arrival() -> None:
     beats = Heartbeats()
     lease = Lease(spec=LeaseSpec(renew_time=datetime(1999, 1, 1, tzinfo=UTC)))
     assert beats.age("n", 100) == 0

@@ -89,7 +89,7 @@ def test_an_average_amount_is_divided_by_the_pods():
 
 
 @pytest.mark.parametrize(
-    ("metric", "pods", "usage", "reason", "words"),
+    ("metric", "pods", "usage", "reason", "message"),
     [
         (MetricSpec(type="Pods"), [a_pod("p")], {}, "InvalidMetricSourceType", "type Pods"),
         (share(50), [], {}, "FailedGetResourceMetric", "no pods returned by selector"),
@@ -103,13 +103,13 @@ def test_an_average_amount_is_divided_by_the_pods():
         ),
     ],
 )
-def test_a_measure_that_says_nothing_says_why(
-    metric: MetricSpec, pods: list[Any], usage: dict[str, Any], reason: str, words: str
+def test_missing_metric_has_a_reason(
+    metric: MetricSpec, pods: list[Any], usage: dict[str, Any], reason: str, message: str
 ):
     with pytest.raises(MetricUnavailable) as error:
         propose_replicas(metric, 1, pods, usage)
     assert error.value.reason == reason
-    assert words in error.value.message
+    assert message in error.value.message
 
 
 def a_scaler(
@@ -159,7 +159,7 @@ def test_replicas_go_down_only_to_the_highest_proposal_of_five_minutes():
     assert (second.replicas, third.replicas, last.replicas) == (8, 2, 2)
 
 
-def test_bounds_hold_and_say_so():
+def test_replicas_stay_within_bounds_with_a_condition():
     high = decide_scaling(a_scaler(high=3), 2, [wants(9)], ScalingHistory(), NOW)
     assert high.replicas == 3
     assert condition(high, "ScalingLimited") == ("True", "TooManyReplicas")
@@ -197,7 +197,7 @@ def test_behavior_may_forbid_a_direction_and_set_the_pace():
     st.integers(1, 50), st.lists(st.integers(0, 200), min_size=1, max_size=12), st.integers(1, 5),
     st.integers(5, 60),
 )  # fmt: skip
-def test_whatever_is_proposed_replicas_stay_within_bounds(
+def test_replicas_stay_within_bounds_for_every_recommendation(
     current: int, proposals: list[int], low: int, high: int
 ):
     scaler, history, at = a_scaler(low, high), ScalingHistory(), NOW

@@ -14,9 +14,9 @@ from gangline.local.controllers.replica_sets.plan import RawReplicaSet, RawRepli
 from unit.local.controllers.builders import NOW, a_pod
 
 
-def a_set(wanted: int, **spec: Any) -> RawReplicaSet:
+def a_set(count: int, **spec: Any) -> RawReplicaSet:
     return RawReplicaSet(
-        metadata=ObjectMeta(name="rs", uid="rs"), spec=RawReplicaSetSpec(replicas=wanted, **spec)
+        metadata=ObjectMeta(name="rs", uid="rs"), spec=RawReplicaSetSpec(replicas=count, **spec)
     )
 
 

@@ -72,7 +72,7 @@ def test_a_volume_that_belongs_to_another_claim_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("claim", "words"),
+    ("claim", "message"),
     [
         (a_claim(storage_class_name="nope"), "no storage class nope"),
         (a_claim(storage_class_name="cloud"), "cloud.example/disk"),
@@ -80,10 +80,10 @@ def test_a_volume_that_belongs_to_another_claim_is_not_taken() -> None:
         (a_claim(volume_mode="Block"), "no block devices"),
     ],
 )
-def test_a_claim_that_must_wait_says_why(claim: PersistentVolumeClaim, words: str) -> None:
+def test_waiting_claim_has_a_reason(claim: PersistentVolumeClaim, message: str) -> None:
     action = decide(claim)
     assert isinstance(action, plan.KeepPending)
-    assert words in action.message
+    assert message in action.message
 
 
 def test_a_bound_claim_whose_volume_vanished_is_lost() -> None:
@@ -124,7 +124,7 @@ def test_a_volume_without_its_claim(
 
 
 @pytest.mark.parametrize(
-    ("finalizers", "going", "in_use", "wanted"),
+    ("finalizers", "going", "in_use", "expected"),
     [
         pytest.param(
             [], False, False, [plan.PVC_PROTECTION_FINALIZER], id="a new claim is protected"
@@ -138,10 +138,10 @@ def test_a_volume_without_its_claim(
     ],
 )
 def test_a_claim_in_use_is_protected(
-    finalizers: list[str], going: bool, in_use: bool, wanted: list[str] | None
+    finalizers: list[str], going: bool, in_use: bool, expected: list[str] | None
 ) -> None:
     metadata = ObjectMeta(
         name="c", finalizers=finalizers, deletion_timestamp=NOW if going else None
     )
     claim = PersistentVolumeClaim(metadata=metadata)
-    assert plan.plan_finalizers(claim, in_use=in_use) == wanted
+    assert plan.plan_finalizers(claim, in_use=in_use) == expected

@@ -54,7 +54,7 @@ def test_a_freed_address_rests_before_it_is_used_again() -> None:
     assert pool.allocate() not in (first, second)
 
 
-def test_an_exhausted_pool_says_so_and_recovers() -> None:
+def test_exhausted_pool_raises_and_recovers() -> None:
     pool = AddressPool(IPv4Network("10.0.0.0/30"), reserved=["10.0.0.1"])
     only = pool.allocate()
     with pytest.raises(NetworkError, match="in use"):

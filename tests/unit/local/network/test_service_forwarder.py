@@ -61,9 +61,9 @@ async def _free_port() -> SocketAddress:
     return address
 
 
-async def _ask(address: SocketAddress, said: bytes) -> bytes:
+async def _ask(address: SocketAddress, content: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(*address)
-    writer.write(said)
+    writer.write(content)
     writer.write_eof()
     try:
         async with asyncio.timeout(5):
@@ -85,7 +85,7 @@ async def test_connections_take_turns_and_half_closed_ones_still_get_their_answe
     second.close()
 
 
-async def test_a_dead_endpoint_is_passed_over() -> None:
+async def test_dead_endpoint_is_skipped() -> None:
     server, alive = await _server(b"alive")
     dead, listen, forwarder = await _free_port(), await _free_port(), ServiceForwarder()
     await forwarder.apply({listen: (dead, alive)})

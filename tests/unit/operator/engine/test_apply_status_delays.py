@@ -24,7 +24,7 @@ def test_that_a_job_runs_waits_half_a_second_for_the_rest_of_its_pods() -> None:
     assert running_status_delay(RUNNING_STATUS_DELAY_S) is None
 
 
-def test_minor_news_is_stored_once_a_second() -> None:
+def test_minor_status_change_is_stored_once_a_second() -> None:
     assert minor_status_delay(0, math.inf, is_saturated=False) == MINOR_STATUS_INTERVAL_S
     assert minor_status_delay(MINOR_STATUS_INTERVAL_S, math.inf, is_saturated=False) is None
     assert minor_status_delay(5, 0.25, is_saturated=False) == MINOR_STATUS_INTERVAL_S - 0.25

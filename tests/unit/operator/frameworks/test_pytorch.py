@@ -97,7 +97,7 @@ def test_the_world_counts_processes_when_their_number_is_given():
 
 
 @pytest.mark.parametrize("word", ["auto", "cpu", "gpu"])
-def test_a_word_for_the_number_of_processes_counts_as_one(word):
+def test_named_number_of_processes_counts_as_one(word):
     reported = environment(pods(job_with(1, 1, nprocPerNode=word))["worker-0"])
     assert (reported["WORLD_SIZE"], reported["PET_NPROC_PER_NODE"]) == ("2", word)
 

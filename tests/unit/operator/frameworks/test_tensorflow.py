@@ -242,7 +242,9 @@ DONE, FAILED, RUNS = "Succeeded", "Failed", "Running"
             True,
             id="all workers",
         ),
-        pytest.param({"Worker": 1, "PS": 1}, "", {"ps-0": DONE}, False, id="a server says nothing"),
+        pytest.param(
+            {"Worker": 1, "PS": 1}, "", {"ps-0": DONE}, False, id="a server reports nothing"
+        ),
         pytest.param({"Chief": 0, "Worker": 1}, "", {"worker-0": DONE}, True, id="a chief of none"),
     ],
 )

@@ -38,7 +38,7 @@ REPLACE, FATAL = FailureAction.REPLACE, FailureAction.FATAL
         pytest.param("ExitCode", None, REPLACE, id="ExitCode-evicted"),
     ],
 )
-def test_a_failed_pod_is_judged_by_policy_and_code(policy, code, judgement):
+def test_restart_of_a_failed_pod_depends_on_policy_and_exit_code(policy, code, judgement):
     pod = a_pod(phase="Failed", code=code, reason="" if code else "Evicted")
     assert failure_action(RestartPolicy(policy), pod, "pytorch") is judgement
 

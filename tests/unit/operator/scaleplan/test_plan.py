@@ -299,7 +299,7 @@ moves = st.one_of(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(moves, max_size=25))
-def test_whatever_happens_no_number_is_used_twice_and_all_plans_come_to_an_end(
+def test_random_plans_end_and_use_no_number_twice(
     history: list[tuple],
 ) -> None:
     world = Planned(role(2, ELASTIC, restartPolicy="Always", restartCount=1000))

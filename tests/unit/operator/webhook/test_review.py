@@ -47,7 +47,7 @@ def on_the_wire(request: Any, **changes: Any) -> bytes:
     return msgspec.json.encode(envelope | changes)
 
 
-def test_a_good_job_is_allowed_without_a_word() -> None:
+def test_valid_job_is_allowed_without_warnings() -> None:
     answer = review.validate(ask(job()))
     assert (answer.allowed, answer.uid, answer.status, answer.warnings) == (
         True,

@@ -282,7 +282,7 @@ MOVES = (
 
 @settings(max_examples=150, deadline=None)
 @given(moves=st.lists(st.sampled_from(MOVES), min_size=10, max_size=60))
-def test_callers_trust_what_is_served_whatever_happens_to_the_secret(moves) -> None:
+def test_callers_trust_the_served_certificate_after_any_change_of_the_secret(moves) -> None:
     """Restarts, renewals and a deleted Secret, with callers that notice changes late.
 
     A replica that finds neither certificate nor Secret serves a new one immediately.

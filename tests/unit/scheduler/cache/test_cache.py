@@ -22,15 +22,15 @@ def test_assumed_pod_holds_resources_and_is_not_pending() -> None:
     assert not state.pending
 
 
-def test_news_older_than_the_binding_do_not_undo_it() -> None:
+def test_event_older_than_the_binding_does_not_undo_it() -> None:
     state = cluster(node("a"), pod("p", cpu=2))
     state.assume(P, A)
-    state.set_pod(pod("p", cpu=2, role="said late"))
+    state.set_pod(pod("p", cpu=2, role="late"))
     assert used_cpu(state) == 2000
     assert not state.pending
 
 
-def test_the_api_servers_word_ends_the_assumption() -> None:
+def test_event_of_the_api_server_ends_the_assumption() -> None:
     state = cluster(node("a"), node("b"), pod("p", cpu=2))
     state.assume(P, A)
     state.set_pod(pod("p", cpu=2, on="b"))

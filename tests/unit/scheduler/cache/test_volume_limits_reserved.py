@@ -58,12 +58,14 @@ def large(name: str, *claims: str, age: int = 10) -> list[object]:
     return [group(name, 1, age), using(f"{name}-0", *claims, group=name, age=age)]
 
 
-@pytest.mark.parametrize("wanted", [("x", "y"), ("x", "dataset")], ids=["own", "shared"])
+@pytest.mark.parametrize("requested", [("x", "y"), ("x", "dataset")], ids=["own", "shared"])
 def test_a_stream_of_small_jobs_does_not_keep_the_last_places_from_the_first_in_line(
-    wanted: tuple[str, str],
+    requested: tuple[str, str],
 ) -> None:
-    state = cluster(node("a"), *small("s0", 0, "a"), *small("s1", 1, "a"), *large("big", *wanted))  # type: ignore[arg-type]
-    if "dataset" in wanted:
+    state = cluster(
+        node("a"), *small("s0", 0, "a"), *small("s1", 1, "a"), *large("big", *requested)
+    )  # type: ignore[arg-type]
+    if "dataset" in requested:
         state.set_pod(using("gated", "dataset", is_gated=True))
         state.set_pod(using("other", "dataset", age=99))
     disks(state, a=2)

@@ -61,7 +61,7 @@ def test_actions_and_arguments_are_taken_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         pytest.param("actions: allocate, shuffle", "unknown action 'shuffle'", id="action"),
         pytest.param("tiers: [{plugins: [{name: gnag}]}]", "unknown plugin 'gnag'", id="plugin"),
@@ -105,8 +105,8 @@ def test_actions_and_arguments_are_taken_over() -> None:
         pytest.param("{", "expected", id="no yaml"),
     ],
 )
-def test_unknown_names_are_errors(text: str, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says):
+def test_unknown_names_are_errors(text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         read_configuration(text)
 
 
@@ -160,7 +160,7 @@ def test_nodes_can_be_filled_evenly_instead() -> None:
 @pytest.mark.parametrize(
     ("binpack", "nodeorder", "packing"),
     [
-        pytest.param({}, {}, 1, id="nothing is said"),
+        pytest.param({}, {}, 1, id="default"),
         pytest.param({"binpack.weight": 5}, {}, 5, id="binpack"),
         pytest.param({}, {"mostrequested.weight": 0}, 0, id="neither full nor empty nodes"),
         pytest.param({"binpack.weight": 5}, {"leastrequested.weight": 1}, 4, id="both"),
@@ -205,10 +205,10 @@ def test_deployed_configuration_equals_the_defaults() -> None:
     root = next(p for p in Path(__file__).parents if (p / "pyproject.toml").exists())
     path = root / "deploy" / "scheduler" / "scheduler.yaml"
     manifests = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
-    (told,) = [each for each in manifests if each["kind"] == "ConfigMap"]
-    assert told["metadata"] == {"name": CONFIG_MAP, "namespace": CONFIG_NAMESPACE}
+    (config_map,) = [each for each in manifests if each["kind"] == "ConfigMap"]
+    assert config_map["metadata"] == {"name": CONFIG_MAP, "namespace": CONFIG_NAMESPACE}
     settings = SchedulerSettings()
-    found = read_configuration(told["data"][CONFIG_KEY])
+    found = read_configuration(config_map["data"][CONFIG_KEY])
     assert (found.preempt, found.reclaim) == (settings.preempt, settings.reclaim)
     assert found.weights == settings.weights
     (deployment,) = [each for each in manifests if each["kind"] == "Deployment"]

@@ -153,12 +153,12 @@ QUEUES = [
 ]
 
 
-@pytest.mark.parametrize(("queues", "name", "says"), QUEUES)
+@pytest.mark.parametrize(("queues", "name", "message"), QUEUES)
 def test_contradictory_queue_is_reported_and_others_are_served(
-    queues: list[QueueInfo], name: str, says: str
+    queues: list[QueueInfo], name: str, message: str
 ) -> None:
     state = cluster(node("n"), *queues, *gang("g", 1), group("h", 1, queue="q"), GOOD)
-    assert says in queue_problems(state.queues)[name]
+    assert message in queue_problems(state.queues)[name]
     assert {"good", "g-worker-0"} <= _bound(decide(state))
 
 

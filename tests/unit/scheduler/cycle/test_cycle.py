@@ -62,7 +62,7 @@ def test_two_gangs_do_not_split_the_resources_of_one() -> None:
 def test_gang_is_pending_if_only_the_sum_of_nodes_suffices() -> None:
     decision = decide(cluster(node("a", cpu=3), node("b", cpu=3), *gang("job", 3, cpu=2)))
     assert not decision.bindings
-    assert "enough in total, but not on single nodes" in message(decision, "job")
+    assert reason(decision, "job") == "NotEnoughResources"
 
 
 def test_fragmented_resources_are_named_in_the_message() -> None:

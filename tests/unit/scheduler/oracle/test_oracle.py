@@ -145,10 +145,12 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("world", "put", "says"), PLACES)
-def test_forbidden_placement_is_a_violation(world: list[object], put: PodInfo, says: str) -> None:
+@pytest.mark.parametrize(("world", "put", "message"), PLACES)
+def test_forbidden_placement_is_a_violation(
+    world: list[object], put: PodInfo, message: str
+) -> None:
     state = cluster(*world, put)  # type: ignore[arg-type]
-    assert any(says in fault for fault in violations(state, bind(("p", "n"))))
+    assert any(message in fault for fault in violations(state, bind(("p", "n"))))
 
 
 def test_port_bound_twice_is_a_violation() -> None:
@@ -158,9 +160,9 @@ def test_port_bound_twice_is_a_violation() -> None:
 
 def test_binding_of_a_placed_pod_or_twice_is_a_violation() -> None:
     state = cluster(node("n"), pod("p", on="n"), pod("q"))
-    said = list(violations(state, bind(("p", "n"), ("q", "n"), ("q", "n"))))
-    assert "a pod is bound twice" in said
-    assert "d/p is bound and does not wait" in said
+    faults = list(violations(state, bind(("p", "n"), ("q", "n"), ("q", "n"))))
+    assert "a pod is bound twice" in faults
+    assert "d/p is bound and does not wait" in faults
 
 
 def test_incomplete_gang_is_a_violation() -> None:
@@ -204,10 +206,10 @@ QUEUES = [
 ]
 
 
-@pytest.mark.parametrize(("queues", "says"), QUEUES)
-def test_queue_above_its_limit_is_a_violation(queues: list[QueueInfo], says: str) -> None:
+@pytest.mark.parametrize(("queues", "message"), QUEUES)
+def test_queue_above_its_limit_is_a_violation(queues: list[QueueInfo], message: str) -> None:
     state = cluster(node("n"), *queues, group("g", 1, queue="q"), pod("p", cpu=2, group="g"))
-    assert any(says in fault for fault in violations(state, bind(("p", "n"), group="g")))
+    assert any(message in fault for fault in violations(state, bind(("p", "n"), group="g")))
 
 
 def evicting(
@@ -289,9 +291,9 @@ EVICTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("state", "says"), EVICTIONS)
-def test_forbidden_eviction_is_a_violation(state: SchedulerCache, says: str) -> None:
-    assert any(says in fault for fault in violations(state, evict("low-0")))
+@pytest.mark.parametrize(("state", "message"), EVICTIONS)
+def test_forbidden_eviction_is_a_violation(state: SchedulerCache, message: str) -> None:
+    assert any(message in fault for fault in violations(state, evict("low-0")))
 
 
 def test_exceeded_disruption_budget_is_a_violation() -> None:
@@ -354,13 +356,13 @@ def test_incomplete_subgroup_is_a_violation() -> None:
         domain = HyperNodeInfo(f"s-{name}", 1, members=(HyperNodeMemberInfo(False, exact=name),))
         state.nodes.set_hypernode(domain)
 
-    def said(*put: tuple[str, str]) -> str:
+    def faults(*put: tuple[str, str]) -> str:
         return " ".join(violations(state, bind(*put, group="g")))
 
-    assert "1 of 2 pods of s ('a',)" in said(("a0", "n"))
-    assert "0 of 1 subgroups" in said(("a0", "n"), ("b0", "n"))
-    assert "no allowed domain holds" in said(("a0", "n"), ("a1", "m"))
-    assert not said(("a0", "n"), ("a1", "n"), ("b0", "m"), ("b1", "m"))
+    assert "1 of 2 pods of s ('a',)" in faults(("a0", "n"))
+    assert "0 of 1 subgroups" in faults(("a0", "n"), ("b0", "n"))
+    assert "no allowed domain holds" in faults(("a0", "n"), ("a1", "m"))
+    assert not faults(("a0", "n"), ("a1", "n"), ("b0", "m"), ("b1", "m"))
 
 
 def test_unusable_node_groups_add_no_fair_share() -> None:

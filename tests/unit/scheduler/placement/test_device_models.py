@@ -49,7 +49,7 @@ def test_unlabelled_nodes_count_as_one_model() -> None:
     assert where(cluster(*nodes, *busy, *gang("g", 4, gpu=2))) == {"b": 2, "c": 2}
 
 
-def test_gang_returns_to_its_nodes_whatever_the_model() -> None:
+def test_gang_returns_to_its_nodes_of_any_device_model() -> None:
     places = ((PodKey("d/g-0"), NodeName("a")), (PodKey("d/g-1"), NodeName("b")))
     facts = group("g", 2, previous_nodes=PreviousNodes(60.0, places))
     pods = [pod(f"g-{index}", gpu=2, group="g") for index in range(2)]
@@ -88,12 +88,12 @@ def test_no_gang_waits_for_one_model_and_none_is_mixed_that_need_not_be(
     drawn: tuple[list[NodeInfo], list[PodInfo], int, int], random: Random
 ) -> None:
     nodes, busy, size, gpus = drawn
-    wanted = gang("g", size, gpu=gpus)
-    found = where(cluster(*nodes, *busy, *wanted))
+    pending = gang("g", size, gpu=gpus)
+    found = where(cluster(*nodes, *busy, *pending))
     assert sum(found.values()) == sum(
-        where(cluster(*nodes, *busy, *wanted, weights=ANY_MODEL)).values()
+        where(cluster(*nodes, *busy, *pending, weights=ANY_MODEL)).values()
     )
-    shuffled = [*nodes, *busy, *wanted]
+    shuffled = [*nodes, *busy, *pending]
     random.shuffle(shuffled)
     assert where(cluster(*shuffled)) == found
     models = {each.name: dict(each.labels).get(MODEL_LABELS[0], "") for each in nodes}
@@ -102,4 +102,4 @@ def test_no_gang_waits_for_one_model_and_none_is_mixed_that_need_not_be(
             alike = [each for each in nodes if models[each.name] == model]
             there = {each.name for each in alike}
             using = [each for each in busy if each.node in there]
-            assert not where(cluster(*alike, *using, *wanted, weights=ANY_MODEL))
+            assert not where(cluster(*alike, *using, *pending, weights=ANY_MODEL))

@@ -251,9 +251,9 @@ def test_at_weight_nothing_images_are_neither_read_nor_kept_nor_counted() -> Non
     facts = pod_info(read(LeanPod), {}, frozenset({"gangline"}))
     assert not any(hasattr(each, "image") for each in read(LeanPod).spec.containers)
     assert facts.shape is shape_of(facts.shape.request, PlacementConstraints())
-    whole = msgspec.convert(RAW_NODE, Node)
-    assert slim_node(whole).status.images == []
-    assert node_info(whole).images == ()
+    stored = msgspec.convert(RAW_NODE, Node)
+    assert slim_node(stored).status.images == []
+    assert node_info(stored).images == ()
     state = cluster(has("a"), has("b", train=900), of(pod("p"), "train"))
     assert where(state) == {"p": "a"}
     table = state.nodes

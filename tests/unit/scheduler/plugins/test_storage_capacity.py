@@ -60,7 +60,7 @@ def place(state: SchedulerCache) -> str | None:
         pytest.param([left(in_zone("b"), 6), left(in_zone("b"), 6)], None, id="not added up"),
         pytest.param([left(ANYWHERE, 10)], "n-a", id="everywhere"),
         pytest.param([left(None, 99)], None, id="no node reaches it"),
-        pytest.param([left(in_zone("a"), None)], None, id="nothing said"),
+        pytest.param([left(in_zone("a"), None)], None, id="not reported"),
         pytest.param([left(in_zone("a"), 99, "slow")], None, id="another class"),
         pytest.param([], None, id="none at all"),
     ],
@@ -152,8 +152,8 @@ def test_pending_pod_is_placed_when_storage_is_added() -> None:
     ],
 )
 def test_capacities_are_read(written: dict[str, object], facts: StorageCapacityInfo) -> None:
-    whole = {"metadata": {"name": "c", "namespace": "d"}, "storageClassName": "fast", **written}
-    assert capacity_info(msgspec.convert(whole, CSIStorageCapacity)) == facts
+    capacity = {"metadata": {"name": "c", "namespace": "d"}, "storageClassName": "fast", **written}
+    assert capacity_info(msgspec.convert(capacity, CSIStorageCapacity)) == facts
 
 
 def test_only_publishing_drivers_are_considered() -> None:

@@ -187,15 +187,15 @@ def test_the_smallest_volume_that_fits_is_taken_and_one_kept_for_the_claim_first
         volume("big", "a", "9Gi"),
         volume("fit", "a", "2Gi"),
     )
-    wanted = state.storage.claims["d/c"]
+    requested = state.storage.claims["d/c"]
     here = node("a", labels={HOST: "a"})
-    found = state.storage.volume_for(wanted, here)
+    found = state.storage.volume_for(requested, here)
     assert found is not None
     assert found.name == "fit"
     kept = msgspec.to_builtins(volume("kept", "a", "3Gi"))
     kept["spec"]["claimRef"] = {"namespace": "d", "name": "c"}
     with_storage(state, msgspec.convert(kept, PersistentVolume))
-    found = state.storage.volume_for(wanted, here)
+    found = state.storage.volume_for(requested, here)
     assert found is not None
     assert found.name == "kept"
 

@@ -15,8 +15,10 @@ CPU_1 = request(cpu=1, pods=0)
 
 def running(until: float) -> list[PodGroupInfo | PodInfo]:
     """A gang on most of the node that ends ``until`` seconds from now, as far as it says."""
-    told = pod("old-0", cpu=3, group="old", on="n", started_at=NOW - 50, max_run_time_s=until + 50)
-    return [group("old", 1), told]
+    member = pod(
+        "old-0", cpu=3, group="old", on="n", started_at=NOW - 50, max_run_time_s=until + 50
+    )
+    return [group("old", 1), member]
 
 
 def placed(decision: CycleResult) -> set[str]:
@@ -67,7 +69,7 @@ def test_no_backfill_if_the_start_of_the_reservation_is_unknown() -> None:
     assert not placed(decide(state, NOW))
 
 
-def test_short_jobs_one_after_the_other_do_not_put_off_the_first_in_line() -> None:
+def test_sequence_of_short_jobs_does_not_delay_the_head_of_line() -> None:
     state = cluster(node("n", cpu=4), *running(100), *gang("large", 1, cpu=4))
     for second in range(0, 100, 10):
         name = f"s{second}"

@@ -195,7 +195,8 @@ def test_freed_resources_are_reserved_for_the_preemptor() -> None:
     carried_out(state, decide(state, NOW))
     again = decide(state, NOW + 1)
     assert not again.evictions
-    assert "Pods are being evicted for it" in again.pending_reasons[0].message
+    assert [reserved.preempting for reserved in again.reservations.values()] == [True]
+    assert again.pending_reasons[0].reason == "NotEnoughResources"
     for index in range(4):
         state.remove_pod(pod(f"low-{index}").key)
         if index < 3:

@@ -15,11 +15,11 @@ from unit.scheduler.builders import (
 )
 
 
-def told(decision: CycleResult, name: str) -> str:
+def group_message(decision: CycleResult, name: str) -> str:
     return next(v.message for v in decision.pending_reasons if v.group == f"d/{name}")
 
 
-def told_pod(decision: CycleResult, name: str) -> str:
+def pod_message(decision: CycleResult, name: str) -> str:
     messages = dict(entry for verdict in decision.pending_reasons for entry in verdict.pods)
     return next(text for key, text in messages.items() if key == f"d/{name}")
 
@@ -36,7 +36,7 @@ def test_message_names_the_shortage_and_the_users() -> None:
         pod("alone", gpu=1, on="n2"),
         *gang("job", 2, age=90, gpu=4),
     )
-    message = told(decide(state), "job")
+    message = group_message(decide(state), "job")
     assert message.startswith(
         "1 of the gang's 2 waiting pods would find a node, 2 must start together. "
         f"0/3 nodes are available: 3 Insufficient {GPU}."
@@ -49,7 +49,7 @@ def test_message_names_the_shortage_and_the_users() -> None:
 
 def test_the_message_of_a_pod_begins_as_kube_scheduler_puts_it() -> None:
     state = cluster(node("n1", cpu=2), pod("there", on="n1"), *gang("job", 2))
-    message = told_pod(decide(state), "job-worker-0")
+    message = pod_message(decide(state), "job-worker-0")
     assert message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
     assert "waiting since" not in message
 
@@ -59,7 +59,7 @@ def test_message_of_a_preemptor_pod_starts_with_kubernetes_wording() -> None:
     high = [group("high", 1, priority=5), pod("high-0", cpu=4, group="high", priority=5)]
     decision = decide(cluster(node("n1", cpu=4), *low, *high))
     assert [eviction.pod for eviction in decision.evictions] == ["d/low-0"]
-    message = told_pod(decision, "high-0")
+    message = pod_message(decision, "high-0")
     assert message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
     assert message.endswith("Pods are being evicted for it: it starts when they have ended.")
 
@@ -69,10 +69,10 @@ def test_places_in_line_are_counted_in_each_queue_and_rounded_when_many_wait() -
     apart = [group("other", 1, queue="q"), pod("other-0", cpu=4, group="other")]
     state = cluster(node("n1", cpu=4), pod("there", on="n1"), QueueInfo("q"), *others, *apart)
     decision = decide(state)
-    assert "First in queue 'default'" in told(decision, "g00")
-    assert "9 before it in queue 'default'" in told(decision, "g09")
-    assert "about 30 before it in queue 'default'" in told(decision, "g33")
-    assert "First in queue 'q'" in told(decision, "other")
+    assert "First in queue 'default'" in group_message(decision, "g00")
+    assert "9 before it in queue 'default'" in group_message(decision, "g09")
+    assert "about 30 before it in queue 'default'" in group_message(decision, "g33")
+    assert "First in queue 'q'" in group_message(decision, "other")
 
 
 def test_users_are_counted_on_eligible_nodes_only() -> None:
@@ -85,7 +85,7 @@ def test_users_are_counted_on_eligible_nodes_only() -> None:
         pod("elsewhere-0", cpu=8, group="elsewhere", on="n2"),
         *gang("job", 1, cpu=2, constraints=on_label(zone="a")),
     )
-    message = told(decide(state), "job")
+    message = group_message(decide(state), "job")
     assert "Usage of cpu: d/here 3." in message
     assert "1 node(s) didn't match Pod's node affinity/selector" in message
 
@@ -102,7 +102,7 @@ def test_message_counts_the_pods_that_need_a_node() -> None:
         node("n3", cpu=2),
         pod("b", cpu=1, on="n3", group="gb"),
     )
-    message = told(decide(state), "job")
+    message = group_message(decide(state), "job")
     assert "It starts when 1 more of its pods finds a node with that much free." in message
 
 
@@ -115,7 +115,7 @@ def test_message_of_a_queue_at_its_limit_names_the_users() -> None:
         group("next", 1, queue="q", age=7),
         pod("next-0", cpu=2, group="next", age=7, constraints=ANYWHERE),
     )
-    message = told(decide(state), "next")
+    message = group_message(decide(state), "next")
     assert "3 of 4 cpu in use, 2 requested" in message
     assert "Usage of cpu: d/first 3." in message
     assert message.endswith("First in queue 'q', waiting since 1970-01-01 00:00:07 UTC.")
@@ -126,9 +126,11 @@ def test_message_of_a_preemptor_does_not_claim_it_never_fits() -> None:
     state = cluster(node("n", cpu=4), alone, group("job", 1, priority=5), pod("p", group="job"))
     decision = decide(state)
     assert [eviction.pod for eviction in decision.evictions] == [alone.key]
-    for message in (told(decision, "job"), told_pod(decision, "p")):
+    for message in (group_message(decision, "job"), pod_message(decision, "p")):
         assert "It starts when cpu 1 more is freed or added." in message
         assert "Pods are being evicted for it" in message
         assert "would not fit" not in message
     without = cluster(node("n", cpu=4), alone, group("job", 1), pod("p", group="job"))
-    assert "It would not fit even if all running gangs had ended" in told(decide(without), "job")
+    assert "It would not fit even if all running gangs had ended" in group_message(
+        decide(without), "job"
+    )

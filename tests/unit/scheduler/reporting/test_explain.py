@@ -29,11 +29,15 @@ def test_nodes_are_listed_with_the_reason_that_excludes_the_pods() -> None:
         pod("other-0", cpu=1, group="other", on="b"),
         *gang("job", 2, cpu=3, constraints=on_label(kind="x"), role="worker"),
     )
-    told = explain_group(state, JOB, 0.0)
-    assert (told.state, told.reason, told.minimum) == (WAITS, "NotEnoughResources", 2)
-    (need,) = told.needs
+    explanation = explain_group(state, JOB, 0.0)
+    assert (explanation.state, explanation.reason, explanation.minimum) == (
+        WAITS,
+        "NotEnoughResources",
+        2,
+    )
+    (need,) = explanation.needs
     assert (need.role, need.asked) == ("worker", "cpu 3")
-    assert [(alike.why, alike.nodes) for alike in need.nodes] == [
+    assert [(similar.why, similar.nodes) for similar in need.nodes] == [
         (HAS_CAPACITY, ("a",)),
         ("Insufficient cpu", ("b",)),
         ("node(s) didn't match Pod's node affinity/selector", ("c",)),
@@ -50,10 +54,10 @@ def test_reserved_nodes_are_listed_separately() -> None:
         *gang("large", 1, cpu=4),
         *gang("job", 1, age=5, cpu=2),
     )
-    told = explain_group(state, JOB, 0.0)
-    assert [alike.why for alike in told.needs[0].nodes] == [CAPACITY_RESERVED]
-    assert "reserved for d/large" in told.message
-    assert "1 before it" in told.message
+    explanation = explain_group(state, JOB, 0.0)
+    assert [similar.why for similar in explanation.needs[0].nodes] == [CAPACITY_RESERVED]
+    assert "reserved for d/large" in explanation.message
+    assert "1 before it" in explanation.message
     assert explain_group(state, GroupKey("d/large"), 0.0).planned == {"d/large-worker-0": "a"}
 
 
@@ -67,9 +71,9 @@ def test_queues_are_listed_up_to_the_top_with_their_figures() -> None:
         group("job", 1, queue="team-a"),
         pod("job-0", cpu=2, group="job"),
     )
-    told = explain_group(state, JOB, 0.0)
-    assert told.reason == "QueueLimit"
-    assert [(q.name, q.used, q.requested, q.most) for q in told.queues] == [
+    explanation = explain_group(state, JOB, 0.0)
+    assert explanation.reason == "QueueLimit"
+    assert [(q.name, q.used, q.requested, q.most) for q in explanation.queues] == [
         ("team-a", "cpu 2", "cpu 4", "cpu 3"),
         ("team", "cpu 2", "cpu 4", ""),
     ]
@@ -81,17 +85,17 @@ def test_running_starting_and_foreign_pods_are_explained() -> None:
     for name, facts in (("gated", {"is_gated": True}), ("foreign", {"is_ours": False})):
         state.set_group(group(name, 1))
         state.set_pod(pod(f"{name}-0", group=name, **facts))
-    told = {n: explain_group(state, GroupKey(f"d/{n}"), 0.0) for n in ("job", "up", "gated")}
-    assert told["job"].state == STARTS
-    assert told["job"].starting == {"d/job-worker-0": "a"}
-    assert (told["up"].state, told["up"].placed) == (PLACED, {"d/up-0": "a"})
-    assert told["gated"].state == GATED
+    explanation = {n: explain_group(state, GroupKey(f"d/{n}"), 0.0) for n in ("job", "up", "gated")}
+    assert explanation["job"].state == STARTS
+    assert explanation["job"].starting == {"d/job-worker-0": "a"}
+    assert (explanation["up"].state, explanation["up"].placed) == (PLACED, {"d/up-0": "a"})
+    assert explanation["gated"].state == GATED
     assert explain_group(state, GroupKey("d/foreign"), 0.0).state == NOT_OURS
 
 
 def test_a_pod_of_its_own_is_explained_too() -> None:
     state = cluster(node("a", cpu=1), pod("p", cpu=2))
-    told = explain_pod(state, PodKey("d/p"), 0.0)
-    assert told.message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
+    explanation = explain_pod(state, PodKey("d/p"), 0.0)
+    assert explanation.message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
     with pytest.raises(KeyError):
         explain_pod(state, PodKey("d/other"), 0.0)

@@ -13,7 +13,7 @@ from gangline.scheduler.reporting.warnings import (
 from unit.scheduler.builders import GPU, cluster, decide, node, pod
 
 
-def told(state: SchedulerCache) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
+def node_warnings(state: SchedulerCache) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
     return {
         str(name): [(each.reason, each.resources) for each in wrong]
         for name, wrong in node_contradictions(state).items()
@@ -36,7 +36,7 @@ def test_consistent_nodes_are_not_reported() -> None:
 def test_allocatable_over_capacity_is_reported() -> None:
     facts = node_info(as_written({"cpu": "9", "memory": "1Gi"}, {"cpu": "8", "memory": "1Gi"}))
     state = cluster(facts, pod("p"))
-    assert told(state) == {"n": [(ALLOCATABLE_OVER_CAPACITY, ("cpu",))]}
+    assert node_warnings(state) == {"n": [(ALLOCATABLE_OVER_CAPACITY, ("cpu",))]}
     state.set_node(node_info(as_written({"cpu": "8"}, {"cpu": "8"})))
     assert not node_contradictions(state)
 
@@ -45,7 +45,7 @@ def test_requests_over_allocatable_are_reported() -> None:
     state = cluster(node("n", gpu=8), pod("p", gpu=8, on="n"), node("m", gpu=1), pod("q", gpu=1))
     assert not node_contradictions(state)
     state.set_node(node("n", gpu=6))
-    assert told(state) == {"n": [(USED_OVER_ALLOCATABLE, (GPU,))]}
+    assert node_warnings(state) == {"n": [(USED_OVER_ALLOCATABLE, (GPU,))]}
     assert (
         "nvidia.com/gpu 8; allocatable: nvidia.com/gpu 6"
         in node_contradictions(state)[node("n").name][0].message
@@ -55,6 +55,6 @@ def test_requests_over_allocatable_are_reported() -> None:
 
 def test_deleted_node_is_not_reported() -> None:
     state = cluster(node_info(as_written({"cpu": "9"}, {"cpu": "8"})), pod("p", cpu=20, on="n"))
-    assert len(told(state)["n"]) == 2
+    assert len(node_warnings(state)["n"]) == 2
     state.remove_node(node("n").name)
     assert not node_contradictions(state)

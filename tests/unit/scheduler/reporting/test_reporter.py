@@ -43,8 +43,11 @@ async def test_an_event_waits_until_no_binding_is_under_way() -> None:
         assert not heard.is_set()
         resting.set()
         await heard.wait()
-        told = server.seen[-1].json()
-        assert (told["reason"], told["message"]) == ("Scheduled", "Successfully assigned d/p to a")
+        posted = server.seen[-1].json()
+        assert (posted["reason"], posted["message"]) == (
+            "Scheduled",
+            "Successfully assigned d/p to a",
+        )
 
 
 async def test_an_event_does_not_wait_for_ever_where_pods_keep_coming() -> None:

@@ -45,21 +45,21 @@ def test_readable_fields_are_not_reported() -> None:
     ],
 )
 def test_unreadable_annotation_is_reported(name: str, written: str, why: str) -> None:
-    said = unreadable_group_fields(group(**{name: written}))
-    assert said.startswith(f"{name} ")
-    assert why in said
+    message = unreadable_group_fields(group(**{name: written}))
+    assert message.startswith(f"{name} ")
+    assert why in message
 
 
 def test_invalid_amounts_are_reported() -> None:
-    said = unreadable_group_fields(group({"cpu": "many", "memory": "1Gi"}))
-    assert said == "minResources of cpu is not a quantity: 'many'"
+    message = unreadable_group_fields(group({"cpu": "many", "memory": "1Gi"}))
+    assert message == "minResources of cpu is not a quantity: 'many'"
     spec = {
         "capability": {"cpu": "-1"},
         "deserved": {"cpu": "2"},
         "guarantee": {"resource": {"memory": "x" * 500}},
     }
     queue = msgspec.convert({"metadata": {"name": "q"}, "spec": spec}, Queue)
-    told = unreadable_queue_fields(queue)
-    assert "capability of cpu is negative: -1" in told
-    assert "guarantee of memory is not a quantity" in told
-    assert len(told) < 200
+    message = unreadable_queue_fields(queue)
+    assert "capability of cpu is negative: -1" in message
+    assert "guarantee of memory is not a quantity" in message
+    assert len(message) < 200

@@ -191,7 +191,7 @@ def test_traces_and_clusters_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         pytest.param("arrival,duration\n1,x\n", "could not convert", id="not a number"),
         pytest.param("arrival\n1\n", "no duration", id="a column is missing"),
@@ -204,11 +204,11 @@ def test_traces_and_clusters_are_read(tmp_path: Path) -> None:
     ],
 )
 def test_unreadable_trace_is_an_error_with_its_position(
-    tmp_path: Path, text: str, says: str
+    tmp_path: Path, text: str, message: str
 ) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text(text)
-    with pytest.raises(TraceError, match=says):
+    with pytest.raises(TraceError, match=message):
         read_trace(trace)
 
 

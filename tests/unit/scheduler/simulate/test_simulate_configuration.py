@@ -39,10 +39,10 @@ def evicted(printed: str) -> str:
 
 
 def test_two_configurations_are_compared_on_one_trace(simulated) -> None:
-    code, printed, told = simulated("actions: allocate, preempt")
-    assert (code, evicted(printed), told) == (0, "1", "")
-    code, printed, told = simulated("actions: allocate")
-    assert (code, evicted(printed), told) == (0, "0", "")
+    code, printed, errors = simulated("actions: allocate, preempt")
+    assert (code, evicted(printed), errors) == (0, "1", "")
+    code, printed, errors = simulated("actions: allocate")
+    assert (code, evicted(printed), errors) == (0, "0", "")
 
 
 def test_without_a_configuration_the_defaults_hold(simulated) -> None:
@@ -54,7 +54,7 @@ def test_the_seed_changes_nodes_but_no_figures_where_nodes_are_equal(simulated) 
 
 
 @pytest.mark.parametrize(
-    ("configuration", "says"),
+    ("configuration", "message"),
     [
         pytest.param("actions: shuffle", "unknown action 'shuffle'", id="an unknown action"),
         pytest.param("seed: x", "Expected `int`", id="no seed"),
@@ -62,22 +62,24 @@ def test_the_seed_changes_nodes_but_no_figures_where_nodes_are_equal(simulated) 
         pytest.param("{", "expected", id="no yaml"),
     ],
 )
-def test_invalid_configuration_is_refused(simulated, configuration: str | bytes, says: str) -> None:
-    code, printed, told = simulated(configuration)
+def test_invalid_configuration_is_refused(
+    simulated, configuration: str | bytes, message: str
+) -> None:
+    code, printed, errors = simulated(configuration)
     assert (code, printed) == (2, "")
-    assert says in told
-    assert "scheduler.yaml" in told
+    assert message in errors
+    assert "scheduler.yaml" in errors
 
 
 def test_settings_without_effect_in_a_simulation_are_reported(simulated) -> None:
     switches = "enableHierarchy: true, enableNamespaceOrder: true, enablePreemptable: true"
-    code, _, told = simulated(
+    code, _, errors = simulated(
         f"tiers: [{{plugins: [{{name: drf, {switches}}}, {{name: gang, arguments: {{a: 1}}}}, "
         "{name: nodeorder, arguments: {imagelocality.weight: 1}}]}]"
     )
     assert code == 0
-    for said in ("a of plugin 'gang'", "enableHierarchy", "enableNamespaceOrder", "imagelocality"):
-        assert said in told
+    for name in ("a of plugin 'gang'", "enableHierarchy", "enableNamespaceOrder", "imagelocality"):
+        assert name in errors
 
 
 def test_removed_options_have_no_effect_and_are_named_in_one_warning(simulated) -> None:

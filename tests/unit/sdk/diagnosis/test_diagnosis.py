@@ -148,7 +148,7 @@ LOGS = {
 
 
 @pytest.mark.parametrize("cause", LOGS)
-def test_what_a_program_wrote_tells_failures_apart(cause: str) -> None:
+def test_failures_are_distinguished_by_output(cause: str) -> None:
     found = by_log(LOGS[cause])
     assert found.root is not None
     assert (found.root.cause, found.root.replica) == (cause, "worker-1")
@@ -186,7 +186,7 @@ STATUSES: dict[str, Pod] = {
 
 
 @pytest.mark.parametrize("cause", STATUSES)
-def test_what_became_of_a_pod_tells_failures_apart(cause: str) -> None:
+def test_failures_are_distinguished_by_pod_status(cause: str) -> None:
     found = diagnose(FAILED, [STATUSES[cause]])
     assert found.root is not None
     assert (found.root.cause, found.root.replica) == (cause, "worker-1")

@@ -23,7 +23,6 @@ class JobKindRules(Protocol):
 
 
 def rules_of(kind: JobKind) -> JobKindRules:
-    """Return the rules of a kind."""
     module: Any = import_module(f"{__name__}.{kind.module}")
     rules: JobKindRules = module
     return rules

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from gangline.api.failure import Failure
 from gangline.elastic.agent.membership.peers import TEXT_LIMIT
 from gangline.elastic.agent.membership.restart_consensus import Round
-from gangline.elastic.agent.node_identity import NodeIdentity
 from gangline.elastic.agent.progress_report import ProgressReport
 from gangline.elastic.agent.rendezvous import RendezvousError
+from gangline.elastic.agent.settings import NodeIdentity
 from gangline.elastic.agent.world import free_port
 from gangline.elastic.protocol import messages as msg
 from gangline.elastic.protocol.client import MasterClient

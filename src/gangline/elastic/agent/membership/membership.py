@@ -45,7 +45,6 @@ from gangline.elastic.agent.membership.peers import (
 )
 from gangline.elastic.agent.membership.preload_list import PreloadList
 from gangline.elastic.agent.membership.restart_consensus import Round
-from gangline.elastic.agent.node_identity import NodeIdentity
 from gangline.elastic.agent.progress_report import ProgressReport
 from gangline.elastic.agent.rendezvous import (
     PartitionedError,
@@ -53,6 +52,7 @@ from gangline.elastic.agent.rendezvous import (
     StopNotice,
     WorkerControl,
 )
+from gangline.elastic.agent.settings import NodeIdentity
 from gangline.elastic.agent.world import WorldSpec
 from gangline.elastic.protocol import messages as msg
 from gangline.elastic.protocol.channel.job_secret import JobSecret

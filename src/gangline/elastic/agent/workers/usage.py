@@ -13,7 +13,6 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def read_worker_progress(group: WorkerGroup) -> list[WorkerProgress]:
-    """Read the progress files of all workers."""
     return [
         read_progress(worker.files.progress_file, worker.files.metrics_file)
         for worker in group.workers

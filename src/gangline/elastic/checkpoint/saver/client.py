@@ -179,10 +179,9 @@ def _is_saver_running(home: Path) -> bool:
 def job_directories(environment: Mapping[str, str]) -> list[Path]:
     """Return the shared-memory folders of this environment's job, one for each target."""
     job = directory.job_name(environment, "")
-    found = directory.shared_memory_root(environment).glob(f"gangline-{os.getuid()}-*")
     return [
         home
-        for home in sorted(found)
+        for home in directory.list_job_directories(directory.shared_memory_root(environment))
         if (settings := directory.read_settings(home)) is not None and settings.job == job
     ]
 

@@ -205,8 +205,9 @@ async def run(home: Path, settings: SaverSettings) -> bool:
 
 
 def main() -> None:
-    """Run for the given folder, unless another saver does."""
+    """Run for the given folder, unless another saver does or other users can change it."""
     home = Path(sys.argv[1])
+    directory.check_job_directory(home)
     logging.basicConfig(
         filename=home / "saver.log", format="%(asctime)s %(levelname)s %(message)s", level="INFO"
     )

@@ -11,19 +11,28 @@
 
 Invariant: a folder without any locked file belongs to a dead job. The next checkpointer on the
 machine removes it after ten minutes.
+
+Every user of the machine can create names in shared memory, also those of another user's jobs. A
+checkpoint decides what a training process computes, so a folder or file is used only if it belongs
+to this user and no other user can write to it.
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
+import pwd
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
+
+from gangline.elastic.checkpoint.errors import InsecureMemoryError
 
 SHARED_MEMORY = Path("/dev/shm")
 MEMORY_VARIABLE = "GANGLINE_CHECKPOINT_MEMORY"
@@ -75,6 +84,92 @@ def job_directory(base: Path, job: str, target: str) -> Path:
     return base / f"gangline-{os.getuid()}-{digest}"
 
 
+def create_job_directory(base: Path, job: str, target: str) -> Path:
+    """Create the folder of a job, or take the existing one.
+
+    Raises:
+        InsecureMemoryError: another user owns it or can reach it.
+    """
+    home = job_directory(base, job, target)
+    base.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        home.mkdir(mode=0o700)
+    check_job_directory(home)
+    return home
+
+
+def check_job_directory(home: Path) -> None:
+    """Check that only this user can reach a job's folder.
+
+    Raises:
+        InsecureMemoryError: another user can, or the path is no folder.
+        FileNotFoundError: there is no such folder.
+    """
+    # In a folder with the sticky bit, as /dev/shm, no other user can replace what is found here.
+    status = os.lstat(home)
+    if not stat.S_ISDIR(status.st_mode):
+        fault = f"is {_describe_kind(status.st_mode)}, not a folder"
+    elif status.st_uid != os.geteuid():
+        fault = f"belongs to {_describe_user(status.st_uid)}"
+    elif status.st_mode & 0o077:
+        fault = f"is open to other users (mode {stat.S_IMODE(status.st_mode):04o}, not 0700)"
+    else:
+        return
+    raise InsecureMemoryError(
+        f"{home} {fault}, so another user could read and replace the checkpoints of "
+        f"{_describe_user(os.geteuid())}: remove it (as its owner or as root), or set "
+        f"{MEMORY_VARIABLE} to a folder in memory that only this user can write to"
+    )
+
+
+def _describe_user(uid: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name} ({uid})"
+    except KeyError:
+        return f"user {uid}"
+
+
+def _describe_kind(mode: int) -> str:
+    return "a symbolic link" if stat.S_ISLNK(mode) else "a file"
+
+
+def list_job_directories(base: Path) -> list[Path]:
+    """Return the folders of this user's jobs. Those that another user can change are left out."""
+    found = []
+    for home in sorted(base.glob(f"gangline-{os.getuid()}-*")):
+        with contextlib.suppress(InsecureMemoryError, FileNotFoundError):
+            check_job_directory(home)
+            found.append(home)
+    return found
+
+
+def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
+    """Open a regular file of this user.
+
+    Raises:
+        InsecureMemoryError: it is a link or no regular file, belongs to another user, or other
+            users can write to it.
+        OSError: as of ``os.open``.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise InsecureMemoryError(f"{path} is a symbolic link: remove it") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        fault = "is not a regular file"
+    elif status.st_uid != os.geteuid():
+        fault = f"belongs to {_describe_user(status.st_uid)}"
+    elif status.st_mode & 0o022:
+        fault = f"can be written by other users (mode {stat.S_IMODE(status.st_mode):04o})"
+    else:
+        return descriptor
+    os.close(descriptor)
+    raise InsecureMemoryError(f"{path} {fault}: remove it")
+
+
 def segment_path(home: Path, rank: int, slot: int) -> Path:
     return home / f"r{rank:05d}-s{slot}.seg"
 
@@ -112,7 +207,7 @@ def list_segments(home: Path) -> list[tuple[int, int | None, Path]]:
 def write_settings(home: Path, settings: SaverSettings) -> None:
     """Replace the settings atomically."""
     temporary = home / f"settings.{os.getpid()}.new"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     with open(descriptor, "wb") as stream:
         stream.write(msgspec.json.encode(settings))
     temporary.rename(home / "settings.json")
@@ -121,8 +216,9 @@ def write_settings(home: Path, settings: SaverSettings) -> None:
 def read_settings(home: Path) -> SaverSettings | None:
     """Return the settings, or ``None`` if there are none yet."""
     try:
-        return msgspec.json.decode((home / "settings.json").read_bytes(), type=SaverSettings)
-    except (FileNotFoundError, msgspec.MsgspecError):
+        with open(open_own(home / "settings.json", os.O_RDONLY), "rb") as file:
+            return msgspec.json.decode(file.read(), type=SaverSettings)
+    except (FileNotFoundError, InsecureMemoryError, msgspec.MsgspecError):
         return None
 
 
@@ -130,7 +226,7 @@ class FileLock:
     """A lock on a file of the job's folder; the kernel releases it when the process ends."""
 
     def __init__(self, path: Path) -> None:
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
 
     def acquire(self, exclusive: bool) -> bool:
         """Lock the file if no conflicting lock exists; return whether it is locked."""
@@ -146,12 +242,6 @@ class FileLock:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
-
-
-def create_job_directory(base: Path, job: str, target: str) -> Path:
-    home = job_directory(base, job, target)
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return home
 
 
 def is_job_running(home: Path) -> bool:
@@ -175,8 +265,8 @@ def _probe(path: Path) -> Iterator[bool]:
 def remove_abandoned(base: Path, now: float, keep: Path | None = None) -> list[Path]:
     """Remove the folders of this user's dead jobs; return the removed ones."""
     removed = []
-    for home in base.glob(f"gangline-{os.getuid()}-*"):
-        if home == keep or not home.is_dir():
+    for home in list_job_directories(base):
+        if home == keep:
             continue
         with contextlib.suppress(FileNotFoundError):
             if now - _touched(home) < ABANDONED_AFTER_S:

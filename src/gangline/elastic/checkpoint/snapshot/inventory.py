@@ -56,7 +56,6 @@ def list_snapshots(home: Path) -> list[SnapshotInfo]:
 
 
 def current_plan(snapshots: Iterable[SnapshotInfo]) -> str | None:
-    """Return the plan of the newest save."""
     newest = max(snapshots, key=lambda one: (one.header.saved_at, one.step), default=None)
     return newest.layout.plan if newest else None
 

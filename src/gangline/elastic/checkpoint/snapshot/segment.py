@@ -32,7 +32,11 @@ from pathlib import Path
 
 import msgspec
 
-from gangline.elastic.checkpoint.errors import CorruptError, MemoryShortError
+from gangline.elastic.checkpoint.errors import (
+    CorruptError,
+    InsecureMemoryError,
+    MemoryShortError,
+)
 from gangline.elastic.checkpoint.failpoints import pass_failpoint
 from gangline.elastic.checkpoint.format.checksum import checksum
 from gangline.elastic.checkpoint.format.layout import (
@@ -43,6 +47,7 @@ from gangline.elastic.checkpoint.format.layout import (
     find_layout_error,
 )
 from gangline.elastic.checkpoint.snapshot.capacity import free_bytes, shortage_message
+from gangline.elastic.checkpoint.snapshot.directory import open_own
 
 MAGIC = b"GANGLCK2"
 PAGE = 4096
@@ -165,10 +170,13 @@ class Segment:
 
         Raises:
             FileNotFoundError: it does not exist.
-            CorruptError: it is too short to be a segment.
+            CorruptError: it is too short to be a segment, or another user can change it.
         """
         self.path = path
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self.descriptor = open_own(path, os.O_RDWR)
+        except InsecureMemoryError as error:
+            raise CorruptError(str(error)) from error
         size = os.fstat(self.descriptor).st_size
         if size < PAGE:
             os.close(self.descriptor)
@@ -329,7 +337,8 @@ def create_segment(path: Path, size: int, reserve: bool = True) -> Segment:
         MemoryShortError: shared memory is too small for it.
     """
     temporary = path.with_suffix(".new")
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    temporary.unlink(missing_ok=True)
+    descriptor = open_own(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         if reserve:
             # A page that cannot be allocated on access kills the process with SIGBUS.

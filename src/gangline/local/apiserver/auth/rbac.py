@@ -5,6 +5,7 @@ to their groups allow. There are no rules that deny.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 from gangline.api.meta.selectors import SelectorError, parse_field_selector
 from gangline.local.apiserver.auth.builtin_roles import RBAC
@@ -15,7 +16,7 @@ from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest, RequestUser
 from gangline.local.apiserver.storage.store import ObjectStore
-from gangline.local.apiserver.storage.watch_cache import ObjectRevision
+from gangline.local.apiserver.storage.watch_cache import CacheEvent
 
 STREAMS_INTO_PODS = ("attach", "exec", "portforward")
 """Subresources of pods that require ``create`` for every HTTP method: a WebSocket is a GET."""
@@ -26,7 +27,10 @@ class Authorizer:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._decoded: dict[tuple[str, str], tuple[ObjectRevision, Json]] = {}
+        self._decoded: dict[tuple[str, str], Json] = {}
+        for plural in ("roles", "clusterroles", "rolebindings", "clusterrolebindings"):
+            topic = f"{plural}.{RBAC}"
+            store.add_listener(topic, partial(self._forget, topic))
 
     def authorize(self, request: ApiRequest) -> str:
         """Refuse a request that its user is not authorized to make. Returns why it is allowed.
@@ -99,14 +103,14 @@ class Authorizer:
 
     def _read(self, plural: str, key: str) -> Json | None:
         """Return a committed object, decoded once: each request reads all bindings."""
-        record = self._store.cache(f"{plural}.{RBAC}").records.get(key)
-        cached = self._decoded.get((plural, key))
-        if record is None:
-            self._decoded.pop((plural, key), None)
-            return None
-        if cached is None or cached[0] is not record:
-            cached = self._decoded[plural, key] = (record, read_json(record.body))
-        return cached[1]
+        topic = f"{plural}.{RBAC}"
+        found = self._decoded.get((topic, key))
+        if found is None and (record := self._store.cache(topic).records.get(key)) is not None:
+            found = self._decoded[topic, key] = read_json(record.body)
+        return found
+
+    def _forget(self, topic: str, event: CacheEvent) -> None:
+        self._decoded.pop((topic, event.record.key), None)
 
 
 def request_attributes(request: ApiRequest) -> AccessAttributes:

@@ -144,7 +144,6 @@ def not_acceptable(offers: Iterable[str]) -> StatusError:
 
 
 def unsupported_media(given: str, accepted: Iterable[str]) -> StatusError:
-    """415 for a body with an unsupported media type."""
     listed = ", ".join(accepted)
     return status_error(
         415,
@@ -189,5 +188,4 @@ def internal(message: str) -> StatusError:
 
 
 def reason_for_code(code: int) -> str:
-    """Return the usual reason of an HTTP code."""
     return HTTPStatus(code).phrase.replace(" ", "")

@@ -13,7 +13,14 @@ import msgspec
 import yaml
 
 from gangline.api.yaml_text import InvalidYamlError, check_yaml_size
-from gangline.local.apiserver.core.errors import bad_request, not_acceptable, unsupported_media
+from gangline.api.yaml_values import YamlValueLoader
+from gangline.local.apiserver import limits
+from gangline.local.apiserver.core.errors import (
+    bad_request,
+    not_acceptable,
+    status_error,
+    unsupported_media,
+)
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.machinery.protobuf import (
     MEDIA,
@@ -32,7 +39,9 @@ def read_protobuf(body: bytes, accepted: tuple[str, ...]) -> Json:
         StatusError: 415 for unknown kinds, 400 for bytes that are not a message.
     """
     try:
-        return decode_protobuf(body)
+        value = decode_protobuf(body)
+        check_document(value)  # it may contain JSON
+        return value
     except UnknownProtobufKind:
         raise unsupported_media(MEDIA, accepted) from None
     except ProtobufError as error:
@@ -103,7 +112,7 @@ def read_body(body: bytes, content_type: str) -> Any:
     """
     media = content_type.split(";", maxsplit=1)[0].strip().lower()
     if media in ("", "*/*") or media.endswith("json"):
-        return read_json(body)
+        return read_json_document(body)
     if media.endswith("yaml"):
         return read_yaml(body)
     if media == MEDIA:
@@ -111,20 +120,62 @@ def read_body(body: bytes, content_type: str) -> Any:
     raise unsupported_media(content_type, READABLE_TYPES)
 
 
+def read_json_document(body: bytes) -> Any:
+    """Decode JSON of a client within the limits of a document.
+
+    Raises:
+        StatusError: 400 for invalid JSON, 413 for too many values.
+    """
+    value = read_json(body)
+    check_document(value)
+    return value
+
+
 def read_json(body: bytes) -> Any:
-    """Decode JSON. Invalid JSON raises a StatusError (400)."""
+    """Decode JSON of any size, such as a stored object. Invalid JSON raises a StatusError (400)."""
     try:
         return _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise bad_request(f"the body of the request is not valid JSON: {error}") from None
 
 
+def check_document(value: Any) -> None:
+    """Refuse a document that is nested too deeply, has too many values, or too large numbers.
+
+    The walk goes level by level, because recursion would end at deep nesting.
+
+    Raises:
+        StatusError: 400, or 413 for too many values.
+    """
+    count, level = 1, [value]
+    for _ in range(limits.MAX_DEPTH + 1):
+        below: list[Any] = []
+        for part in level:
+            kind = type(part)
+            if kind is dict:
+                count += len(part)
+                below += [item for item in part.values() if type(item) is not str]
+            elif kind is list:
+                count += len(part)
+                below += [item for item in part if type(item) is not str]
+            elif kind is int and not limits.MIN_INTEGER <= part <= limits.MAX_INTEGER:
+                raise bad_request("the body of the request has an integer of more than 64 bits")
+        if count > limits.MAX_VALUES:
+            message = f"the body of the request has more than {limits.MAX_VALUES} values"
+            raise status_error(413, "RequestEntityTooLarge", message)
+        if not below:
+            return
+        level = below
+    raise bad_request(f"the body of the request is nested more than {limits.MAX_DEPTH} levels deep")
+
+
 def read_yaml(body: bytes) -> Any:
-    """Decode YAML with the types of JSON. Dates stay text."""
+    """Decode YAML with the values of JSON. Invalid YAML raises a StatusError (400)."""
     try:
-        check_yaml_size(body)  # aliases may expand beyond the available memory
-        loaded = yaml.load(body, Loader=_JsonLikeLoader)
-    except (InvalidYamlError, yaml.YAMLError, RecursionError, ValueError) as error:
+        # Aliases may expand beyond the available memory.
+        check_yaml_size(body, limits.MAX_YAML_VALUES, max_documents=1)
+        loaded = yaml.load(body, Loader=YamlValueLoader)
+    except (InvalidYamlError, yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
         raise bad_request(f"the body of the request is not valid YAML: {error}") from None
     return _as_json(loaded)
 
@@ -148,16 +199,6 @@ def _key(key: object) -> str:
     if isinstance(key, (str, int, float)):
         return str(key)
     raise bad_request(f"the YAML in the body has a key that is not a string: {key!r}")
-
-
-class _JsonLikeLoader(yaml.CSafeLoader):
-    """Loads YAML without dates: date-like scalars are text, as in Kubernetes."""
-
-
-_JsonLikeLoader.yaml_implicit_resolvers = {
-    first: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:timestamp"]
-    for first, pairs in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def expect_object(value: object, what: str) -> Json:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from gangline.api.meta.objects import StatusCause
+from gangline.local.apiserver import limits
 from gangline.local.apiserver.core.errors import bad_request, invalid, too_large
 from gangline.local.apiserver.core.metadata import generate_name, restore_field
 from gangline.local.apiserver.core.negotiation import encode_json, find_duplicate_fields
@@ -22,9 +23,7 @@ from gangline.local.apiserver.machinery.apply.managed_fields import (
 from gangline.local.apiserver.machinery.defaults.builtin import apply_builtin_defaults
 from gangline.local.apiserver.machinery.validation.builtin import validate_create, validate_update
 
-MAX_OBJECT_BYTES = 1536 * 1024
-"""Maximum size of an encoded object in bytes, equal to the limit of etcd."""
-SIZE_CHECK_FROM_BYTES = MAX_OBJECT_BYTES // 4
+SIZE_CHECK_FROM_BYTES = limits.MAX_OBJECT_BYTES // 4
 VALIDATION_MODES = ("", "Ignore", "Warn", "Strict")
 MAX_WARNINGS = 20
 OMITTED_WHEN_EMPTY = ("labels", "annotations", "finalizers", "ownerReferences")
@@ -196,16 +195,16 @@ def reject_unconditional(request: ApiRequest) -> None:
 def check_size(request: ApiRequest, obj: Json, *, may_have_grown: bool = False) -> None:
     """Refuse an object that is too large to store.
 
-    Encoding takes time, so it is skipped for small requests unless a webhook may have added to
-    them.
+    Encoding takes time, so it is skipped for small requests unless the object is more than the
+    request: a patch copies parts of it or adds to a large one, and a webhook adds to it.
 
     Raises:
         StatusError: 413.
     """
     if (may_have_grown or len(request.body) > SIZE_CHECK_FROM_BYTES) and len(
         encode_json(obj)
-    ) > MAX_OBJECT_BYTES:
-        raise too_large(MAX_OBJECT_BYTES)
+    ) > limits.MAX_OBJECT_BYTES:
+        raise too_large(limits.MAX_OBJECT_BYTES)
 
 
 def track_managed_fields(request: ApiRequest, old: Json | None, new: Json, at: datetime) -> None:

@@ -4,13 +4,17 @@ Paths are those of Kubernetes: ``/api/v1/...`` for the core group and ``/apis/GR
 for others, then optionally ``namespaces/NAMESPACE``, the plural, a name and a subresource.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
+from gangline.local.apiserver import limits
 from gangline.local.apiserver.core.errors import bad_request, method_not_allowed, unknown_path
 from gangline.local.apiserver.core.registry import SUBRESOURCES, Registry, ServedKind
 
+INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+INT64 = (-(1 << 63), (1 << 63) - 1)
 VERBS = {
     ("GET", True): "get",
     ("GET", False): "list",
@@ -80,18 +84,27 @@ class ApiRequest:
         text = self.params.get(name, "")
         if not text:
             return None
-        try:
-            return int(text)
-        except ValueError:
-            raise bad_request(f"the option {name} must be a number, not {text!r}") from None
+        if not INTEGER.fullmatch(text) or not INT64[0] <= (number := int(text)) <= INT64[1]:
+            shown = text if len(text) <= 40 else f"{text[:40]}…"
+            raise bad_request(f"the option {name} must be a 64-bit number, not {shown!r}")
+        return number
 
 
 def split_target(raw_path: str) -> tuple[str, dict[str, list[str]]]:
-    """Return the path and the options of a request target."""
+    """Return the path and the options of a request target.
+
+    Raises:
+        StatusError: 400, the query has too many parameters.
+    """
     path, _, query = raw_path.partition("?")
     options: dict[str, list[str]] = {}
     if query:
-        for name, value in parse_qsl(query, keep_blank_values=True):
+        try:
+            pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=limits.MAX_PARAMETERS)
+        except ValueError:
+            most = limits.MAX_PARAMETERS
+            raise bad_request(f"the query has more than {most} parameters") from None
+        for name, value in pairs:
             options.setdefault(name, []).append(value)
     return unquote(path) if "%" in path else path, options
 

@@ -11,7 +11,9 @@ from gangline.api.jsonpath import JSONPath, JSONPathError
 from gangline.api.meta import field_causes
 from gangline.api.meta.field_causes import child, indexed
 from gangline.api.meta.objects import StatusCause
+from gangline.local.apiserver import limits
 from gangline.local.apiserver.core.registry import Json
+from gangline.local.apiserver.machinery.schema.patterns import PatternError, compile_pattern
 
 Causes = Iterator[StatusCause]
 
@@ -148,7 +150,12 @@ def _version(version: Json, path: str) -> Causes:
 
 
 def _columns(columns: Any, path: str) -> Causes:
-    for index, column in enumerate(columns if isinstance(columns, list) else ()):
+    columns = columns if isinstance(columns, list) else []
+    if len(columns) > limits.MAX_PRINTER_COLUMNS:
+        at, most = f"{path}.additionalPrinterColumns", limits.MAX_PRINTER_COLUMNS
+        yield field_causes.too_many(at, len(columns), most)
+        return
+    for index, column in enumerate(columns):
         at = indexed(f"{path}.additionalPrinterColumns", index)
         if not isinstance(column, dict):
             yield field_causes.invalid(at, column, "must be an object")
@@ -210,8 +217,8 @@ def _type_and_pattern(schema: Json, path: str) -> Causes:
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
         try:
-            re.compile(pattern)
-        except re.error as error:
+            compile_pattern(pattern)
+        except PatternError as error:
             yield field_causes.invalid(
                 f"{path}.pattern", pattern, f"must be a regular expression: {error}"
             )

@@ -21,6 +21,7 @@ from gangline.local.apiserver.verbs.rest import ApiResponse
 
 AUTHORIZATION = "authorization.k8s.io"
 AUTHENTICATION = "authentication.k8s.io"
+RESOURCE_ATTRIBUTES = ("verb", "group", "resource", "subresource", "namespace", "name")
 
 
 def _review(group: str, kind: str, plural: str, *, namespaced: bool = False) -> ServedKind:
@@ -143,10 +144,11 @@ def _access_attributes(spec: Json) -> AccessAttributes:
     resource = expect_object(spec.get("resourceAttributes"), "spec.resourceAttributes")
     if bool(path_attributes) == bool(resource):
         raise bad_request("one of resourceAttributes and nonResourceAttributes must be given")
+    known = ("verb", "path") if path_attributes else RESOURCE_ATTRIBUTES
     found = {
         name: expect_string(value, name)
         for name, value in (path_attributes or resource).items()
-        if name in AccessAttributes._fields
+        if name in known
     }
     return AccessAttributes(**{"verb": "", **found})
 

@@ -27,7 +27,6 @@ class KubeletTarget(NamedTuple):
     container: str
 
     def url(self, endpoint: str, *, with_container: bool = True) -> URL:
-        """Return the URL of a kubelet endpoint for this container."""
         names = (self.namespace, self.pod, *((self.container,) if with_container else ()))
         return kubelet_url(self.base, endpoint, *names)
 

@@ -7,12 +7,13 @@ WebSocket to the kubelet: channel 0 carries data, channel 1 an error text.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import aiohttp
 from aiohttp import WSMsgType, web
 from yarl import URL
 
+from gangline.local.apiserver import limits
 from gangline.local.apiserver.core.errors import StatusError, bad_request
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient
@@ -21,7 +22,7 @@ from gangline.local.apiserver.kubelet_proxy.spdy_streams import check_upgrade
 from gangline.local.apiserver.kubelet_proxy.streams import (
     CHANNELS,
     CLOSED_TYPES,
-    MAX_MESSAGE_BYTES,
+    HIGH_WATER,
     HijackedConnection,
     is_websocket,
     open_kubelet_websocket,
@@ -30,6 +31,11 @@ from gangline.local.apiserver.kubelet_proxy.streams import (
 PROTOCOL = "portforward.k8s.io"
 TUNNEL_PROTOCOL = "SPDY/3.1+portforward.k8s.io"
 DATA, ERROR = 0, 1
+MAX_PORTS = 127
+"""A channel is one byte, and each port has two. The last one of them stays unused."""
+
+DrainFunction = Callable[[], Awaitable[None]]
+"""Waits until the client has read most of the data that was sent to it."""
 
 
 class PortForwardHandler:
@@ -51,7 +57,7 @@ class PortForwardHandler:
         if not is_websocket(request):
             return await _over_spdy(request, forwarder)
         socket = web.WebSocketResponse(
-            protocols=(TUNNEL_PROTOCOL, *CHANNELS), max_msg_size=MAX_MESSAGE_BYTES
+            protocols=(TUNNEL_PROTOCOL, *CHANNELS), max_msg_size=limits.MAX_MESSAGE_BYTES
         )
         ports = _ports(api_request)
         await socket.prepare(request)
@@ -79,20 +85,23 @@ class PortForwarder:
         check_port(port)
         return await open_kubelet_websocket(self._link, self._url, [("port", port)])
 
-    async def serve(self, data: SpdyStream, error: SpdyStream) -> None:
+    async def serve(self, data: SpdyStream, error: SpdyStream, drain: DrainFunction) -> None:
         try:
             kubelet = await self.open(data.headers.get("port", ""))
         except StatusError as refused:
             error.write(str(refused).encode())
         else:
             async with kubelet:
-                await _bridge(kubelet, data, error)
+                await _bridge(kubelet, data, error, drain)
         data.close()
         error.close()
 
 
 async def _bridge(
-    kubelet: aiohttp.ClientWebSocketResponse, data: SpdyStream, error: SpdyStream
+    kubelet: aiohttp.ClientWebSocketResponse,
+    data: SpdyStream,
+    error: SpdyStream,
+    drain: DrainFunction,
 ) -> None:
     async def inward() -> None:
         with contextlib.suppress(ConnectionError):
@@ -104,6 +113,7 @@ async def _bridge(
         if message.type in CLOSED_TYPES:
             break
         (error if message.data[0] == ERROR else data).write(message.data[1:])
+        await drain()
     sending.cancel()
     await asyncio.wait([sending])
 
@@ -111,18 +121,25 @@ async def _bridge(
 class _StreamPairs:
     """Combines the data and error streams of each forwarded connection."""
 
-    def __init__(self, forwarder: PortForwarder, group: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, forwarder: PortForwarder, group: asyncio.TaskGroup, drain: DrainFunction
+    ) -> None:
         self._forwarder = forwarder
         self._group = group
+        self._drain = drain
         self._waiting: dict[str, dict[str, SpdyStream]] = {}
 
     def on_stream(self, stream: SpdyStream) -> None:
         identity = stream.headers.get("requestid") or stream.headers.get("port", "")
+        if len(self._waiting) > limits.MAX_SPDY_STREAMS:
+            raise SpdyError("too many streams without their counterpart")
         pair = self._waiting.setdefault(identity, {})
-        pair[stream.headers.get("streamtype", "")] = stream
+        name = stream.headers.get("streamtype", "")
+        if name in ("data", "error"):
+            pair[name] = stream
         if pair.keys() >= {"data", "error"}:
             del self._waiting[identity]
-            self._group.create_task(self._forwarder.serve(pair["data"], pair["error"]))
+            self._group.create_task(self._forwarder.serve(pair["data"], pair["error"], self._drain))
 
 
 async def _over_spdy(request: web.BaseRequest, forwarder: PortForwarder) -> web.StreamResponse:
@@ -139,7 +156,9 @@ async def _over_spdy(request: web.BaseRequest, forwarder: PortForwarder) -> web.
     hijacked = HijackedConnection(request, received)
     async with asyncio.TaskGroup() as group:
         session = SpdySession(
-            hijacked.write, _StreamPairs(forwarder, group).on_stream, hijacked.limit_reading
+            hijacked.write,
+            _StreamPairs(forwarder, group, hijacked.drain).on_stream,
+            hijacked.limit_reading,
         )
         hijacked.switch_protocol({
             "Connection": "Upgrade",
@@ -155,24 +174,63 @@ async def _over_spdy(request: web.BaseRequest, forwarder: PortForwarder) -> web.
 
 
 async def _over_tunnel(socket: web.WebSocketResponse, forwarder: PortForwarder) -> None:
-    outgoing: asyncio.Queue[bytes] = asyncio.Queue()
+    outgoing = _SendQueue(socket)
+    readable = asyncio.Event()
+    readable.set()
+
+    def limit_reading(unread: int) -> None:
+        (readable.set if unread < HIGH_WATER else readable.clear)()
+
     async with asyncio.TaskGroup() as group:
-        writing = group.create_task(_write(outgoing, socket.send_bytes))
-        session = SpdySession(outgoing.put_nowait, _StreamPairs(forwarder, group).on_stream)
+        writing = group.create_task(outgoing.deliver())
+        pairs = _StreamPairs(forwarder, group, outgoing.drain)
+        session = SpdySession(outgoing.put, pairs.on_stream, limit_reading)
         with contextlib.suppress(SpdyError):
             async for message in socket:
                 if message.type is WSMsgType.BINARY:
                     session.feed(message.data)
+                    await readable.wait()
         session.end_streams()
         writing.cancel()
 
 
-async def _write(outgoing: asyncio.Queue[bytes], send: Callable[[bytes], object]) -> None:
-    with contextlib.suppress(ConnectionError):
-        while True:
-            sent = send(await outgoing.get())
-            if asyncio.iscoroutine(sent):
-                await sent
+class _SendQueue:
+    """Messages that wait to be sent over a WebSocket, limited by their size."""
+
+    def __init__(self, socket: web.WebSocketResponse) -> None:
+        self._socket = socket
+        self._messages: asyncio.Queue[bytes] = asyncio.Queue()
+        self._bytes = 0
+        self._short = asyncio.Event()
+        self._short.set()
+
+    def put(self, message: bytes) -> None:
+        """Add a message.
+
+        Raises:
+            SpdyError: the client sends requests without reading the replies.
+        """
+        self._messages.put_nowait(message)
+        self._bytes += len(message)
+        if self._bytes > limits.MAX_UNSENT_BYTES:
+            raise SpdyError("the client does not read")
+        if self._bytes > HIGH_WATER:
+            self._short.clear()
+
+    async def drain(self) -> None:
+        """Wait until most messages are sent."""
+        await self._short.wait()
+
+    async def deliver(self) -> None:
+        """Send messages until the client disconnects."""
+        with contextlib.suppress(ConnectionError):
+            while True:
+                message = await self._messages.get()
+                await self._socket.send_bytes(message)
+                self._bytes -= len(message)
+                if self._bytes <= HIGH_WATER:
+                    self._short.set()
+        self._short.set()
 
 
 def _ports(api_request: ApiRequest) -> list[str]:
@@ -180,6 +238,8 @@ def _ports(api_request: ApiRequest) -> list[str]:
         api_request.all_params.get("ports", []) + api_request.all_params.get("port", [])
     )
     ports = [port.strip() for port in listed.split(",") if port.strip()]
+    if len(ports) > MAX_PORTS:
+        raise bad_request(f"{len(ports)} ports are too many: at most {MAX_PORTS} have a channel")
     for port in ports:
         check_port(port)
     return ports
@@ -211,7 +271,9 @@ async def _over_channels(
             group.create_task(_forward_output(kubelet, socket, 2 * index))
         with contextlib.suppress(ConnectionError):
             async for message in socket:
-                if message.type is WSMsgType.BINARY and message.data[0] // 2 < len(kubelets):
+                if message.type is not WSMsgType.BINARY or not message.data:
+                    continue
+                if message.data[0] // 2 < len(kubelets):
                     await kubelets[message.data[0] // 2].send_bytes(b"\x00" + message.data[1:])
         for kubelet in kubelets:
             await kubelet.close()

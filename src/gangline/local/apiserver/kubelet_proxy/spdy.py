@@ -10,6 +10,8 @@ import struct
 import zlib
 from collections.abc import Callable, Mapping
 
+from gangline.local.apiserver import limits
+
 SYN_STREAM, SYN_REPLY, RST_STREAM, PING, GOAWAY = 1, 2, 3, 6, 7
 FIN = 0x01
 VERSION = 3
@@ -73,9 +75,14 @@ class SpdyStream:
             self._session.send_data(self._identity, content[start : start + MAX_DATA_BYTES], 0)
 
     def close(self) -> None:
+        """End the stream in both directions: received data is no longer read."""
         if not self._closed:
             self._closed = True
             self._session.send_data(self._identity, b"", FIN)
+            self._session.forget(self._identity)
+            while not self._arrived.empty():
+                self._session.mark_read(len(self._arrived.get_nowait()))
+            self._arrived.put_nowait(b"")
 
     def receive(self, content: bytes, *, last: bool) -> None:
         if content:
@@ -101,7 +108,7 @@ class SpdySession:
         self._opened = opened
         self._waiting = waiting
         self._unread = 0
-        self._buffer = b""
+        self._buffer = bytearray()
         self._streams: dict[int, SpdyStream] = {}
         self._inflate = zlib.decompressobj(zdict=DICTIONARY)
         self._deflate = zlib.compressobj(zdict=DICTIONARY)
@@ -113,21 +120,36 @@ class SpdySession:
             SpdyError: the bytes are not valid SPDY.
         """
         self._buffer += content
-        while len(self._buffer) >= 8:
-            first, second = struct.unpack_from(">II", self._buffer)
-            length = second & 0xFFFFFF
-            if len(self._buffer) < 8 + length:
-                return
-            payload, self._buffer = self._buffer[8 : 8 + length], self._buffer[8 + length :]
-            if first & 0x80000000:
-                self._control((first >> 16) & 0x7FFF, first & 0xFFFF, second >> 24, payload)
-            else:
-                self._data(first, second >> 24, payload)
+        position = 0
+        try:
+            while len(self._buffer) - position >= 8:
+                first, second = struct.unpack_from(">II", self._buffer, position)
+                length = second & 0xFFFFFF
+                if length > limits.MAX_SPDY_FRAME_BYTES:
+                    raise SpdyError(f"a frame of {length} bytes is too large")
+                if len(self._buffer) - position < 8 + length:
+                    break
+                payload = bytes(self._buffer[position + 8 : position + 8 + length])
+                position += 8 + length
+                self._frame(first, second >> 24, payload)
+        finally:
+            # Once for all frames: removing each small one would move all that follow it.
+            del self._buffer[:position]
+
+    def _frame(self, first: int, flags: int, payload: bytes) -> None:
+        if first & 0x80000000:
+            self._control((first >> 16) & 0x7FFF, first & 0xFFFF, flags, payload)
+        else:
+            self._data(first, flags, payload)
 
     def end_streams(self) -> None:
         """End all streams, because the connection is closed."""
         for stream in self._streams.values():
             stream.receive(b"", last=True)
+
+    def forget(self, identity: int) -> None:
+        """Remove a closed stream; data that still arrives for it is ignored."""
+        self._streams.pop(identity, None)
 
     def mark_read(self, size: int) -> None:
         self._unread -= size
@@ -153,7 +175,12 @@ class SpdySession:
         if len(payload) < 10:
             raise SpdyError("a SYN_STREAM frame is truncated")
         identity = _identity(payload)
-        stream = SpdyStream(self, identity, self._headers(payload[10:]))
+        headers = self._headers(payload[10:])
+        if identity in self._streams:
+            raise SpdyError(f"stream {identity} is already open")
+        if len(self._streams) >= limits.MAX_SPDY_STREAMS:
+            raise SpdyError(f"more than {limits.MAX_SPDY_STREAMS} streams are open")
+        stream = SpdyStream(self, identity, headers)
         self._streams[identity] = stream
         reply = self._deflate.compress(struct.pack(">I", 0))
         reply += self._deflate.flush(zlib.Z_SYNC_FLUSH)
@@ -164,8 +191,12 @@ class SpdySession:
 
     def _headers(self, block: bytes) -> dict[str, str]:
         try:
-            raw = self._inflate.decompress(block)
+            raw = self._inflate.decompress(block, limits.MAX_SPDY_HEADER_BYTES)
+            if len(raw) >= limits.MAX_SPDY_HEADER_BYTES or self._inflate.unconsumed_tail:
+                raise SpdyError(f"headers exceed {limits.MAX_SPDY_HEADER_BYTES} bytes")
             (count,) = struct.unpack_from(">I", raw)
+            if count > limits.MAX_SPDY_HEADERS:
+                raise SpdyError(f"a stream has {count} headers")
             position = 4
             texts: list[str] = []
             for _ in range(2 * count):

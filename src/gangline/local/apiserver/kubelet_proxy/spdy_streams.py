@@ -102,7 +102,9 @@ class _ExecConnection:
             self.hijacked.close()
 
     def _opened(self, stream: SpdyStream) -> None:
-        self._streams[stream.headers.get("streamtype", "")] = stream
+        name = stream.headers.get("streamtype", "")
+        if name in self._expected:
+            self._streams[name] = stream
         if self._expected <= self._streams.keys() and not self.ready.done():
             self.ready.set_result(self._streams)
 

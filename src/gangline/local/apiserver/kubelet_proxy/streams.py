@@ -14,6 +14,7 @@ import aiohttp
 from aiohttp import WSMsgType, web
 from yarl import URL
 
+from gangline.local.apiserver import limits
 from gangline.local.apiserver.core.errors import (
     bad_request,
     reason_for_code,
@@ -49,8 +50,12 @@ class HijackedConnection(asyncio.Protocol):
         self._transport.write(("\r\n".join(lines) + "\r\n\r\n").encode())
 
     def write(self, content: bytes) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(content)
+        """Send. A client that only sends, and never reads the replies, is disconnected."""
+        if self._transport.is_closing():
+            return
+        self._transport.write(content)
+        if self._transport.get_write_buffer_size() > limits.MAX_UNSENT_BYTES:
+            self._transport.abort()
 
     async def drain(self) -> None:
         """Wait until the client has read most of the sent data."""
@@ -91,7 +96,6 @@ class HijackedConnection(asyncio.Protocol):
 KUBELET_PROTOCOL = "v5.channel.k8s.io"
 CHANNELS = ("v5.channel.k8s.io", "v4.channel.k8s.io", "channel.k8s.io")
 BASE64_CHANNELS = ("base64.channel.k8s.io", "v4.base64.channel.k8s.io")
-MAX_MESSAGE_BYTES = 4 << 20
 CLOSED_TYPES = (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR)
 STREAM_OPTIONS = ("stdin", "stdout", "stderr", "tty")
 
@@ -128,7 +132,10 @@ async def open_kubelet_websocket(
     """
     try:
         return await link.session.ws_connect(
-            url, params=options, protocols=(KUBELET_PROTOCOL,), max_msg_size=MAX_MESSAGE_BYTES
+            url,
+            params=options,
+            protocols=(KUBELET_PROTOCOL,),
+            max_msg_size=limits.MAX_MESSAGE_BYTES,
         )
     except aiohttp.WSServerHandshakeError as error:
         why = error.headers.get(REFUSAL_HEADER) if error.headers else None
@@ -160,7 +167,7 @@ class ExecHandler:
             )
             stack.push_async_callback(kubelet.close)
             socket = web.WebSocketResponse(
-                protocols=(*CHANNELS, *BASE64_CHANNELS), max_msg_size=MAX_MESSAGE_BYTES
+                protocols=(*CHANNELS, *BASE64_CHANNELS), max_msg_size=limits.MAX_MESSAGE_BYTES
             )
             await socket.prepare(request)
             await bridge_websockets(socket, kubelet, encoded=socket.ws_protocol in BASE64_CHANNELS)
@@ -194,6 +201,22 @@ async def _kubelet_to_client(
                 await client.send_bytes(message.data)
 
 
+def decode_channel_message(content: str | bytes, *, encoded: bool) -> bytes:
+    """Return the bytes of a message: its channel, then its data.
+
+    With ``encoded`` the channel is a digit and the data is in base64.
+
+    Raises:
+        ValueError: the message is not in this encoding.
+    """
+    raw = content.encode() if isinstance(content, str) else content
+    if not encoded or not raw:
+        return raw
+    if not raw[:1].isdigit():
+        raise ValueError("the channel of a message is not a digit")
+    return bytes([raw[0] - ord("0")]) + base64.b64decode(raw[1:])
+
+
 async def _client_to_kubelet(
     client: web.WebSocketResponse, kubelet: aiohttp.ClientWebSocketResponse, encoded: bool
 ) -> None:
@@ -201,9 +224,10 @@ async def _client_to_kubelet(
         async for message in client:
             if message.type in CLOSED_TYPES:
                 break
-            raw = message.data.encode() if isinstance(message.data, str) else message.data
-            if encoded and raw:
-                raw = bytes([raw[0] - ord("0")]) + base64.b64decode(raw[1:])
+            try:
+                raw = decode_channel_message(message.data, encoded=encoded)
+            except ValueError:
+                break
             if raw:
                 await kubelet.send_bytes(raw)
         await kubelet.close()

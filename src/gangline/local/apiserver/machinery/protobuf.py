@@ -16,6 +16,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple, TypeAlias
 
+from gangline.local.apiserver import limits
 from gangline.local.apiserver.machinery.schema.nodes import Json
 
 __all__ = ["MEDIA", "ProtobufError", "UnknownProtobufKind", "decode_protobuf"]
@@ -24,7 +25,6 @@ MEDIA = "application/vnd.kubernetes.protobuf"
 MAGIC = b"k8s\x00"
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MAX_DEPTH = 100
 
 WireValue: TypeAlias = int | bytes
 
@@ -60,7 +60,11 @@ def decode_protobuf(body: bytes) -> Json:
     kind = _text(type_.get(2, b""))
     if kind not in _table():
         raise UnknownProtobufKind(f"the kind {kind!r} has no protobuf table")
-    return {"apiVersion": _text(type_.get(1, b"")), "kind": kind, **_message(raw, kind, 0)}
+    return {
+        "apiVersion": _text(type_.get(1, b"")),
+        "kind": kind,
+        **_message(raw, kind, 0, _ValueCounter()),
+    }
 
 
 @cache
@@ -79,24 +83,37 @@ def _field(text: str) -> ProtobufField:
     return ProtobufField(name.rstrip("?"), name.endswith("?"), many, kind.removeprefix(many))
 
 
-def _message(raw: bytes, name: str, depth: int) -> Json:
-    if depth > MAX_DEPTH:
+class _ValueCounter:
+    """Counts the values of one body, because few bytes may be many values."""
+
+    def __init__(self) -> None:
+        self._left = limits.MAX_VALUES
+
+    def add_one(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise ProtobufError(f"the body has more than {limits.MAX_VALUES} values")
+
+
+def _message(raw: bytes, name: str, depth: int, counter: _ValueCounter) -> Json:
+    if depth > limits.MAX_DEPTH:
         raise ProtobufError("the messages are nested too deep")
     fields = _table()[name]
     found: Json = {}
     for number, piece in _fields(raw):
+        counter.add_one()
         field = fields.get(number)
         if field is None:
             continue
         if field.container == "{}":
             entry = dict(_fields(_bytes(piece)))
-            value = _value(entry.get(2, b""), field.type, depth)
+            value = _value(entry.get(2, b""), field.type, depth, counter)
             found.setdefault(field.name, {})[_text(entry.get(1, b""))] = value
         elif field.container:
-            found.setdefault(field.name, []).append(_value(piece, field.type, depth))
+            found.setdefault(field.name, []).append(_value(piece, field.type, depth, counter))
         elif not field.name:
-            found.update(_value(piece, field.type, depth))
-        elif (value := _value(piece, field.type, depth)) not in _ZEROS or field.keeps_zero:
+            found.update(_value(piece, field.type, depth, counter))
+        elif (value := _value(piece, field.type, depth, counter)) not in _ZEROS or field.keeps_zero:
             found[field.name] = value
     return found
 
@@ -105,20 +122,23 @@ _ZEROS: tuple[Any, ...] = (None, "", 0, {}, [])
 """Values that Go writes for absent fields."""
 
 
-def _value(piece: WireValue, kind: str, depth: int) -> Any:
+def _value(piece: WireValue, kind: str, depth: int, counter: _ValueCounter) -> Any:
     match kind:
         case "s":
             return _text(piece)
         case "i":
-            number = _number(piece)
-            return number - (1 << 64) if number >= 1 << 63 else number
+            return _signed(_number(piece))
         case "b":
             return bool(_number(piece))
         case "y":
             return base64.b64encode(_bytes(piece)).decode()
     if (special := _SPECIAL.get(kind)) is not None:
         return special(_bytes(piece))
-    return _message(_bytes(piece), kind, depth + 1)
+    return _message(_bytes(piece), kind, depth + 1, counter)
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def _time(raw: bytes) -> str | None:
@@ -137,13 +157,13 @@ def _int_or_string(raw: bytes) -> int | str:
     found = dict(_fields(raw))
     if found.get(1):
         return _text(found.get(3, b""))
-    return int(_value(found.get(2, 0), "i", 0))
+    return _signed(_number(found.get(2, 0)))
 
 
 def _embedded_json(raw: bytes) -> Any:
     try:
         return json.loads(_bytes(dict(_fields(raw)).get(1, b"null")))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ProtobufError("an embedded object is not JSON") from None
 
 

@@ -60,7 +60,6 @@ def wal_path(path: Path) -> Path:
 
 
 def row_checksum(rv: int, topic: str, key: str, type_: str, stored: bytes) -> int:
-    """Return the CRC-32 of a row as it is stored."""
     return zlib.crc32(stored, zlib.crc32(f"{rv}\0{topic}\0{key}\0{type_}\0".encode()))
 
 

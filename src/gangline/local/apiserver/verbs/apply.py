@@ -6,7 +6,7 @@ from typing import Any
 from gangline.api.meta.field_causes import required
 from gangline.api.meta.objects import StatusDetails
 from gangline.local.apiserver.core.errors import bad_request, invalid, status_error
-from gangline.local.apiserver.core.negotiation import read_json, read_yaml
+from gangline.local.apiserver.core.negotiation import read_json_document, read_yaml
 from gangline.local.apiserver.core.prepare import prune_unknown_fields
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest
@@ -31,7 +31,7 @@ def read_apply_patch(request: ApiRequest) -> Json:
         cause = required("fieldManager", "is required for apply patch")
         raise invalid("meta.k8s.io", "PatchOptions", "", [cause])
     body = request.body.lstrip()
-    applied: Any = read_json(body) if body.startswith(b"{") else read_yaml(body)
+    applied: Any = read_json_document(body) if body.startswith(b"{") else read_yaml(body)
     if not isinstance(applied, dict) or not isinstance(applied.get("metadata", {}), dict):
         raise bad_request("an applied configuration must be an object")
     if not applied.get("kind") or not applied.get("apiVersion"):

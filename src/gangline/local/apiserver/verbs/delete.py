@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.local.apiserver.core.errors import bad_request
 from gangline.local.apiserver.core.metadata import (
     DEFAULT_GRACE_S,
@@ -17,7 +18,6 @@ from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
 
 POLICIES = {"Foreground": FOREGROUND, "Orphan": ORPHAN, "Background": ""}
-FINISHED_PHASES = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _grace(kind: ServedKind, obj: Json, asked: int | None) -> int:
     if kind.kind != "Pod" or kind.group:
         return 0
     spec, status = obj.get("spec", {}), obj.get("status", {})
-    if not spec.get("nodeName") or status.get("phase") in FINISHED_PHASES:
+    if not spec.get("nodeName") or status.get("phase") in TERMINAL_PHASES:
         return 0
     usual = spec.get("terminationGracePeriodSeconds")
     grace = usual if asked is None else asked

@@ -6,12 +6,15 @@ from typing import NamedTuple
 import msgspec
 
 from gangline.api.meta.objects import StatusCause
+from gangline.local.apiserver import limits
 from gangline.local.apiserver.core.errors import bad_request, expired, not_found, timed_out
 from gangline.local.apiserver.core.negotiation import encode_json
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import ObjectRevision, WatchCache
 from gangline.local.apiserver.watch.selection import SelectionPredicate, compile_selection
+
+MAX_REVISION_DIGITS = 20
 
 
 class ContinueToken(msgspec.Struct, rename="camel"):
@@ -46,7 +49,7 @@ def read_object(store: ObjectStore, request: ApiRequest) -> ObjectRevision:
 
 def read_list(store: ObjectStore, request: ApiRequest) -> ListPage:
     chosen = compile_selection(request)
-    limit = request.int_param("limit") or 0
+    limit = max(request.int_param("limit") or 0, 0)  # as in Kubernetes, below 0 is no limit
     cache = store.cache(request.kind.storage_name)
     token = request.params.get("continue", "")
     after = ""
@@ -102,6 +105,8 @@ def encode_continue_token(revision: int, after: str) -> str:
 
 def _decode_continue_token(text: str) -> tuple[int, str]:
     try:
+        if len(text) > limits.MAX_CONTINUE_CHARS:
+            raise ValueError("no token is that long")
         raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         token = msgspec.json.decode(raw, type=ContinueToken)
     except (ValueError, msgspec.DecodeError):
@@ -142,8 +147,9 @@ def parse_revision(text: str) -> int:
     """Return the number of a resourceVersion, or 0 if it is empty."""
     if not text:
         return 0
-    if not text.isdecimal():
-        raise bad_request(f'Invalid value: "{text}": resourceVersion must be a number')
+    if not text.isdecimal() or not text.isascii() or len(text) > MAX_REVISION_DIGITS:
+        shown = text if len(text) <= MAX_REVISION_DIGITS else f"{text[:MAX_REVISION_DIGITS]}…"
+        raise bad_request(f'Invalid value: "{shown}": resourceVersion must be a 64-bit number')
     return int(text)
 
 

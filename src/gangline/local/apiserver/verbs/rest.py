@@ -7,7 +7,11 @@ from typing import NamedTuple
 from gangline.api.meta.objects import StatusCause, StatusDetails
 from gangline.local.apiserver.auth.rbac import Authorizer, request_attributes
 from gangline.local.apiserver.core.errors import StatusError, status_error, unsupported_media
-from gangline.local.apiserver.core.negotiation import read_body, read_json
+from gangline.local.apiserver.core.negotiation import (
+    check_document,
+    read_body,
+    read_json_document,
+)
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.machinery.patch.json_patch import PatchError, json_patch, merge_patch
@@ -166,19 +170,23 @@ def make_patcher(request: ApiRequest, schema: Json) -> Callable[[Json], Json]:
     if media not in PATCHES or (media == STRATEGIC_PATCH and custom):
         supported = [patch for patch in PATCHES if not (custom and patch == STRATEGIC_PATCH)]
         raise unsupported_media(request.content_type, supported)
-    patch = read_json(request.body)
+    patch = read_json_document(request.body)
 
     def patched(old: Json) -> Json:
         try:
             if media == JSON_PATCH:
-                return json_patch(old, patch)
-            if media == MERGE_PATCH:
-                return merge_patch(old, patch)
-            return strategic_merge_patch(old, patch, schema)
+                new = json_patch(old, patch)
+            elif media == MERGE_PATCH:
+                new = merge_patch(old, patch)
+            else:
+                new = strategic_merge_patch(old, patch, schema)
         except PatchError as error:
             # Old kubectl shows only the causes of an Invalid response.
             cause = StatusCause("UnexpectedServerResponse", error.message)
             details = StatusDetails(causes=[cause])
             raise status_error(error.code, error.reason, error.message, details) from None
+        # Patches within the limits may build an object beyond them, one after the other.
+        check_document(new)
+        return new
 
     return patched

@@ -24,6 +24,7 @@ from gangline.local.apiserver.watch.selection import compile_selection
 
 BOOKMARK_INTERVAL_S = 30.0
 DEFAULT_TIMEOUT_RANGE_S = (1800.0, 3600.0)
+MAX_TIMEOUT_S = 10 * 365 * 86400.0
 CHUNK_BYTES = 1 << 18
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -44,7 +45,8 @@ class WatchHandler:
             self._store, api_request.params.get("resourceVersion", "")
         )
         with_state = _sends_initial_state(api_request, revision)
-        length = api_request.int_param("timeoutSeconds") or random.uniform(*DEFAULT_TIMEOUT_RANGE_S)
+        length = float(api_request.int_param("timeoutSeconds") or 0)
+        length = min(length, MAX_TIMEOUT_S) or random.uniform(*DEFAULT_TIMEOUT_RANGE_S)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
         await response.prepare(request)

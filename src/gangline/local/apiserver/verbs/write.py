@@ -198,7 +198,7 @@ class WritePath:
         metadata.increment_generation(kind, stored, new)
         prepare.validate_change(request, stored, new)
         self._check_escalation(request, stored, new)
-        prepare.check_size(request, new)
+        prepare.check_size(request, new, may_have_grown=request.verb == "patch")
         return new
 
     def _restrict(

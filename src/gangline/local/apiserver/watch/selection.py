@@ -9,11 +9,14 @@ from gangline.api.meta.selectors import (
     parse_field_selector,
     parse_label_selector,
 )
+from gangline.local.apiserver import limits
 from gangline.local.apiserver.core.errors import bad_request
 from gangline.local.apiserver.core.registry import ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.storage.watch_cache import ObjectRevision
 
+MAX_CACHED_CHARS = 1000
+"""Longer selectors are not cached: a thousand of them would take much memory."""
 NAME, NAMESPACE = "metadata.name", "metadata.namespace"
 
 
@@ -51,12 +54,16 @@ def compile_selection(request: ApiRequest) -> SelectionPredicate:
     Raises:
         StatusError: 400, a selector is invalid or names a field that is not selectable.
     """
+    labels = request.params.get("labelSelector", "")
     fields = request.params.get("fieldSelector", "")
+    for option, text in (("labelSelector", labels), ("fieldSelector", fields)):
+        if text.count(",") >= limits.MAX_SELECTOR_VALUES:
+            most = limits.MAX_SELECTOR_VALUES
+            raise bad_request(f"{option} has more than {most} terms and values")
     if request.name:
         fields = f"{fields},{NAME}={request.name}" if fields else f"{NAME}={request.name}"
-    return _compile(
-        request.kind, request.namespace, request.params.get("labelSelector", ""), fields
-    )
+    compile_ = _compile if len(labels) + len(fields) <= MAX_CACHED_CHARS else _compile.__wrapped__
+    return compile_(request.kind, request.namespace, labels, fields)
 
 
 @lru_cache(maxsize=1024)
@@ -67,6 +74,9 @@ def _compile(
         by_label, by_field = parse_label_selector(labels), parse_field_selector(fields)
     except SelectorError as error:
         raise bad_request(f"unable to parse requirement: {error}") from None
+    for selector in (by_label, by_field):
+        if len(selector.requirements) > limits.MAX_SELECTOR_TERMS:
+            raise bad_request(f"a selector has more than {limits.MAX_SELECTOR_TERMS} terms")
     key = None
     for requirement in by_field.requirements:
         if requirement.key not in (NAME, NAMESPACE, *kind.selectable):

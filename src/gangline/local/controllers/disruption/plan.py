@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from math import ceil
 
 from gangline.api.core.core import PodDisruptionBudget, PodDisruptionBudgetStatus
-from gangline.api.core.pod import Pod
+from gangline.api.core.pod import Pod, is_pod_ready
+from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.meta.objects import Condition
-from gangline.local.controllers.pods import TERMINAL_PHASES, is_pod_ready
 
 DELETION_TIMEOUT = timedelta(minutes=2)
 """An eviction that led to no deletion stops counting as a disruption after this time."""

@@ -5,14 +5,13 @@ import contextlib
 import msgspec
 
 from gangline.api.core.core import Endpoints, Service
-from gangline.api.core.pod import Pod
+from gangline.api.core.pod import Pod, is_pod_ready
 from gangline.api.resources import ENDPOINTS, PODS, SERVICES
 from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import BY_NAMESPACE, ControllerContext
 from gangline.local.controllers.endpoints.plan import build_endpoints
-from gangline.local.controllers.pods import is_pod_ready
 
 
 class EndpointsController:
@@ -86,7 +85,6 @@ def _selects(service: Service, pod: Pod) -> bool:
 
 
 def _endpoint_fields(pod: Pod) -> tuple[object, ...]:
-    """The fields of a pod that its endpoints depend on."""
     return (
         pod.status.pod_ip,
         pod.status.phase,

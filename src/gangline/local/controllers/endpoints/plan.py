@@ -9,10 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from gangline.api.core.core import Endpoints, ObjectReference, Service
-from gangline.api.core.pod import Pod
+from gangline.api.core.pod import Pod, is_pod_ready
+from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.core.service import EndpointAddress, EndpointPort, EndpointSubset, ServicePort
 from gangline.api.meta.objects import ObjectMeta, OwnerReference
-from gangline.local.controllers.pods import TERMINAL_PHASES, is_pod_ready
 
 PortList = tuple[EndpointPort, ...]
 

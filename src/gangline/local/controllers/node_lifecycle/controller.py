@@ -8,6 +8,7 @@ import msgspec
 
 from gangline.api.core.core import Lease, Node
 from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.meta.objects import Condition
 from gangline.api.resources import LEASES, NODES, PODS
 from gangline.kube.client.client import PatchKind
@@ -21,7 +22,6 @@ from gangline.local.controllers.node_lifecycle.plan import (
     plan_node_update,
     unready_conditions,
 )
-from gangline.local.controllers.pods import TERMINAL_PHASES
 
 log = logging.getLogger(__name__)
 

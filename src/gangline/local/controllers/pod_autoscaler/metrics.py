@@ -15,10 +15,10 @@ from gangline.api.cluster.autoscaling import (
     MetricValueStatus,
     ResourceMetricStatus,
 )
-from gangline.api.core.pod import Pod
+from gangline.api.core.pod import Pod, is_pod_ready
+from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.quantity import QuantityError
 from gangline.api.resource_list import CPU, container_request, format_resource, parse_resource
-from gangline.local.controllers.pods import TERMINAL_PHASES, is_pod_ready
 
 TOLERANCE = 0.1
 """A relative deviation below this changes nothing; Kubernetes' default."""

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from gangline.api.core.pod import Pod
+from gangline.api.core.pod import Pod, is_pod_ready
+from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.core.workloads import ReplicaSetStatus
 from gangline.api.meta.objects import LabelSelector, Object, Wire
 from gangline.api.meta.resource import Resource
-from gangline.local.controllers.pods import TERMINAL_PHASES, is_pod_ready
 
 BURST_REPLICAS = 100
 """The maximum number of creations or deletions in one pass, so that a mistyped size does not fill

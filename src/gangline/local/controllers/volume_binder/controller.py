@@ -10,6 +10,7 @@ from typing import Any
 
 from gangline.api.core.core import PersistentVolume, PersistentVolumeClaim
 from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.resources import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
@@ -21,7 +22,6 @@ from gangline.kube.controller.controller import Controller, ReconcileDone, Recon
 from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import ControllerContext
-from gangline.local.controllers.pods import TERMINAL_PHASES
 from gangline.local.controllers.volume_binder import plan
 from gangline.local.controllers.volume_binder.plan import VolumeAction
 

@@ -118,7 +118,6 @@ def names_in_volumes(pod: Pod) -> ConfigNames:
 
 
 def needs_token(pod: Pod) -> bool:
-    """True if a volume of the pod contains its account's token."""
     return any(
         part.service_account_token is not None
         for volume in pod.spec.volumes

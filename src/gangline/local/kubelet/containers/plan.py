@@ -119,7 +119,6 @@ def container_identity(pod: Pod, container: Container) -> ContainerIdentity:
 
 
 def container_limits(container: Container) -> ContainerLimits:
-    """The resource limits of a container."""
     limits = parse_resources(container.resources.limits)
     desired = {**limits, **parse_resources(container.resources.requests)}
     return ContainerLimits(
@@ -211,7 +210,7 @@ def _part(volume: Path, path: str, mount: VolumeMount) -> Path:
             mode = stat.S_IMODE(os.fstat(folder).st_mode)
             part = make_beneath(folder, path, mode)
             try:
-                return real_path(part)
+                return Path(real_path(part))
             finally:
                 os.close(part)
     except OSError as error:

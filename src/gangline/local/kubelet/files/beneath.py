@@ -5,6 +5,8 @@ time. So a path is resolved once, by the kernel (``openat2``, Linux 5.6) or comp
 on descriptors, and the descriptor is used from then on. Links below the folder are followed; a link
 or ``..`` that leads out fails with EXDEV, also if it leads back in.
 
+It imports little: `bind_mounts` starts with it for a container.
+
 Protocol: openat2(2), https://man7.org/linux/man-pages/man2/openat2.2.html.
 """
 
@@ -14,7 +16,6 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from pathlib import Path
 
 _OPENAT2 = 437
 _NO_MAGIC_LINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
@@ -168,7 +169,7 @@ def _open_no_link(folder: int, name: str, flags: int) -> int:
 
 
 @contextlib.contextmanager
-def opened_folder(path: Path | str) -> Iterator[int]:
+def opened_folder(path: str | os.PathLike[str]) -> Iterator[int]:
     """A descriptor of a folder, inside the block. The path itself is trusted."""
     descriptor = os.open(path, _FOLDER)
     try:
@@ -177,9 +178,9 @@ def opened_folder(path: Path | str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def real_path(descriptor: int) -> Path:
+def real_path(descriptor: int) -> str:
     """The present path of an open file."""
-    return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return os.readlink(f"/proc/self/fd/{descriptor}")
 
 
 def _parts(path: str) -> list[str]:

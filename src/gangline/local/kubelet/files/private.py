@@ -5,6 +5,7 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 PRIVATE_MODE = 0o700
 
@@ -33,8 +34,8 @@ def make_private_folder(path: Path) -> Path:
     return path
 
 
-def read_end_of_file(path: Path, most: int) -> bytes:
-    """Return the last ``most`` bytes of a regular file.
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading, without a buffer.
 
     Raises:
         OSError: it does not exist, or is anything but a regular file. A symbolic link is not
@@ -42,13 +43,21 @@ def read_end_of_file(path: Path, most: int) -> bytes:
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     descriptor = os.open(path, flags)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "is not a regular file", str(path))
-        return os.pread(descriptor, most, max(0, status.st_size - most))
-    finally:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb", buffering=0)
+
+
+def read_end_of_file(path: Path, most: int) -> bytes:
+    """Return the last ``most`` bytes of a regular file.
+
+    Raises:
+        OSError: as of `open_regular`.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        return os.pread(file.fileno(), most, max(0, size - most))
 
 
 def give_to_group(folder: Path, group: int) -> None:

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
+from gangline.local.kubelet.files.private import open_regular
 from gangline.local.kubelet.logs.writer import LogWriter, rotated_files
 
 _BLOCK = 64 << 10
@@ -36,6 +37,7 @@ async def read_log(
 
     Raises:
         FileNotFoundError: there is no log.
+        OSError: it is not a regular file.
     """
     left = options.limit_bytes
     with _Follower(path, options.tail_lines) as follower:
@@ -111,7 +113,7 @@ class _Follower:
     def _open(self, path: Path, offset: int) -> None:
         if self._file is not None:
             self._file.close()
-        self._file = path.open("rb", buffering=0)
+        self._file = open_regular(path)
         self._file.seek(offset)
 
 
@@ -124,7 +126,7 @@ def _inode(path: Path) -> int | None:
 def _tail(files: list[Path], lines: int) -> tuple[list[Path], int]:
     """The files that contain the last ``lines`` lines, and the offset in the first of them."""
     for at in range(len(files) - 1, -1, -1):
-        with files[at].open("rb") as file:
+        with open_regular(files[at]) as file:
             offset, found = _tail_offset(file, lines)
         lines -= found
         if lines <= 0 or at == 0:

@@ -43,12 +43,10 @@ class PodContext:
             self.update_pod(containers=containers)
 
     def update_pod(self, **changes: Any) -> None:
-        """Change fields of the pod's record."""
         self.record = replace(self.record, **changes)
         self.changed.set()
 
     def record_event(self, kind: str, reason: str, message: str) -> None:
-        """Record an event about the pod."""
         self.context.recorder.event(self.pod, kind, reason, message)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

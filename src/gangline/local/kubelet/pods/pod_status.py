@@ -14,6 +14,7 @@ import msgspec
 from gangline.api.core.container import Container
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import (
+    TERMINAL_PHASES,
     ContainerState,
     ContainerStateRunning,
     ContainerStateTerminated,
@@ -41,7 +42,6 @@ from gangline.local.kubelet.restart_backoff import (
 )
 
 CRASH_LOOP = "CrashLoopBackOff"
-TERMINAL_PHASES = ("Succeeded", "Failed")
 OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
 
 
@@ -203,7 +203,6 @@ def _will_restart(pod: Pod, container: Container, record: PodRecord) -> bool:
 
 
 def crash_looping_containers(status: PodStatus) -> set[str]:
-    """The containers that wait for their restart in a crash loop."""
     return {
         each.name
         for each in (*status.init_container_statuses, *status.container_statuses)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from gangline.local.kubelet.files.beneath import make_beneath, open_beneath, opened_folder
-from gangline.local.kubelet.files.bind_mounts import Bind, Cover, MountOrders, helper_command
+from gangline.local.kubelet.files.mount_orders import Bind, Cover, MountOrders, helper_command
 from gangline.local.kubelet.runtime.interface import (
     EXIT_START_FAILED,
     REASON_START_ERROR,
@@ -135,7 +135,7 @@ class MountNamespace:
         for number, stage in enumerate([self._bottom(), self._folders(), covers, volumes]):
             lines += stage.commands(self._plan.state_dir / f"mounts-{number}.tab")
         if orders:
-            path = self._plan.state_dir / "mounts.json"
+            path = self._plan.state_dir / "mounts.orders"
             orders.write(path)
             lines.append(f"{shlex.join(helper_command(path))} </dev/null")
         return "\n".join([*lines, *self._last_commands()])
@@ -236,7 +236,7 @@ class MountNamespace:
             place = scratch / str(number)
             if not self._is_fixed(folder):
                 upper, work = str(place / "upper"), str(place / "work")
-                cover = Cover(folder, upper, work, _overlay_extras(), mounts_below(folder))
+                cover = Cover(folder, upper, work, _overlay_extras(), tuple(mounts_below(folder)))
                 orders.covers.append(cover)
                 continue
             stage.folders += [str(place / "upper"), str(place / "work")]
@@ -265,7 +265,7 @@ class MountNamespace:
                 _make_inside(outer, mount.target, mount.source.is_dir())
             if outer or mount.volume or not self._is_fixed(mount.target):
                 source = str(mount.volume or mount.source)
-                bind = Bind(source, mount.target, mount.sub_path, mount.read_only)
+                bind = Bind(mount.target, source, mount.sub_path, mount.read_only)
                 orders.binds.append(bind)
             else:
                 stage.bind(mount.source, self._root + mount.target, _bind_options(mount))

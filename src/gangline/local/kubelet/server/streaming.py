@@ -27,6 +27,8 @@ STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _CHANNELS = {"stdout": STDOUT, "stderr": STDERR}
 _LARGEST_MESSAGE = 1 << 24
+_MAX_TERMINAL_SIZE = 65535
+"""The kernel stores sizes of terminals in 16 bits."""
 _MAX_QUEUED_BYTES = 4 << 20
 """Bytes that may be queued for a slow client before the source is paused."""
 
@@ -200,10 +202,19 @@ async def _pass_input(socket: web.WebSocketResponse, to: ExecSession | RunningCo
             await to.drain()
         elif channel == CLOSE and data == bytes([STDIN]):
             to.close_stdin()
-        elif channel == RESIZE:
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                size = json.loads(data)
-                to.resize(int(size["Width"]), int(size["Height"]))
+        elif channel == RESIZE and (size := parse_terminal_size(data)) is not None:
+            to.resize(*size)
+
+
+def parse_terminal_size(data: bytes) -> tuple[int, int] | None:
+    """Return width and height of a resize message, or None if it is invalid."""
+    try:
+        size = json.loads(data)
+        width, height = int(size["Width"]), int(size["Height"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+    fits = 0 <= width <= _MAX_TERMINAL_SIZE and 0 <= height <= _MAX_TERMINAL_SIZE
+    return (width, height) if fits else None
 
 
 async def _copy_both_ways(socket: _Socket, stream: ByteStream) -> None:

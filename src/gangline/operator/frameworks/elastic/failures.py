@@ -44,7 +44,6 @@ class PodFailure:
 
 
 def classify_pod_failure(failed: ObservedPod, container: str) -> PodFailure:
-    """Classify a failed pod."""
     complete = msgspec.convert(msgspec.to_builtins(failed), pod.Pod)
     found = failure.failure_of_pod(complete, container)
     if found is None:

@@ -24,11 +24,11 @@ from gangline.operator.model.job import (
     JobKindInfo,
     JobRunPolicy,
     NormalizedJob,
+    RawJob,
     ReplicaRole,
     RestartPolicy,
     table_entry,
 )
-from gangline.operator.model.raw_job import RawJob
 from gangline.operator.settings import OperatorSettings
 
 KIND = JobKindInfo(

@@ -10,8 +10,7 @@ from gangline.api.jobs.elastic import MASTER, ElasticJobRecord
 from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.meta.conditions import is_condition_true
 from gangline.operator.model import conditions
-from gangline.operator.model.job import Manifest
-from gangline.operator.model.raw_job import RawJob
+from gangline.operator.model.job import Manifest, RawJob
 from gangline.operator.model.replicas import ReplicaGang
 
 COMMON_FIELDS = tuple(each.name for each in msgspec.structs.fields(JobStatus))

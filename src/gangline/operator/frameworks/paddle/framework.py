@@ -30,12 +30,12 @@ from gangline.operator.model.job import (
     JobRunPolicy,
     Manifest,
     NormalizedJob,
+    RawJob,
     ReplicaRole,
     RestartPolicy,
     table_entry,
 )
 from gangline.operator.model.labels import replica_name
-from gangline.operator.model.raw_job import RawJob
 from gangline.operator.model.replicas import ReplicaGang
 from gangline.operator.settings import OperatorSettings
 

@@ -14,8 +14,7 @@ from gangline.api.jobs.kubeflow import JobStatus, ReplicaStatus
 from gangline.api.jobs.paddle import PaddleJobSpec
 from gangline.api.meta.conditions import is_condition_true
 from gangline.operator.model import conditions
-from gangline.operator.model.job import CleanPodPolicy, Manifest, NormalizedJob
-from gangline.operator.model.raw_job import RawJob
+from gangline.operator.model.job import CleanPodPolicy, Manifest, NormalizedJob, RawJob
 from gangline.operator.model.replicas import ObservedPod, PodPhase, ReplicaGang
 
 BARRIER_CONTAINER = "coord-paddle"

@@ -141,6 +141,66 @@ def test_a_mistake_in_a_pod_is_found(spec: dict[str, Any], field: str, message: 
     assert message in in_pod(**spec)[field]
 
 
+@pytest.mark.parametrize(
+    ("source", "field", "message"),
+    [
+        ({"hostPath": {"path": "/a/../b"}}, "hostPath.path", "must not contain '..'"),
+        ({"secret": {"secretName": "s", "defaultMode": 512}}, "secret.defaultMode", "0777 (octal)"),
+        (
+            {"secret": {"secretName": "s", "items": [{"key": "k", "path": "/etc/x"}]}},
+            "secret.items[0].path",
+            "must be a relative path",
+        ),
+        (
+            {"configMap": {"name": "c", "items": [{"key": "k", "path": "a/../../b"}]}},
+            "configMap.items[0].path",
+            "must not contain '..'",
+        ),
+        (
+            {"configMap": {"name": "c", "items": [{"key": "k", "path": "..data"}]}},
+            "configMap.items[0].path",
+            "must not start with '..'",
+        ),
+        (
+            {"configMap": {"name": "c", "items": [{"key": "k", "path": "k", "mode": -1}]}},
+            "configMap.items[0].mode",
+            "0777 (octal)",
+        ),
+        (
+            {"projected": {"sources": [{"secret": {"items": [{"key": "k", "path": "../k"}]}}]}},
+            "projected.sources[0].secret.items[0].path",
+            "must not contain '..'",
+        ),
+        (
+            {"projected": {"sources": [{"serviceAccountToken": {"path": "/token"}}]}},
+            "projected.sources[0].serviceAccountToken.path",
+            "must be a relative path",
+        ),
+        (
+            {"projected": {"sources": [{"serviceAccountToken": {}}]}},
+            "projected.sources[0].serviceAccountToken.path",
+            "Required value",
+        ),
+    ],
+)
+def test_path_or_mode_of_a_volume_is_checked(
+    source: dict[str, Any], field: str, message: str
+) -> None:
+    assert message in in_pod(volumes=[{"name": "v", **source}])[f"spec.volumes[0].{field}"]
+
+
+@pytest.mark.parametrize("field", ["subPath", "subPathExpr"])
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("/a", "must be a relative path"), ("a/../b", "must not contain '..'"), ("a/..b", "")],
+)
+def test_part_of_a_volume_is_inside(field: str, path: str, message: str) -> None:
+    mount = {"name": "v", "mountPath": "/v", field: path}
+    found = in_pod({"volumeMounts": [mount]}, volumes=[{"name": "v", "emptyDir": {}}])
+    assert message in found.get(f"{CONTAINER}.volumeMounts[0].{field}", "")
+    assert bool(message) == bool(found)
+
+
 def test_a_correct_pod_passes() -> None:
     container = {
         "ports": [{"containerPort": 80, "name": "http"}],

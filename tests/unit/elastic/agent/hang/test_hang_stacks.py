@@ -127,7 +127,7 @@ async def test_mute_worker_is_blamed_though_it_waits_in_torch(
     ("script", "warning"),
     [
         pytest.param("echo no rights >&2; exit 1", "no rights", id="it fails"),
-        pytest.param("echo gibberish", "process", id="it says something else"),
+        pytest.param("echo gibberish", "process", id="it prints something else"),
         pytest.param("exec sleep 1000", "process", id="it does not end"),
     ],
 )

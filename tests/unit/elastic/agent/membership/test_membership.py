@@ -11,7 +11,7 @@ import pytest
 from gangline.api.failure import failure_of_exit
 from gangline.elastic.agent.membership import membership
 from gangline.elastic.agent.membership.membership import Membership
-from gangline.elastic.agent.node_identity import NodeIdentity
+from gangline.elastic.agent.settings import NodeIdentity
 from gangline.elastic.agent.world import WorldSpec
 from gangline.elastic.master.journal.journal import FileJournal
 from gangline.elastic.master.main import run_master

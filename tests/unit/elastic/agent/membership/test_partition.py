@@ -76,12 +76,12 @@ class Watched:
 
 @contextlib.asynccontextmanager
 async def watching(
-    says: PeerMessage, leader: str = "", witness: str | None = None, patience_s: float = 0.8
+    reply: PeerMessage, leader: str = "", witness: str | None = None, patience_s: float = 0.8
 ) -> AsyncIterator[Watched]:
     """Watch a leader with a fixed reply, or at another address."""
 
     async def answer(_: PeerMessage) -> PeerMessage:
-        return says
+        return reply
 
     client, peers = MasterClient("127.0.0.1:9", SECRET), PeerTransport(SECRET, answer)
     client.welcome = Welcome(protocol=1, silence_s=patience_s)
@@ -108,8 +108,8 @@ async def watching(
 
 
 async def test_member_leaves_round_that_its_leader_has_left() -> None:
-    for says in (Ack(ROUND, LEFT_ROUND), Ack(ROUND + 1, 0)):
-        async with watching(says) as node:
+    for reply in (Ack(ROUND, LEFT_ROUND), Ack(ROUND + 1, 0)):
+        async with watching(reply) as node:
             assert await asyncio.wait_for(node.left, 60) == "node 0 has left this world"
 
 

@@ -24,7 +24,7 @@ from unit.elastic.checkpoint.checkpoint_states import blank, equal, trees
 
 def plainly(call: Any, *arguments: Any, **named: Any) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch says that there is no process group
+        warnings.simplefilter("ignore")  # PyTorch warns that there is no process group
         call(*arguments, **named)
 
 

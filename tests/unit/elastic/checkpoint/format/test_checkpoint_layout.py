@@ -51,7 +51,7 @@ def plain_load(rig: Any, state: dict[str, Any], into: dict[str, Any] | None) -> 
     """Load the folder with PyTorch's own reader."""
     found = into if into is not None else load_state(StorageSource(rig.target, 7), None)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says that there is no process group
+        warnings.simplefilter("ignore")  # a warning that there is no process group
         dcp.load(found, checkpoint_id=rig.folder / step_folder(7))
     return found
 

@@ -59,12 +59,12 @@ def test_a_truncated_missing_or_longer_file_is_detected(rig: Any, file: str) -> 
     rig.save(state(), 5)
     rig.persist(5)
     path = rig.folder / step_folder(5) / file
-    whole = path.read_bytes()
-    for length in [0, 1, len(whole) // 2, len(whole) - 1]:
-        path.write_bytes(whole[:length])
+    content = path.read_bytes()
+    for length in [0, 1, len(content) // 2, len(content) - 1]:
+        path.write_bytes(content[:length])
         with pytest.raises(CorruptError):
             StorageSource(rig.target, 5).verify()
-    path.write_bytes(whole + b"\0")
+    path.write_bytes(content + b"\0")
     with pytest.raises(CorruptError):
         StorageSource(rig.target, 5).verify()
     path.unlink()

@@ -31,8 +31,8 @@ places = st.lists(
 def test_runs_contain_each_read_once_in_order_and_overshoot_by_one(
     where: list[EntryLocation], readers: int
 ) -> None:
-    wanted = cast("list[ReadTarget]", where)  # only the order of locations matters
-    rows = split_reads(wanted, lambda one: cast("EntryLocation", one), readers)
+    targets = cast("list[ReadTarget]", where)  # only the order of locations matters
+    rows = split_reads(targets, lambda one: cast("EntryLocation", one), readers)
     assert [one for row in rows for one in row] == sorted(where)
     assert all(rows)
     assert len(rows) <= readers, "as little as this is shared out evenly"

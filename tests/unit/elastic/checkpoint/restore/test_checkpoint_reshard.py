@@ -89,14 +89,16 @@ class Spread:
     def world(self) -> int:
         return torch.Size(self.mesh).numel()
 
-    def states(self, wholes: list[torch.Tensor]) -> list[dict[str, Any]]:
+    def states(self, full_tensors: list[torch.Tensor]) -> list[dict[str, Any]]:
         """What each rank holds."""
         found = []
         for rank in range(self.world):
             with a_mesh(self.mesh, rank) as mesh:
                 found.append({
-                    f"w{n}": distribute_tensor(whole, mesh, places, src_data_rank=None)
-                    for n, (whole, places) in enumerate(zip(wholes, self.placements, strict=True))
+                    f"w{n}": distribute_tensor(full_tensor, mesh, places, src_data_rank=None)
+                    for n, (full_tensor, places) in enumerate(
+                        zip(full_tensors, self.placements, strict=True)
+                    )
                 })  # fmt: skip
         return found
 
@@ -131,11 +133,11 @@ def scenes(draw: st.DrawFn) -> tuple[list[torch.Tensor], Spread, Spread, int]:
     shapes = draw(st.lists(st.lists(st.integers(1, 6), max_size=3), min_size=1, max_size=3))
     seed = draw(st.integers(0, 2**16))
     generator = torch.Generator().manual_seed(seed)
-    wholes = [
+    full_tensors = [
         torch.randint(-9, 9, shape, generator=generator).to(draw(st.sampled_from(DTYPES)))
         for shape in shapes
     ]
-    return wholes, draw(spreads(shapes)), draw(spreads(shapes)), draw(st.integers(1, 2))
+    return full_tensors, draw(spreads(shapes)), draw(spreads(shapes)), draw(st.integers(1, 2))
 
 
 def nodes_of(world: int, nodes: int) -> list[int]:
@@ -233,13 +235,13 @@ several = settings(
 def test_any_placements_are_loaded_into_any_others_from_memory_and_storage(
     scene: tuple[list[torch.Tensor], Spread, Spread, int],
 ) -> None:
-    wholes, before, after, nodes = scene
-    saved, wanted = before.states(wholes), after.states(wholes)
+    full_tensors, before, after, nodes = scene
+    saved, expected = before.states(full_tensors), after.states(full_tensors)
     with a_world(before.world, nodes) as world:
         world.save(saved)
-        assert holds(MemorySource(world.held()), wanted)
+        assert holds(MemorySource(world.held()), expected)
         world.persist()
-        assert holds(StorageSource(world.target, STEP), wanted)
+        assert holds(StorageSource(world.target, STEP), expected)
         for node in range(len(world.homes)):
             mine = [state for rank, state in enumerate(saved) if world.places[rank] == node]
             assert holds(MemorySource(world.held(node)), mine), "a node's own memory is enough"

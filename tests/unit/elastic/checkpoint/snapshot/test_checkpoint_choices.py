@@ -47,7 +47,7 @@ def a_slot(number: int, generation: int, **other: bool) -> BufferState:
         pytest.param(
             [a_slot(0, 1, locked=True), a_slot(1, 2, awaits_storage=True), a_slot(2, 3)],
             BufferChoice(1, 20),
-            id="unless there is no other; that is said",
+            id="unless there is no other; with a warning",
         ),
     ],
 )

@@ -63,14 +63,14 @@ def large_ones() -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_every_tensor_arrives_whatever_its_form(copier: TensorCopier, threads: int) -> None:
+def test_tensor_of_every_layout_is_copied(copier: TensorCopier, threads: int) -> None:
     torch.set_num_threads(threads)
     work: list[TensorMove] = [(place_for(one), one.detach()) for one in large_ones()]
-    told: list[bool] = []
+    calls: list[bool] = []
     for _ in range(2):
-        taken = copier.copy(work, lambda: told.append(True)).sums
+        taken = copier.copy(work, lambda: calls.append(True)).sums
         assert taken == [checksum(place.raw) for place, _ in work]
-    assert told == [True, True]
+    assert calls == [True, True]
     for place, tensor in work:
         assert torch.equal(place.tensor, tensor)
 

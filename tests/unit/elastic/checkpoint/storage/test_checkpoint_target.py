@@ -122,11 +122,13 @@ def test_a_store_without_conditional_writes_commits(
 @pytest.mark.parametrize(
     "error",
     [
-        pytest.param(OSError(errno.EINVAL, "precondition failed"), id="refused in other words"),
+        pytest.param(
+            OSError(errno.EINVAL, "precondition failed"), id="refused with another message"
+        ),
         pytest.param(OSError(errno.EIO, "no answer"), id="the answer was lost"),
     ],
 )
-def test_the_stored_manifest_decides_whatever_the_error(
+def test_stored_manifest_decides_for_every_error(
     rig: Any, store: RemoteTarget, error: OSError
 ) -> None:
     plain, plan = store.files, write(rig, store, 1.0)

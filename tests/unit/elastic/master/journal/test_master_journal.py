@@ -50,8 +50,8 @@ async def test_a_journal_cut_anywhere_gives_its_complete_records(
     path = tmp_path / "j"
     path.unlink(missing_ok=True)
     await written(path, records)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
+    complete = path.read_bytes()
+    path.write_bytes(complete[: data.draw(st.integers(0, len(complete)))])
     journal = FileJournal(path)
     _, read = journal.read()
     assert read == records[: len(read)]

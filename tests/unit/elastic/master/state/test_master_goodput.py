@@ -31,8 +31,8 @@ def test_repeated_steps_are_lost_time() -> None:
     assert goodput.steps_lost == 40
 
 
-def beat(attempt: int, **said: object) -> Heartbeat:
-    return Heartbeat(node_id=0, round=1, attempt=attempt, phase=NodePhase.TRAINING, **said)
+def beat(attempt: int, **fields: object) -> Heartbeat:
+    return Heartbeat(node_id=0, round=1, attempt=attempt, phase=NodePhase.TRAINING, **fields)
 
 
 def test_time_spent_in_other_phases_is_no_training() -> None:

@@ -72,7 +72,7 @@ def test_paths_inside_are_opened(
     tree: int, tmp_path: Path, opener: Callable[..., int], path: str, found: str
 ) -> None:
     descriptor = opener(tree, path)
-    assert real_path(descriptor) == tmp_path / found
+    assert real_path(descriptor) == str(tmp_path / found)
     os.close(descriptor)
 
 

@@ -123,7 +123,7 @@ def test_archive_removes_the_oldest_pods_first(
     assert [each.folder.name for each in found(tmp_path)] == ["u5"]
 
 
-def test_a_folder_without_a_note_is_passed_over(tmp_path: Path) -> None:
+def test_folder_without_a_note_is_ignored(tmp_path: Path) -> None:
     leave(tmp_path, a_pod("u1", JOB))
     (tmp_path / "kept-logs" / "stray").mkdir()
     (tmp_path / "kept-logs" / "u1" / "pod.json").write_text("{")

@@ -103,7 +103,9 @@ def test_the_first_pattern_that_matches_is_taken(tmp_path: Path) -> None:
         ("a: {variables: {X: 1}}", "Expected `str`"),
     ],
 )
-def test_a_broken_image_map_says_what_is_wrong(tmp_path: Path, text: str, problem: str) -> None:
+def test_invalid_image_map_is_refused_with_the_problem(
+    tmp_path: Path, text: str, problem: str
+) -> None:
     path = tmp_path / "images.yaml"
     path.write_text(text)
     with pytest.raises(ImageMapError, match=problem) as caught:
@@ -111,7 +113,7 @@ def test_a_broken_image_map_says_what_is_wrong(tmp_path: Path, text: str, proble
     assert str(path) in str(caught.value)
 
 
-def test_a_missing_image_map_says_so(tmp_path: Path) -> None:
+def test_missing_image_map_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ImageMapError, match="No such file"):
         load_image_map(tmp_path / "none")
     assert load_image_map(None) == []

@@ -18,28 +18,28 @@ def plan(*argv: str, workdir: str = "/", **env: str) -> ContainerPlan:
 
 
 def test_mount_paths_in_the_command_become_the_volumes_folders() -> None:
-    told = with_host_paths(plan("cat", "/data/a", "--out=/data/b", "cp /data/x /data;"), {})
-    assert told.argv == ("cat", "/v/data/a", "--out=/v/data/b", "cp /v/data/x /v/data;")
+    changed = with_host_paths(plan("cat", "/data/a", "--out=/data/b", "cp /data/x /data;"), {})
+    assert changed.argv == ("cat", "/v/data/a", "--out=/v/data/b", "cp /v/data/x /v/data;")
 
 
 def test_a_mount_inside_another_wins() -> None:
     assert with_host_paths(plan("ls", "/data/inner/x"), {}).argv == ("ls", "/v/inner/x")
 
 
-def test_paths_that_only_look_alike_stay() -> None:
-    words = ("/database", "/srv/data/x", "./data", "/data-2", "/data.txt")
-    assert with_host_paths(plan(*words), {}).argv == words
+def test_paths_with_a_common_prefix_stay() -> None:
+    arguments = ("/database", "/srv/data/x", "./data", "/data-2", "/data.txt")
+    assert with_host_paths(plan(*arguments), {}).argv == arguments
 
 
 def test_environment_and_working_folder_are_written_out_too() -> None:
-    told = with_host_paths(plan("x", workdir="/data", CACHE="/data/c:/usr"), {})
-    assert (told.workdir, told.env["CACHE"]) == ("/v/data", "/v/data/c:/usr")
+    changed = with_host_paths(plan("x", workdir="/data", CACHE="/data/c:/usr"), {})
+    assert (changed.workdir, changed.env["CACHE"]) == ("/v/data", "/v/data/c:/usr")
 
 
 def test_names_of_services_become_addresses_alone_or_with_a_port() -> None:
     variables = {"MASTER_ADDR": "digits-master-0", "PET_RDZV_ENDPOINT": "digits-master-0:29400"}
-    told = with_host_paths(plan("x", **variables), ADDRESSES)
-    assert told.env == {"MASTER_ADDR": "127.64.0.3", "PET_RDZV_ENDPOINT": "127.64.0.3:29400"}
+    changed = with_host_paths(plan("x", **variables), ADDRESSES)
+    assert changed.env == {"MASTER_ADDR": "127.64.0.3", "PET_RDZV_ENDPOINT": "127.64.0.3:29400"}
 
 
 def test_names_in_sentences_and_unknown_names_stay() -> None:

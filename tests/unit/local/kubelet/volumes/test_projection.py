@@ -110,7 +110,7 @@ def test_the_group_reads_each_version_of_the_files(tmp_path: Path) -> None:
     assert (tmp_path / "v/sub").stat().st_mode & 0o7777 == 0o2755
 
 
-def test_files_are_readable_whatever_the_umask_is(tmp_path: Path) -> None:
+def test_files_are_readable_with_any_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         write_payload(tmp_path / "v", {"sub/a": ProjectedFile(b"1", 0o444)})
@@ -141,9 +141,9 @@ def test_a_folder_holds_exactly_the_newest_files(
 ) -> None:
     folder = tmp_path_factory.mktemp("volume")
     for files in (before, after):
-        wanted = {path: ProjectedFile(content, 0o644) for path, content in _apart(files).items()}
-        write_payload(folder, wanted)
-        assert not write_payload(folder, wanted)
+        payload = {path: ProjectedFile(content, 0o644) for path, content in _apart(files).items()}
+        write_payload(folder, payload)
+        assert not write_payload(folder, payload)
     assert _visible(folder) == _apart(after)
     assert len([entry for entry in folder.iterdir() if entry.name.startswith("..")]) == 2
 

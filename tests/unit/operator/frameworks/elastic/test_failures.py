@@ -69,15 +69,15 @@ def test_image_without_gangline_is_reported_with_its_python_error() -> None:
     world = ElasticWorld(1).up()
     for number in range(31):
         name = full_name(f"master-{number}")
-        world.pods[name] = saying(world.pods[name], "/bin/python: No module named gangline")
+        world.pods[name] = with_message(world.pods[name], "/bin/python: No module named gangline")
         world.after()
     assert "dlrover-master-30: Error (exit code 1)" in world.message
     assert "Message: /bin/python: No module named gangline" in world.message
 
 
-def saying(pod: ObservedPod, words: str) -> ObservedPod:
+def with_message(pod: ObservedPod, text: str) -> ObservedPod:
     """The pod, failed with this termination message."""
-    ended = ObservedContainerState(terminated=ObservedTermination(1, "Error", words))
+    ended = ObservedContainerState(terminated=ObservedTermination(1, "Error", text))
     status = ObservedPodStatus(
         phase="Failed", container_statuses=(ObservedContainerStatus("main", 0, ended),)
     )

@@ -37,7 +37,7 @@ def test_each_rank_and_the_master_have_a_service_of_the_name_that_the_others_kno
 def test_workers_get_dlrovers_variables_and_the_masters_address() -> None:
     world = ElasticWorld(2, envs={"DATA": {"value": "/data"}})
     found = variables(world.made(world.decide())["worker-1"])
-    wanted = {
+    expected = {
         "ELASTIC_JOB_NAME": "train",
         "JOB_UID": "job-uid",
         "NODE_TYPE": "worker",
@@ -51,7 +51,7 @@ def test_workers_get_dlrovers_variables_and_the_masters_address() -> None:
         "GANGLINE_MASTER_ADDR": f"{MASTER}:50001",
         "DATA": "/data",
     }
-    assert wanted.items() <= found.items()
+    assert expected.items() <= found.items()
     assert {"POD_IP", "NODE_IP", "POD_NAME", "GANGLINE_JOB_SECRET"} <= found.keys()
 
 
@@ -65,7 +65,7 @@ def test_workers_get_the_elastic_mode_of_the_job() -> None:
 def test_labels_are_dlrovers_beside_ours() -> None:
     world = ElasticWorld(2).up().take("worker-1")
     labels = world["worker-2"].metadata.labels
-    wanted = {
+    expected = {
         "app": "dlrover",
         "app.kubernetes.io/name": "elasticjob",
         "elasticjob.dlrover/name": "train",
@@ -75,7 +75,7 @@ def test_labels_are_dlrovers_beside_ours() -> None:
         "elasticjob.dlrover/relaunch-count": "1",
         "training.kubeflow.org/replica-index": "1",
     }
-    assert wanted.items() <= labels.items()
+    assert expected.items() <= labels.items()
 
 
 def test_the_secret_is_random_and_pods_read_it() -> None:
@@ -223,7 +223,7 @@ def test_optional_and_older_fields_may_be_there_or_not(fields: dict[str, Any]) -
     assert ElasticWorld(2, **fields).up().phase == "Running"
 
 
-def test_every_failed_pod_is_replaced_completely_whatever_the_template_says() -> None:
+def test_failed_pod_is_replaced_for_every_restart_policy_of_the_template() -> None:
     world = ElasticWorld(role(1, pod={"restartPolicy": "Always"}))
     for pod in world.made(world.decide()).values():
         assert pod["spec"]["restartPolicy"] == "Never"

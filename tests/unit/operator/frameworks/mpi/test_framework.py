@@ -190,7 +190,7 @@ def test_the_users_volumes_stay():
     assert [m["name"] for m in pod["containers"][0]["volumeMounts"]] == ["data", "mpi-job-config"]
 
 
-def test_a_worker_without_a_command_waits_and_one_with_a_command_does_what_it_says():
+def test_worker_without_command_waits_and_with_command_runs_it():
     waiting = pod_of(a_job(), "worker-0")["spec"]["containers"][0]
     assert "sleep 365d" in waiting["command"][-1]
     assert waiting["args"] == []
@@ -296,8 +296,8 @@ def test_files_account_and_rights_are_there_from_the_start():
 
 
 def test_a_gang_does_not_wait_for_the_launcher_that_waits_for_it():
-    wanted = pod_group.desired_spec(a_job(3))
-    assert (wanted.min_member, wanted.min_task_member) == (3, {"worker": 3})
+    desired = pod_group.desired_spec(a_job(3))
+    assert (desired.min_member, desired.min_task_member) == (3, {"worker": 3})
     policy = {"schedulingPolicy": {"minAvailable": 4}}
     assert pod_group.desired_spec(a_job(3, runPolicy=policy)).min_member == 3
     policy = {"schedulingPolicy": {"minAvailable": 2}}
@@ -305,8 +305,8 @@ def test_a_gang_does_not_wait_for_the_launcher_that_waits_for_it():
 
 
 def test_a_launcher_alone_is_its_gang():
-    wanted = pod_group.desired_spec(a_job(0))
-    assert (wanted.min_member, wanted.min_task_member) == (1, {"launcher": 1})
+    desired = pod_group.desired_spec(a_job(0))
+    assert (desired.min_member, desired.min_task_member) == (1, {"launcher": 1})
 
 
 def test_a_launcher_that_was_killed_is_made_again():

@@ -52,9 +52,9 @@ def test_config_map_contains_all_addresses(mode, intranet, gloo):
         name: f"{hosts[name]}:{first_port(job, job.rules.spec, *_split(name))}" for name in found
     }
 
-    def of(wanted, of_whom):
+    def of(role_name, by_pod):
         return ",".join(
-            reported for name, reported in of_whom.items() if name.startswith(f"{wanted}-")
+            reported for name, reported in by_pod.items() if name.startswith(f"{role_name}-")
         )
 
     first = next(iter(where.values()))
@@ -82,8 +82,8 @@ def test_config_map_contains_all_addresses(mode, intranet, gloo):
 
 
 def _split(name):
-    wanted, _, index = name.rpartition("-")
-    return wanted, int(index)
+    role_name, _, index = name.rpartition("-")
+    return role_name, int(index)
 
 
 @pytest.mark.parametrize("intranet", ["PodIP", "Service", "Host"])
@@ -100,9 +100,9 @@ def test_every_replica_finds_its_own_endpoint_in_the_list(intranet):
     for name, ip in found.items():
         own = dict(environment(job, name))
         host = ip if own["POD_IP"].startswith("=") else own["POD_IP"]
-        wanted, index = _split(name)
+        role_name, index = _split(name)
         endpoint = f"{host}:{own.get('PADDLE_PORT', reported['PADDLE_PORT'])}"
-        assert reported[lists[wanted]].split(",")[index] == endpoint
+        assert reported[lists[role_name]].split(",")[index] == endpoint
         assert own["PADDLE_CURRENT_ENDPOINT"].replace("$(POD_IP)", host) == endpoint
 
 
@@ -239,11 +239,11 @@ def test_the_administrators_etcd_serves_jobs_that_name_none():
 
 
 @pytest.mark.parametrize(
-    "words", [["--elastic_server=etcd:2379"], ["--master", "etcd://etcd:2379"]]
+    "arguments", [["--elastic_server=etcd:2379"], ["--master", "etcd://etcd:2379"]]
 )
-def test_an_etcd_may_be_named_on_the_command_line(words):
+def test_an_etcd_may_be_named_on_the_command_line(arguments):
     worker = role(2)
-    worker["template"]["spec"]["containers"][0]["args"] = words
+    worker["template"]["spec"]["containers"][0]["args"] = arguments
     job = a_job(worker=worker, elastic=1)
     assert "envFrom" not in pod_of(job, "worker-0")["spec"]["containers"][0]
 

@@ -124,12 +124,12 @@ def test_the_pods_of_a_very_large_role_are_counted_and_not_listed():
 
 def test_the_status_has_the_shape_of_its_kind():
     decision = look(a_job(ps=1, worker=1), placed("ps-0"), placed("worker-0")).decide()
-    whole = {**(decision.kind_status or {}), **msgspec.to_builtins(decision.status)}
-    status = msgspec.convert(whole, PaddleJobStatus)
+    merged = {**(decision.kind_status or {}), **msgspec.to_builtins(decision.status)}
+    status = msgspec.convert(merged, PaddleJobStatus)
     assert (status.phase, status.observed_generation) == ("Running", 1)
     assert status.worker is not None
     assert status.worker.running == 1
-    assert msgspec.to_builtins(status) == whole
+    assert msgspec.to_builtins(status) == merged
 
 
 @pytest.mark.parametrize("policy", ["Always", "Never", "OnCompletion", "OnFailure"])

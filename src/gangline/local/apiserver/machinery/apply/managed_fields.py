@@ -60,6 +60,12 @@ class ManagedFieldsEntry:
     time: str
     fields: set[FieldPath]
 
+    def remove(self, fields: set[FieldPath]) -> None:
+        """Give up fields. The time does not depend on their number, only on that of the entry's
+        own: an object may have many entries.
+        """
+        self.fields = {path for path in self.fields if path not in fields}
+
     def to_json(self) -> Json:
         entry = {
             "manager": self.manager,
@@ -117,10 +123,9 @@ def track_update(
     changed = ownable_fields(found.added | found.modified)
     api_version = str(new.get("apiVersion", ""))
     own_entry = find_or_add_entry(entries, manager, UPDATE, subresource, api_version)
+    changed_by_manager = changed | found.removed
     for entry in entries:
-        entry.fields -= found.removed
-        if entry is not own_entry:
-            entry.fields -= changed
+        entry.remove(found.removed if entry is own_entry else changed_by_manager)
     if changed:
         own_entry.time = format_entry_time(now)
         own_entry.fields |= changed
@@ -134,19 +139,23 @@ def managed_fields(obj: Json) -> list[Any]:
 
 
 def parse_entries(values: Iterable[Any]) -> list[ManagedFieldsEntry]:
-    """Parse managed fields. Invalid entries are ignored."""
-    return [
-        ManagedFieldsEntry(
-            str(entry.get("manager", "")),
-            str(entry.get("operation", "")),
-            str(entry.get("apiVersion", "")),
-            str(entry.get("subresource", "")),
-            str(entry.get("time", "")),
-            decode_fields(entry.get("fieldsV1")),
+    """Parse managed fields. Invalid entries are ignored, and all but the last of equal ones."""
+    found: dict[tuple[str, str, str, str, str], ManagedFieldsEntry] = {}
+    for value in values:
+        if not isinstance(value, dict) or value.get("operation") not in (APPLY, UPDATE):
+            continue
+        entry = ManagedFieldsEntry(
+            str(value.get("manager", "")),
+            str(value.get("operation", "")),
+            str(value.get("apiVersion", "")),
+            str(value.get("subresource", "")),
+            str(value.get("time", "")),
+            decode_fields(value.get("fieldsV1")),
         )
-        for entry in values
-        if isinstance(entry, dict) and entry.get("operation") in (APPLY, UPDATE)
-    ]
+        # The identity of an entry in Kubernetes: an applier has one for all times.
+        time = entry.time if entry.operation == UPDATE else ""
+        found[(entry.manager, entry.operation, entry.api_version, entry.subresource, time)] = entry
+    return list(found.values())
 
 
 def find_or_add_entry(
@@ -225,15 +234,16 @@ def _merge_old_updates(entries: list[ManagedFieldsEntry]) -> list[ManagedFieldsE
         return entries
     old = [
         entry
-        for entry in updates
-        if entry.manager == ANCIENT_CHANGES or entry in updates[: surplus + 1]
+        for place, entry in enumerate(updates)
+        if entry.manager == ANCIENT_CHANGES or place <= surplus
     ]
+    merged = {id(entry) for entry in old}
     newest = old[-1]
     fields = set[FieldPath]().union(*(entry.fields for entry in old))
     ancient = ManagedFieldsEntry(
         ANCIENT_CHANGES, UPDATE, newest.api_version, "", newest.time, fields
     )
-    return [*(entry for entry in entries if entry not in old), ancient]
+    return [*(entry for entry in entries if id(entry) not in merged), ancient]
 
 
 def _set_managed_fields(obj: Json, written: list[Any]) -> None:

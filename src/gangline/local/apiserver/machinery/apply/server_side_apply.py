@@ -74,7 +74,13 @@ def remove_fields(
     A field stays if another manager owns it or a field below it. The keys of remaining list items
     stay as well.
     """
-    retained_paths = {path[:length] for path in retained for length in range(1, len(path) + 1)}
+    retained_paths: set[FieldPath] = set()
+    for path in retained:
+        # From the longest: once a prefix is known, so are all shorter ones.
+        for length in range(len(path), 0, -1):
+            if path[:length] in retained_paths:
+                break
+            retained_paths.add(path[:length])
     removed = {path for path in fields if path not in retained_paths}
     result: Json = _remove_tree(obj, encode_fields(removed), schema, (), retained_paths)
     return result
@@ -226,8 +232,9 @@ def _apply(
         and not _owned_by_client_side_apply(live, schema, manager, conflicts)
     ):
         raise ApplyConflict(conflicts)
+    changed_by_manager = changed | found.removed
     for entry in others:
-        entry.fields -= changed | found.removed
+        entry.remove(changed_by_manager)
     if own != own_entry.fields or changed or found.removed:
         own_entry.fields, own_entry.time = own, format_entry_time(now)
     store_entries(result, entries)

@@ -11,13 +11,8 @@ import jsonpatch
 import jsonpointer
 import msgspec
 
+from gangline.local.apiserver import limits
 from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
-
-MAX_OPERATIONS = 10_000
-"""Maximum number of operations in one JSON patch, as in Kubernetes."""
-
-MAX_COPIED_BYTES = 3 << 20
-"""Maximum size of all copies of one JSON patch together: the limit of a request body."""
 
 
 class PatchError(Exception):
@@ -44,8 +39,8 @@ def json_patch(document: Json, operations: Any) -> Json:
     """
     if not isinstance(operations, Sequence) or isinstance(operations, str):
         raise PatchError("a JSON patch must be a list of operations")
-    if len(operations) > MAX_OPERATIONS:
-        message = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}"
+    if len(operations) > limits.MAX_PATCH_OPERATIONS:
+        message = f"The allowed maximum operations in a JSON patch is {limits.MAX_PATCH_OPERATIONS}"
         detail = f"{message}, got {len(operations)}"
         raise PatchError(detail, 413, "RequestEntityTooLarge")
     for number, operation in enumerate(operations):
@@ -57,8 +52,10 @@ def json_patch(document: Json, operations: Any) -> Json:
         raise unprocessable_patch(f"the JSON patch does not fit the object: {error}") from error
     except jsonpatch.JsonPatchTestFailed as error:
         raise unprocessable_patch(f"a test of the JSON patch failed: {error}") from error
-    except (jsonpatch.JsonPatchException, TypeError) as error:
+    except (jsonpatch.JsonPatchException, TypeError, ValueError) as error:
         raise PatchError(f"the JSON patch is malformed: {error}") from error
+    except RecursionError:
+        raise unprocessable_patch("the result of the JSON patch is nested too deeply") from None
     if not isinstance(patched, dict):
         raise unprocessable_patch("the result of the JSON patch is not an object")
     return patched
@@ -69,13 +66,13 @@ def _apply_operations(document: Json, operations: Sequence[Json]) -> Any:
     if not any(operation.get("op") == "copy" for operation in operations):
         return jsonpatch.apply_patch(document, list(operations))
     patched: Any = copy_json(document)
-    left = MAX_COPIED_BYTES
+    left = limits.MAX_COPIED_BYTES
     for operation in operations:
         source = operation.get("from")
         if operation.get("op") == "copy" and isinstance(source, str):
             left -= len(msgspec.json.encode(jsonpointer.resolve_pointer(patched, source, None)))
         if left < 0:
-            message = f"the copies of the JSON patch exceed {MAX_COPIED_BYTES} bytes"
+            message = f"the copies of the JSON patch exceed {limits.MAX_COPIED_BYTES} bytes"
             raise PatchError(message, 413, "RequestEntityTooLarge")
         patched = jsonpatch.apply_patch(patched, [operation], in_place=True)
     return patched

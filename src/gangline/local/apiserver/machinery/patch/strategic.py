@@ -190,12 +190,13 @@ def _apply_retain_keys(original: Json, patch: Json) -> Json:
     retain = patch[RETAIN_DIRECTIVE]
     if not isinstance(retain, list):
         raise PatchError(f"{RETAIN_DIRECTIVE} must be a list of field names")
+    retained = {name for name in retain if isinstance(name, str)}
     given = [
         name for name, value in patch.items() if value is not None and not name.startswith("$")
     ]
-    if strays := [name for name in given if name not in retain]:
+    if strays := [name for name in given if name not in retained]:
         raise PatchError(f"{RETAIN_DIRECTIVE} does not name the patched fields {', '.join(strays)}")
-    return {name: value for name, value in original.items() if name in retain}
+    return {name: value for name, value in original.items() if name in retained}
 
 
 def _delete_from_lists(result: Json, patch: Json) -> None:
@@ -206,7 +207,13 @@ def _delete_from_lists(result: Json, patch: Json) -> None:
         if not isinstance(members, list):
             raise PatchError(f"{directive} must be a list")
         if isinstance(result.get(name), list):
-            result[name] = [item for item in result[name] if item not in members]
+            identity = _scalar_identity(name)
+            removed = {identity(member) for member in members}
+            result[name] = [
+                item
+                for item in result[name]
+                if isinstance(item, dict | list) or identity(item) not in removed
+            ]
 
 
 def _apply_orders(original: Json, result: Json, patch: Json, schema: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.printing.printer import (
     NONE,
@@ -45,7 +46,7 @@ def _summary(pod: Json) -> PodStatusSummary:
         _summarize_containers(pod, summary)
     if has_deletion_timestamp(pod):
         lost = status.get("reason") == "NodeLost"
-        if lost or status.get("phase") not in ("Succeeded", "Failed"):
+        if lost or status.get("phase") not in TERMINAL_PHASES:
             summary.reason = "Unknown" if lost else "Terminating"
     return summary
 
@@ -152,7 +153,7 @@ def _cells(pod: Json, now: datetime) -> list[Any]:
 
 def _conditions(pod: Json) -> list[Json]:
     phase = subobject(pod, "status").get("phase")
-    if phase not in ("Succeeded", "Failed"):
+    if phase not in TERMINAL_PHASES:
         return []
     message = "The pod has completed successfully." if phase == "Succeeded" else "The pod failed."
     return [{"type": "Completed", "status": "True", "reason": phase, "message": message}]

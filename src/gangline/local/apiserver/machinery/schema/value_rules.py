@@ -18,9 +18,10 @@ from gangline.local.apiserver.machinery.schema.nodes import (
     Segment,
     format_field_path,
 )
+from gangline.local.apiserver.machinery.schema.patterns import PatternError, compile_pattern
 
 _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)\Z")
-_QUANTITY = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?\Z")
+_QUANTITY = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?\Z")
 _DURATION = re.compile(r"[+-]?(0|(\d+(\.\d*)?(ns|us|µs|ms|s|m|h|d|w|hours?|minutes?|days?) ?)+)\Z")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\Z")
 _HOST_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Za-z0-9-]+)*\Z")
@@ -117,20 +118,30 @@ def string_rules(schema: Json) -> list[ValueRule]:
     if (longest := schema.get("maxLength")) is not None:
         rules.append(_max_length_rule(longest))
     if (pattern := schema.get("pattern")) is not None:
-        found = compile_go_pattern(pattern).search
-        rules.append(_string_rule(lambda v: found(v) is not None, f"should match '{pattern}'"))
+        rules.append(_string_rule(_pattern_test(pattern), f"should match '{pattern}'"))
     if (test := STRING_FORMATS.get(name := schema.get("format", ""))) is not None:
         rules.append(_string_rule(test, f"must be of type {name}"))
     return rules
+
+
+def _pattern_test(pattern: str) -> ValueTest:
+    try:
+        return compile_pattern(pattern)
+    except PatternError:
+        # Definitions are checked before they are stored. One of an earlier version may have a
+        # pattern in Python's syntax: its objects must still be writable.
+        return lambda value: True
 
 
 def enum_rule(schema: Json) -> list[ValueRule]:
     allowed: list[Any] | None = schema.get("enum")
     if allowed is None:
         return []
+    texts = frozenset(value for value in allowed if isinstance(value, str))
+    others = [value for value in allowed if not isinstance(value, str)]
 
     def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
-        if value not in allowed:
+        if value not in (texts if type(value) is str else others):
             causes.append(
                 field_causes.unsupported(format_field_path(parent, segment), value, allowed)
             )
@@ -153,18 +164,6 @@ def size_rules(schema: Json, least: str, most: str, members: str) -> list[ValueR
             causes.append(field_causes.too_many(format_field_path(parent, segment), count, high))
 
     return [rule]
-
-
-def compile_go_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a Go pattern, where ``$`` matches only the very end and not before a final newline.
-
-    Raises:
-        re.error: the pattern uses syntax that Python does not have.
-    """
-    pattern = re.sub(r"\\z", r"\\Z", pattern)
-    if pattern.endswith("$") and not pattern.endswith(r"\$"):
-        pattern = pattern[:-1] + r"\Z"
-    return re.compile(pattern)
 
 
 def _number_rule(test: ValueTest, detail: str) -> ValueRule:

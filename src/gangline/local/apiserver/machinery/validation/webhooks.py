@@ -69,10 +69,12 @@ def _review_versions(path: str, hook: Json) -> Causes:
         return
     if not {*REVIEW_VERSIONS} & {*listed}:
         yield field_causes.invalid(path, listed, f"must include at least one of {known}")
+    seen: set[str] = set()
     for index, version in enumerate(listed):
         yield from rule_causes(names.validate_service_name, indexed(path, index), version)
-        if version in listed[:index]:
+        if version in seen:
             yield field_causes.duplicate(indexed(path, index), version)
+        seen.add(version)
 
 
 def _rule(path: str, rule: Json) -> Causes:

@@ -3,7 +3,7 @@
 Autoscalers have their stored form, autoscaling/v2.
 """
 
-from collections.abc import Iterable
+import json
 from typing import Any
 
 from gangline.api.cluster.autoscaling import METRIC_TYPES, TARGET_TYPES
@@ -37,11 +37,9 @@ def pod_update_causes(old: Json, new: Json) -> Causes:
     for index, container in enumerate(objects_in(after.get("containers"))):
         if not container.get("image"):
             yield field_causes.required(indexed("spec.containers", index) + ".image")
-    kept = after.get("tolerations") or []
-    if any(toleration not in kept for toleration in before.get("tolerations") or []):
+    if _toleration_keys(before) - _toleration_keys(after):
         detail = "existing toleration can not be modified except its tolerationSeconds"
-        if not _only_seconds_changed(objects_in(before.get("tolerations")), objects_in(kept)):
-            yield field_causes.forbidden("spec.tolerations", detail)
+        yield field_causes.forbidden("spec.tolerations", detail)
     for spec in (before, after):
         for name in ("activeDeadlineSeconds", "tolerations", "schedulingGates"):
             spec.pop(name, None)
@@ -55,12 +53,12 @@ def pod_update_causes(old: Json, new: Json) -> Causes:
         yield field_causes.forbidden("spec", f"{_POD_IMMUTABLE}; changed: {changed}")
 
 
-def _only_seconds_changed(before: Iterable[Json], after: list[Json]) -> bool:
-    def rest(toleration: Json) -> Json:
-        return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
-
-    kept = [rest(toleration) for toleration in after]
-    return all(rest(toleration) in kept for toleration in before)
+def _toleration_keys(spec: Json) -> set[str]:
+    """Return tolerations without their seconds as text, which can be in a set."""
+    return {
+        json.dumps({**toleration, "tolerationSeconds": None}, sort_keys=True)
+        for toleration in objects_in(spec.get("tolerations"))
+    }
 
 
 def replica_set_causes(obj: Json) -> Causes:

@@ -1,0 +1,44 @@
+"""Regular expressions of users, with the syntax of Go and in time linear in the text.
+
+Kubernetes compiles the ``pattern`` of a schema with Go's ``regexp``. RE2, from which that package
+is derived, has the same syntax and never backtracks: ``^(a+)+$`` takes as long as ``^a+$``.
+"""
+
+from collections.abc import Callable
+
+import re2
+
+from gangline.local.apiserver import limits
+
+__all__ = ["PatternError", "compile_pattern"]
+
+
+class PatternError(ValueError):
+    """The pattern is not valid in Go, or too large; the message contains the reason."""
+
+
+def compile_pattern(pattern: str) -> Callable[[str], bool]:
+    """Return a function that is True if the pattern occurs anywhere in a text.
+
+    Raises:
+        PatternError: the pattern is invalid.
+    """
+    if len(pattern) > limits.MAX_PATTERN_CHARS:
+        raise PatternError(f"has more than {limits.MAX_PATTERN_CHARS} characters")
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
+    options.max_mem = limits.MAX_PATTERN_MEMORY_BYTES
+    try:
+        search = re2.compile(pattern.encode(), options).search
+    except UnicodeEncodeError:
+        raise PatternError("is not valid Unicode") from None
+    except re2.error as error:
+        raise PatternError(_reason(error)) from None
+    # Positions would be converted between bytes and characters: matching bytes is faster.
+    return lambda text: search(text.encode(errors="replace")) is not None
+
+
+def _reason(error: Exception) -> str:
+    reason = error.args[0] if error.args else ""
+    return reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)

@@ -1,0 +1,53 @@
+"""Floating-point operations of training, per token.
+
+A multiplication with a matrix of n elements takes 2n operations forward and 4n backward (Kaplan et
+al., 2020). Attention adds 12 x layers x sequence x hidden, half of it where only earlier tokens are
+looked at and the kernel omits the rest (Narayanan et al., 2021, equation 3). Recomputation repeats
+the forward pass of the layers.
+"""
+
+from enum import StrEnum
+
+from gangline.sizing.model import ModelShape
+
+TOKENS_PER_PARAMETER = 20
+"""Tokens at which a budget of compute gives the lowest loss (Hoffmann et al., 2022)."""
+
+
+class Recompute(StrEnum):
+    """Which activations are computed again in the backward pass."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    """The attention's scores only (Korthikanti et al., 2022), as with flash attention."""
+    FULL = "full"
+    """Complete layers: only their inputs are stored."""
+
+
+def attention_per_token(shape: ModelShape, *, causal: bool = False) -> float:
+    """Operations of the attention's two products, forward and backward."""
+    return (6 if causal else 12) * shape.layers * shape.sequence * shape.query_width
+
+
+def model_per_token(shape: ModelShape, *, causal: bool = False) -> float:
+    """Operations that the model needs; utilisation (MFU) counts these."""
+    return 6 * shape.active_matrix + attention_per_token(shape, causal=causal)
+
+
+def hardware_per_token(
+    shape: ModelShape, recompute: Recompute = Recompute.NONE, *, causal: bool = False
+) -> float:
+    """Operations that are executed; hardware utilisation (HFU) counts these."""
+    attention = attention_per_token(shape, causal=causal) / 3
+    layers = 2 * (shape.active_matrix - shape.vocab * shape.hidden)
+    again = {
+        Recompute.NONE: 0.0,
+        Recompute.SELECTIVE: attention,
+        Recompute.FULL: layers + attention,
+    }
+    return model_per_token(shape, causal=causal) + again[recompute]
+
+
+def six_n_d(parameters: float, tokens: float) -> float:
+    """The common estimate of all operations of a training: 6 x parameters x tokens."""
+    return 6 * parameters * tokens

@@ -1,0 +1,101 @@
+"""Devices and links: peaks, memory and bandwidths, with their sources.
+
+Peaks are dense 16-bit matrix products (bfloat16, on V100 and T4 float16) of the vendors' data
+sheets. Bus bandwidths are what all-reduce reaches within a node, as ``nccl-tests`` reports it.
+"""
+
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+
+
+class UnknownDeviceError(ValueError):
+    """No device of that name is known; the message names similar ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """An accelerator, and the node that usually holds it."""
+
+    name: str
+    peak_flops: float
+    """Operations per second in 16 bits."""
+    memory_bytes: float
+    efficiency: float
+    """Usual share of the peak that training of large models reaches; the centre of the prior."""
+    node_devices: int = 8
+    bus_bandwidth: float = 20e9
+    """Bytes per second of an all-reduce within a node (bus bandwidth)."""
+    node_bandwidth: float = 12.5e9
+    """Bytes per second that a node sends over its network; all its adapters together."""
+    fp32_flops: float = 0.0
+    """Operations per second in 32 bits; 0: an eighth of ``peak_flops``."""
+
+
+_NVLINK2, _NVLINK3, _NVLINK4, _NVLINK5, _PCIE3, _PCIE4 = 130e9, 230e9, 360e9, 650e9, 10e9, 20e9
+_EDR8, _HDR8, _NDR8 = 50e9, 200e9, 400e9
+
+DEVICES = (
+    Device("V100-16GB", 125e12, 16e9, 0.40, 8, _NVLINK2, _EDR8, 15.7e12),
+    Device("V100-32GB", 125e12, 32e9, 0.40, 8, _NVLINK2, _EDR8, 15.7e12),
+    Device("T4", 65e12, 16e9, 0.30, 4, _PCIE3, 12.5e9, 8.1e12),
+    Device("A10", 125e12, 24e9, 0.40, 4, _PCIE4, 12.5e9, 31.2e12),
+    Device("L4", 121e12, 24e9, 0.40, 4, _PCIE4, 12.5e9, 30.3e12),
+    Device("L40S", 362e12, 48e9, 0.35, 8, _PCIE4, 50e9, 91.6e12),
+    Device("RTX3090", 71e12, 24e9, 0.40, 4, _PCIE4, 12.5e9, 35.6e12),
+    Device("RTX4090", 165e12, 24e9, 0.40, 4, _PCIE4, 12.5e9, 82.6e12),
+    Device("A100-40GB", 312e12, 40e9, 0.50, 8, _NVLINK3, _HDR8, 19.5e12),
+    Device("A100-80GB", 312e12, 80e9, 0.50, 8, _NVLINK3, _HDR8, 19.5e12),
+    Device("A800-80GB", 312e12, 80e9, 0.48, 8, 160e9, _HDR8, 19.5e12),
+    Device("H100-80GB", 989.4e12, 80e9, 0.42, 8, _NVLINK4, _NDR8, 67e12),
+    Device("H100-PCIE", 756e12, 80e9, 0.40, 8, _PCIE4, _HDR8, 51e12),
+    Device("H800-80GB", 989.4e12, 80e9, 0.40, 8, 160e9, _NDR8, 67e12),
+    Device("H20", 148e12, 96e9, 0.60, 8, _NVLINK4, _NDR8, 44e12),
+    Device("H200", 989.4e12, 141e9, 0.42, 8, _NVLINK4, _NDR8, 67e12),
+    Device("B200", 2250e12, 180e9, 0.38, 8, _NVLINK5, _NDR8, 80e12),
+    Device("ASCEND-910B", 376e12, 64e9, 0.40, 8, 150e9, _HDR8, 94e12),
+)
+_DEFAULTS = {
+    "V100": "V100-32GB", "A100": "A100-80GB", "H100": "H100-80GB", "A800": "A800-80GB",
+    "H800": "H800-80GB", "910B": "ASCEND-910B",
+}  # fmt: skip
+
+
+def find_device(name: str) -> Device:
+    """Find a device by its name in any case, such as ``H100`` or ``a100-40gb``.
+
+    Raises:
+        UnknownDeviceError: there is none.
+    """
+    wanted = name.upper().replace(" ", "-").replace("NVIDIA-", "").replace("_", "-")
+    wanted = _DEFAULTS.get(wanted, wanted)
+    for device in DEVICES:
+        if device.name == wanted or device.name.replace("-", "") == wanted.replace("-", ""):
+            return device
+    names = [device.name for device in DEVICES]
+    near = get_close_matches(wanted, [*names, *_DEFAULTS], n=3, cutoff=0.5)
+    raise UnknownDeviceError(
+        f"unknown GPU {name!r}; "
+        + (f"did you mean {', '.join(near)}? " if near else "")
+        + f"Known: {', '.join(names)}. For another one give its peak and memory"
+    )
+
+
+def with_overrides(
+    device: Device,
+    *,
+    peak_flops: float | None = None,
+    memory_bytes: float | None = None,
+    node_devices: int | None = None,
+    node_bandwidth: float | None = None,
+    efficiency: float | None = None,
+) -> Device:
+    """Return a device with other figures, where they are given."""
+    given = {
+        "peak_flops": peak_flops,
+        "memory_bytes": memory_bytes,
+        "node_devices": node_devices,
+        "node_bandwidth": node_bandwidth,
+        "efficiency": efficiency,
+    }
+    changed = {name: value for name, value in given.items() if value is not None}
+    return replace(device, **changed)  # type: ignore[arg-type]

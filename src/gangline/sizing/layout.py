@@ -1,0 +1,111 @@
+"""How a training is spread over devices: data, tensor, pipeline, expert and context parallelism."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from gangline.sizing.flops import Recompute
+from gangline.sizing.model import ModelShape, ShapeError
+
+
+class Sharding(IntEnum):
+    """What data-parallel ranks share in place of holding it each (Rajbhandari et al., 2020)."""
+
+    NONE = 0
+    """Nothing: DDP."""
+    OPTIMIZER = 1
+    """Optimizer states: ZeRO-1."""
+    GRADIENTS = 2
+    """Gradients, too: ZeRO-2."""
+    PARAMETERS = 3
+    """Parameters, too: ZeRO-3 and FSDP."""
+
+    @property
+    def title(self) -> str:
+        return ("DDP", "ZeRO-1", "ZeRO-2", "FSDP")[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One way to spread a training; ``devices`` is the product of its degrees."""
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    virtual: int = 1
+    """Parts of the layers that each pipeline stage holds, for interleaved schedules."""
+    context: int = 1
+    """Ranks that share a sequence."""
+    expert: int = 1
+    """Ranks of the data parallelism that share the experts."""
+    sharding: Sharding = Sharding.NONE
+    recompute: Recompute = Recompute.SELECTIVE
+    micro_batch: int = 1
+    """Samples of a forward pass."""
+    global_batch: int = 1
+    """Samples of an optimizer step, over all ranks."""
+
+    @property
+    def devices(self) -> int:
+        return self.data * self.tensor * self.pipeline * self.context
+
+    @property
+    def micro_batches(self) -> int:
+        """Forward passes of a rank in a step."""
+        return self.global_batch // (self.data * self.micro_batch)
+
+    @property
+    def kinds(self) -> int:
+        """Number of kinds of parallelism, for the preference of simple layouts."""
+        degrees = (self.data, self.tensor, self.pipeline, self.context, self.expert)
+        return sum(degree > 1 for degree in degrees)
+
+    @property
+    def title(self) -> str:
+        """A short name, such as ``FSDP 64`` or ``tensor 8 x pipeline 4 x ZeRO-1 16``."""
+        parts = [
+            f"{name} {degree}"
+            for name, degree in (
+                ("tensor", self.tensor),
+                ("pipeline", self.pipeline),
+                ("context", self.context),
+                ("expert", self.expert),
+            )
+            if degree > 1
+        ]
+        if self.data > 1 or not parts:
+            parts.append(f"{self.sharding.title} {self.data}")
+        return " x ".join(parts)
+
+    def check(self, shape: ModelShape) -> None:
+        """Check that the model can be spread in this way.
+
+        Raises:
+            ShapeError: it cannot; the message names the degree and what would be right.
+        """
+        if shape.heads % self.tensor:
+            raise ShapeError("tensor", f"{self.tensor} does not divide the {shape.heads} heads")
+        if self.pipeline * self.virtual > shape.layers:
+            raise ShapeError(
+                "pipeline",
+                f"{self.pipeline} x {self.virtual} stages are more than the {shape.layers} layers",
+            )
+        if self.pipeline > 1 and self.sharding > Sharding.OPTIMIZER:
+            raise ShapeError(
+                "pipeline", "needs DDP or ZeRO-1: gradients are accumulated over micro-batches"
+            )
+        if self.expert > 1 and (not shape.experts or shape.experts % self.expert):
+            raise ShapeError("expert", f"{self.expert} does not divide the {shape.experts} experts")
+        if self.data % self.expert:
+            raise ShapeError(
+                "expert", f"{self.expert} does not divide the data parallelism {self.data}"
+            )
+        if self.global_batch % (self.data * self.micro_batch):
+            raise ShapeError(
+                "global-batch",
+                f"{self.global_batch} is not divisible by data x micro-batch = "
+                f"{self.data} x {self.micro_batch}",
+            )
+        if self.micro_batches % self.pipeline and self.virtual > 1:
+            raise ShapeError(
+                "virtual", f"needs micro-batches divisible by the {self.pipeline} stages"
+            )

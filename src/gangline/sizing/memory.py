@@ -1,0 +1,144 @@
+"""Memory of the fullest rank: states, activations, logits, and what the runtime takes.
+
+States follow the ZeRO paper (Rajbhandari et al., 2020, table 1), activations the terms of
+Korthikanti et al. (2022, equations 1 to 6), here for gated MLPs and grouped attention, too.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+from gangline.sizing.flops import Recompute
+from gangline.sizing.layout import Layout, Sharding
+from gangline.sizing.model import ModelShape
+from gangline.sizing.precision import StateBytes
+
+CONTEXT_BYTES = 0.6e9
+"""What a process of CUDA takes before it allocates anything."""
+COLLECTIVES_BYTES = 0.5e9
+"""Buffers of NCCL."""
+FRAGMENTATION = 0.06
+"""Share of the allocator's memory that is lost between blocks."""
+UNCERTAINTY = 0.10
+"""80 % range of everything but states, which are exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes of the fullest rank."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    working: float
+    """Gathered blocks of FSDP, buckets of DDP, cached casts."""
+    activations: float
+    logits: float
+    runtime: float
+    """Context, communication buffers, fragmentation."""
+
+    @property
+    def states(self) -> float:
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def total(self) -> float:
+        return self.states + self.working + self.activations + self.logits + self.runtime
+
+    @property
+    def high(self) -> float:
+        """The upper end of the 80 % range."""
+        return self.total + UNCERTAINTY * (self.total - self.states)
+
+
+def zero_states(
+    parameters: float, states: StateBytes, sharding: Sharding, ranks: int
+) -> tuple[float, float, float]:
+    """Bytes of weights, gradients and optimizer states on each of ``ranks`` data-parallel ranks."""
+    share = 1 / ranks
+    return (
+        parameters * states.weights * (share if sharding >= Sharding.PARAMETERS else 1),
+        parameters * states.gradients * (share if sharding >= Sharding.GRADIENTS else 1),
+        parameters * states.optimizer * (share if sharding >= Sharding.OPTIMIZER else 1),
+    )
+
+
+def rank_parameters(shape: ModelShape, layout: Layout) -> float:
+    """Parameters of the fullest tensor and pipeline rank, before data-parallel ranks share them."""
+    if shape.exact_parameters and not shape.vocab:
+        return shape.exact_parameters / (layout.tensor * layout.pipeline)
+    experts = max(shape.experts, 1) * shape.expert_matrix
+    shared = shape.layer_parameters - experts + experts / layout.expert
+    ends: float = shape.embedding_parameters
+    if layout.pipeline > 1 and not shape.tied:
+        ends /= 2  # input and output embeddings are on different stages
+    return (ceil(shape.layers / layout.pipeline) * shared + ends) / layout.tensor
+
+
+def layer_activations(
+    shape: ModelShape, layout: Layout, *, element: int = 2, sequence_parallel: bool = True
+) -> float:
+    """Bytes of the activations of a layer for one micro-batch.
+
+    Args:
+        shape: the model.
+        layout: its tensor and context parallelism, recomputation and micro-batch count.
+        element: bytes of an element.
+        sequence_parallel: whether tensor ranks share the parts outside of attention and MLP, too.
+    """
+    tokens = layout.micro_batch * shape.sequence / layout.context
+    if layout.recompute is Recompute.FULL:
+        return tokens * element * shape.hidden
+    return _stored(shape, layout, tokens, element, sequence_parallel=sequence_parallel)
+
+
+def _stored(
+    shape: ModelShape, layout: Layout, tokens: float, element: int, *, sequence_parallel: bool
+) -> float:
+    hidden, mask = shape.hidden, shape.hidden if shape.dropout else 0
+    mlps = shape.active_experts if shape.experts else 1
+    outside: float = (
+        element * (2 * hidden + hidden + hidden) + 2 * mask
+    )  # norms, inputs of both parts
+    inside = element * (2 * shape.query_width + 2 * shape.kv_width)  # q, output; k, v
+    inside += element * mlps * (4 if shape.gated else 2) * shape.mlp_width
+    if layout.recompute is Recompute.NONE:
+        scores = shape.heads * shape.sequence
+        inside += scores * (2 * element + 1 if shape.dropout else element)
+    if sequence_parallel:
+        outside /= layout.tensor
+    return tokens * (outside + inside / layout.tensor)
+
+
+def memory_use(shape: ModelShape, layout: Layout, states: StateBytes) -> MemoryUse:
+    """Predict the memory of the fullest rank."""
+    parameters = rank_parameters(shape, layout)
+    ranks = layout.data * layout.context
+    weights, gradients, optimizer = zero_states(parameters, states, layout.sharding, ranks)
+    tokens = layout.micro_batch * shape.sequence / layout.context
+    in_flight: float = layout.pipeline
+    if layout.virtual > 1:
+        in_flight = layout.pipeline + (layout.pipeline - 1) / layout.virtual
+    in_flight = min(in_flight, max(layout.micro_batches, 1))
+    layers = ceil(shape.layers / layout.pipeline)
+    activations = in_flight * layers * layer_activations(shape, layout, element=states.element)
+    if layout.recompute is Recompute.FULL:  # one layer at a time is computed again
+        activations += _stored(shape, layout, tokens, states.element, sequence_parallel=True)
+    # Logits in the format of the products, then in 32 bits, and their gradient.
+    logits = tokens * shape.vocab * (states.element + 8) / layout.tensor
+    if layout.pipeline > 1:  # the first stage has the most activations, the last one the logits
+        last = activations / in_flight + logits
+        activations, logits = (activations, 0.0) if activations > last else (last - logits, logits)
+    working = _working(shape, layout, states, parameters)
+    dynamic = weights + gradients + optimizer + working + activations + logits
+    runtime = CONTEXT_BYTES + FRAGMENTATION * dynamic
+    runtime += COLLECTIVES_BYTES if layout.devices > 1 else 0
+    return MemoryUse(weights, gradients, optimizer, working, activations, logits, runtime)
+
+
+def _working(shape: ModelShape, layout: Layout, states: StateBytes, parameters: float) -> float:
+    if layout.sharding is Sharding.PARAMETERS and layout.data * layout.context > 1:
+        block = shape.largest_block if not shape.exact_parameters else parameters / shape.layers
+        half = min(states.weights, 2) if states.element == 2 else states.weights
+        return 2 * block / layout.tensor * (half + min(states.gradients, 4))
+    buckets = states.gradients if layout.data > 1 and layout.sharding is Sharding.NONE else 0
+    return parameters * (buckets + states.casts)

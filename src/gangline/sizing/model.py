@@ -1,0 +1,154 @@
+"""The shape of a transformer, and the number of its parameters.
+
+The counts are those of the published architectures, term by term, so that they equal the number of
+elements in a checkpoint: GPT-3 174.6 billion, BLOOM 176,247,271,424, Llama 3 405,853,388,800.
+"""
+
+from dataclasses import dataclass
+
+
+class ShapeError(ValueError):
+    """A model that cannot exist; ``field`` is the option or key that is wrong."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A decoder-only transformer, or an encoder of the same structure."""
+
+    layers: int
+    hidden: int
+    heads: int
+    sequence: int
+    """Tokens of a sample."""
+    vocab: int = 0
+    """0: no embeddings are counted, as with ``exact_parameters``."""
+    kv_heads: int = 0
+    """Heads of keys and values; 0: as many as ``heads``."""
+    head_size: int = 0
+    """0: ``hidden / heads``."""
+    ffn: int = 0
+    """Width of the MLP; 0: 4 x ``hidden``."""
+    gated: bool = False
+    """True for SwiGLU and its relatives: three matrices in place of two."""
+    tied: bool = True
+    """True if the output layer is the embedding matrix."""
+    biases: bool = True
+    """True if matrices and normalisations have biases, as in GPT; False as in Llama."""
+    qk_norms: bool = False
+    """True if queries and keys of each head are normalised, as in Qwen3."""
+    qkv_biases: bool = False
+    """True if queries, keys and values have biases although ``biases`` is False, as in Qwen2."""
+    positions: int = 0
+    """Number of learned position embeddings; 0 for rotary embeddings and ALiBi."""
+    embedding_norm: bool = False
+    """True if the embeddings are normalised, as in BLOOM."""
+    experts: int = 0
+    """Experts of each layer; 0: a dense model."""
+    active_experts: int = 0
+    """Experts that process a token."""
+    dropout: bool = False
+    """True if the masks of dropout are stored for the backward pass."""
+    exact_parameters: int = 0
+    """Overrides the count, for models that are given by their number of parameters."""
+
+    def __post_init__(self) -> None:
+        """Check that the shape can exist.
+
+        Raises:
+            ShapeError: it cannot; the message names the field and what would be right.
+        """
+        for name in ("layers", "hidden", "heads", "sequence"):
+            if getattr(self, name) < 1:
+                raise ShapeError(name, f"is {getattr(self, name)}, must be at least 1")
+        if not self.head_size and self.hidden % self.heads:
+            near = [n for n in range(1, self.hidden + 1) if self.hidden % n == 0]
+            best = min(near, key=lambda n: abs(n - self.heads))
+            raise ShapeError(
+                "heads", f"{self.heads} do not divide hidden {self.hidden}; {best} would"
+            )
+        if self.kv_heads and self.heads % self.kv_heads:
+            raise ShapeError(
+                "kv-heads", f"{self.kv_heads} do not divide the {self.heads} heads into groups"
+            )
+        if self.experts and not 1 <= self.active_experts <= self.experts:
+            raise ShapeError(
+                "active-experts", f"is {self.active_experts}, must be 1 to {self.experts}"
+            )
+
+    @property
+    def query_width(self) -> int:
+        """Elements of all queries of a token."""
+        return self.heads * self._head
+
+    @property
+    def kv_width(self) -> int:
+        """Elements of all keys of a token, and of all values."""
+        return (self.kv_heads or self.heads) * self._head
+
+    @property
+    def mlp_width(self) -> int:
+        return self.ffn or 4 * self.hidden
+
+    @property
+    def _head(self) -> int:
+        return self.head_size or self.hidden // self.heads
+
+    @property
+    def attention_matrix(self) -> int:
+        """Elements of the attention's matrices in a layer."""
+        return 2 * self.hidden * (self.query_width + self.kv_width)
+
+    @property
+    def expert_matrix(self) -> int:
+        """Elements of the matrices of one MLP."""
+        return (3 if self.gated else 2) * self.hidden * self.mlp_width
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of a layer."""
+        matrices = self.attention_matrix + max(self.experts, 1) * self.expert_matrix
+        matrices += self.hidden * self.experts  # the router
+        return matrices + self._layer_vectors
+
+    @property
+    def _layer_vectors(self) -> int:
+        norms = (4 if self.biases else 2) * self.hidden
+        norms += 2 * self._head if self.qk_norms else 0
+        qkv = self.query_width + 2 * self.kv_width
+        if self.biases:
+            inner = self.mlp_width * (2 if self.gated else 1)
+            return norms + qkv + self.hidden + max(self.experts, 1) * (inner + self.hidden)
+        return norms + (qkv if self.qkv_biases else 0)
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Parameters of input embeddings, output layer and positions."""
+        matrices = self.vocab * (1 if self.tied else 2) + self.positions
+        norms = (2 if self.biases else 1) * (2 if self.embedding_norm else 1)
+        return (matrices + norms) * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        if self.exact_parameters:
+            return self.exact_parameters
+        return self.layers * self.layer_parameters + self.embedding_parameters
+
+    @property
+    def active_matrix(self) -> int:
+        """Elements of the matrices that multiply each token, the output layer included."""
+        active = self.active_experts if self.experts else 1
+        layer = self.attention_matrix + active * self.expert_matrix + self.hidden * self.experts
+        counted = self.layers * layer + self.vocab * self.hidden
+        if not self.exact_parameters or self.experts:
+            return counted
+        return counted if self.vocab else self.exact_parameters
+
+    @property
+    def largest_block(self) -> int:
+        """Parameters of the largest unit that FSDP gathers: a layer or an embedding."""
+        return max(self.layer_parameters, self.vocab * self.hidden)

@@ -1,0 +1,78 @@
+"""A plan as plain data, with the unit in each name, for JSON and YAML."""
+
+from dataclasses import asdict
+from typing import Any
+
+from gangline.sizing.plan import Choice, Plan
+from gangline.sizing.search import Candidate
+from gangline.sizing.uncertainty import Range
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """Return everything that a plan says."""
+    request = plan.request
+    return {
+        "fits": plan.fits,
+        "model": {
+            "parameters": plan.parameters,
+            "layers": request.shape.layers,
+            "hidden": request.shape.hidden,
+            "sequence_tokens": request.shape.sequence,
+        },
+        "training": {
+            "tokens": plan.tokens,
+            "global_batch_samples": plan.global_batch,
+            "model_flops": plan.model_flops,
+            "compute_optimal_tokens": plan.compute_optimal_tokens,
+        },
+        "hardware": {
+            "device": request.device.name,
+            "devices": request.devices,
+            "peak_flops_per_s": request.device.peak_flops,
+            "memory_bytes": request.device.memory_bytes,
+            "efficiency": _range(plan.efficiency),
+        },
+        "layouts": [_choice(each) for each in plan.choices],
+        "nearest": _candidate(plan.nearest) if plan.nearest else None,
+        "fitting_devices": plan.fitting_devices,
+        "checkpoints": asdict(plan.checkpoints),
+        "data_bytes_per_s": plan.data_bytes_per_s,
+        "cost": _range(plan.cost) if plan.cost else None,
+        "misses": list(plan.misses),
+        "assumptions": list(plan.assumptions),
+    }
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    return {
+        **_candidate(choice.candidate),
+        "step_s": _range(choice.step_s),
+        "tokens_per_s": _range(choice.tokens_per_s),
+        "model_flops_utilisation": choice.utilisation,
+        "training_s": _range(choice.training_s),
+        "limited_by": choice.limited_by,
+        "node_bandwidth_needed_bytes_per_s": choice.bandwidth_needed,
+    }
+
+
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    layout, memory, step = candidate.layout, candidate.memory, candidate.step
+    return {
+        "layout": layout.title,
+        "degrees": {
+            "data": layout.data,
+            "tensor": layout.tensor,
+            "pipeline": layout.pipeline,
+            "virtual": layout.virtual,
+            "expert": layout.expert,
+        },
+        "sharding": layout.sharding.title,
+        "recompute": layout.recompute.value,
+        "micro_batch_samples": layout.micro_batch,
+        "memory_bytes": {**asdict(memory), "total": memory.total, "high": memory.high},
+        "step_parts_s": asdict(step),
+    }
+
+
+def _range(value: Range) -> dict[str, float]:
+    return {"p10": value.low, "p50": value.middle, "p90": value.high}

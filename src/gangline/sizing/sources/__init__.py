@@ -1,0 +1,1 @@
+"""Where shapes come from: ``huggingface`` (config.json), ``guess`` (a number of parameters)."""

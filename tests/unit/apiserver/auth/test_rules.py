@@ -1,0 +1,76 @@
+"""What policy rules allow, and which rules cover others."""
+
+from typing import Any
+
+import pytest
+
+from gangline.local.apiserver.auth.rules import (
+    FULL_AUTHORITY,
+    AccessAttributes,
+    format_rule,
+    merge_rules,
+    rule_allows,
+    uncovered_rules,
+)
+
+
+def rule(group: str, resources: str, verbs: str, *names: str) -> dict[str, Any]:
+    found = {"apiGroups": [group], "resources": resources.split(","), "verbs": verbs.split(",")}
+    return found | ({"resourceNames": list(names)} if names else {})
+
+
+def paths(*listed: str) -> dict[str, Any]:
+    return {"nonResourceURLs": list(listed), "verbs": ["get"]}
+
+
+@pytest.mark.parametrize(
+    ("held", "attributes", "allowed"),
+    [
+        (rule("", "pods", "get"), AccessAttributes("get", "", "pods"), True),
+        (rule("", "pods", "get"), AccessAttributes("get", "", "pods", "log"), False),
+        (rule("", "*/log", "get"), AccessAttributes("get", "", "pods", "log"), True),
+        (rule("", "*", "get"), AccessAttributes("get", "", "pods", "exec"), True),
+        (rule("*", "pods", "*"), AccessAttributes("list", "apps", "pods"), True),
+        (rule("", "pods", "get", "a"), AccessAttributes("get", "", "pods", name="a"), True),
+        (rule("", "pods", "get", "a"), AccessAttributes("get", "", "pods", name="b"), False),
+        (rule("", "pods", "list", "a"), AccessAttributes("list", "", "pods"), False),
+        (paths("/metrics"), AccessAttributes("get", path="/metrics"), True),
+        (paths("/metrics"), AccessAttributes("get", path="/metrics/slis"), False),
+        (paths("/healthz/*"), AccessAttributes("get", path="/healthz/etcd"), True),
+        (paths("*"), AccessAttributes("post", path="/metrics"), False),
+        (rule("*", "*", "*"), AccessAttributes("get", path="/metrics"), False),
+    ],
+)
+def test_rule_allows(held: dict[str, Any], attributes: AccessAttributes, allowed: bool) -> None:
+    assert rule_allows(held, attributes) is allowed
+
+
+@pytest.mark.parametrize(
+    ("held", "granted", "missing"),
+    [
+        ([rule("", "pods,secrets", "get,list")], [rule("", "secrets", "get")], []),
+        # Two rules together cover each part of a third one.
+        ([rule("", "pods", "get"), rule("", "pods", "list")], [rule("", "pods", "get,list")], []),
+        ([rule("", "pods", "get", "a")], [rule("", "pods", "get")], [rule("", "pods", "get")]),
+        ([rule("", "pods", "get")], [rule("", "pods", "get", "a")], []),
+        ([rule("", "pods", "get")], [rule("", "*", "get")], [rule("", "*", "get")]),
+        ([rule("", "pods", "get")], [rule("*", "pods", "get")], [rule("*", "pods", "get")]),
+        ([rule("", "pods", "get")], [rule("", "pods", "*")], [rule("", "pods", "*")]),
+        ([rule("", "*/scale", "get")], [rule("", "pods/scale", "get")], []),
+        ([rule("", "pods", "get")], [rule("", "pods/log", "get")], [rule("", "pods/log", "get")]),
+        ([paths("/a/*")], [paths("/a/b", "/a/*", "/c")], [paths("/c")]),
+        ([rule("*", "*", "*")], list(FULL_AUTHORITY), [FULL_AUTHORITY[1]]),
+        (FULL_AUTHORITY, [*FULL_AUTHORITY, rule("a", "b", "c", "d"), paths("/x")], []),
+        ([], [rule("", "pods", "get,list")], [rule("", "pods", "get"), rule("", "pods", "list")]),
+    ],
+)
+def test_uncovered_rules(held: Any, granted: Any, missing: Any) -> None:
+    assert uncovered_rules(held, granted) == missing
+
+
+def test_merged_parts_of_a_rule_are_one_rule_again() -> None:
+    [merged] = merge_rules(uncovered_rules([], [rule("", "pods", "get,list", "a")]))
+    assert merged == rule("", "pods", "get,list", "a")
+    assert format_rule(merged) == (
+        '{APIGroups:[""], Resources:["pods"], ResourceNames:["a"], Verbs:["get", "list"]}'
+    )

@@ -1,0 +1,141 @@
+"""Layouts that a plan proposes: possible, fitting, ordered; and what it says when none fits."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gangline.sizing.flops import Recompute
+from gangline.sizing.hardware import DEVICES, UnknownDeviceError, find_device
+from gangline.sizing.layout import Layout, Sharding
+from gangline.sizing.memory import memory_use
+from gangline.sizing.model import ModelShape, ShapeError
+from gangline.sizing.plan import PlanRequest, make_plan
+from gangline.sizing.precision import Optimizer, Precision, state_bytes
+from gangline.sizing.search import CHOICES, search
+from gangline.sizing.sources.guess import shape_of_size
+from gangline.sizing.steptime import bandwidth_needed, step_time
+from gangline.sizing.storage import daly_interval
+
+SHAPE = ModelShape(32, 4096, 32, 4096, 32000, ffn=11008, gated=True, tied=False, biases=False)
+MIXED = state_bytes(Precision.MIXED)
+H100 = find_device("H100")
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(DEVICES), st.integers(1, 96), st.sampled_from([1e8, 1e9, 7e9, 3e10]),
+    st.integers(0, 9),
+)  # fmt: skip
+def test_every_proposed_layout_is_possible_and_fits(device, devices, parameters, power) -> None:  # type: ignore[no-untyped-def]
+    shape = shape_of_size(parameters, 2048)
+    batch = devices * 2**power
+    found = search(shape, device, devices, batch, MIXED, 0.4)
+    assert len(found.fitting) <= CHOICES
+    for candidate in found.fitting:
+        candidate.layout.check(shape)
+        assert candidate.layout.devices == devices
+        assert candidate.layout.data * candidate.layout.micro_batch <= batch
+        assert candidate.memory.high <= 0.95 * device.memory_bytes
+    assert bool(found.fitting) == (found.nearest is None)
+
+
+@given(st.integers(1, 64), st.sampled_from([1, 2, 4, 8]), st.sampled_from([*Sharding]))
+def test_memory_never_grows_when_more_is_shared(data: int, tensor: int, sharding: Sharding) -> None:
+    layout = Layout(data=data, tensor=tensor, sharding=sharding, global_batch=data)
+    used = memory_use(SHAPE, layout, MIXED)
+    wider = memory_use(SHAPE, replace(layout, data=2 * data, global_batch=2 * data), MIXED)
+    assert wider.states <= used.states
+    fuller = memory_use(SHAPE, replace(layout, recompute=Recompute.FULL), MIXED)
+    assert fuller.activations <= used.activations
+
+
+@given(st.floats(0.1, 0.8), st.floats(1.01, 3))
+def test_a_step_takes_less_time_at_a_higher_efficiency(efficiency: float, factor: float) -> None:
+    layout = Layout(data=16, tensor=2, global_batch=64)
+    slow = step_time(SHAPE, layout, MIXED, H100, efficiency)
+    fast = step_time(SHAPE, layout, MIXED, H100, min(efficiency * factor, 0.99))
+    assert fast.compute < slow.compute
+    assert fast.total <= slow.total
+
+
+def test_the_needed_bandwidth_is_the_least_that_hides_communication() -> None:
+    layout = Layout(data=64, sharding=Sharding.PARAMETERS, micro_batch=2, global_batch=512)
+    needed = bandwidth_needed(SHAPE, layout, MIXED, H100, 0.42)
+    assert needed is not None
+    for factor, is_hidden in ((1.01, True), (0.9, False)):
+        device = replace(H100, node_bandwidth=needed * factor)
+        taken = step_time(SHAPE, layout, MIXED, device, 0.42)
+        assert (taken.exposed / taken.total <= 0.05) is is_hidden
+
+
+def test_a_model_that_does_not_fit_names_the_nearest_layout_and_enough_devices() -> None:
+    request = PlanRequest(shape_of_size(70e9, 2048), H100, 8)
+    plan = make_plan(request)
+    assert not plan.fits
+    assert plan.nearest is not None
+    assert plan.nearest.memory.high > 0.95 * 80e9
+    assert plan.fitting_devices is not None
+    assert make_plan(replace(request, devices=plan.fitting_devices)).fits
+
+
+def test_a_deadline_that_is_missed_names_devices_that_would_meet_it() -> None:
+    request = PlanRequest(SHAPE, H100, 8, tokens=300e9, deadline_s=14 * 86_400)
+    (miss,) = make_plan(request).misses
+    enough = int(miss.partition("; ")[2].split()[0])
+    assert make_plan(replace(request, devices=enough)).misses == ()
+
+
+def test_a_budget_that_is_exceeded_is_named() -> None:
+    request = PlanRequest(SHAPE, H100, 8, tokens=300e9, price_per_device_hour=2.5, budget=100)
+    assert "budget of 100" in make_plan(request).misses[0]
+
+
+def test_cost_is_unknown_without_a_price() -> None:
+    assert make_plan(PlanRequest(SHAPE, H100, 8)).cost is None
+
+
+@pytest.mark.parametrize("name", ["A101", "", "H1000", "gpu"])
+def test_an_unknown_device_is_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(UnknownDeviceError, match="Known: V100"):
+        find_device(name)
+
+
+@pytest.mark.parametrize("name", ["h100", "NVIDIA-H100-80GB", "H100 80GB", "a100-40gb", "910B"])
+def test_devices_are_found_by_usual_spellings(name: str) -> None:
+    assert find_device(name).peak_flops > 3e14
+
+
+def test_a_batch_that_no_layout_divides_is_refused() -> None:
+    with pytest.raises(ShapeError):
+        make_plan(PlanRequest(ModelShape(1, 64, 1, 128), H100, 7, global_batch=5))
+
+
+@pytest.mark.parametrize(
+    ("precision", "optimizer", "total"),
+    [
+        (Precision.FP32, Optimizer.ADAM, 16),
+        (Precision.AUTOCAST, Optimizer.ADAM, 16),
+        (Precision.MIXED, Optimizer.ADAM, 16),
+        (Precision.MIXED_FP32_GRADIENTS, Optimizer.ADAM, 18),
+        (Precision.BF16, Optimizer.ADAM, 8),
+        (Precision.MIXED, Optimizer.ADAM_8BIT, 10),
+        (Precision.MIXED, Optimizer.ADAFACTOR, 8.5),
+        (Precision.MIXED, Optimizer.MOMENTUM, 12),
+        (Precision.MIXED, Optimizer.SGD, 8),
+    ],
+)
+def test_bytes_of_states(precision: Precision, optimizer: Optimizer, total: float) -> None:
+    assert state_bytes(precision, optimizer).total == total
+
+
+@given(st.floats(0.1, 600), st.floats(60, 1e7))
+def test_the_interval_of_checkpoints_costs_least(save_s: float, failure_s: float) -> None:
+    best = daly_interval(save_s, failure_s)
+
+    def cost(interval: float) -> float:
+        return save_s / (interval + save_s) + (interval + save_s) / 2 / failure_s
+
+    if save_s < failure_s / 8:
+        assert cost(best) <= min(cost(best * 0.8), cost(best * 1.25)) + 1e-9

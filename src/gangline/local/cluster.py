@@ -28,6 +28,7 @@ from gangline.kube.informers.shared_informers import SharedInformerFactory
 from gangline.local import cleanup, machine, ports
 from gangline.local.apiserver.audit.audit_log import AuditSettings
 from gangline.local.apiserver.auth.pki import CertificateError
+from gangline.local.apiserver.memory import configure_allocator
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 from gangline.local.apiserver.storage.encryption import EncryptionKeyError
 from gangline.local.apiserver.storage.sqlite import DatabaseError
@@ -89,6 +90,7 @@ def run_foreground(
     import uvloop  # noqa: PLC0415 - only processes that run a cluster need it
 
     _allow_many_files()
+    configure_allocator()
     uvloop.run(_until_signalled(EmbeddedCluster(settings, components, announce, runtime)))
 
 

@@ -1,10 +1,9 @@
 """Event recorder: reports to users what happened to an object (``kubectl describe`` shows it).
 
 Recording never delays or breaks a controller: ``event`` only enqueues, a task sends, and events
-that
-cannot be sent are dropped. As in client-go, the correlator reduces their number in three ways: an
-equal event increments the count of the previous one; many similar events of one object are combined
-into one; and each object has a rate limit.
+that cannot be sent are dropped. As in client-go, the correlator reduces their number in three ways:
+an equal event increments the count of the previous one; many similar events of one object are
+combined into one; and each object has a rate limit.
 """
 
 import asyncio
@@ -34,7 +33,8 @@ log = logging.getLogger(__name__)
 MAX_MESSAGE = 1024
 """Maximum length of a message in Kubernetes."""
 MAX_PENDING = 1000
-MAX_REMEMBERED = 4096
+MAX_REMEMBERED = 1024
+"""Maximum number of remembered events. Each takes about 5 kB; a cluster has several recorders."""
 SIMILAR_LIMIT = 10
 """From this number of different messages per object and reason on, they are combined."""
 SIMILAR_WINDOW_S = 600.0

@@ -13,6 +13,7 @@ import uvloop
 
 from gangline.local.apiserver.audit.audit_log import AuditSettings
 from gangline.local.apiserver.auth.pki import CertificateError
+from gangline.local.apiserver.memory import configure_allocator
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 from gangline.local.apiserver.storage.durability import Durability
 from gangline.local.apiserver.storage.encryption import EncryptionKeyError
@@ -52,6 +53,7 @@ def main() -> None:
         "--audit-log-maxbackup", type=int, default=10, help="number of rotated files to keep"
     )
     given = parser.parse_args()
+    configure_allocator()
     audit = None
     if given.audit_log is not None:
         audit = AuditSettings(given.audit_log, given.audit_log_maxsize, given.audit_log_maxbackup)

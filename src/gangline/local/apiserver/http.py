@@ -6,7 +6,6 @@ streams, which keep the connection open (watches, logs, exec).
 """
 
 import asyncio
-import gzip
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,7 +15,7 @@ from functools import partial
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
 
-from gangline.local.apiserver import limits
+from gangline.local import limits
 from gangline.local.apiserver.audit.audit_log import AuditLog
 from gangline.local.apiserver.audit.events import RequestTrace
 from gangline.local.apiserver.auth.authentication import Authenticator
@@ -41,6 +40,11 @@ from gangline.local.apiserver.core.request import (
     resolve_request,
     split_target,
 )
+from gangline.local.apiserver.flowcontrol.controller import FlowController
+from gangline.local.apiserver.http_bodies import (
+    convert_long_body,
+    send_response,
+)
 from gangline.local.apiserver.metrics import ApiServerMetrics
 from gangline.local.apiserver.verbs.rest import ApiResponse
 from gangline.local.apiserver.watch.broadcast import status_to_json
@@ -49,7 +53,8 @@ log = logging.getLogger(__name__)
 
 LINGERING_S = 2.0
 """Seconds in which a client may send the rest of a request that was already refused."""
-GZIP_MIN_BYTES = 128 << 10
+WRITE_BUFFER_BYTES = 1 << 16
+"""Unsent bytes of a connection from which on its responses wait."""
 MAX_WARNING_CHARS, MAX_WARNINGS_CHARS = 1024, 4096
 """Characters of one warning, and of all: webhooks write them too, and clients limit headers."""
 
@@ -66,6 +71,9 @@ class ApiHandlers:
     objects: RequestFunction
     special: Mapping[str, RequestFunction]
     streams: Mapping[str, StreamFunction]
+    flow: FlowController
+    width: Callable[[ApiRequest], int]
+    """The number of seats that a request occupies."""
     authorizer: Authorizer
     impersonator: Impersonator
 
@@ -119,7 +127,7 @@ class ApiHandler:
                 answer = await self._handlers.non_resource(
                     user, path, request.headers.get("Accept", "")
                 )
-                response = await make_response(request, answer)
+                response = await send_response(request, answer)
             else:
                 api_request = resolve_request(self._registry, request.method, path, options)
                 trace.request = api_request
@@ -158,16 +166,24 @@ class ApiHandler:
             if api_request.verb == "watch"
             else api_request.subresource or api_request.kind.storage_name
         )
+        flow = self._handlers.flow
         exchange = self._handlers.streams.get(name)
         if exchange is not None:
             if self._audit is not None:
                 self._audit.record_start(trace)
-            return await exchange(request, api_request)
-        if request.body_exists:
-            api_request.body = await _read_body(request)
+            with flow.stream(user):
+                return await exchange(request, api_request)
         handler = self._handlers.special.get(name, self._handlers.objects)
-        answer = await handler(api_request)
-        return await make_response(request, answer)
+        size = min(request.content_length or limits.MAX_BODY_BYTES, limits.MAX_BODY_BYTES)
+        with flow.body(user, size if request.body_exists else 0):
+            if request.body_exists:
+                api_request.body = await _read_body(request)
+            async with flow.seat(user, self._handlers.width(api_request)):
+                if request.body_exists:
+                    await convert_long_body(flow, api_request)
+                answer = await handler(api_request)
+        with flow.response(user, len(answer.body)):
+            return await send_response(request, answer)
 
     def _user(self, request: web.BaseRequest, path: str, trace: RequestTrace) -> RequestUser:
         transport = request.transport
@@ -212,16 +228,6 @@ def is_non_resource_path(path: str) -> bool:
     return not path.startswith("/apis/") or path.rstrip("/").count("/") < 4
 
 
-async def make_response(request: web.BaseRequest, answer: ApiResponse) -> web.Response:
-    """Return the HTTP response; large bodies are compressed if the client accepts gzip."""
-    headers = {"Content-Type": answer.media, "Cache-Control": "no-cache, private"}
-    body = answer.body
-    if len(body) > GZIP_MIN_BYTES and "gzip" in request.headers.get("Accept-Encoding", ""):
-        body = await asyncio.to_thread(gzip.compress, body, 1)
-        headers["Content-Encoding"] = "gzip"
-    return web.Response(body=body, status=answer.code, headers=headers)
-
-
 def error_response(error: StatusError) -> web.Response:
     headers = {"Content-Type": JSON, **error.headers}
     return web.Response(
@@ -252,6 +258,8 @@ class HttpProtocol(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: a connection starts. Its first request must follow soon."""
         super().connection_made(transport)
+        if isinstance(transport, asyncio.WriteTransport):
+            transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._header_timer = None
         self._expect_headers()
 

@@ -34,12 +34,15 @@ from gangline.local.apiserver.core.builtin_kinds import all_builtin_kinds
 from gangline.local.apiserver.core.errors import internal
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json, Registry
+from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.crd_finalizer import CrdFinalizer
 from gangline.local.apiserver.crds.definitions import CRD_STORAGE_NAME, CrdRegistrar
 from gangline.local.apiserver.endpoints import access_reviews, metrics_api
 from gangline.local.apiserver.endpoints.access_reviews import ReviewHandler
 from gangline.local.apiserver.endpoints.metrics_api import MetricsApi
 from gangline.local.apiserver.endpoints.non_resource import NonResourceEndpoints
+from gangline.local.apiserver.event_expiry import EventExpiry
+from gangline.local.apiserver.flowcontrol.controller import FlowController
 from gangline.local.apiserver.http import (
     ApiHandler,
     ApiHandlers,
@@ -53,6 +56,7 @@ from gangline.local.apiserver.kubelet_proxy.logs import LogHandler
 from gangline.local.apiserver.kubelet_proxy.port_forward import PortForwardHandler
 from gangline.local.apiserver.kubelet_proxy.spdy_streams import SpdyExecHandler
 from gangline.local.apiserver.kubelet_proxy.streams import ExecHandler
+from gangline.local.apiserver.memory import release_memory_forever
 from gangline.local.apiserver.metrics import ApiServerMetrics
 from gangline.local.apiserver.storage.durability import Durability
 from gangline.local.apiserver.storage.encryption import load_keys
@@ -66,6 +70,8 @@ from gangline.local.apiserver.verbs.write import WritePath, index_object
 from gangline.local.apiserver.watch.broadcast import WatchBroadcasters
 
 COMPACT_INTERVAL_S = 30.0
+OBJECTS_PER_SEAT, MAX_WIDTH = 100, 10
+MAX_LIMIT_DIGITS = 10
 
 SNAPSHOT_FILE = "snapshot.db"
 """The copy of the state that a request for ``/snapshot`` writes to the data folder."""
@@ -97,6 +103,10 @@ class ApiServerSettings:
     """Seconds for which changes are retained so that watches can resume."""
     history_bytes: int = 32 << 20
     """Maximum size of the retained changes, in bytes."""
+    event_ttl_s: float = 3600.0
+    """Seconds after their last write until events are deleted; Kubernetes' default."""
+    max_events: int = 10_000
+    """Maximum number of events; the oldest ones are deleted before their time."""
     kubelet_token: str = ""
     """The token that authenticates this server to kubelets; empty for one stored in the data
     folder.
@@ -182,6 +192,8 @@ class ApiServer:
         )
         kubeconfig.write_kubeconfig(self.kubeconfig, config)
         self._tasks.append(asyncio.create_task(self._compact_forever()))
+        self._tasks.append(asyncio.create_task(self._event_expiry.run()))
+        self._tasks.append(asyncio.create_task(release_memory_forever()))
 
     async def stop(self) -> None:
         """End watches and streams, complete pending writes, and close all resources."""
@@ -201,6 +213,7 @@ class ApiServer:
             await self._kubelets.close()
             await self._webhook_link.close()
         if hasattr(self, "store"):
+            self._flow.close()
             await self.store.close()
         if self._audit is not None:
             await asyncio.to_thread(self._audit.close)
@@ -231,16 +244,20 @@ class ApiServer:
         self._webhooks = WebhookAdmission(self.store, self.registry, self._webhook_link)
         self._webhooks.load()
         # Webhooks may depend on objects that the server writes, so its own writes skip them.
-        self._own_writer = WritePath(self.store, admission)
+        self._flow = FlowController()
+        self._own_writer = WritePath(self.store, admission, self._flow)
         self._authorizer = Authorizer(self.store)
         guard = EscalationGuard(self._authorizer)
-        self.writer = WritePath(self.store, admission, self._webhooks, guard)
+        self.writer = WritePath(self.store, admission, self._flow, self._webhooks, guard)
         self._cluster_roles = ClusterRoleSync(self.store, self._own_writer, self.registry)
         crds = self.registry.by_plural("apiextensions.k8s.io", "customresourcedefinitions")
         pods = self.registry.by_plural("", "pods")
         if crds is None or pods is None:
             raise ValueError("these kinds are always served")
         self._pods = pods
+        self._event_expiry = EventExpiry(
+            self.store, time_to_live_s=settings.event_ttl_s, max_events=settings.max_events
+        )
         self._cleanup = CrdFinalizer(self.store, self._own_writer, crds)
         pages = NonResourceEndpoints(
             self.registry,
@@ -249,12 +266,14 @@ class ApiServer:
             self._write_snapshot,
         )
         self._kubelets = KubeletProxyClient(self.store, self.kubelet_token)
-        rest = ResourceHandler(self.store, self.writer, self._authorizer)
+        rest = ResourceHandler(self.store, self.writer, self._authorizer, self._flow)
         handlers = ApiHandlers(
             non_resource=pages.get,
             objects=rest.handle,
             special=self._special_handlers(rest),
             streams=self._stream_handlers(),
+            flow=self._flow,
+            width=self._request_width,
             authorizer=self._authorizer,
             impersonator=Impersonator(self._authorizer),
         )
@@ -314,6 +333,16 @@ class ApiServer:
         kind = self.registry.by_plural(group, plural)
         obj = read_json(body)
         return index_object(kind, obj) if kind else (obj["metadata"].get("labels") or {}, {})
+
+    def _request_width(self, request: ApiRequest) -> int:
+        """Return the seats of a request: a list takes more with its length, as in Kubernetes."""
+        if request.verb != "list":
+            return 1
+        count = len(self.store.cache(request.kind.storage_name).records)
+        limit = request.params.get("limit", "")
+        if limit.isdecimal() and 0 < len(limit) < MAX_LIMIT_DIGITS:  # others are refused later
+            count = min(count, int(limit) or count)
+        return min(MAX_WIDTH, 1 + count // OBJECTS_PER_SEAT)
 
     async def _listen(self) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -29,9 +29,6 @@ class ControllerSettings:
     """Seconds without a heartbeat after which a node counts as lost; Kubernetes' default. Tests and
     demos lower it. Below three heartbeats, busy nodes are misjudged."""
 
-    event_ttl_s: float = 3600.0
-    """Seconds after which events are deleted."""
-
 
 @dataclass(frozen=True, slots=True)
 class ControllerContext:

@@ -11,7 +11,6 @@ from gangline.local.controllers.deployments.controller import DeploymentControll
 from gangline.local.controllers.disruption.controller import DisruptionController
 from gangline.local.controllers.endpoint_slices.controller import EndpointSliceController
 from gangline.local.controllers.endpoints.controller import EndpointsController
-from gangline.local.controllers.event_ttl import EventTtlController
 from gangline.local.controllers.garbage_collector.controller import GarbageCollector
 from gangline.local.controllers.namespaces.controller import NamespaceController
 from gangline.local.controllers.namespaces.defaults import NamespaceDefaultsController
@@ -37,7 +36,6 @@ CONTROLLERS: tuple[type[ControllerLoop], ...] = (
     DisruptionController,
     PodAutoscalerController,
     GarbageCollector,
-    EventTtlController,
 )
 
 

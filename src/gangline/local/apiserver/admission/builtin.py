@@ -122,7 +122,7 @@ class BuiltinAdmission:
 
     def _assign_priority(self, pod: Json) -> None:
         cache = self._store.cache("priorityclasses.scheduling.k8s.io")
-        known = {key: read_json(record.body) for key, record in cache.records.items()}
+        known = {key: read_json(record.body) for key, record in list(cache.records.items())}
         default = next((c for c in known.values() if c.get("globalDefault")), None)
         spec = pod.get("spec")
         if not isinstance(spec, dict):
@@ -141,7 +141,7 @@ class BuiltinAdmission:
         if not isinstance(spec, dict) or spec.get("storageClassName") is not None:
             return
         records = self._store.cache("storageclasses.storage.k8s.io").records
-        classes = [read_json(record.body)["metadata"] for record in records.values()]
+        classes = [read_json(record.body)["metadata"] for record in list(records.values())]
         defaults = [
             m
             for m in classes

@@ -14,7 +14,7 @@ import yaml
 
 from gangline.api.yaml_text import InvalidYamlError, check_yaml_size
 from gangline.api.yaml_values import YamlValueLoader
-from gangline.local.apiserver import limits
+from gangline.local import limits
 from gangline.local.apiserver.core.errors import (
     bad_request,
     not_acceptable,
@@ -110,14 +110,32 @@ def read_body(body: bytes, content_type: str) -> Any:
     Raises:
         StatusError: 400 for an invalid body, 415 for an unsupported media type.
     """
-    media = content_type.split(";", maxsplit=1)[0].strip().lower()
-    if media in ("", "*/*") or media.endswith("json"):
+    if is_json(content_type):
         return read_json_document(body)
+    media = content_type.split(";", maxsplit=1)[0].strip().lower()
     if media.endswith("yaml"):
         return read_yaml(body)
     if media == MEDIA:
         return read_protobuf(body, READABLE_TYPES)
     raise unsupported_media(content_type, READABLE_TYPES)
+
+
+def is_json(content_type: str) -> bool:
+    """Return True if ``read_body`` reads this media type as JSON."""
+    media = content_type.split(";", maxsplit=1)[0].strip().lower()
+    return media in ("", "*/*") or media.endswith("json")
+
+
+def body_to_json(body: bytes, content_type: str) -> bytes:
+    """Return a body of any readable media type as JSON.
+
+    Raises:
+        StatusError: as ``read_body``; also 400 for numbers that JSON cannot express.
+    """
+    try:
+        return encode_json(read_body(body, content_type))
+    except (OverflowError, RecursionError, UnicodeEncodeError) as error:
+        raise bad_request(f"the body of the request cannot be read: {error}") from None
 
 
 def read_json_document(body: bytes) -> Any:

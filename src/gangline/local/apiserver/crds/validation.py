@@ -11,7 +11,7 @@ from gangline.api.jsonpath import JSONPath, JSONPathError
 from gangline.api.meta import field_causes
 from gangline.api.meta.field_causes import child, indexed
 from gangline.api.meta.objects import StatusCause
-from gangline.local.apiserver import limits
+from gangline.local import limits
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.machinery.schema.patterns import PatternError, compile_pattern
 

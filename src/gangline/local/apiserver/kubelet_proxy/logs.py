@@ -12,6 +12,7 @@ from gangline.local.apiserver.core.errors import (
     unavailable,
 )
 from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.core.response_stream import write_part
 from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient, kubelet_url
 
 FORWARDED_OPTIONS = (
@@ -74,7 +75,7 @@ async def _forward(request: web.BaseRequest, source: aiohttp.ClientResponse) -> 
     await response.prepare(request)
     try:
         async for chunk in source.content.iter_any():
-            await response.write(chunk)
+            await write_part(request, response, chunk)
     except aiohttp.ClientError:
         # The kubelet disconnected mid-stream: abort, since a normal end would hide that.
         if request.transport is not None:

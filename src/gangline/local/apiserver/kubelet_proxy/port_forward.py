@@ -13,7 +13,7 @@ import aiohttp
 from aiohttp import WSMsgType, web
 from yarl import URL
 
-from gangline.local.apiserver import limits
+from gangline.local import limits
 from gangline.local.apiserver.core.errors import StatusError, bad_request
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient

@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import WSMsgType, web
 from yarl import URL
 
-from gangline.local.apiserver import limits
+from gangline.local import limits
 from gangline.local.apiserver.core.errors import (
     bad_request,
     reason_for_code,

@@ -24,6 +24,7 @@ from gangline.local.apiserver.machinery.printing.table import (
 from gangline.local.apiserver.verbs.read import ListPage
 
 Rendered = tuple[bytes, int, str]
+STORED_FORMAT = ResponseFormat()
 
 TABLE, PARTIAL_OBJECT, PARTIAL_LIST = "Table", "PartialObjectMetadata", "PartialObjectMetadataList"
 
@@ -34,25 +35,65 @@ def render_object(request: ApiRequest, body: bytes, code: int = 200) -> Rendered
     return _media(shape(body) if shape else body, code, form)
 
 
-def render_list(request: ApiRequest, page: ListPage) -> Rendered:
+def is_stored_object(request: ApiRequest) -> bool:
+    """Return True if the requested format is that of the object as it is stored.
+
+    Raises:
+        StatusError: 406.
+    """
+    form = choose_format(request.accept, (TABLE, PARTIAL_OBJECT))
+    return form == STORED_FORMAT and conversion.is_stored_form(request.kind)
+
+
+def is_stored_list(request: ApiRequest) -> bool:
+    """Return True if the requested list consists of the objects as they are stored.
+
+    Raises:
+        StatusError: 406.
+    """
     form = choose_format(request.accept, (TABLE, PARTIAL_LIST))
+    return form == STORED_FORMAT and conversion.is_stored_form(request.kind)
+
+
+def stored_list_parts(request: ApiRequest, page: ListPage) -> list[bytes]:
+    """Return the parts of a list of objects as they are stored."""
+    parts = [b","] * (2 * len(page.records) + 1)
+    parts[0] = _list_head(request, _list_metadata(page))
+    parts[1::2] = [record.body for record in page.records]
+    if not page.records:
+        return [parts[0], b"]}"]
+    parts[-1] = b"]}"
+    return parts
+
+
+def _list_head(request: ApiRequest, meta: Json) -> bytes:
+    head: Json = {
+        "kind": request.kind.list_kind_name,
+        "apiVersion": request.kind.api_version,
+        "metadata": meta,
+    }
+    return encode_json(head)[:-1] + b',"items":['
+
+
+def _list_metadata(page: ListPage) -> Json:
     meta: Json = {"resourceVersion": str(page.revision)}
     if page.continue_token:
         meta["continue"] = page.continue_token
     if page.remaining is not None:
         meta["remainingItemCount"] = page.remaining
+    return meta
+
+
+def render_list(request: ApiRequest, page: ListPage) -> Rendered:
+    form = choose_format(request.accept, (TABLE, PARTIAL_LIST))
+    meta = _list_metadata(page)
     bodies = [record.body for record in page.records]
     if form.as_kind:
         return _media(_shaped_list(request, form, bodies, meta), 200, form)
     convert = conversion.make_converter(request.kind)
     if convert is not None:
         bodies = [convert(body) for body in bodies]
-    head: Json = {
-        "kind": request.kind.list_kind_name,
-        "apiVersion": request.kind.api_version,
-        "metadata": meta,
-    }
-    return _media(encode_json(head)[:-1] + b',"items":[' + b",".join(bodies) + b"]}", 200, form)
+    return _media(_list_head(request, meta) + b",".join(bodies) + b"]}", 200, form)
 
 
 def _shaped_list(

@@ -1,8 +1,8 @@
 """The verbs on objects: from an API request to its response."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from gangline.api.meta.objects import StatusCause, StatusDetails
 from gangline.local.apiserver.auth.rbac import Authorizer, request_attributes
@@ -14,6 +14,7 @@ from gangline.local.apiserver.core.negotiation import (
 )
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.flowcontrol.controller import LONG_PARSE_BYTES, FlowController
 from gangline.local.apiserver.machinery.patch.json_patch import PatchError, json_patch, merge_patch
 from gangline.local.apiserver.machinery.patch.strategic import strategic_merge_patch
 from gangline.local.apiserver.storage.store import ObjectStore
@@ -24,13 +25,18 @@ from gangline.local.apiserver.verbs.apply import (
     read_apply_patch,
 )
 from gangline.local.apiserver.verbs.delete import DeletionRequest, read_deletion_request
-from gangline.local.apiserver.verbs.read import read_list, read_object
+from gangline.local.apiserver.verbs.read import ListPage, read_list, read_object
 from gangline.local.apiserver.verbs.write import WritePath, WriteResult
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCHES[0])
+CONCURRENT_DELETIONS = 20
+"""Deletions of one request at a time, so that others are served between them."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class ApiResponse(NamedTuple):
@@ -39,13 +45,18 @@ class ApiResponse(NamedTuple):
     body: bytes
     code: int = 200
     media: str = "application/json"
+    parts: Sequence[bytes] = ()
+    """The body of a long list in place of ``body``: the stored objects, without a copy."""
 
 
 class ResourceHandler:
     """Creates, reads, updates, patches and deletes objects of any kind."""
 
-    def __init__(self, store: ObjectStore, writer: WritePath, authorizer: Authorizer) -> None:
+    def __init__(
+        self, store: ObjectStore, writer: WritePath, authorizer: Authorizer, flow: FlowController
+    ) -> None:
         self._store = store
+        self._flow = flow
         self._writer = writer
         self._authorizer = authorizer
         self._verbs: dict[str, Callable[[ApiRequest], Awaitable[ApiResponse]]] = {
@@ -67,25 +78,37 @@ class ResourceHandler:
         return await self._verbs[request.verb](request)
 
     async def _get(self, request: ApiRequest) -> ApiResponse:
-        return self._object(request, read_object(self._store, request).body)
+        return await self._object(request, read_object(self._store, request).body)
 
     async def _list(self, request: ApiRequest) -> ApiResponse:
-        page = read_list(self._store, request)
-        return ApiResponse(*responses.render_list(request, page))
+        return await self._render_list(request, read_list(self._store, request))
+
+    async def _render_list(self, request: ApiRequest, page: ListPage) -> ApiResponse:
+        if responses.is_stored_list(request):
+            return ApiResponse(b"", parts=responses.stored_list_parts(request, page))
+        size = sum(len(record.body) for record in page.records)
+        if size <= LONG_PARSE_BYTES:
+            return ApiResponse(*responses.render_list(request, page))
+        return ApiResponse(
+            *await self._flow.compute(request.user, responses.render_list, request, page)
+        )
 
     async def _create(self, request: ApiRequest) -> ApiResponse:
-        written = await self._writer.create(request, read_body(request.body, request.content_type))
-        return self._object(request, written.body, 201)
+        given = await self._compute(request, read_body, request.body, request.content_type)
+        written = await self._writer.create(request, given)
+        return await self._object(request, written.body, 201)
 
     async def _update(self, request: ApiRequest) -> ApiResponse:
-        written = await self._writer.update(request, self.make_change(request))
-        return self._object(request, written.body)
+        change = await self._compute(request, self.make_change, request)
+        written = await self._writer.update(request, change)
+        return await self._object(request, written.body)
 
     async def _patch(self, request: ApiRequest) -> ApiResponse:
         if _media_type(request) in APPLY_PATCHES:
             return await self._apply(request)
-        written = await self._writer.update(request, self.make_change(request))
-        return self._object(request, written.body)
+        change = await self._compute(request, self.make_change, request)
+        written = await self._writer.update(request, change)
+        return await self._object(request, written.body)
 
     def make_change(self, request: ApiRequest) -> Callable[[Json], Json]:
         """Return the function that a PUT or PATCH applies to the current object.
@@ -99,7 +122,7 @@ class ResourceHandler:
         return make_patcher(request, request.kind.schema.schema)
 
     async def _apply(self, request: ApiRequest) -> ApiResponse:
-        applied = read_apply_patch(request)
+        applied = await self._compute(request, read_apply_patch, request)
         try:
             written = await self._writer.update(
                 request,
@@ -113,24 +136,26 @@ class ResourceHandler:
             self._authorizer.require(
                 request.user, request_attributes(request)._replace(verb="create")
             )
-            obj = apply_configuration(request, None, applied)
+            obj = await self._compute(request, apply_configuration, request, None, applied)
             written = await self._writer.create(request, obj, owner_tracked=True)
-        return self._object(request, written.body, 201 if written.created else 200)
+        return await self._object(request, written.body, 201 if written.created else 200)
 
     async def _delete(self, request: ApiRequest) -> ApiResponse:
         options = read_body(request.body, request.content_type) if request.body else None
         written = await self._writer.delete(request, read_deletion_request(request, options))
         if written.removed and request.kind.kind != "Pod":
             return ApiResponse(responses.deletion_status(request.kind, written.body))
-        return self._object(request, written.body)
+        return await self._object(request, written.body)
 
     async def _delete_collection(self, request: ApiRequest) -> ApiResponse:
         options = read_body(request.body, request.content_type) if request.body else None
         deletion = read_deletion_request(request, options)
         page = read_list(self._store, request)
         singles = [_delete_request(request, record.key) for record in page.records]
-        await asyncio.gather(*(self._delete_quietly(single, deletion) for single in singles))
-        return ApiResponse(*responses.render_list(request, page))
+        for start in range(0, len(singles), CONCURRENT_DELETIONS):
+            batch = singles[start : start + CONCURRENT_DELETIONS]
+            await asyncio.gather(*(self._delete_quietly(single, deletion) for single in batch))
+        return await self._render_list(request, page)
 
     async def _delete_quietly(
         self, request: ApiRequest, deletion: DeletionRequest
@@ -142,8 +167,17 @@ class ResourceHandler:
                 return None
             raise
 
-    def _object(self, request: ApiRequest, body: bytes, code: int = 200) -> ApiResponse:
-        return ApiResponse(*responses.render_object(request, body, code))
+    async def _compute(
+        self, request: ApiRequest, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        size = len(request.body)
+        return await self._flow.compute_by_size(request.user, size, function, *args, **kwargs)
+
+    async def _object(self, request: ApiRequest, body: bytes, code: int = 200) -> ApiResponse:
+        if len(body) <= LONG_PARSE_BYTES or responses.is_stored_object(request):
+            return ApiResponse(*responses.render_object(request, body, code))
+        rendered = self._flow.compute(request.user, responses.render_object, request, body, code)
+        return ApiResponse(*await rendered)
 
 
 def _delete_request(request: ApiRequest, key: str) -> ApiRequest:

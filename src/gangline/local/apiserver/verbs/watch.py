@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from aiohttp import web
 
@@ -10,6 +11,7 @@ from gangline.local.apiserver.core.errors import bad_request
 from gangline.local.apiserver.core.negotiation import ResponseFormat, choose_format, encode_json
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.core.response_stream import write_part
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import ADDED, WatchCache
 from gangline.local.apiserver.verbs import responses
@@ -25,7 +27,8 @@ from gangline.local.apiserver.watch.selection import compile_selection
 BOOKMARK_INTERVAL_S = 30.0
 DEFAULT_TIMEOUT_RANGE_S = (1800.0, 3600.0)
 MAX_TIMEOUT_S = 10 * 365 * 86400.0
-CHUNK_BYTES = 1 << 18
+STALL_CHECK_INTERVAL_S = 10.0
+CHUNK_BYTES = 1 << 16
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
@@ -61,11 +64,12 @@ class WatchHandler:
         start = cache.end if with_state else cache.position_after(revision)
         watcher = Watcher(view, start, transport)
         if with_state:
-            state = list(_state_lines(cache, view, api_request.namespace))
+            lines = _state_lines(cache, view, api_request.namespace)
             if api_request.bool_param("sendInitialEvents"):
-                state.append(self._bookmark(api_request, view, initial=True))
-            for chunk in _join_chunks(state):
-                await response.write(chunk)
+                lines = chain(lines, [self._bookmark(api_request, view, initial=True)])
+            for chunk in _join_chunks(lines):
+                await write_part(request, response, chunk)
+                await asyncio.sleep(0)
         await self._follow(api_request, watcher, cache, length)
         if watcher.too_slow and not transport.is_closing():
             await response.write(expired_event(revision, cache.horizon))
@@ -77,13 +81,18 @@ class WatchHandler:
         broadcast = self._broadcasts.get(cache)
         loop = asyncio.get_running_loop()
         ends = loop.time() + length
+        next_bookmark = loop.time() + BOOKMARK_INTERVAL_S
         broadcast.add(watcher)
         try:
             while not watcher.ended.done():
                 left = ends - loop.time()
                 if left <= 0:
                     break
-                await asyncio.wait([watcher.ended], timeout=min(left, BOOKMARK_INTERVAL_S))
+                await asyncio.wait([watcher.ended], timeout=min(left, STALL_CHECK_INTERVAL_S))
+                watcher.disconnect_if_stalled()
+                if loop.time() < next_bookmark:
+                    continue
+                next_bookmark = loop.time() + BOOKMARK_INTERVAL_S
                 # A bookmark claims that all earlier events were sent: not while lagging.
                 seen_all = watcher.cursor == cache.end and watcher.ready
                 if (
@@ -130,13 +139,14 @@ def _sends_initial_state(api_request: ApiRequest, revision: int) -> bool:
 
 
 def _state_lines(cache: WatchCache, view: WatchView, namespace: str | None) -> Iterator[bytes]:
-    for key in cache.keys(namespace):
-        record = cache.records[key]
-        if view.includes(record):
-            yield view.format_line(ADDED, record.body)
+    """Return the lines of the present state. Each is formatted when it is sent, so that a client
+    that reads slowly needs no memory for the others.
+    """
+    state = [record for key in cache.keys(namespace) if view.includes(record := cache.records[key])]
+    return (view.format_line(ADDED, record.body) for record in state)
 
 
-def _join_chunks(lines: list[bytes]) -> Iterator[bytes]:
+def _join_chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Join lines into chunks large enough for one write."""
     piece: list[bytes] = []
     size = 0

@@ -4,14 +4,15 @@ Invariant: between reading the current state and staging the new one, the event 
 switch tasks, so no other write intervenes. Optimistic concurrency only concerns what clients saw.
 The wait for the commit comes afterwards.
 
-Webhook calls do switch tasks. After them the current state is compared with the one that the write
-is based on. If it changed, the write starts again, as in Kubernetes, until the webhooks' time
-limit.
+Webhook calls do switch tasks, and so do long computations, which run in a thread. After them the
+current state is compared with the one that the write is based on. If it changed, the write starts
+again, as in Kubernetes, until the webhooks' time limit.
 """
 
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from gangline.local.apiserver.admission.builtin import BuiltinAdmission
@@ -29,6 +30,7 @@ from gangline.local.apiserver.core.errors import already_exists, conflict, not_f
 from gangline.local.apiserver.core.negotiation import encode_json, read_json
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.flowcontrol.controller import FlowController, is_long
 from gangline.local.apiserver.machinery.schema.nodes import copy_json
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import ObjectRevision, WatchCache
@@ -50,6 +52,7 @@ RESTRICTIONS = {
 
 REVIEWED_SUBRESOURCES = ("", "status", "finalize")
 """Subresources whose body is an object of the kind."""
+CRD_PLURAL = "customresourcedefinitions"
 EMPTY_INDEX: dict[str, str] = {}
 
 
@@ -72,10 +75,12 @@ class WritePath:
         self,
         store: ObjectStore,
         admission: BuiltinAdmission,
+        flow: FlowController,
         webhooks: WebhookAdmission | None = None,
         guard: EscalationGuard | None = None,
     ) -> None:
         """Without ``webhooks`` and ``guard`` nothing is asked: the server's own writes use this."""
+        self._flow = flow
         self._store = store
         self._admission = admission
         self._webhooks = webhooks
@@ -91,28 +96,33 @@ class WritePath:
         """
         kind = request.kind
         prepare.check_identity(request, obj)
+        size = len(request.body)
+        compute = partial(self._flow.compute_by_size, request.user, size)
         review = self._review(request, CREATE)
         if review is not None:
-            obj = await self._mutate_new(request, review, obj)
-        obj = self._complete_new(request, obj, owner_tracked)
+            obj = await compute(self._prepare_new, request, obj)
+            obj = conversion.from_stored(kind, await review.mutate(None, obj) or obj)
+        obj = await compute(self._complete_new, request, obj, owner_tracked)
         if review is not None:
             prepare.check_size(request, obj, may_have_grown=True)
             await review.validate(None, obj)
+        if review is not None or is_long(size):
+            # Objects on which these rules depend may have changed meanwhile.
             self._check_namespace(request)
-            self._admission.admit_creation(kind, obj)
+            if kind.plural != CRD_PLURAL:  # depends on no object, and takes long
+                self._admission.admit_creation(kind, obj)
         if self._cache(request).latest(request.key) is not None:
             raise already_exists(kind.plural, kind.group, request.name)
         return await self._commit(request, obj, created=True)
 
-    async def _mutate_new(self, request: ApiRequest, review: WebhookReview, obj: Json) -> Json:
+    def _prepare_new(self, request: ApiRequest, obj: Json) -> Json:
         kind = request.kind
         self._check_namespace(request)
         prepare.prune_unknown_fields(request, obj)
         obj = conversion.to_stored(kind, obj)
         with prepare.report_type_errors(kind, obj):
             prepare.apply_defaults(kind, obj)
-        changed = await review.mutate(None, obj)
-        return conversion.from_stored(kind, changed or obj)
+        return obj
 
     def _complete_new(self, request: ApiRequest, obj: Json, owner_tracked: bool) -> Json:
         kind = request.kind
@@ -147,16 +157,22 @@ class WritePath:
         review = self._review(request, UPDATE)
         while True:
             record = self._current(request)
+            size = len(request.body) + len(record.body)
+            compute = partial(self._flow.compute_by_size, request.user, size)
             stored = read_json(record.body)
-            new = make(conversion.from_stored(kind, stored))
+            new = await compute(make, conversion.from_stored(kind, stored))
             if review is not None:
-                new = await self._mutate(request, review, record, stored, copy_json(new))
-            new = self._complete(request, record, stored, new, owner_tracked)
-            if review is None:
+                new = await compute(self._prepare_change, request, record, stored, new)
+                new = conversion.from_stored(kind, await review.mutate(stored, new) or new)
+            new = await compute(self._complete, request, record, stored, new, owner_tracked)
+            if review is None and not is_long(size):
                 break
-            prepare.check_size(request, new, may_have_grown=True)
-            await review.validate(stored, new)
+            if review is not None:
+                prepare.check_size(request, new, may_have_grown=True)
+                await review.validate(stored, new)
             if cache.latest(request.key) is record:
+                if not request.subresource and kind.plural != CRD_PLURAL:
+                    self._admission.admit_update(kind, stored, new)
                 break
         if metadata.is_unchanged(stored, new):
             return await self._return_unchanged(request, record)
@@ -164,20 +180,14 @@ class WritePath:
             return await self._commit(request, new, removed=True)
         return await self._commit(request, new)
 
-    async def _mutate(
-        self,
-        request: ApiRequest,
-        review: WebhookReview,
-        record: ObjectRevision,
-        stored: Json,
-        new: Json,
+    def _prepare_change(
+        self, request: ApiRequest, record: ObjectRevision, stored: Json, new: Json
     ) -> Json:
         kind = request.kind
-        new = self._restrict(request, record, stored, new)
+        new = self._restrict(request, record, stored, copy_json(new))
         with prepare.report_type_errors(kind, new):
             prepare.apply_defaults(kind, new)
-        changed = await review.mutate(stored, new)
-        return conversion.from_stored(kind, changed or new)
+        return new
 
     def _complete(
         self,

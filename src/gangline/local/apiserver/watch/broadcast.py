@@ -4,7 +4,9 @@ A change wakes no task. The first change after a pause is sent immediately. Unde
 collected for a few milliseconds, and each watcher gets all its new events in one write. Watchers
 with equal selectors and formats share the encoded bytes. A watcher whose client does not read is
 skipped until it does. If the history no longer reaches back to its cursor, it gets 410 and must
-list again. A slow watcher thus costs nothing, and a hundred watchers cost little more than one.
+list again. If its client has read nothing for ``STALL_TIMEOUT_S``, it is disconnected, so that what
+it was sent does not stay in memory. A slow watcher thus costs little, and a hundred watchers cost
+little more than one.
 """
 
 import asyncio
@@ -18,6 +20,7 @@ import msgspec
 from gangline.api.meta.objects import Status
 from gangline.local.apiserver.core.errors import expired
 from gangline.local.apiserver.core.negotiation import encode_json, read_json
+from gangline.local.apiserver.core.response_stream import STALL_TIMEOUT_S
 from gangline.local.apiserver.storage.watch_cache import (
     ADDED,
     DELETED,
@@ -35,7 +38,9 @@ LAGGING_RETRY_S = 0.02
 """Seconds after which a lagging watcher is checked again."""
 MAX_EVENTS_PER_ROUND = 1000
 """Maximum number of events sent to one watcher in one round."""
-MAX_BACKLOG_BYTES = 1 << 20
+MAX_BYTES_PER_ROUND = 1 << 18
+"""Bytes of events after which the next ones are sent in the next round; one event may be larger."""
+MAX_BACKLOG_BYTES = 1 << 16
 """Unsent bytes of a connection above which its watcher is skipped."""
 
 RenderFunction = Callable[[bytes], bytes]
@@ -47,7 +52,7 @@ class WatchView:
     ``form`` identifies the format. ``shape`` converts a stored object to it (None: as stored).
     """
 
-    __slots__ = ("key", "namespace", "render", "selection")
+    __slots__ = ("form", "key", "namespace", "render", "selection")
 
     def __init__(
         self,
@@ -59,6 +64,7 @@ class WatchView:
         self.namespace = namespace
         self.selection = selection
         self.render = shape
+        self.form = form
         self.key = (namespace, selection.text, form)
 
     def includes(self, record: ObjectRevision) -> bool:
@@ -80,16 +86,29 @@ class WatchView:
         now = self.includes(event.record)
         before = event.before is not None and self.includes(event.before)
         if event.type == DELETED:
-            return self.format_line(DELETED, event.record.body) if now or before else b""
+            return self._line_of_event(DELETED, event) if now or before else b""
         if now:
-            return self.format_line(MODIFIED if before else ADDED, event.record.body)
+            return self._line_of_event(MODIFIED if before else ADDED, event)
         if before and event.before is not None:
             return self.format_line(DELETED, _at_revision(event.before.body, event.record.rv))
         return b""
 
+    def _line_of_event(self, type_: str, event: CacheEvent) -> bytes:
+        """Views with different selectors share the rendered object."""
+        forms = event.encoded_forms
+        if self.render is None or forms is None:
+            return self.format_line(type_, event.record.body)
+        shown = forms.get(self.form)
+        if shown is None:
+            shown = forms[self.form] = self.render(event.record.body)
+        return _line(type_, shown)
+
     def format_line(self, type_: str, body: bytes) -> bytes:
-        shown = self.render(body) if self.render else body
-        return b'{"type":"' + type_.encode() + b'","object":' + shown + b"}\n"
+        return _line(type_, self.render(body) if self.render else body)
+
+
+def _line(type_: str, shown: bytes) -> bytes:
+    return b'{"type":"' + type_.encode() + b'","object":' + shown + b"}\n"
 
 
 def _at_revision(body: bytes, rv: int) -> bytes:
@@ -107,6 +126,7 @@ class Watcher:
         self.transport = transport
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.too_slow = False
+        self._last_ready = time.monotonic()
 
     def end(self) -> None:
         """Complete the watch request."""
@@ -120,6 +140,15 @@ class Watcher:
     def ready(self) -> bool:
         """True if the client reads what was sent."""
         return self.transport.get_write_buffer_size() < MAX_BACKLOG_BYTES
+
+    def disconnect_if_stalled(self) -> None:
+        """Abort the connection of a client that has read nothing for too long."""
+        now = time.monotonic()
+        if self.ready:
+            self._last_ready = now
+        elif now - self._last_ready > STALL_TIMEOUT_S:
+            self.transport.abort()
+            self.end()
 
 
 def encode_chunk(payload: bytes) -> bytes:
@@ -147,13 +176,14 @@ class WatchBroadcaster:
     def _send(self) -> None:
         self._due = None
         started = time.perf_counter()
-        joined: dict[object, bytes] = {}
+        joined: dict[object, tuple[bytes, int]] = {}
         behind = False
         for watcher in list(self.watchers):
             if watcher.transport.is_closing():
                 watcher.end()
             elif watcher.ready:
                 self._send_to(watcher, joined)
+            watcher.disconnect_if_stalled()
             behind = behind or watcher.cursor < self.cache.end
         self._drop_encoded_forms()
         took = time.perf_counter() - started
@@ -170,7 +200,7 @@ class WatchBroadcaster:
             event.encoded_forms = None
         self._sent = cache.end
 
-    def _send_to(self, watcher: Watcher, joined: dict[object, bytes]) -> None:
+    def _send_to(self, watcher: Watcher, joined: dict[object, tuple[bytes, int]]) -> None:
         cache = self.cache
         if watcher.cursor < cache.base:
             watcher.too_slow = True
@@ -179,15 +209,26 @@ class WatchBroadcaster:
         if watcher.cursor == cache.end:
             return
         key = (watcher.cursor, watcher.view.key)
-        payload = joined.get(key)
-        if payload is None:
-            start = watcher.cursor - cache.base
-            events = cache.events[start : start + MAX_EVENTS_PER_ROUND]
-            lines = b"".join(map(watcher.view.encode, events))
-            payload = joined[key] = encode_chunk(lines) if lines else b""
-        watcher.cursor = min(watcher.cursor + MAX_EVENTS_PER_ROUND, cache.end)
+        found = joined.get(key)
+        if found is None:
+            found = joined[key] = self._join_events(watcher)
+        payload, watcher.cursor = found
         if payload:
             watcher.transport.write(payload)
+
+    def _join_events(self, watcher: Watcher) -> tuple[bytes, int]:
+        """Return the next events of a watcher as one chunk, and the cursor after them."""
+        start = watcher.cursor - self.cache.base
+        lines: list[bytes] = []
+        count = size = 0
+        for event in self.cache.events[start : start + MAX_EVENTS_PER_ROUND]:
+            line = watcher.view.encode(event)
+            if size and size + len(line) > MAX_BYTES_PER_ROUND:
+                break
+            lines.append(line)
+            size += len(line)
+            count += 1
+        return encode_chunk(b"".join(lines)) if size else b"", watcher.cursor + count
 
     def add(self, watcher: Watcher) -> None:
         self.watchers.add(watcher)

@@ -11,8 +11,10 @@ first.
 import contextlib
 import json
 import shutil
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +78,11 @@ def archive_logs(data: Path, folders: PodFolders, pod: Pod) -> None:
     top = data / "kept-logs"
     with contextlib.suppress(OSError):
         top.mkdir(parents=True, exist_ok=True)
-        _prune(top)
+        index = _open_index(top)
+        index.prune()
         (folders.logs / _RECORD_FILE).write_text(json.dumps(_pod_record(pod)))
-        folders.logs.rename(top / pod.metadata.uid)
+        archived = folders.logs.rename(top / pod.metadata.uid)
+        index.add(archived)
     shutil.rmtree(folders.logs, ignore_errors=True)
 
 
@@ -122,13 +126,33 @@ def _by_age(top: Path) -> list[tuple[int, Path]]:
     return sorted(ages)
 
 
-def _prune(top: Path) -> None:
-    """Remove the oldest pods until one more fits."""
-    folders = [folder for _, folder in _by_age(top)]
-    sizes = [_size(folder.rglob("*")) for folder in folders]
-    while folders and (len(folders) >= MOST_PODS or sum(sizes) > MOST_BYTES):
-        shutil.rmtree(folders.pop(0), ignore_errors=True)
-        sizes.pop(0)
+class _ArchiveIndex:
+    """The archived pods of one folder with their sizes, oldest first.
+
+    The folder is scanned once. A scan for each deleted pod would take longer with every archived
+    one, and delay all pods of the cluster.
+    """
+
+    def __init__(self, top: Path) -> None:
+        found = (folder for _, folder in _by_age(top))
+        self._pods = deque((folder, _size(folder.rglob("*"))) for folder in found)
+        self._bytes = sum(size for _, size in self._pods)
+
+    def add(self, folder: Path) -> None:
+        size = _size(folder.rglob("*"))
+        self._pods.append((folder, size))
+        self._bytes += size
+
+    def prune(self) -> None:
+        """Remove the oldest pods until one more fits."""
+        while self._pods and (len(self._pods) >= MOST_PODS or self._bytes > MOST_BYTES):
+            folder, size = self._pods.popleft()
+            self._bytes -= size
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+_open_index = lru_cache(maxsize=64)(_ArchiveIndex)
+"""One index per folder: each node has its own, and only its kubelet writes there."""
 
 
 def _size(files: Iterable[Path]) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from gangline.local import limits
 from gangline.local.kubelet.kubelet import Kubelet
 from gangline.local.kubelet.logs.archive import ArchivedLogs, archived_run_log, list_archived_logs
 from gangline.local.kubelet.logs.reader import PodLogOptions, read_log
@@ -61,7 +62,14 @@ class KubeletServer:
                 web.get("/stats/summary", self._summary),
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=0.5,
+            keepalive_timeout=limits.IDLE_TIMEOUT_S,  # also ends a connection without a request
+            max_line_size=limits.MAX_LINE_BYTES,
+            max_field_size=limits.MAX_LINE_BYTES,
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port)
         await site.start()

@@ -135,6 +135,7 @@ class EmbeddedCluster:
         self._shapes = machine.divide_machine(self._settings, machine.detect_machine())
         self._home.prepare()
         with ClusterLock(self._home):
+            self._home.refuse_interrupted_restore()
             await cleanup.remove_leftovers(self._home.folder)
             async with contextlib.AsyncExitStack() as stack:
                 stack.push_async_callback(cleanup.remove_leftovers, self._home.folder)
@@ -194,6 +195,7 @@ class EmbeddedCluster:
         pid = os.getpid()
         now = datetime.now(UTC)
         kubeconfig = self._home.publish_kubeconfig()
+        self._home.write_settings(self._settings.encode())
         # The run record comes last: a process that finds it relies on the kubeconfig.
         self._home.write_run_record(RunRecord(pid, process_start_ticks(pid), server.url, now))
         return ClusterReady(server.url, str(kubeconfig), network.limitation)

@@ -31,8 +31,9 @@ from gangline.local.apiserver.auth.rbac import Authorizer
 from gangline.local.apiserver.bootstrap import create_initial_objects
 from gangline.local.apiserver.cluster_roles import ClusterRoleSync
 from gangline.local.apiserver.core.builtin_kinds import all_builtin_kinds
+from gangline.local.apiserver.core.errors import internal
 from gangline.local.apiserver.core.negotiation import read_json
-from gangline.local.apiserver.core.registry import Registry
+from gangline.local.apiserver.core.registry import Json, Registry
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.crd_finalizer import CrdFinalizer
 from gangline.local.apiserver.crds.definitions import CRD_STORAGE_NAME, CrdRegistrar
@@ -59,7 +60,7 @@ from gangline.local.apiserver.memory import release_memory_forever
 from gangline.local.apiserver.metrics import ApiServerMetrics
 from gangline.local.apiserver.storage.durability import Durability
 from gangline.local.apiserver.storage.encryption import load_keys
-from gangline.local.apiserver.storage.sqlite import StateDatabase
+from gangline.local.apiserver.storage.sqlite import DatabaseError, StateDatabase
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.verbs.rest import ResourceHandler
 from gangline.local.apiserver.verbs.subresources import SubresourceHandler
@@ -71,6 +72,9 @@ from gangline.local.apiserver.watch.broadcast import WatchBroadcasters
 COMPACT_INTERVAL_S = 30.0
 OBJECTS_PER_SEAT, MAX_WIDTH = 100, 10
 MAX_LIMIT_DIGITS = 10
+
+SNAPSHOT_FILE = "snapshot.db"
+"""The copy of the state that a request for ``/snapshot`` writes to the data folder."""
 
 ANY_ADDRESS = ("0.0.0.0", "::")
 
@@ -119,6 +123,7 @@ class ApiServer:
         self._tasks: list[asyncio.Task[None]] = []
         self._port = settings.port
         self._stopped = False
+        self._snapshot_lock = asyncio.Lock()
         self._audit: AuditLog | None = None
 
     @property
@@ -264,7 +269,10 @@ class ApiServer:
         )
         self._cleanup = CrdFinalizer(self.store, self._own_writer, crds)
         pages = NonResourceEndpoints(
-            self.registry, self.metrics, lambda: self.url.removeprefix("https://")
+            self.registry,
+            self.metrics,
+            lambda: self.url.removeprefix("https://"),
+            self._write_snapshot,
         )
         self._kubelets = KubeletProxyClient(self.store, make_kubelet_tls(self.certificates))
         rest = ResourceHandler(self.store, self.writer, self._authorizer, self._flow)
@@ -290,6 +298,16 @@ class ApiServer:
         keys = load_keys(settings.data, settings.encryption_key, new_cluster=not path.exists())
         database = StateDatabase(path, durability=settings.durability, keys=keys)
         return ObjectStore(database, history_bytes=settings.history_bytes)
+
+    async def _write_snapshot(self) -> Json:
+        """Write the state to a file in the data folder, for ``gangline backup``."""
+        path = self.settings.data / SNAPSHOT_FILE
+        try:
+            async with self._snapshot_lock:
+                revision = await self.store.write_snapshot(path)
+        except DatabaseError as error:
+            raise internal(str(error)) from error
+        return {"revision": revision}
 
     def _special_handlers(self, rest: ResourceHandler) -> dict[str, RequestFunction]:
         subresources = SubresourceHandler(self.store, self.writer, rest, self._pods)

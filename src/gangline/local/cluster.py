@@ -233,15 +233,8 @@ class EmbeddedCluster:
             controlling = ControllerSettings(
                 volumes=self._home.volumes, node_silence_s=self._settings.node_silence_s
             )
-            kubelets = Kubelets(
-                client,
-                self._settings,
-                network.pods,
-                informers,
-                server.kubelet_token,
-                self._runtime,
-            )
-            await kubelets.start()
+            kubelets = Kubelets(server, self._settings, network.pods, informers, self._runtime)
+            await kubelets.start([shape.name for shape in self._shapes])
             nodes = VirtualNodes(
                 client, self._shapes, informers.informer(NODES), kubelets.create_kubelet
             )

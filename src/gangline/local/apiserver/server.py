@@ -24,7 +24,7 @@ from gangline.local.apiserver.admission.webhook_client import WebhookClient
 from gangline.local.apiserver.admission.webhooks import WebhookAdmission
 from gangline.local.apiserver.audit.audit_log import AuditLog, AuditSettings
 from gangline.local.apiserver.auth import pki
-from gangline.local.apiserver.auth.authentication import Authenticator, read_or_create_secret
+from gangline.local.apiserver.auth.authentication import Authenticator
 from gangline.local.apiserver.auth.escalation import EscalationGuard
 from gangline.local.apiserver.auth.impersonation import Impersonator
 from gangline.local.apiserver.auth.rbac import Authorizer
@@ -51,7 +51,7 @@ from gangline.local.apiserver.http import (
     TlsSite,
     make_http_server,
 )
-from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient
+from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient, make_kubelet_tls
 from gangline.local.apiserver.kubelet_proxy.logs import LogHandler
 from gangline.local.apiserver.kubelet_proxy.port_forward import PortForwardHandler
 from gangline.local.apiserver.kubelet_proxy.spdy_streams import SpdyExecHandler
@@ -107,10 +107,6 @@ class ApiServerSettings:
     """Seconds after their last write until events are deleted; Kubernetes' default."""
     max_events: int = 10_000
     """Maximum number of events; the oldest ones are deleted before their time."""
-    kubelet_token: str = ""
-    """The token that authenticates this server to kubelets; empty for one stored in the data
-    folder.
-    """
     context: str = "gangline"
     """The name of the cluster in the kubeconfig."""
     audit: AuditSettings | None = None
@@ -145,6 +141,11 @@ class ApiServer:
         return self.certificates.authority.certificate
 
     @property
+    def authority(self) -> pki.CertificateAuthority:
+        """The authority of the cluster's certificates."""
+        return pki.CertificateAuthority(self.certificates.authority)
+
+    @property
     def admin_token(self) -> str:
         return self.authenticator.admin_token
 
@@ -156,9 +157,18 @@ class ApiServer:
     @property
     def config(self) -> ClusterConfig:
         """The client configuration with which code in this process connects as administrator."""
+        return self._client_config(Credential(f"Bearer {self.admin_token}"))
+
+    def client_config(self, pair: pki.KeyPairFiles) -> ClusterConfig:
+        """The client configuration of the user of a certificate."""
+        return self._client_config(
+            Credential(certificate=pair.certificate.read_bytes(), key=pair.key.read_bytes())
+        )
+
+    def _client_config(self, credential: Credential) -> ClusterConfig:
         return ClusterConfig(
             server=self.url,
-            credentials=StaticCredential(Credential(f"Bearer {self.admin_token}")),
+            credentials=StaticCredential(credential),
             certificate_authority=self.ca_path.read_bytes(),
             origin="the embedded cluster",
         )
@@ -176,9 +186,8 @@ class ApiServer:
         self.certificates = pki.prepare_certificates(
             settings.data / "pki", self._certificate_hosts()
         )
-        self.kubelet_token = settings.kubelet_token or read_or_create_secret(
-            settings.data / "pki" / "kubelet.token"
-        )
+        # Earlier releases shared one token among all kubelets.
+        (settings.data / "pki" / "kubelet.token").unlink(missing_ok=True)
         self._assemble()
         # Before serving: roles of an older release would still grant their former rights.
         await self._cluster_roles.start()
@@ -265,7 +274,7 @@ class ApiServer:
             lambda: self.url.removeprefix("https://"),
             self._write_snapshot,
         )
-        self._kubelets = KubeletProxyClient(self.store, self.kubelet_token)
+        self._kubelets = KubeletProxyClient(self.store, make_kubelet_tls(self.certificates))
         rest = ResourceHandler(self.store, self.writer, self._authorizer, self._flow)
         handlers = ApiHandlers(
             non_resource=pages.get,

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from gangline.local.apiserver.admission.builtin import BuiltinAdmission
+from gangline.local.apiserver.admission.node_restriction import restrict_node_write
 from gangline.local.apiserver.admission.webhooks import (
     CREATE,
     DELETE,
@@ -103,6 +104,7 @@ class WritePath:
             obj = await compute(self._prepare_new, request, obj)
             obj = conversion.from_stored(kind, await review.mutate(None, obj) or obj)
         obj = await compute(self._complete_new, request, obj, owner_tracked)
+        restrict_node_write(request, None, obj)
         if review is not None:
             prepare.check_size(request, obj, may_have_grown=True)
             await review.validate(None, obj)
@@ -165,6 +167,7 @@ class WritePath:
                 new = await compute(self._prepare_change, request, record, stored, new)
                 new = conversion.from_stored(kind, await review.mutate(stored, new) or new)
             new = await compute(self._complete, request, record, stored, new, owner_tracked)
+            restrict_node_write(request, stored, new)
             if review is None and not is_long(size):
                 break
             if review is not None:
@@ -239,6 +242,7 @@ class WritePath:
             self._admission.admit_deletion(kind, request.name)
             obj, before = read_json(record.body), read_json(record.body)
             check_preconditions(request, obj, deletion.uid, deletion.revision)
+            restrict_node_write(request, before, None)
             removed = apply_deletion(kind, obj, deletion, utc_now())
             if not removed and metadata.is_unchanged(before, obj):
                 return await self._return_unchanged(request, record)

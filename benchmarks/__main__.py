@@ -6,6 +6,7 @@ import sys
 ALL = {
     "cluster_start": "cluster.start",
     "api_server": "cluster.api_server",
+    "input_costs": "cluster.input_costs",
     "operator_creation": "operator.creation",
     "operator_volume": "operator.volume",
     "scheduler_core": "scheduler.core",

@@ -147,8 +147,7 @@ class JobClient:
         """Wait until a job has ended, and return it. Broken connections are reopened.
 
         ``progress`` is called with the job at the start, and whenever its state, its reason or the
-        number
-        of running replicas changes.
+        number of running replicas changes.
 
         Raises:
             NoSuchJob: no job has this name, or it was deleted meanwhile.

@@ -152,8 +152,7 @@ async def _readers(
     """Return a reader for each replica: of its pod, or of the stored log of a deleted pod.
 
     With ``previous``, the lines are those of the containers before their last restart. If the pod
-    was
-    not restarted, they are those of the pod that it replaced.
+    was not restarted, they are those of the pod that it replaced.
     """
     label = f"{JOB_NAME_LABEL}={job.name}"
     listing = await client.list(PODS, job.namespace, labels=label)

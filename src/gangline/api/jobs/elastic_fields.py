@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from gangline.api.jobs.elastic import HIGH, LOW, NODES_ANNOTATION
 
-_RANGE = re.compile(r"(\d+)(?::(\d+))?", re.ASCII)
+_RANGE = re.compile(r"(\d{1,9})(?::(\d{1,9}))?", re.ASCII)
 _FLAG = re.compile(r"--nnodes(?:=|\s+)[\"']?(\d+(?::\d+)?)(?![\w.])", re.ASCII)
-_CRITICAL = re.compile(r"(\d+)(?::(\d+))?", re.ASCII)
+_CRITICAL = re.compile(r"(\d{1,9})(?::(\d{1,9}))?", re.ASCII)
 _VARIABLE = "PET_NNODES"
 
 

@@ -49,8 +49,7 @@ def demo_command(steps: int, keep_going: bool) -> int:
     """Train a small network in three pods, kill one of them half-way, and report the cost.
 
     No preparation is needed; torch and scikit-learn must be installed with gangline. The demo runs
-    in
-    a cluster of its own, which is removed afterwards.
+    in a cluster of its own, which is removed afterwards.
     """
     import uvloop  # noqa: PLC0415 - slow to import, for running a cluster only
 

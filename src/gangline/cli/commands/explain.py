@@ -129,8 +129,7 @@ async def explain_command(
 
     JOB is the name of a job of any kind, of a PodGroup or of a pod; 'podgroup/NAME' and 'pod/NAME'
     select the kind. The decision is computed again from the current state of the cluster; nothing
-    is
-    changed.
+    is changed.
     """
     settings = await _settings(cluster.client, configuration)
     explanations = await _explain(cluster, settings, name)

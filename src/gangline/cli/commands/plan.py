@@ -148,10 +148,9 @@ def plan_command(command: tuple[str, ...], **flags: Unpack[PlanFlags]) -> None:
 
     With -o job a PyTorchJob that runs COMMAND is printed, ready for 'kubectl apply'.
 
-    \b
-    gangline plan --params 7B --seq 4096 --tokens 300B --gpu H100 --gpus 64
-    gangline plan --config config.json --gpu A100-40GB --nodes 8 -o json
-    gangline plan --params 7B --gpus 16 -o job -- train.py --epochs 3
+    \b gangline plan --params 7B --seq 4096 --tokens 300B --gpu H100 --gpus 64 gangline plan
+    --config config.json --gpu A100-40GB --nodes 8 -o json gangline plan --params 7B --gpus 16 -o
+    job -- train.py --epochs 3
     """
     from gangline.sizing.hardware import UnknownDeviceError  # noqa: PLC0415 - not needed for --help
     from gangline.sizing.model import ShapeError  # noqa: PLC0415

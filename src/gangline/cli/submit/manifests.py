@@ -26,8 +26,7 @@ def apply_changes(manifests: list[dict[str, Any]], changes: Sequence[str]) -> li
     """Return the objects with the fields set in every object of our own kinds.
 
     If there is no such object, the fields are set in all objects. Values are parsed as YAML: ``3``
-    is
-    a number.
+    is a number.
     """
     if not changes:
         return manifests

@@ -108,8 +108,7 @@ class ShardLedger:
         """Return the position for a training checkpoint; None for an unknown data set.
 
         Everything that is not reported as done at this moment is leased again after a restore:
-        report
-        progress first, then the records of the checkpoint are counted exactly once.
+        report progress first, then the records of the checkpoint are counted exactly once.
         """
         shards = self._datasets.get(dataset)
         if shards is None:

@@ -1,10 +1,9 @@
 """Event recorder: reports to users what happened to an object (``kubectl describe`` shows it).
 
 Recording never delays or breaks a controller: ``event`` only enqueues, a task sends, and events
-that
-cannot be sent are dropped. As in client-go, the correlator reduces their number in three ways: an
-equal event increments the count of the previous one; many similar events of one object are combined
-into one; and each object has a rate limit.
+that cannot be sent are dropped. As in client-go, the correlator reduces their number in three ways:
+an equal event increments the count of the previous one; many similar events of one object are
+combined into one; and each object has a rate limit.
 """
 
 import asyncio

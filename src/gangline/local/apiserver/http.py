@@ -15,7 +15,7 @@ from functools import partial
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
 
-from gangline.local.apiserver import limits
+from gangline.local import limits
 from gangline.local.apiserver.audit.audit_log import AuditLog
 from gangline.local.apiserver.audit.events import RequestTrace
 from gangline.local.apiserver.auth.authentication import Authenticator

@@ -322,8 +322,7 @@ def find_symptom(text: str) -> tuple[Symptom, str] | None:
     """Return the symptom at the end of a log, and its line; None if no pattern matches.
 
     Causes come before consequences. An error whose line only reports the loss of another replica is
-    a
-    consequence, whatever its name.
+    a consequence, whatever its name.
     """
     found = list(_found(text))
     lines = {line for symptom, line in found if symptom.consequence}

@@ -2,14 +2,12 @@
 
 The master is asked only when members change. While it is unreachable the workers continue, and
 failures are handled with the peers of the round. Three sources can interrupt an attempt: an order
-of
-the leader, a command of the master, and partition detection. Each of them changes the state and
+of the leader, a command of the master, and partition detection. Each of them changes the state and
 notifies ``_changed``; ``wait_for_notice`` evaluates the state.
 
 Commands and worlds arrive on separate ways, so an order to leave a round may arrive before the
-world
-of that round (``PendingOrders``). An order for round N also covers earlier rounds, and is never
-discarded.
+world of that round (``PendingOrders``). An order for round N also covers earlier rounds, and is
+never discarded.
 """
 
 import asyncio

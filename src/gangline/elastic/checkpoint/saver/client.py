@@ -190,8 +190,7 @@ def flush_job(environment: Mapping[str, str], timeout_s: float) -> dict[str, int
     """Write the newest complete save of this node to storage, for agents that must end.
 
     Returns for each target the step that is in storage now, ``None`` if none was written in time.
-    It
-    works after the training processes have died.
+    It works after the training processes have died.
     """
     deadline = time.monotonic() + timeout_s
     found: dict[str, int | None] = {}

@@ -46,10 +46,8 @@ def pin_segment(segment: Segment, device: torch.device) -> Callable[[], None] | 
     """Pin the segment so that a GPU writes straight into it; return the function that unpins it.
 
     Returns ``None`` where there is nothing to pin, or where the driver refuses: copies then go
-    through
-    the driver's own memory and take longer. Call it only from threads that compute nothing: CUDA
-    keeps
-    the error for the thread, and PyTorch would attribute it to the next kernel.
+    through the driver's own memory and take longer. Call it only from threads that compute nothing:
+    CUDA keeps the error for the thread, and PyTorch would attribute it to the next kernel.
     """
     if device.type != "cuda":
         return None

@@ -14,7 +14,7 @@ import yaml
 
 from gangline.api.yaml_text import InvalidYamlError, check_yaml_size
 from gangline.api.yaml_values import YamlValueLoader
-from gangline.local.apiserver import limits
+from gangline.local import limits
 from gangline.local.apiserver.core.errors import (
     bad_request,
     not_acceptable,

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from gangline.api.meta.objects import StatusCause
-from gangline.local.apiserver import limits
+from gangline.local import limits
 from gangline.local.apiserver.core.errors import bad_request, invalid, too_large
 from gangline.local.apiserver.core.metadata import generate_name, restore_field
 from gangline.local.apiserver.core.negotiation import encode_json, find_duplicate_fields

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
-from gangline.local.apiserver import limits
+from gangline.local import limits
 from gangline.local.apiserver.core.errors import bad_request, method_not_allowed, unknown_path
 from gangline.local.apiserver.core.registry import SUBRESOURCES, Registry, ServedKind
 

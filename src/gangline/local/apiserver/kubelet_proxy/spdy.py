@@ -10,7 +10,7 @@ import struct
 import zlib
 from collections.abc import Callable, Mapping
 
-from gangline.local.apiserver import limits
+from gangline.local import limits
 
 SYN_STREAM, SYN_REPLY, RST_STREAM, PING, GOAWAY = 1, 2, 3, 6, 7
 FIN = 0x01

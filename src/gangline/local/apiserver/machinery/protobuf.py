@@ -16,7 +16,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple, TypeAlias
 
-from gangline.local.apiserver import limits
+from gangline.local import limits
 from gangline.local.apiserver.machinery.schema.nodes import Json
 
 __all__ = ["MEDIA", "ProtobufError", "UnknownProtobufKind", "decode_protobuf"]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from gangline.api.meta.objects import StatusCause
-from gangline.local.apiserver import limits
+from gangline.local import limits
 from gangline.local.apiserver.core.errors import bad_request, expired, not_found, timed_out
 from gangline.local.apiserver.core.negotiation import encode_json
 from gangline.local.apiserver.core.request import ApiRequest

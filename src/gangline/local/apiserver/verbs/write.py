@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from gangline.local.apiserver.admission.builtin import BuiltinAdmission
+from gangline.local.apiserver.admission.node_restriction import restrict_node_write
 from gangline.local.apiserver.admission.webhooks import (
     CREATE,
     DELETE,
@@ -103,6 +104,7 @@ class WritePath:
             obj = await self._compute(request, size, self._prepare_new, request, obj)
             obj = conversion.from_stored(kind, await review.mutate(None, obj) or obj)
         obj = await self._compute(request, size, self._complete_new, request, obj, owner_tracked)
+        restrict_node_write(request, None, obj)
         if review is not None:
             prepare.check_size(request, obj, may_have_grown=True)
             await review.validate(None, obj)
@@ -178,6 +180,7 @@ class WritePath:
             new = await self._compute(
                 request, size, self._complete, request, record, stored, new, owner_tracked
             )
+            restrict_node_write(request, stored, new)
             if review is None and not is_long(size):
                 break
             if review is not None:
@@ -252,6 +255,7 @@ class WritePath:
             self._admission.admit_deletion(kind, request.name)
             obj, before = read_json(record.body), read_json(record.body)
             check_preconditions(request, obj, deletion.uid, deletion.revision)
+            restrict_node_write(request, before, None)
             removed = apply_deletion(kind, obj, deletion, utc_now())
             if not removed and metadata.is_unchanged(before, obj):
                 return await self._return_unchanged(request, record)

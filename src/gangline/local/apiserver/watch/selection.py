@@ -9,7 +9,7 @@ from gangline.api.meta.selectors import (
     parse_field_selector,
     parse_label_selector,
 )
-from gangline.local.apiserver import limits
+from gangline.local import limits
 from gangline.local.apiserver.core.errors import bad_request
 from gangline.local.apiserver.core.registry import ServedKind
 from gangline.local.apiserver.core.request import ApiRequest

@@ -67,14 +67,14 @@ class ManagedFieldsEntry:
         self.fields = {path for path in self.fields if path not in fields}
 
     def to_json(self) -> Json:
-        entry = {
+        entry: Json = {
             "manager": self.manager,
             "operation": self.operation,
             "apiVersion": self.api_version,
-            "time": self.time,
-            "fieldsType": "FieldsV1",
-            "fieldsV1": encode_fields(self.fields),
         }
+        if self.time:
+            entry["time"] = self.time
+        entry |= {"fieldsType": "FieldsV1", "fieldsV1": encode_fields(self.fields)}
         return {**entry, "subresource": self.subresource} if self.subresource else entry
 
 

@@ -11,7 +11,7 @@ import jsonpatch
 import jsonpointer
 import msgspec
 
-from gangline.local.apiserver import limits
+from gangline.local import limits
 from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
 
 

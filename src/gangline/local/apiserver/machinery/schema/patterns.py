@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import re2
 
-from gangline.local.apiserver import limits
+from gangline.local import limits
 
 __all__ = ["PatternError", "compile_pattern"]
 

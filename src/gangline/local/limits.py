@@ -31,8 +31,7 @@ BODY_TIMEOUT_S = 30.0
 request (``--request-timeout``).
 """
 IDLE_TIMEOUT_S = 90.0
-"""Seconds without a request after which a connection is closed. Kubernetes: ``IdleTimeout``,
-90 s.
+"""Seconds without a request after which a connection is closed. Kubernetes: ``IdleTimeout``, 90 s.
 """
 
 # One document: a body in JSON, YAML or protobuf.

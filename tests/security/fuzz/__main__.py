@@ -1,0 +1,92 @@
+"""Run parsers on random input.
+
+usage: python -m security.fuzz [--seconds N] [--processes N] [--seed N] [TARGET ...]
+
+The exit status is 1 if some input made a parser raise an error that it does not document, or take
+more than ``MAX_SECONDS`` of processor time. Such inputs are written to ``tests/security/corpus``.
+"""
+
+import argparse
+import hashlib
+import os
+import random
+import sys
+import time
+import traceback
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from security.fuzz.targets import TARGETS, Target
+
+CORPUS = Path(__file__).parents[1] / "corpus"
+MAX_SECONDS = 5.0
+"""Processor seconds of one input: inputs are small, and nothing takes longer than linear time."""
+MAX_FINDINGS = 5
+
+
+def corpus_inputs(name: str) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((CORPUS / name).glob("*.bin"))]
+
+
+def problem_of(target: Target, content: bytes) -> str:
+    """Return why an input is a finding, or an empty text."""
+    started = time.process_time()
+    try:
+        target.run(content)
+    except target.errors:
+        pass
+    except Exception:
+        return traceback.format_exc()
+    took = time.process_time() - started
+    return f"took {took:.1f} s of processor time" if took > MAX_SECONDS else ""
+
+
+def fuzz(name: str, seconds: float, seed: int) -> tuple[str, int, dict[bytes, str]]:
+    """Run one target. Returns its name, the number of inputs, and findings with their reasons."""
+    target, rng = TARGETS[name], random.Random(f"{name} {seed}")
+    inputs = [*target.seeds, *corpus_inputs(name)]
+    findings: dict[bytes, str] = {}
+    places: set[str] = set()
+    count, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end and len(findings) < MAX_FINDINGS:
+        content = rng.choice(inputs)
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            content = target.mutate(rng, content, rng.choice(inputs), list(target.tokens))
+        problem = problem_of(target, content)
+        count += 1
+        place = "\n".join(problem.splitlines()[-4:-1])
+        if problem and place not in places:
+            places.add(place)
+            findings[content] = problem
+        elif not problem and rng.random() < 0.01 and len(inputs) < 500:
+            inputs.append(content)
+    return name, count, findings
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="security.fuzz")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--seed", type=int, default=time.time_ns())
+    parser.add_argument("targets", nargs="*", choices=[*TARGETS, []])
+    options = parser.parse_args()
+    names = options.targets or list(TARGETS)
+    print(f"seed {options.seed}")
+    failed = False
+    with ProcessPoolExecutor(options.processes) as pool:
+        running = [pool.submit(fuzz, name, options.seconds, options.seed) for name in names]
+        for done in running:
+            name, count, findings = done.result()
+            print(f"{name}: {count} inputs, {len(findings)} findings", flush=True)
+            for content, problem in findings.items():
+                failed = True
+                digest = hashlib.sha256(content).hexdigest()[:12]
+                path = CORPUS / name / f"{digest}.bin"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+                print(f"{path}: {content[:200]!r}\n{problem}", flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -68,14 +69,16 @@ def embedded(
 
 
 @contextlib.contextmanager
-def real_kubernetes(*arguments: str) -> Iterator[Path]:
-    """Start the real Kubernetes; yield its kubeconfig."""
+def real_kubernetes(*arguments: str, fsync: bool = False) -> Iterator[Path]:
+    """Start the real Kubernetes; yield its kubeconfig. ``fsync``: its etcd syncs each write."""
     scripts = real_kubernetes_scripts()
     if scripts is None:
         sys.exit("no real Kubernetes to compare with: set GANGLINE_REALKUBE to its scripts")
     with tempfile.TemporaryDirectory() as folder:
         built = {"KUBE_BIN": os.environ.get("KUBE_BIN", "/var/cache/realkube/bin")}
         environment = os.environ | built | {"KUBE_RUN": folder}
+        if fsync:
+            environment["PATH"] = f"{_syncing_etcd(Path(folder))}:{environment['PATH']}"
         with Path(folder, "scripts.log").open("wb") as log:
 
             def script(*command: str) -> None:
@@ -94,6 +97,22 @@ def real_kubernetes(*arguments: str) -> Iterator[Path]:
                 yield Path(folder, "admin.conf")
             finally:
                 script("down")
+
+
+def _syncing_etcd(folder: Path) -> Path:
+    """Return a directory with an ``etcd`` that ignores ``--unsafe-no-fsync``, for ``PATH``."""
+    etcd = shutil.which("etcd")
+    if etcd is None:
+        sys.exit("no etcd is installed: Debian has it in the package etcd-server")
+    script = folder / "syncing" / "etcd"
+    script.parent.mkdir()
+    script.write_text(
+        "#!/bin/bash\n"
+        'for given; do [ "$given" = --unsafe-no-fsync ] || kept+=("$given"); done\n'
+        f'exec {etcd} "${{kept[@]}}"\n'
+    )
+    script.chmod(0o755)
+    return script.parent
 
 
 def install_definitions(kubeconfig: Path) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from e2e import component_rights
+
 GANGLINE = [sys.executable, "-m", "gangline"]
 
 START_PATIENCE_S = 120
@@ -102,12 +104,12 @@ class ClusterUnderTest:
 
         Args:
             name: which.
-            kubeconfig: another one than the cluster's own.
+            kubeconfig: another one than that with the component's rights.
             arguments: its flags.
             copy: told apart from other copies by this.
             environment: further variables.
         """
-        known = self.environment | ({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {})
+        known = self.environment | {"KUBECONFIG": str(kubeconfig or self.component_config(name))}
         component = Component(
             [*GANGLINE, name, *arguments],
             known | dict(environment or {}),
@@ -115,6 +117,19 @@ class ClusterUnderTest:
         )
         self.components[name + copy] = component
         return component
+
+    def component_config(self, name: str) -> Path:
+        """A kubeconfig with the rights that ``deploy`` gives to a component."""
+        file = self.folder / f"{name}.kubeconfig"
+        if not file.exists():
+            component_rights.install(self.kubeconfig)
+            component_rights.write_kubeconfig(self.kubeconfig, name, file)
+        return file
+
+    @property
+    def audit_log(self) -> Path:
+        """Where the API server records the calls of service accounts."""
+        return self.folder / "audit.log"
 
     def stop_component(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
         """Stop one of our components."""
@@ -157,6 +172,7 @@ class Embedded(ClusterUnderTest):
         log = self.folder / "up.log"
         ups = _ups(log)
         arguments = ["up", "--name", "e2e", "--nodes", str(self.nodes), "--port", self.port]
+        arguments += ["--audit-log", str(self.audit_log), "--audit-log-maxsize", "100000"]
         component = Component(
             [*GANGLINE, *arguments, "--without", "operator", "--without", "scheduler"],
             {"GANGLINE_HOME": str(self.folder / "home")},

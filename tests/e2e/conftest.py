@@ -24,6 +24,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="embedded",
         help="where the end-to-end scenarios run",
     )
+    parser.addoption(
+        "--all-rights",
+        action="store_true",
+        help="fail if a component has a right that no scenario used: for complete runs",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -27,6 +27,15 @@ OUR_GROUPS = {
     "kubeflow.org/v1": ("pytorchjobs", "tfjobs"),
     "scheduling.volcano.sh/v1beta1": ("podgroups", "queues"),
 }
+AUDIT_POLICY = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - level: Metadata
+    userGroups: ["system:serviceaccounts"]
+  - level: None
+"""
 STARTS = 3
 """Attempts to start a server that ends during its start: it has no supervisor."""
 LAST_WORDS = 2000
@@ -49,7 +58,11 @@ class Kubernetes(ClusterUnderTest):
 
     def _script(self, name: str, *arguments: str) -> bool:
         """Run one of the scripts; returns whether it succeeded."""
-        environment = os.environ | self.built | {"KUBE_RUN": str(self.state)}
+        policy = self.folder / "audit-policy.yaml"
+        policy.write_text(AUDIT_POLICY)
+        audit = f"--audit-log-path={self.audit_log} --audit-policy-file={policy}"
+        known = {"KUBE_RUN": str(self.state), "KUBE_APISERVER_ARGS": audit}
+        environment = os.environ | self.built | known
         # The servers that it starts inherit its output: a pipe would never be closed.
         log = self.folder / "realkube.log"
         with log.open("ab") as output:

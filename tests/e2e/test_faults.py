@@ -20,7 +20,7 @@ MOST_WRITES = 40
 @pytest.fixture
 async def proxy(cluster: ClusterUnderTest) -> AsyncIterator[FaultyProxy]:
     """A proxy for the cluster's API server."""
-    proxy = FaultyProxy(cluster.kubeconfig)
+    proxy = FaultyProxy(cluster.component_config("operator"))
     await proxy.start()
     try:
         yield proxy

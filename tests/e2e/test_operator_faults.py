@@ -22,7 +22,7 @@ FOREVER = "sleep 3600"
 @pytest.fixture
 async def proxy(cluster: ClusterUnderTest) -> AsyncIterator[FaultyProxy]:
     """A proxy for the API server, used only by the operator."""
-    proxy = FaultyProxy(cluster.kubeconfig)
+    proxy = FaultyProxy(cluster.component_config("operator"))
     await proxy.start()
     try:
         yield proxy
@@ -235,7 +235,7 @@ async def test_of_two_operators_one_works_and_the_other_takes_over_when_it_is_ki
 ) -> None:
     cluster = scenario.cluster
     cluster.stop_component("operator")
-    flags = ["--leader-elect"]
+    flags = ["--leader-elect", "--leader-election-namespace=gangline-system"]
     copies = {
         name: cluster.start_component("operator", arguments=flags, copy=name) for name in "ab"
     }
@@ -244,7 +244,7 @@ async def test_of_two_operators_one_works_and_the_other_takes_over_when_it_is_ki
             job("handed-over", replica(until("done"), shared=str(scenario.shared)))
         )
         before = await scenario.running("handed-over", 1)
-        lease = await scenario.client.get(LEASES, "gangline-operator", "kube-system")
+        lease = await scenario.client.get(LEASES, "gangline-operator", "gangline-system")
         leader = next(
             name
             for name, component in copies.items()
@@ -255,7 +255,7 @@ async def test_of_two_operators_one_works_and_the_other_takes_over_when_it_is_ki
         assert await scenario.outcome("handed-over") == "Succeeded"
         after = await scenario.pods("handed-over")
         assert {p.metadata.uid for p in after.values()} == {p.metadata.uid for p in before.values()}
-        taken = await scenario.client.get(LEASES, "gangline-operator", "kube-system")
+        taken = await scenario.client.get(LEASES, "gangline-operator", "gangline-system")
         assert taken.spec.holder_identity != lease.spec.holder_identity
     finally:
         for name in "ab":

@@ -57,6 +57,8 @@ COMMANDS = {
     "up": LazyCommand("cluster", "Start a cluster on this machine."),
     "down": LazyCommand("cluster", "Stop the cluster that 'up' has started."),
     "status": LazyCommand("cluster", "Show whether the local cluster runs, and its nodes."),
+    "backup": LazyCommand("backup", "Write the local cluster's state to a file."),
+    "restore": LazyCommand("backup", "Replace the local cluster's state by that of a backup."),
     "demo": LazyCommand("demo", "Train a small network on three nodes and break a worker."),
     "run": LazyCommand("run", "Start a training script on this node, as torchrun does."),
     "operator": LazyCommand("operator", "Run the operator alone."),

@@ -135,6 +135,7 @@ class EmbeddedCluster:
         self._shapes = machine.divide_machine(self._settings, machine.detect_machine())
         self._home.prepare()
         with ClusterLock(self._home):
+            self._home.refuse_interrupted_restore()
             await cleanup.remove_leftovers(self._home.folder)
             async with contextlib.AsyncExitStack() as stack:
                 stack.push_async_callback(cleanup.remove_leftovers, self._home.folder)
@@ -194,6 +195,7 @@ class EmbeddedCluster:
         pid = os.getpid()
         now = datetime.now(UTC)
         kubeconfig = self._home.publish_kubeconfig()
+        self._home.write_settings(self._settings.encode())
         # The run record comes last: a process that finds it relies on the kubeconfig.
         self._home.write_run_record(RunRecord(pid, process_start_ticks(pid), server.url, now))
         return ClusterReady(server.url, str(kubeconfig), network.limitation)
@@ -231,15 +233,8 @@ class EmbeddedCluster:
             controlling = ControllerSettings(
                 volumes=self._home.volumes, node_silence_s=self._settings.node_silence_s
             )
-            kubelets = Kubelets(
-                client,
-                self._settings,
-                network.pods,
-                informers,
-                server.kubelet_token,
-                self._runtime,
-            )
-            await kubelets.start()
+            kubelets = Kubelets(server, self._settings, network.pods, informers, self._runtime)
+            await kubelets.start([shape.name for shape in self._shapes])
             nodes = VirtualNodes(
                 client, self._shapes, informers.informer(NODES), kubelets.create_kubelet
             )

@@ -21,6 +21,8 @@ import msgspec
 from gangline.local.apiserver.storage.durable_files import make_directory, write_durably
 
 DEFAULT_NAME = "default"
+RESTORING = "restoring"
+"""The folder of a backup's files while they are moved into place."""
 NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
@@ -112,10 +114,27 @@ class ClusterDirectory:
                 "choose another folder with GANGLINE_HOME"
             ) from error
 
+    def refuse_interrupted_restore(self) -> None:
+        """Refuse to start a cluster that has a part of a backup's state.
+
+        Raises:
+            ClusterError: a restore was interrupted.
+        """
+        if (self.folder / RESTORING).exists():
+            raise ClusterError(
+                f"a restore of cluster {self.name} was interrupted: repeat it with "
+                f"{cli_command('restore FILE --force', self.name)}; the state before it is in "
+                f"{self.folder}/replaced-TIME"
+            )
+
     def write_run_record(self, note: RunRecord) -> None:
         fresh = self._run_record_path.with_suffix(".new")
         fresh.write_bytes(msgspec.json.encode(note))
         fresh.rename(self._run_record_path)
+
+    def write_settings(self, content: bytes) -> None:
+        """Write the settings of this run, which a backup includes."""
+        write_durably(self.folder / "settings.json", content)
 
     def read_run_record(self) -> RunRecord | None:
         """Return the record of the running process; None if the cluster does not run."""

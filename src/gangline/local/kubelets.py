@@ -1,12 +1,23 @@
-"""Creates the kubelets of the virtual nodes; they share one runtime and one HTTP server."""
+"""Creates the kubelets of the virtual nodes; they share one runtime and one HTTP server.
+
+Each node has certificates of its own below its folder, and a client of the API server that uses
+them: a kubelet has the rights of its node only.
+"""
 
 import asyncio
+import contextlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from gangline.api.resources import SERVICES
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.shared_informers import SharedInformerFactory
+from gangline.local.apiserver.auth.node_certificates import (
+    NodeCertificates,
+    prepare_node_certificates,
+)
+from gangline.local.apiserver.server import ApiServer
 from gangline.local.directory import ClusterError
 from gangline.local.kubelet.containers.images import ImageMapError, load_image_map
 from gangline.local.kubelet.kubelet import Kubelet
@@ -15,6 +26,7 @@ from gangline.local.kubelet.runtime.interface import ContainerRuntime
 from gangline.local.kubelet.runtime.isolation import detect_isolation
 from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
 from gangline.local.kubelet.server.server import KubeletServer
+from gangline.local.kubelet.server.tls import NodeTls, ServingFiles
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
 from gangline.local.kubelet.volumes.pod_volumes import remove_memory_folders
 from gangline.local.machine import NodeShape
@@ -23,17 +35,19 @@ from gangline.local.network.interface import PodNetwork
 from gangline.local.settings import ClusterSettings
 from gangline.local.virtual_nodes import VIRTUAL_LABEL
 
+NODE_ADDRESS = "127.0.0.1"
+"""The address of all virtual nodes, at which their kubelets' server listens."""
+
 
 class Kubelets:
     """Creates kubelets that share one runtime and one server for logs and streams."""
 
     def __init__(
         self,
-        client: ApiClient,
+        server: ApiServer,
         settings: ClusterSettings,
         network: PodNetwork,
         informers: SharedInformerFactory,
-        token: str,
         runtime: ContainerRuntime | None = None,
     ) -> None:
         """Read the image map.
@@ -44,7 +58,7 @@ class Kubelets:
         Raises:
             ClusterError: the image map cannot be used.
         """
-        self._client = client
+        self._api_server = server
         self._settings = settings
         self._network = network
         self._services = informers.informer(SERVICES)
@@ -54,18 +68,48 @@ class Kubelets:
         except ImageMapError as error:
             raise ClusterError(str(error)) from error
         self._runtime = runtime
-        self._server = KubeletServer([], token)
+        self._certificates: dict[str, NodeCertificates] = {}
+        self._clients: dict[str, ApiClient] = {}
+        self._server = KubeletServer([], NodeTls(server.ca_path, self._serving_files))
         self._port = 0
+        self._resources = contextlib.AsyncExitStack()
 
-    async def start(self) -> None:
-        """Detect what the machine allows, and start the server."""
+    async def start(self, nodes: Sequence[str]) -> None:
+        """Detect what the machine allows, give each node its identity, and start the server.
+
+        Raises:
+            ClusterError: a certificate cannot be used.
+        """
         if self._runtime is None:
             self._runtime = await asyncio.to_thread(self._make_runtime)
         await self._remove_leftovers()
-        self._port = await self._server.start()
+        try:
+            await asyncio.to_thread(self._issue_certificates, nodes)
+        except (OSError, ValueError) as error:
+            raise ClusterError(f"the certificates of the nodes cannot be made: {error}") from error
+        for node in nodes:
+            config = self._api_server.client_config(self._certificates[node].client)
+            client = ApiClient(config, user_agent="gangline-kubelet")
+            self._clients[node] = await self._resources.enter_async_context(client)
+        self._port = await self._server.start(host=NODE_ADDRESS)
+
+    def _issue_certificates(self, nodes: Sequence[str]) -> None:
+        authority = self._api_server.authority
+        for node in nodes:
+            self._certificates[node] = prepare_node_certificates(
+                authority, self._folder(node) / "pki", node, [NODE_ADDRESS]
+            )
+
+    def _folder(self, node: str) -> Path:
+        return self._settings.directory.folder / "kubelet" / node
+
+    def _serving_files(self, node: str) -> ServingFiles | None:
+        found = self._certificates.get(node)
+        return ServingFiles(found.server.certificate, found.server.key) if found else None
 
     async def stop(self) -> None:
         await self._server.stop()
+        await self._resources.aclose()
         await self._remove_leftovers()
 
     async def _remove_leftovers(self) -> None:
@@ -83,16 +127,17 @@ class Kubelets:
             memory_bytes=shape.memory_bytes,
             gpus=shape.gpus,
             pods=shape.pods,
+            address=NODE_ADDRESS,
             labels={VIRTUAL_LABEL: "true"},
         )
         settings = KubeletSettings(
-            data=self._settings.directory.folder / "kubelet" / shape.name,
+            data=self._folder(shape.name),
             cluster=self._mark,
             port=self._port,
             heartbeat_s=self._settings.heartbeat_s,
         )
         kubelet = Kubelet(
-            self._client,
+            self._clients[shape.name],
             node,
             settings,
             self._network,

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from gangline.local.apiserver.storage.durability import Durability
 from gangline.local.directory import DEFAULT_NAME, ClusterDirectory, default_home
 
@@ -75,6 +77,10 @@ class ClusterSettings:
 
     encryption_key: Path | None = None
     """A file of keys that encrypt Secrets; None: the key that a new cluster generates."""
+
+    def encode(self) -> bytes:
+        """Return the settings as JSON; paths are absolute."""
+        return msgspec.json.encode(self, enc_hook=lambda path: str(path.absolute()))
 
     @property
     def directory(self) -> ClusterDirectory:

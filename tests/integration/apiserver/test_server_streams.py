@@ -12,7 +12,9 @@ from aiohttp import WSMsgType, web
 from gangline.api import resources
 from gangline.kube import errors
 from gangline.kube.client.client import ApiClient
+from gangline.local.apiserver.auth.node_certificates import prepare_node_certificates
 from gangline.local.apiserver.server import ApiServer
+from gangline.local.kubelet.server.tls import NodeTls, ServingFiles
 
 POD: dict[str, Any] = {
     "metadata": {"name": "p"},
@@ -29,8 +31,15 @@ ADDRESS: dict[str, Any] = {
 class FakeKubelet:
     """A fake kubelet: echoes its requests; commands are ``exit N`` after echoing their input."""
 
-    def __init__(self, token: str) -> None:
-        self._token = token
+    def __init__(self, server: ApiServer) -> None:
+        certificates = prepare_node_certificates(
+            server.authority, server.settings.data / "n", "n", ["127.0.0.1"]
+        )
+        pair = certificates.server
+        self._tls = NodeTls(
+            server.ca_path,
+            lambda node: ServingFiles(pair.certificate, pair.key) if node == "n" else None,
+        )
         app = web.Application()
         app.add_routes(
             [
@@ -44,12 +53,15 @@ class FakeKubelet:
 
     async def start(self) -> int:
         await self.runner.setup()
-        await web.TCPSite(self.runner, "127.0.0.1", 0).start()
+        tls = self._tls.context
+        await web.TCPSite(self.runner, "127.0.0.1", 0, ssl_context=tls).start()
         return int(self.runner.addresses[0][1])
 
     def _check(self, request: web.Request) -> None:
-        if request.headers.get("Authorization") != f"Bearer {self._token}":
-            raise web.HTTPUnauthorized
+        assert request.transport is not None
+        subject = request.transport.get_extra_info("peercert")["subject"]
+        assert subject == ((("commonName", "kube-apiserver-kubelet-client"),),)
+        assert "Authorization" not in request.headers
 
     async def logs(self, request: web.Request) -> web.StreamResponse:
         self._check(request)
@@ -103,7 +115,7 @@ class FakeKubelet:
 
 @pytest.fixture
 async def kubelet(api_server: ApiServer, client: ApiClient) -> AsyncIterator[FakeKubelet]:
-    pretended = FakeKubelet(api_server.kubelet_token)
+    pretended = FakeKubelet(api_server)
     port = await pretended.start()
     status = {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],

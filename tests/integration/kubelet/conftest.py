@@ -110,6 +110,7 @@ async def node(client: ApiClient, tmp_path: Path) -> AsyncIterator[TestNode]:
         cluster=tmp_path.name,
         backoff=BackoffSettings(0.2, 2.0),
         retry_s=0.2,
+        token_use_s=0.5,
         refresh_s=0.2,
         heartbeat_s=0.5,
     )

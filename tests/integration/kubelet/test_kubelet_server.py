@@ -2,16 +2,21 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
 from gangline.api.core.pod import Pod
+from gangline.local.apiserver.auth.node_certificates import prepare_node_certificates
+from gangline.local.apiserver.kubelet_proxy.client import make_kubelet_tls
+from gangline.local.apiserver.server import ApiServer
 from gangline.local.kubelet.server.server import KubeletServer
+from gangline.local.kubelet.server.tls import NodeTls, ServingFiles
 
-HEADERS = {"Authorization": "Bearer secret"}
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 
 
@@ -23,7 +28,7 @@ class Front:
         self.url = url
 
     async def text(self, path: str, status: int = 200, **params: str) -> str:
-        async with self.session.get(self.url + path, params=params) as answer:
+        async with self.session.get(self.url + path, params=params, server_hostname="n1") as answer:
             assert answer.status == status, await answer.text()
             return await answer.text()
 
@@ -33,7 +38,10 @@ class Front:
         """Send messages, and collect the replies by channel until the end."""
         collected: dict[int, bytes] = {}
         async with self.session.ws_connect(
-            self.url + path, params=params, protocols=["v5.channel.k8s.io"]
+            self.url + path,
+            params=params,
+            protocols=["v5.channel.k8s.io"],
+            server_hostname="n1",
         ) as socket:
             for message in messages:
                 await socket.send_bytes(message)
@@ -44,11 +52,18 @@ class Front:
 
 
 @pytest.fixture
-async def front(node: Any) -> AsyncIterator[Front]:
-    server = KubeletServer([node.kubelet], "secret")
+async def front(node: Any, api_server: ApiServer, tmp_path: Path) -> AsyncIterator[Front]:
+    authority = api_server.authority
+    pair = prepare_node_certificates(authority, tmp_path / "n1", "n1", ["127.0.0.1"]).server
+    tls = NodeTls(
+        api_server.ca_path,
+        lambda name: ServingFiles(pair.certificate, pair.key) if name == "n1" else None,
+    )
+    server = KubeletServer([node.kubelet], tls)
     port = await server.start()
-    async with aiohttp.ClientSession(headers=HEADERS) as session:
-        yield Front(session, f"http://127.0.0.1:{port}")
+    connector = aiohttp.TCPConnector(ssl=make_kubelet_tls(api_server.certificates))
+    async with aiohttp.ClientSession(connector=connector) as session:
+        yield Front(session, f"https://127.0.0.1:{port}")
     await server.stop()
 
 
@@ -60,11 +75,28 @@ async def a_running_pod(node: Any, script: str, **more: Any) -> Pod:
     return pod
 
 
-async def test_strangers_are_sent_away(front: Front) -> None:
-    async with front.session.get(
-        front.url + "/stats/summary", headers={"Authorization": "Bearer wrong"}
-    ) as answer:
-        assert answer.status == 401
+async def test_only_the_api_server_is_served(front: Front, api_server: ApiServer) -> None:
+    """Another certificate of the same authority, none, and one of another authority."""
+    tls = ssl.create_default_context(cafile=api_server.ca_path)
+    connector = aiohttp.TCPConnector(ssl=tls)
+    url = front.url + "/stats/summary"
+    async with aiohttp.ClientSession(connector=connector) as session:
+        with pytest.raises(aiohttp.ClientError):
+            await session.get(url, server_hostname="n1")
+    admin = api_server.certificates.admin
+    tls = ssl.create_default_context(cafile=api_server.ca_path)
+    tls.load_cert_chain(admin.certificate, admin.key)
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session,
+        session.get(url, server_hostname="n1") as answer,
+    ):
+        assert answer.status == 403
+
+
+async def test_a_server_has_certificates_for_its_own_nodes_only(front: Front) -> None:
+    for name in ("n2", "localhost", "127.0.0.1"):
+        with pytest.raises(aiohttp.ClientError):
+            await front.session.get(front.url + "/stats/summary", server_hostname=name)
 
 
 async def test_logs_are_followed_to_the_end_of_the_container(node: Any, front: Front) -> None:
@@ -117,7 +149,7 @@ async def test_a_slow_client_makes_the_command_wait(node: Any, front: Front) -> 
     params += [("command", "/dev/zero"), ("stdout", "true")]
     received = 0
     async with front.session.ws_connect(
-        front.url + "/exec/default/p/c", params=params, max_msg_size=0
+        front.url + "/exec/default/p/c", params=params, max_msg_size=0, server_hostname="n1"
     ) as socket:
         await asyncio.sleep(0.3)
         async for message in socket:

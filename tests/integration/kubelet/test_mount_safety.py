@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import shlex
 import subprocess
+import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -162,6 +165,30 @@ async def test_mount_point_in_a_folder_of_another_user(volume: Path, tmp_path: P
         assert os.listdir(home) == ["kept"]
     finally:
         await asyncio.to_thread(subprocess.run, ["rm", "-r", home], check=True)
+
+
+async def test_mount_paths_of_any_characters(volume: Path, tmp_path: Path) -> None:
+    """Else a line end in a mount path begins an entry of the mount table: any device of root."""
+    part = ContainerMount(volume / "part", "")
+    paths = [
+        "/gangline-mount\n/dev/null /etc/passwd none bind",
+        "/gangline-mount\t#tab",
+        "/gangline-mount \\012",
+        "#/gangline-mount",
+        "/gangline-mount 'quoted' \"$(touch x)\"",
+    ]
+    mounts = [replace(part, target=f"/{path.lstrip('/')}") for path in paths]
+    shown = "; ".join(f"cat {shlex.quote(mount.target)}/file" for mount in mounts)
+    script = f"{shown}; test -s /etc/passwd && echo passwd"
+    assert await run(a_plan(tmp_path, script, *mounts)) == (0, "part\n" * len(paths) + "passwd\n")
+
+
+async def test_covered_folder_of_any_characters(volume: Path, tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix='a,upperdir=x:"b') as folder:
+        mount = ContainerMount(volume / "part", f"{folder}/new")
+        script = f"cat {shlex.quote(mount.target)}/file"
+        assert await run(a_plan(tmp_path, script, mount)) == (0, "part\n")
+        assert os.listdir(folder) == []
 
 
 def test_covered_folder_that_becomes_a_link_is_refused(volume: Path, tmp_path: Path) -> None:

@@ -106,6 +106,23 @@ async def test_a_pod_finds_the_token_of_its_account(node: Any, log_of: LogOf) ->
     await node.until_phase("Succeeded", "q")
 
 
+async def test_tokens_are_replaced_while_the_pod_runs(node: Any, log_of: LogOf) -> None:
+    sources = [{"serviceAccountToken": {"path": "token", "audience": "vault"}}]
+    script = """
+        for file in /var/run/secrets/kubernetes.io/serviceaccount/token /other/token; do
+            first=$(cat $file)
+            while [ "$(cat $file)" = "$first" ]; do sleep 0.1; done
+        done
+        echo replaced"""
+    pod = await run_to_end(
+        node,
+        script,
+        volumes=[{"name": "v", "projected": {"sources": sources}}],
+        container={"volumeMounts": [mount("/other")]},
+    )
+    assert (pod.status.phase, log_of()) == ("Succeeded", "replaced")
+
+
 async def test_parts_of_volumes_are_mounted_apart(node: Any, tmp_path: Path) -> None:
     pod = await run_to_end(
         node,

@@ -98,16 +98,17 @@ async def operator(
         await reading
 
 
-def deployed() -> list[dict[str, Any]]:
-    """The manifests of ``deploy/operator``."""
-    text = (ROOT / "deploy" / "operator" / "operator.yaml").read_text(encoding="utf-8")
-    return [manifest for manifest in yaml.safe_load_all(text) if manifest]
+def deployed(folder: str = "", *names: str) -> list[dict[str, Any]]:
+    """The manifests of ``deploy/operator``, or of a folder in it; only of the named files."""
+    files = sorted((ROOT / "deploy" / "operator" / folder).glob("*.yaml"))
+    chosen = [file.read_text() for file in files if not names or file.stem in names]
+    return [manifest for text in chosen for manifest in yaml.safe_load_all(text)]
 
 
-async def apply(client: ApiClient, manifest: dict[str, Any]) -> None:
+async def apply(client: ApiClient, manifest: dict[str, Any], namespace: str = "") -> None:
     """Create an object of any kind that the operator's manifests hold."""
     group, _, version = manifest["apiVersion"].rpartition("/")
-    namespace = manifest["metadata"].get("namespace")
+    namespace = manifest["metadata"].get("namespace", namespace)
     prefix = f"/apis/{group}/{version}" if group else f"/api/{version}"
     scope = f"/namespaces/{namespace}" if namespace else ""
     path = f"{prefix}{scope}/{manifest['kind'].lower()}s"

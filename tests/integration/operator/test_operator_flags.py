@@ -83,21 +83,16 @@ async def test_rights_of_the_shipped_manifests_suffice_for_a_complete_life(
 async def test_rights_in_the_watched_namespaces_are_enough(
     stage: Scene, admin: Path, tmp_path: Path
 ) -> None:
-    """The cluster role, bound in two namespaces only; nothing cluster-wide."""
-    for shipped in deployed():
-        if shipped["kind"] != "ClusterRoleBinding":
-            await apply(stage.client, shipped)
-    binding = next(shipped for shipped in deployed() if shipped["kind"] == "ClusterRoleBinding")
+    """The roles of two namespaces; nothing cluster-wide, not even the rights to read nodes."""
+    for shipped in deployed("", "operator"):
+        assert not shipped["kind"].startswith("Cluster")
+        await apply(stage.client, shipped)
     for namespace in ("red", "blue", "green"):
         await make_namespace(stage, namespace)
         await submit_to(stage, namespace)
     for namespace in ("red", "blue"):
-        bound = {
-            **binding,
-            "kind": "RoleBinding",
-            "metadata": {"name": "gangline-operator", "namespace": namespace},
-        }
-        await apply(stage.client, bound)
+        for shipped in deployed("namespaced"):
+            await apply(stage.client, shipped, namespace)
     limited = await kubeconfig_of(stage.client, ACCOUNT, admin, tmp_path / "limited")
     async with operator(limited, "--namespace", "red", "-n", "blue"):
         await until_running(stage, "red")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gangline.api.jobs.kubeflow import RESTART_ANNOTATION, ReplicaSpec, RunPolicy
+from gangline.api.meta.json_objects import objects_in
 from gangline.api.schema.field_error import FieldError, child_path
 from gangline.api.validation import common_rules
 
@@ -71,10 +72,10 @@ def _restart_policy_warnings(
 
 
 def _variable_warnings(pod: Json, where: str, rules: ReplicaRules) -> Iterator[FieldError]:
-    for index, container in enumerate(_objects(pod.get("containers"))):
+    for index, container in enumerate(objects_in(pod.get("containers"))):
         if rules.container and container.get("name") != rules.container:
             continue
-        for place, variable in enumerate(_objects(container.get("env"))):
+        for place, variable in enumerate(objects_in(container.get("env"))):
             if variable.get("name") in rules.operator_variables:
                 path = f"{where}.containers[{index}].env[{place}]"
                 problem = "is set by the operator: this value is ignored"
@@ -102,7 +103,3 @@ def _backoff_limit_warnings(
         problem = "has no effect: the restart policy of every role is 'Never'"
         remedy = "give a role restartPolicy OnFailure or ExitCode"
         yield FieldError("spec.runPolicy.backoffLimit", policy.backoff_limit, problem, remedy)
-
-
-def _objects(listed: Any) -> list[Json]:
-    return [item for item in listed or () if isinstance(item, Mapping)]

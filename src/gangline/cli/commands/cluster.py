@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from gangline.cli.component_logging import LEVELS, start_logging
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.options import debug_option
+from gangline.cli.params.storage_options import durability_option, encryption_key_option
 
 if TYPE_CHECKING:
     from gangline.local.cluster import ClusterReady, Component
@@ -81,18 +82,8 @@ name_option = click.option(
     show_default=True,
     help="Seconds between heartbeats of a node; well below --node-silence.",
 )
-@click.option(
-    "--durability",
-    type=click.Choice(["disk", "process"]),
-    default="disk",
-    show_default=True,
-    help="Answer a write when it survives a power failure (disk), or a killed process (process).",
-)
-@click.option(
-    "--encryption-key",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="File of keys that encrypt Secrets at rest; default: a generated key.",
-)
+@durability_option
+@encryption_key_option
 @click.option(
     "--pods", type=click.IntRange(1), default=110, help="Limit of pods on a node.", hidden=True
 )

@@ -42,10 +42,13 @@ class ClusterRoleSync:
 
     async def start(self) -> None:
         """Reconcile the built-in roles and bindings, then aggregate. Call it before serving."""
-        for role in builtin_roles():
-            await self._reconcile_role(role)
-        for binding in builtin_bindings():
-            await self._reconcile_binding(binding)
+        # Before any role is written: a role that gets an aggregation rule loses its own rules.
+        roles = [self._with_kept_rules(role) for role in builtin_roles()]
+        # Concurrently, so that all writes share one commit.
+        await asyncio.gather(
+            *(self._reconcile_role(role) for role in roles),
+            *(self._reconcile_binding(binding) for binding in builtin_bindings()),
+        )
         await self._aggregate()
         self._store.add_listener(ROLES, self._on_change)
 
@@ -53,14 +56,18 @@ class ClusterRoleSync:
         if self._running is not None:
             self._running.cancel()
 
-    async def _reconcile_role(self, expected: Json) -> None:
+    def _with_kept_rules(self, expected: Json) -> Json:
         name = expected["metadata"]["name"]
         target = name.removeprefix(_AGGREGATE_TO)
         aggregating = self._read(target) if target != name else None
-        if aggregating is not None:
-            kept = rules_to_keep(aggregating)
-            added = [rule for rule in kept if rule not in expected["rules"]]
-            expected = {**expected, "rules": [*expected["rules"], *added]}
+        if aggregating is None:
+            return expected
+        kept = rules_to_keep(aggregating)
+        added = [rule for rule in kept if rule not in expected["rules"]]
+        return {**expected, "rules": [*expected["rules"], *added]}
+
+    async def _reconcile_role(self, expected: Json) -> None:
+        name = expected["metadata"]["name"]
         if self._read(name) is None:
             await self._create(self._roles, expected)
         else:
@@ -88,12 +95,15 @@ class ClusterRoleSync:
         """Write the rules of aggregating roles until none changes: one may aggregate another."""
         wrote = True
         while wrote or self._changed:
-            wrote = self._changed = False
+            self._changed = False
             roles = [read_json(record.body) for record in self._store.cache(ROLES).records.values()]
-            for role in roles:
-                rules = aggregated_rules(role, roles)
-                if rules is not None and rules != (role.get("rules") or []):
-                    wrote |= await self._write_rules(role["metadata"]["name"], rules)
+            writes = [
+                self._write_rules(role["metadata"]["name"], rules)
+                for role in roles
+                if (rules := aggregated_rules(role, roles)) is not None
+                and rules != (role.get("rules") or [])
+            ]
+            wrote = any(await asyncio.gather(*writes))
 
     async def _write_rules(self, name: str, rules: list[Json]) -> bool:
         try:

@@ -24,15 +24,16 @@ from gangline.local.apiserver.admission.webhook_client import WebhookClient
 from gangline.local.apiserver.admission.webhooks import WebhookAdmission
 from gangline.local.apiserver.audit.audit_log import AuditLog, AuditSettings
 from gangline.local.apiserver.auth import pki
-from gangline.local.apiserver.auth.authentication import Authenticator, read_or_create_secret
+from gangline.local.apiserver.auth.authentication import Authenticator
 from gangline.local.apiserver.auth.escalation import EscalationGuard
 from gangline.local.apiserver.auth.impersonation import Impersonator
 from gangline.local.apiserver.auth.rbac import Authorizer
 from gangline.local.apiserver.bootstrap import create_initial_objects
 from gangline.local.apiserver.cluster_roles import ClusterRoleSync
 from gangline.local.apiserver.core.builtin_kinds import all_builtin_kinds
+from gangline.local.apiserver.core.errors import internal
 from gangline.local.apiserver.core.negotiation import read_json
-from gangline.local.apiserver.core.registry import Registry
+from gangline.local.apiserver.core.registry import Json, Registry
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.crd_finalizer import CrdFinalizer
 from gangline.local.apiserver.crds.definitions import CRD_STORAGE_NAME, CrdRegistrar
@@ -50,7 +51,7 @@ from gangline.local.apiserver.http import (
     TlsSite,
     make_http_server,
 )
-from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient
+from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient, make_kubelet_tls
 from gangline.local.apiserver.kubelet_proxy.logs import LogHandler
 from gangline.local.apiserver.kubelet_proxy.port_forward import PortForwardHandler
 from gangline.local.apiserver.kubelet_proxy.spdy_streams import SpdyExecHandler
@@ -59,7 +60,7 @@ from gangline.local.apiserver.memory import release_memory_forever
 from gangline.local.apiserver.metrics import ApiServerMetrics
 from gangline.local.apiserver.storage.durability import Durability
 from gangline.local.apiserver.storage.encryption import load_keys
-from gangline.local.apiserver.storage.sqlite import StateDatabase
+from gangline.local.apiserver.storage.sqlite import DatabaseError, StateDatabase
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.verbs.rest import ResourceHandler
 from gangline.local.apiserver.verbs.subresources import SubresourceHandler
@@ -71,6 +72,9 @@ from gangline.local.apiserver.watch.broadcast import WatchBroadcasters
 COMPACT_INTERVAL_S = 30.0
 OBJECTS_PER_SEAT, MAX_WIDTH = 100, 10
 MAX_LIMIT_DIGITS = 10
+
+SNAPSHOT_FILE = "snapshot.db"
+"""The copy of the state that a request for ``/snapshot`` writes to the data folder."""
 
 ANY_ADDRESS = ("0.0.0.0", "::")
 
@@ -103,10 +107,6 @@ class ApiServerSettings:
     """Seconds after their last write until events are deleted; Kubernetes' default."""
     max_events: int = 10_000
     """Maximum number of events; the oldest ones are deleted before their time."""
-    kubelet_token: str = ""
-    """The token that authenticates this server to kubelets; empty for one stored in the data
-    folder.
-    """
     context: str = "gangline"
     """The name of the cluster in the kubeconfig."""
     audit: AuditSettings | None = None
@@ -123,6 +123,7 @@ class ApiServer:
         self._tasks: list[asyncio.Task[None]] = []
         self._port = settings.port
         self._stopped = False
+        self._snapshot_lock = asyncio.Lock()
         self._audit: AuditLog | None = None
 
     @property
@@ -140,6 +141,11 @@ class ApiServer:
         return self.certificates.authority.certificate
 
     @property
+    def authority(self) -> pki.CertificateAuthority:
+        """The authority of the cluster's certificates."""
+        return pki.CertificateAuthority(self.certificates.authority)
+
+    @property
     def admin_token(self) -> str:
         return self.authenticator.admin_token
 
@@ -151,9 +157,18 @@ class ApiServer:
     @property
     def config(self) -> ClusterConfig:
         """The client configuration with which code in this process connects as administrator."""
+        return self._client_config(Credential(f"Bearer {self.admin_token}"))
+
+    def client_config(self, pair: pki.KeyPairFiles) -> ClusterConfig:
+        """The client configuration of the user of a certificate."""
+        return self._client_config(
+            Credential(certificate=pair.certificate.read_bytes(), key=pair.key.read_bytes())
+        )
+
+    def _client_config(self, credential: Credential) -> ClusterConfig:
         return ClusterConfig(
             server=self.url,
-            credentials=StaticCredential(Credential(f"Bearer {self.admin_token}")),
+            credentials=StaticCredential(credential),
             certificate_authority=self.ca_path.read_bytes(),
             origin="the embedded cluster",
         )
@@ -171,9 +186,8 @@ class ApiServer:
         self.certificates = pki.prepare_certificates(
             settings.data / "pki", self._certificate_hosts()
         )
-        self.kubelet_token = settings.kubelet_token or read_or_create_secret(
-            settings.data / "pki" / "kubelet.token"
-        )
+        # Earlier releases shared one token among all kubelets.
+        (settings.data / "pki" / "kubelet.token").unlink(missing_ok=True)
         self._assemble()
         # Before serving: roles of an older release would still grant their former rights.
         await self._cluster_roles.start()
@@ -240,6 +254,7 @@ class ApiServer:
         self._webhooks.load()
         # Webhooks may depend on objects that the server writes, so its own writes skip them.
         self._flow = FlowController()
+        self.metrics.add_seats(self._flow.counts)
         self._own_writer = WritePath(self.store, admission, self._flow)
         self._authorizer = Authorizer(self.store)
         guard = EscalationGuard(self._authorizer)
@@ -255,9 +270,12 @@ class ApiServer:
         )
         self._cleanup = CrdFinalizer(self.store, self._own_writer, crds)
         pages = NonResourceEndpoints(
-            self.registry, self.metrics, lambda: self.url.removeprefix("https://")
+            self.registry,
+            self.metrics,
+            lambda: self.url.removeprefix("https://"),
+            self._write_snapshot,
         )
-        self._kubelets = KubeletProxyClient(self.store, self.kubelet_token)
+        self._kubelets = KubeletProxyClient(self.store, make_kubelet_tls(self.certificates))
         rest = ResourceHandler(self.store, self.writer, self._authorizer, self._flow)
         handlers = ApiHandlers(
             non_resource=pages.get,
@@ -281,6 +299,16 @@ class ApiServer:
         keys = load_keys(settings.data, settings.encryption_key, new_cluster=not path.exists())
         database = StateDatabase(path, durability=settings.durability, keys=keys)
         return ObjectStore(database, history_bytes=settings.history_bytes)
+
+    async def _write_snapshot(self) -> Json:
+        """Write the state to a file in the data folder, for ``gangline backup``."""
+        path = self.settings.data / SNAPSHOT_FILE
+        try:
+            async with self._snapshot_lock:
+                revision = await self.store.write_snapshot(path)
+        except DatabaseError as error:
+            raise internal(str(error)) from error
+        return {"revision": revision}
 
     def _special_handlers(self, rest: ResourceHandler) -> dict[str, RequestFunction]:
         subresources = SubresourceHandler(self.store, self.writer, rest, self._pods)

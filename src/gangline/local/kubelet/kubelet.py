@@ -24,7 +24,6 @@ from gangline.local.kubelet.pods.pod_worker import PodWorker
 from gangline.local.kubelet.records import PodRecord, is_pod_finished, recover_record
 from gangline.local.kubelet.runtime.interface import ContainerRuntime
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
-from gangline.local.kubelet.volumes.api_access import ServiceAccountAccess
 from gangline.local.network.interface import PodNetwork
 
 log = logging.getLogger(__name__)
@@ -54,7 +53,6 @@ class Kubelet:
         self._settings = settings
         self._recorder = EventRecorder(client, "kubelet")
         self._services = None if services else Informer(client, SERVICES)
-        configs = ConfigSource(client)
         self._context = NodeContext(
             client=client,
             runtime=runtime,
@@ -63,8 +61,7 @@ class Kubelet:
             node=node,
             settings=settings,
             images=ImageMap(settings.environment, settings.path, images),
-            configs=configs,
-            service_accounts=ServiceAccountAccess(client, configs),
+            configs=ConfigSource(client),
             devices=DeviceManager(node.gpus),
             allocatable=node_allocatable(node),
             services=services or self._known_services,

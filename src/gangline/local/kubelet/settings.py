@@ -10,6 +10,8 @@ from gangline.local.kubelet.restart_backoff import BackoffSettings
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+API_SERVER_USER = "kube-apiserver-kubelet-client"
+"""The name in the certificate with which the API server identifies itself to kubelets."""
 REFUSAL_HEADER = "X-Kubelet-Refusal"
 """The response header with the reason of a refused request."""
 
@@ -58,6 +60,12 @@ class KubeletSettings:
 
     refresh_s: float = 15.0
     """Seconds between updates of ConfigMap and Secret volumes."""
+
+    token_lifetime_s: int = 3607
+    """Seconds for which a token of a service account is valid unless its volume specifies it."""
+
+    token_use_s: float | None = None
+    """Seconds after which a token is renewed even if it is valid for longer; None: a day."""
 
     retry_s: float = 3.0
     """Seconds before a failed preparation or configuration is tried again."""

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.meta.resource import Resource
 from gangline.operator.model.job import JobKindInfo
 from gangline.operator.webhook.certificate import (
@@ -49,8 +50,8 @@ Manifest = Mapping[str, Any]
 
 
 def is_owned(manifest: Manifest) -> bool:
-    labels = _get_path(manifest, "metadata", "labels") or {}
-    return OWNER_LABELS.items() <= dict(labels).items()
+    labels = subobject(manifest, "metadata", "labels")
+    return OWNER_LABELS.items() <= labels.items()
 
 
 def desired_configuration(
@@ -106,8 +107,8 @@ def authorities_for(
 
 def authorities_in(existing: Manifest | None) -> tuple[CertificateAuthority, ...]:
     """Parse the CAs in a configuration; empty if they cannot be parsed."""
-    webhooks = (existing or {}).get("webhooks") or []
-    bundle = _get_path(webhooks[0], "clientConfig", "caBundle") if webhooks else ""
+    webhooks = objects_in((existing or {}).get("webhooks"))
+    bundle = subobject(webhooks[0], "clientConfig").get("caBundle") if webhooks else ""
     try:
         return tuple(read_authorities(base64.b64decode(bundle or "", validate=True).decode()))
     except (binascii.Error, ValueError, UnusableCertificate):
@@ -165,9 +166,3 @@ def _client(settings: WebhookSettings, path: str, port: int) -> dict[str, Any]:
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     place = "" if parts.port is None else f":{parts.port or port}"
     return {"url": f"https://{host}{place}{parts.path.rstrip('/')}{path}"}
-
-
-def _get_path(manifest: Any, *way: str) -> Any:
-    for step in way:
-        manifest = manifest.get(step) if isinstance(manifest, Mapping) else None
-    return manifest

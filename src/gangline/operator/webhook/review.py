@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from gangline.api.cluster.admission import AdmissionResponse
+from gangline.api.meta.json_objects import subobject
 from gangline.api.meta.objects import Status, StatusCause, StatusDetails, Wire
 from gangline.api.schema.field_error import FieldError, format_value
 from gangline.api.validation.validate import ManifestCheck, check_manifest
@@ -52,7 +53,7 @@ class ReviewRequest(Wire):
     def is_applicable(self) -> bool:
         """True if the request creates or updates an object that is not being deleted."""
         writes = self.operation in ("CREATE", "UPDATE") and not self.sub_resource
-        return writes and not _part(self.object, "metadata").get("deletionTimestamp")
+        return writes and not subobject(self.object, "metadata").get("deletionTimestamp")
 
     @property
     def has_kind(self) -> bool:
@@ -152,7 +153,7 @@ def _deny(question: ReviewRequest, errors: Sequence[FieldError]) -> AdmissionRes
     """Deny in the format of the API server's own validation, which clients can parse."""
     manifest = question.object or {}
     kind, group = str(manifest.get("kind")), str(manifest.get("apiVersion")).partition("/")[0]
-    name = question.name or str(_part(manifest, "metadata").get("name") or "")
+    name = question.name or str(subobject(manifest, "metadata").get("name") or "")
     messages = [str(error) for error in errors[:MAX_CAUSES]]
     if len(errors) > MAX_CAUSES:
         messages.append(f"and {len(errors) - MAX_CAUSES} more")
@@ -178,11 +179,6 @@ def _cause(error: FieldError) -> StatusCause:
 def _bad_request(uid: str, why: str) -> AdmissionResponse:
     status = Status(status="Failure", reason="BadRequest", code=400, message=why)
     return AdmissionResponse(uid=uid, allowed=False, status=status)
-
-
-def _part(manifest: Manifest | None, name: str) -> Manifest:
-    part = (manifest or {}).get(name)
-    return part if isinstance(part, dict) else {}
 
 
 def _quoted(text: str) -> str:

@@ -97,6 +97,7 @@ async def test_events_of_one_object_are_rate_limited(client, events):
         record.event(other, "Normal", "Heard", "x")
         time = 301
         record.event(POD, "Normal", "Later", "x")
+        await record._pending.join()
     reasons = [reason for reason, _, _ in events.all()]
     assert reasons[-2:] == ["Heard", "Later"]
     assert len(reasons) == 27

@@ -40,6 +40,7 @@ from gangline.api.jobs.elastic_fields import (
     parse_priority_fraction,
 )
 from gangline.api.jobs.kubeflow import ReplicaSpec
+from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.schema.field_error import FieldError, child_path, name_errors
 from gangline.api.validation import common_rules
 
@@ -320,9 +321,8 @@ def _main_container(replica: ElasticReplicaSpec) -> Mapping[str, Any]:
     return next(named, (containers or [{}])[0])
 
 
-def _containers(replica: ElasticReplicaSpec) -> list[Mapping[str, Any]]:
-    found = (replica.template.get("spec") or {}).get("containers") or []
-    return [each for each in found if isinstance(each, Mapping)]
+def _containers(replica: ElasticReplicaSpec) -> list[dict[str, Any]]:
+    return objects_in(subobject(replica.template, "spec").get("containers"))
 
 
 def is_manual(mode: str | None) -> bool:

@@ -27,7 +27,8 @@ class RequestTrace:
     source_address: str
     user_agent: str
     received: datetime = field(default_factory=lambda: datetime.now(UTC))
-    audit_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    audit_id: str = ""
+    """The same in all events of a request; assigned with the first."""
     user: RequestUser | None = None
     """The authenticated user; None before authentication, and if it fails."""
     impersonated: RequestUser | None = None
@@ -43,6 +44,7 @@ class RequestTrace:
 def encode_event(trace: RequestTrace, stage: str, now: datetime) -> bytes:
     """Return the event of a stage as one line."""
     request = trace.request
+    trace.audit_id = trace.audit_id or str(uuid.uuid4())
     event: Json = {
         "kind": "Event",
         "apiVersion": "audit.k8s.io/v1",

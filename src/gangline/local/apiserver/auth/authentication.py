@@ -27,8 +27,8 @@ class Authenticator:
     """Maps client certificates and Authorization headers to users."""
 
     def __init__(self, folder: Path, store: ObjectStore) -> None:
-        self.admin_token = read_or_create_secret(folder / "admin.token")
-        key = read_or_create_secret(folder / "signing.key").encode()
+        self.admin_token = _read_or_create_secret(folder / "admin.token")
+        key = _read_or_create_secret(folder / "signing.key").encode()
         self.service_accounts = ServiceAccountTokens(key, store)
 
     def authenticate(
@@ -62,7 +62,7 @@ def _certificate_user(certificate: Mapping[str, Any]) -> RequestUser | None:
     return RequestUser(name, (*groups, AUTHENTICATED)) if name else None
 
 
-def read_or_create_secret(path: Path) -> str:
+def _read_or_create_secret(path: Path) -> str:
     if not path.exists():
         write_durably(path, secrets.token_urlsafe(32).encode())
     text = path.read_text().strip()

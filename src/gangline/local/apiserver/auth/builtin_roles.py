@@ -148,7 +148,7 @@ def _object(kind: str, name: str, labels: dict[str, str]) -> Json:
 
 
 def builtin_roles() -> list[Json]:
-    """Return the ClusterRoles of a new cluster, each after the roles that it aggregates."""
+    """Return the ClusterRoles of a new cluster."""
     return [
         _role("cluster-admin", FULL_AUTHORITY),
         _role("system:aggregate-to-admin", ADMIN_RULES, ("admin",)),

@@ -1,25 +1,30 @@
 """Certificates: an authority created at the first start, and the certificates that it signs.
 
 All keys are ECDSA P-256, which is fast to generate. The authority lives as long as the data folder.
-The server's certificate is renewed at start if it expires soon or lacks a host name.
+A certificate is renewed at start if it expires soon or lacks a host name.
+The API server identifies itself to kubelets as `API_SERVER_USER`.
 """
 
 import datetime
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gangline.local.apiserver.storage.durable_files import make_directory, write_durably
+from gangline.local.kubelet.settings import API_SERVER_USER
 
 LIFETIME = datetime.timedelta(days=3650)
 RENEW_BEFORE_EXPIRY = datetime.timedelta(days=30)
 CLOCK_SKEW = datetime.timedelta(hours=1)
+CLIENT_USAGE = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
 ADMIN_GROUP = "system:masters"
 
 
@@ -42,6 +47,8 @@ class ServerCertificates:
     authority: KeyPairFiles
     server: KeyPairFiles
     admin: KeyPairFiles
+    kubelet_client: KeyPairFiles
+    """The server's own as a client of kubelets."""
 
 
 class CertificateError(Exception):
@@ -66,29 +73,32 @@ def prepare_certificates(folder: Path, hosts: Sequence[str]) -> ServerCertificat
 
 def _prepare(folder: Path, hosts: Sequence[str]) -> ServerCertificates:
     make_directory(folder, 0o700)
-    pairs = {
-        name: KeyPairFiles(folder / f"{name}.crt", folder / f"{name}.key")
-        for name in ("ca", "server", "admin")
-    }
-    found = ServerCertificates(pairs["ca"], pairs["server"], pairs["admin"])
+    pairs = _pairs(folder, "ca", "server", "admin", "apiserver-kubelet-client")
+    found = ServerCertificates(*pairs)
     if not found.authority.exists:
         _make_authority(found.authority)
+    authority = CertificateAuthority(found.authority)
     if not _covers_hosts(found.server, hosts):
-        _issue(found.authority, found.server, _name("gangline-apiserver"), _server_options(hosts))
+        authority.issue(found.server, make_name("gangline-apiserver"), server_options(hosts))
     if not _is_valid(found.admin):
-        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
-        _issue(found.authority, found.admin, _name("gangline-admin", ADMIN_GROUP), [usage])
+        authority.issue(found.admin, make_name("gangline-admin", ADMIN_GROUP), [CLIENT_USAGE])
+    if not _is_valid(found.kubelet_client):
+        authority.issue(found.kubelet_client, make_name(API_SERVER_USER), [CLIENT_USAGE])
     return found
 
 
-def _name(common: str, organization: str = "") -> x509.Name:
+def _pairs(folder: Path, *names: str) -> list[KeyPairFiles]:
+    return [KeyPairFiles(folder / f"{name}.crt", folder / f"{name}.key") for name in names]
+
+
+def make_name(common: str, organization: str = "") -> x509.Name:
     attributes = [x509.NameAttribute(NameOID.COMMON_NAME, common)]
     if organization:
         attributes.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
     return x509.Name(attributes)
 
 
-def _server_options(hosts: Sequence[str]) -> list[x509.ExtensionType]:
+def server_options(hosts: Sequence[str]) -> list[x509.ExtensionType]:
     return [
         x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
         x509.SubjectAlternativeName([_general_name(host) for host in hosts]),
@@ -121,7 +131,7 @@ def _covers_hosts(pair: KeyPairFiles, hosts: Sequence[str]) -> bool:
 
 def _make_authority(pair: KeyPairFiles) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    name = _name("gangline-ca")
+    name = make_name("gangline-ca")
     usage = x509.KeyUsage(
         digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False,
         key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
@@ -136,26 +146,55 @@ def _make_authority(pair: KeyPairFiles) -> None:
     _write(pair, builder.sign(key, hashes.SHA256()), key)
 
 
-def _issue(
-    authority: KeyPairFiles,
-    pair: KeyPairFiles,
-    name: x509.Name,
-    options: Sequence[x509.ExtensionType],
-) -> None:
-    signer = x509.load_pem_x509_certificate(authority.certificate.read_bytes())
-    signing_key = serialization.load_pem_private_key(authority.key.read_bytes(), password=None)
-    if not isinstance(signing_key, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{authority.key} holds no elliptic curve key")
-    key = ec.generate_private_key(ec.SECP256R1())
-    signer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key())
-    builder = (
-        _builder(name, signer.subject, key.public_key())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(signer_id, critical=False)
-    )
-    for option in options:
-        builder = builder.add_extension(option, critical=False)
-    _write(pair, builder.sign(signing_key, hashes.SHA256()), key)
+class CertificateAuthority:
+    """Signs certificates with the key of an authority, which is read at the first use."""
+
+    def __init__(self, pair: KeyPairFiles) -> None:
+        self._pair = pair
+
+    @cached_property
+    def certificate(self) -> x509.Certificate:
+        return x509.load_pem_x509_certificate(self._pair.certificate.read_bytes())
+
+    @cached_property
+    def _key(self) -> ec.EllipticCurvePrivateKey:
+        key = serialization.load_pem_private_key(self._pair.key.read_bytes(), password=None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError(f"{self._pair.key} holds no elliptic curve key")
+        return key
+
+    def has_issued(self, certificate: x509.Certificate) -> bool:
+        try:
+            certificate.verify_directly_issued_by(self.certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
+
+    def issue(
+        self, pair: KeyPairFiles, name: x509.Name, options: Sequence[x509.ExtensionType]
+    ) -> None:
+        """Create a key and its certificate, and store both.
+
+        Raises:
+            ValueError: a file of the authority is damaged.
+            OSError: a file cannot be read or written.
+        """
+        _write(pair, *self.sign(name, options))
+
+    def sign(
+        self, name: x509.Name, options: Sequence[x509.ExtensionType]
+    ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+        """Return a new certificate and its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        signer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = (
+            _builder(name, self.certificate.subject, key.public_key())
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(signer_id, critical=False)
+        )
+        for option in options:
+            builder = builder.add_extension(option, critical=False)
+        return builder.sign(self._key, hashes.SHA256()), key
 
 
 def _builder(
@@ -176,11 +215,14 @@ def _builder(
 def _write(
     pair: KeyPairFiles, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
 ) -> None:
-    secret = key.private_bytes(
+    write_durably(pair.key, encode_key(key))
+    # Write order: key first. After an interrupted start no certificate exists, so both are redone.
+    write_durably(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+
+
+def encode_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    write_durably(pair.key, secret)
-    # Write order: key first. After an interrupted start no certificate exists, so both are redone.
-    write_durably(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)

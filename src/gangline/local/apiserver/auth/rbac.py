@@ -1,16 +1,22 @@
 """Authorization by RBAC: roles and their bindings, evaluated as in Kubernetes.
 
 Members of ``system:masters`` may do everything. Other users may do what the roles bound to them or
-to their groups allow. There are no rules that deny.
+to their groups allow. There are no rules that deny. Nodes have the rights of ``node_authorizer``
+as well.
 """
 
 from collections.abc import Iterator
 from functools import partial
 
-from gangline.api.meta.selectors import SelectorError, parse_field_selector
 from gangline.local.apiserver.auth.builtin_roles import RBAC
+from gangline.local.apiserver.auth.node_authorizer import NodeAuthorizer, node_of
 from gangline.local.apiserver.auth.pki import ADMIN_GROUP
-from gangline.local.apiserver.auth.rules import AccessAttributes, rule_allows, subject_matches
+from gangline.local.apiserver.auth.rules import (
+    AccessAttributes,
+    rule_allows,
+    selected_value,
+    subject_matches,
+)
 from gangline.local.apiserver.core.errors import StatusError, forbidden, qualified_resource
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json
@@ -27,6 +33,7 @@ class Authorizer:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self._nodes = NodeAuthorizer(store)
         self._decoded: dict[tuple[str, str], Json] = {}
         for plural in ("roles", "clusterroles", "rolebindings", "clusterrolebindings"):
             topic = f"{plural}.{RBAC}"
@@ -63,6 +70,9 @@ class Authorizer:
         """Return why an action is allowed; empty if no rule allows it."""
         if ADMIN_GROUP in user.groups:
             return f"RBAC: allowed by membership in {ADMIN_GROUP}"
+        node = node_of(user)
+        if node is not None and self._nodes.allows(node, attributes):
+            return "Node: allowed for its own pods"
         for rule, origin in self.rules_for(user, attributes.namespace):
             if rule_allows(rule, attributes):
                 return f"RBAC: allowed by {origin}"
@@ -121,21 +131,20 @@ def request_attributes(request: ApiRequest) -> AccessAttributes:
         namespace = name  # a role in a namespace may allow reading this namespace
     elif (kind.group, kind.plural) == ("", "pods") and request.subresource in STREAMS_INTO_PODS:
         verb = "create"
+    selector = ""
     if not name and verb in ("list", "watch", "deletecollection"):
-        name = _selected_name(request.params.get("fieldSelector", ""))
-    return AccessAttributes(verb, kind.group, kind.plural, request.subresource, namespace, name)
-
-
-def _selected_name(selector: str) -> str:
-    """Return the name that a list is limited to, so that rules with names allow it."""
-    if not selector:
-        return ""
-    try:
-        requirements = parse_field_selector(selector).requirements
-    except SelectorError:
-        return ""
-    named = (r for r in requirements if r.key == "metadata.name" and r.operator == "=")
-    return next((requirement.values[0] for requirement in named), "")
+        selector = request.params.get("fieldSelector", "")
+        # A list that is limited to one name is allowed by rules with this name.
+        name = selected_value(selector, "metadata.name")
+    return AccessAttributes(
+        verb,
+        kind.group,
+        kind.plural,
+        request.subresource,
+        namespace,
+        name,
+        field_selector=selector,
+    )
 
 
 def _forbidden(user: RequestUser, attributes: AccessAttributes) -> StatusError:

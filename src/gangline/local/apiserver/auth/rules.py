@@ -8,6 +8,7 @@ into rules with one verb, one group, one resource and one name, and one rule mus
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
+from gangline.api.meta.selectors import SelectorError, parse_field_selector
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import RequestUser
 
@@ -29,11 +30,25 @@ class AccessAttributes(NamedTuple):
     namespace: str = ""
     name: str = ""
     path: str = ""
+    field_selector: str = ""
+    """The field selector of a list or watch."""
 
     @property
     def full_resource(self) -> str:
         """The resource with its subresource, in the notation of rules."""
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+
+def selected_value(field_selector: str, field: str) -> str:
+    """Return the value that a field selector requires of a field; empty if it requires none."""
+    if not field_selector:
+        return ""
+    try:
+        requirements = parse_field_selector(field_selector).requirements
+    except SelectorError:
+        return ""
+    found = (r for r in requirements if r.key == field and r.operator == "=")
+    return next((requirement.values[0] for requirement in found), "")
 
 
 def rule_allows(rule: Json, attributes: AccessAttributes) -> bool:
@@ -112,7 +127,8 @@ def format_rule(rule: Json) -> str:
     for name, label in labels.items():
         values = rule.get(name)
         if values:
-            listed = ", ".join(f'"{value}"' for value in values)
+            separator = " " if name == "verbs" else ", "
+            listed = separator.join(f'"{value}"' for value in values)
             parts.append(f"{label}:[{listed}]")
     return f"{{{', '.join(parts)}}}"
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from gangline.local.apiserver.core.negotiation import encode_json
+from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import AUTHENTICATED, RequestUser
 from gangline.local.apiserver.storage.store import ObjectStore
 
@@ -70,7 +71,9 @@ class BoundObject(NamedTuple):
     """``Pod``, ``Secret`` or ``Node``."""
     claim: ObjectClaim
     node: ObjectClaim | None = None
-    """The node of the pod."""
+    """The node of the pod; its UID is empty if it is not registered."""
+    content: Json | None = None
+    """The object itself."""
 
 
 class TokenIdentity(NamedTuple):
@@ -116,7 +119,7 @@ class ServiceAccountTokens:
         objects: dict[str, ObjectClaim] = {}
         if bound is not None:
             objects[bound.kind.lower()] = bound.claim
-            if bound.node is not None:
+            if bound.node is not None and bound.node.uid:
                 objects["node"] = bound.node
         claims = TokenClaims(
             sub=f"{ACCOUNT_PREFIX}{namespace}:{account.name}",

@@ -7,6 +7,7 @@ versions: Event (core/v1 is stored; events.k8s.io/v1 renames its fields) and Hor
 
 from collections.abc import Callable, Iterable
 
+from gangline.api.meta.json_objects import subobject
 from gangline.local.apiserver.core.errors import StatusError
 from gangline.local.apiserver.core.negotiation import encode_json, read_json
 from gangline.local.apiserver.core.registry import Json, ServedKind
@@ -77,7 +78,7 @@ def _autoscaler_to_v2(autoscaler: Json) -> Json:
     spec = autoscaler.get("spec")
     if not isinstance(spec, dict):
         return autoscaler
-    notes = dict(_part(autoscaler.get("metadata"), "annotations"))
+    notes = dict(subobject(autoscaler.get("metadata"), "annotations"))
     notes.pop(CONDITIONS_ANNOTATION, None)
     metrics, behavior = (
         _parse_annotation(notes.pop(METRICS_ANNOTATION, None)),
@@ -103,8 +104,8 @@ def _autoscaler_to_v1(autoscaler: Json) -> Json:
     listed = spec.get("metrics")
     share, others = None, []
     for metric in listed if isinstance(listed, list) else []:
-        resource = _part(metric, "resource")
-        found = _part(resource, "target").get("averageUtilization")
+        resource = subobject(metric, "resource")
+        found = subobject(resource, "target").get("averageUtilization")
         if share is None and found and resource.get("name") == "cpu":
             share = found
         else:
@@ -112,9 +113,9 @@ def _autoscaler_to_v1(autoscaler: Json) -> Json:
     changed = {name: spec[name] for name in spec if name not in ("metrics", "behavior")}
     if share is not None:
         changed[CPU_TARGET_FIELD] = share
-    notes = dict(_part(autoscaler.get("metadata"), "annotations"))
+    notes = dict(subobject(autoscaler.get("metadata"), "annotations"))
     # Annotations hold what v1 has no fields for, so that writing v1 back loses nothing.
-    conditions = _part(autoscaler, "status").get(CONDITIONS)
+    conditions = subobject(autoscaler, "status").get(CONDITIONS)
     behavior = spec.get("behavior")
     for note, value in (
         (METRICS_ANNOTATION, others),
@@ -132,8 +133,8 @@ def _autoscaler_to_v1(autoscaler: Json) -> Json:
 def _status_to_v1(status: Json) -> Json:
     """Return the v1 status: CPU utilization is the only metric."""
     listed = status.get("currentMetrics")
-    resources = [_part(m, "resource") for m in (listed if isinstance(listed, list) else ())]
-    seen = [_part(r, "current").get("averageUtilization")
+    resources = [subobject(m, "resource") for m in (listed if isinstance(listed, list) else ())]
+    seen = [subobject(r, "current").get("averageUtilization")
             for r in resources if r.get("name") == "cpu"]  # fmt: skip
     rest = {
         name: value for name, value in status.items() if name not in ("currentMetrics", CONDITIONS)
@@ -154,8 +155,3 @@ def _with_annotations(obj: Json, notes: Json) -> Json:
         return obj
     rest = {name: value for name, value in meta.items() if name != "annotations"}
     return {**obj, "metadata": rest | ({"annotations": notes} if notes else {})}
-
-
-def _part(value: object, name: str) -> Json:
-    inner = value.get(name) if isinstance(value, dict) else None
-    return inner if isinstance(inner, dict) else {}

@@ -10,6 +10,7 @@ from typing import Any
 from gangline.api.jsonpath import JSONPath, JSONPathError
 from gangline.api.meta import field_causes
 from gangline.api.meta.field_causes import child, indexed
+from gangline.api.meta.json_objects import subobject
 from gangline.api.meta.objects import StatusCause
 from gangline.local import limits
 from gangline.local.apiserver.core.registry import Json
@@ -68,8 +69,7 @@ def crd_causes(definition: Json) -> list[StatusCause]:
     spec = definition.get("spec")
     if not isinstance(spec, dict):
         return [field_causes.required("spec")]
-    names = spec.get("names")
-    names = names if isinstance(names, dict) else {}
+    names = subobject(spec, "names")
     found = [
         field_causes.required(child(path, name))
         for path, part, required in (

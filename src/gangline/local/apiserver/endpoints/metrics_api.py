@@ -1,17 +1,18 @@
 """metrics.k8s.io: current usage of nodes and pods, from their kubelets, for ``kubectl top``."""
 
 import asyncio
+import contextlib
 from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
 
-from gangline.local.apiserver.core.errors import StatusError, not_found
+from gangline.local.apiserver.core.errors import not_found
 from gangline.local.apiserver.core.metadata import format_timestamp
 from gangline.local.apiserver.core.negotiation import encode_json, read_json
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
-from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient
+from gangline.local.apiserver.kubelet_proxy.client import KubeletAddress, KubeletProxyClient
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import ObjectRevision
 from gangline.local.apiserver.verbs import responses
@@ -46,10 +47,7 @@ class MetricsApi:
         """Return the usage of nodes."""
         summaries = await self._summaries()
         used = {
-            node["nodeName"]: node
-            for summary in summaries
-            for node in summary.get("nodes") or [summary.get("node") or {}]
-            if node.get("nodeName")
+            node["nodeName"]: node for summary in summaries for node in summary.get("nodes", ())
         }
         found = [
             (record, {"usage": _usage(used[record.key])})
@@ -79,27 +77,42 @@ class MetricsApi:
         return [record for record in records if chosen.matches(record)]
 
     async def _summaries(self) -> list[Json]:
-        addresses: set[str] = set()
-        for name in self._store.cache("nodes.").records:
-            try:
-                addresses.add(self._link.kubelet_address(name))
-            except StatusError:
-                continue  # a node with an unreachable kubelet has no metrics
-        if addresses - self._sampled_before:
-            await asyncio.gather(*map(self._summary, addresses))
-            self._sampled_before |= addresses
+        """Request the usage once from each kubelet server, which may serve several nodes."""
+        by_server: dict[str, list[KubeletAddress]] = {}
+        for address in self._link.kubelet_addresses():
+            by_server.setdefault(address.base, []).append(address)
+        if by_server.keys() - self._sampled_before:
+            await asyncio.gather(*map(self._summary, by_server.values()))
+            self._sampled_before |= by_server.keys()
             await asyncio.sleep(RATE_WINDOW_S)
-        return await asyncio.gather(*map(self._summary, sorted(addresses)))
+        return await asyncio.gather(*map(self._summary, by_server.values()))
 
-    async def _summary(self, address: str) -> Json:
-        try:
-            async with self._link.session.get(
-                f"{address}/stats/summary", timeout=KUBELET_TIMEOUT
-            ) as answer:
-                found: Any = read_json(await answer.read()) if answer.status == 200 else {}
-        except (aiohttp.ClientError, TimeoutError):
-            return {}
-        return found if isinstance(found, dict) else {}
+    async def _summary(self, nodes: list[KubeletAddress]) -> Json:
+        """The usage that a server reports about these nodes; about others it is not trusted."""
+        for node in nodes:
+            try:
+                async with await self._link.get(
+                    node.endpoint("stats", "summary"), limits=KUBELET_TIMEOUT
+                ) as answer:
+                    found: Any = read_json(await answer.read()) if answer.status == 200 else {}
+            except (aiohttp.ClientError, TimeoutError):
+                continue  # the server is away, or it does not run this node
+            with contextlib.suppress(KeyError, TypeError, AttributeError):  # not a summary
+                return self._limit_to(found, {each.node for each in nodes})
+        return {}
+
+    def _limit_to(self, summary: Json, nodes: set[str]) -> Json:
+        pods = self._store.cache("pods.").records
+        listed = summary.get("nodes") or [summary.get("node") or {}]
+        return {
+            "nodes": [node for node in listed if node.get("nodeName") in nodes],
+            "pods": [
+                pod
+                for pod in summary.get("pods") or ()
+                if (record := pods.get(f"{pod['podRef']['namespace']}/{pod['podRef']['name']}"))
+                and record.fields.get("spec.nodeName") in nodes
+            ],
+        }
 
     def _render(self, request: ApiRequest, found: list[tuple[ObjectRevision, Json]]) -> ApiResponse:
         objects = [_measurement(request.kind, record, measured) for record, measured in found]

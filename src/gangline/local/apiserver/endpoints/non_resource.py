@@ -1,7 +1,7 @@
 """Non-resource paths: discovery, health, version, metrics, OpenAPI."""
 
 import platform
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from gangline.local.apiserver.core.errors import unknown_path
 from gangline.local.apiserver.core.negotiation import JSON, choose_format, encode_json
@@ -40,12 +40,18 @@ class NonResourceEndpoints:
     """Handles requests for non-resource paths."""
 
     def __init__(
-        self, registry: Registry, metrics: ApiServerMetrics, address: Callable[[], str]
+        self,
+        registry: Registry,
+        metrics: ApiServerMetrics,
+        address: Callable[[], str],
+        snapshot: Callable[[], Awaitable[Json]],
     ) -> None:
+        """``snapshot`` writes a copy of the state and returns where it is."""
         self._documents = OpenAPICache(registry, VERSION)
         self._registry = registry
         self._metrics = metrics
         self._address = address
+        self._snapshot = snapshot
 
     async def get(self, user: RequestUser, path: str, accept: str) -> ApiResponse:
         """Return the response for a path.
@@ -59,6 +65,8 @@ class NonResourceEndpoints:
                 return ApiResponse(b"ok", media="text/plain; charset=utf-8")
             case ["metrics"]:
                 return ApiResponse(self._metrics.exposition(), media="text/plain; version=0.0.4")
+            case ["snapshot"]:
+                return _json(await self._snapshot())
             case ["version"]:
                 return _json(version_info())
             case ["api"] | ["apis"]:

@@ -1,6 +1,13 @@
-"""Connections from the API server to kubelets."""
+"""Connections from the API server to kubelets.
 
+They use TLS in both directions: the kubelet must have a certificate of the cluster's authority with
+the name of its node, wherever the address in the Node object leads. The API server identifies
+itself by a client certificate, so it sends nothing that another server could use.
+"""
+
+import contextlib
 import ipaddress
+import ssl
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -8,7 +15,13 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from gangline.local.apiserver.core.errors import bad_request, not_found, unavailable
+from gangline.local.apiserver.auth.pki import ServerCertificates
+from gangline.local.apiserver.core.errors import (
+    StatusError,
+    bad_request,
+    not_found,
+    unavailable,
+)
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest
@@ -18,24 +31,47 @@ DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 CONNECT_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
 
 
-class KubeletTarget(NamedTuple):
-    """A container, and the address of the kubelet that runs it."""
+class KubeletEndpoint(NamedTuple):
+    """A URL of a kubelet, and the node that its certificate must name."""
 
+    node: str
+    url: URL
+
+
+class KubeletAddress(NamedTuple):
+    """The address of a node's kubelet."""
+
+    node: str
     base: str
+    """The URL without a path."""
+
+    def endpoint(self, name: str, *elements: str) -> KubeletEndpoint:
+        """Return an endpoint. Each element is exactly one element of its path.
+
+        Raises:
+            StatusError: 400, an element would change the structure of the path.
+        """
+        return KubeletEndpoint(self.node, kubelet_url(self.base, name, *elements))
+
+
+class KubeletTarget(NamedTuple):
+    """A container, and the kubelet that runs it."""
+
+    kubelet: KubeletAddress
     namespace: str
     pod: str
     container: str
 
-    def url(self, endpoint: str, *, with_container: bool = True) -> URL:
-        names = (self.namespace, self.pod, *((self.container,) if with_container else ()))
-        return kubelet_url(self.base, endpoint, *names)
+    def endpoint(self, name: str, *, with_container: bool = True) -> KubeletEndpoint:
+        container = (self.container,) if with_container else ()
+        return self.kubelet.endpoint(name, self.namespace, self.pod, *container)
 
 
 def kubelet_url(base: str, endpoint: str, *names: str) -> URL:
-    """Return the URL of a kubelet endpoint. Each name is exactly one element of its path.
+    """Return a URL with these path elements.
 
     Raises:
-        StatusError: 400, a name would change the structure of the path.
+        StatusError: 400, one of them would change the structure of the path.
     """
     for name in names:
         if not name or name in (".", "..") or "/" in name or not name.isprintable():
@@ -48,17 +84,57 @@ def kubelet_url(base: str, endpoint: str, *names: str) -> URL:
 class KubeletProxyClient:
     """Finds the kubelet of a pod and holds the HTTP session to kubelets."""
 
-    def __init__(self, store: ObjectStore, token: str) -> None:
+    def __init__(self, store: ObjectStore, tls: ssl.SSLContext) -> None:
         self._store = store
-        self._token = token
+        self._tls = tls
         self._session: aiohttp.ClientSession | None = None
 
-    @property
-    def session(self) -> aiohttp.ClientSession:
+    async def get(
+        self,
+        endpoint: KubeletEndpoint,
+        params: Mapping[str, str] | None = None,
+        limits: aiohttp.ClientTimeout = CONNECT_TIMEOUT,
+    ) -> aiohttp.ClientResponse:
+        """Send a request to a kubelet.
+
+        Raises:
+            aiohttp.ClientError: it is unreachable, or another server is at its address.
+            TimeoutError: it does not answer in time.
+        """
+        return await self._open_session().get(
+            endpoint.url,
+            params=params,
+            timeout=limits,
+            server_hostname=endpoint.node,
+            allow_redirects=False,
+        )
+
+    async def open_websocket(
+        self,
+        endpoint: KubeletEndpoint,
+        options: list[tuple[str, str]],
+        protocol: str,
+        max_message_bytes: int,
+    ) -> aiohttp.ClientWebSocketResponse:
+        """Open a WebSocket to a kubelet.
+
+        Raises:
+            aiohttp.ClientError: it refuses or is unreachable, or another server is at its address.
+            TimeoutError: it does not answer in time.
+        """
+        return await self._open_session().ws_connect(
+            endpoint.url,
+            params=options,
+            protocols=(protocol,),
+            max_msg_size=max_message_bytes,
+            server_hostname=endpoint.node,
+        )
+
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=self._tls, limit=0),
                 timeout=CONNECT_TIMEOUT,
-                headers={"Authorization": f"Bearer {self._token}"} if self._token else {},
                 read_bufsize=1 << 18,
             )
         return self._session
@@ -87,17 +163,15 @@ class KubeletProxyClient:
             self.kubelet_address(node), request.namespace or "", request.name, chosen
         )
 
-    def any_kubelet_address(self) -> str:
-        """Return the address of any kubelet. All kubelets share one server.
-
-        Raises:
-            StatusError: there is no node.
-        """
+    def kubelet_addresses(self) -> list[KubeletAddress]:
+        """Return the addresses of all kubelets that have published one."""
+        found = []
         for node in sorted(self._store.cache("nodes.").records):
-            return self.kubelet_address(node)
-        raise unavailable("there is no node that could have the log")
+            with contextlib.suppress(StatusError):
+                found.append(self.kubelet_address(node))
+        return found
 
-    def kubelet_address(self, node: str) -> str:
+    def kubelet_address(self, node: str) -> KubeletAddress:
         """Return the address of the kubelet of a node.
 
         Raises:
@@ -117,7 +191,17 @@ class KubeletProxyClient:
         # The address is written by clients: it must not contain more than an address.
         if not _is_ip_address(host) or not isinstance(port, int) or not 0 < port < 1 << 16:
             raise unavailable(f'the kubelet of node "{node}" has no valid address: {host!r} {port}')
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        base = f"https://{f'[{host}]' if ':' in host else host}:{port}"
+        return KubeletAddress(node, base)
+
+
+def make_kubelet_tls(certificates: ServerCertificates) -> ssl.SSLContext:
+    """Return the TLS settings of requests to kubelets."""
+    context = ssl.create_default_context(cafile=certificates.authority.certificate)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    own = certificates.kubelet_client
+    context.load_cert_chain(own.certificate, own.key)
+    return context
 
 
 def _is_ip_address(text: object) -> bool:

@@ -13,7 +13,7 @@ from gangline.local.apiserver.core.errors import (
 )
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.core.response_stream import write_part
-from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient, kubelet_url
+from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient
 
 FORWARDED_OPTIONS = (
     "follow", "tailLines", "sinceSeconds", "sinceTime", "timestamps", "previous", "limitBytes",
@@ -46,28 +46,37 @@ class LogHandler:
             for name in FORWARDED_OPTIONS
             if api_request.params.get(name)
         }
-        if owner := api_request.params.get(ARCHIVE_OWNER_OPTION):
-            if not UID_PATTERN.fullmatch(owner):
-                raise bad_request(f"{ARCHIVE_OWNER_OPTION}: Invalid value: {owner!r}: not a UID")
-            base = self._link.any_kubelet_address()
-            url = kubelet_url(base, "keptLogs", api_request.namespace or "", owner)
-            options |= {"container": api_request.params.get("container", "")}
-            options |= {"pod": api_request.name} if api_request.name != ALL_PODS else {}
-        else:
-            url = self._link.find_target(api_request, api_request.params.get("container", "")).url(
-                "containerLogs"
-            )
-        try:
-            source = await self._link.session.get(url, params=options)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise unavailable(
-                f"the kubelet of pod {api_request.name} is unreachable: {error}"
-            ) from None
+        source = await self._open_log(api_request, options)
         async with source:
             if source.status >= 400:
                 text = (await source.text()).strip()
                 raise status_error(source.status, reason_for_code(source.status), text)
             return await _forward(request, source)
+
+    async def _open_log(
+        self, api_request: ApiRequest, options: dict[str, str]
+    ) -> aiohttp.ClientResponse:
+        container = api_request.params.get("container", "")
+        owner = api_request.params.get(ARCHIVE_OWNER_OPTION)
+        if not owner:
+            target = self._link.find_target(api_request, container)
+            kubelets = [target.kubelet]
+            path = ["containerLogs", target.namespace, target.pod, target.container]
+        else:
+            if not UID_PATTERN.fullmatch(owner):
+                raise bad_request(f"{ARCHIVE_OWNER_OPTION}: Invalid value: {owner!r}: not a UID")
+            # All kubelets of this machine share one server: each of them has the log.
+            kubelets = self._link.kubelet_addresses()
+            path = ["keptLogs", api_request.namespace or "", owner]
+            options |= {"container": container}
+            options |= {"pod": api_request.name} if api_request.name != ALL_PODS else {}
+        why = "no node has published the address of its kubelet"
+        for kubelet in kubelets:
+            try:
+                return await self._link.get(kubelet.endpoint(*path), options)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                why = f"the kubelet of pod {api_request.name} is unreachable: {error}"
+        raise unavailable(why)
 
 
 async def _forward(request: web.BaseRequest, source: aiohttp.ClientResponse) -> web.StreamResponse:

@@ -11,12 +11,11 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 from aiohttp import WSMsgType, web
-from yarl import URL
 
 from gangline.local import limits
 from gangline.local.apiserver.core.errors import StatusError, bad_request
 from gangline.local.apiserver.core.request import ApiRequest
-from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient
+from gangline.local.apiserver.kubelet_proxy.client import KubeletEndpoint, KubeletProxyClient
 from gangline.local.apiserver.kubelet_proxy.spdy import SpdyError, SpdySession, SpdyStream
 from gangline.local.apiserver.kubelet_proxy.spdy_streams import check_upgrade
 from gangline.local.apiserver.kubelet_proxy.streams import (
@@ -53,7 +52,7 @@ class PortForwardHandler:
             StatusError: the request is refused before the protocol is switched.
         """
         target = self._link.find_target(api_request, any_container=True)
-        forwarder = PortForwarder(self._link, target.url("portForward", with_container=False))
+        forwarder = PortForwarder(self._link, target.endpoint("portForward", with_container=False))
         if not is_websocket(request):
             return await _over_spdy(request, forwarder)
         socket = web.WebSocketResponse(
@@ -72,9 +71,9 @@ class PortForwardHandler:
 class PortForwarder:
     """Connects the streams of a client to ports of a pod."""
 
-    def __init__(self, link: KubeletProxyClient, url: URL) -> None:
+    def __init__(self, link: KubeletProxyClient, endpoint: KubeletEndpoint) -> None:
         self._link = link
-        self._url = url
+        self._endpoint = endpoint
 
     async def open(self, port: str) -> aiohttp.ClientWebSocketResponse:
         """Open a connection to a port of the pod.
@@ -83,7 +82,7 @@ class PortForwarder:
             StatusError: it is no port, or the kubelet is unreachable, or does not know the pod.
         """
         check_port(port)
-        return await open_kubelet_websocket(self._link, self._url, [("port", port)])
+        return await open_kubelet_websocket(self._link, self._endpoint, [("port", port)])
 
     async def serve(self, data: SpdyStream, error: SpdyStream, drain: DrainFunction) -> None:
         try:

@@ -47,7 +47,7 @@ class SpdyExecHandler:
             raise bad_request(f"none of the stream protocols {offered} is supported")
         options = exec_options(api_request)
         kubelet = await open_kubelet_websocket(
-            self._link, target.url(api_request.subresource), options
+            self._link, target.endpoint(api_request.subresource), options
         )
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(kubelet.close)

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import aiohttp
 from aiohttp import WSMsgType, web
-from yarl import URL
 
 from gangline.local import limits
 from gangline.local.apiserver.core.errors import (
@@ -22,7 +21,7 @@ from gangline.local.apiserver.core.errors import (
     unavailable,
 )
 from gangline.local.apiserver.core.request import ApiRequest
-from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient
+from gangline.local.apiserver.kubelet_proxy.client import KubeletEndpoint, KubeletProxyClient
 from gangline.local.kubelet.settings import REFUSAL_HEADER
 
 HIGH_WATER = 1 << 20
@@ -123,7 +122,7 @@ def exec_options(api_request: ApiRequest) -> list[tuple[str, str]]:
 
 
 async def open_kubelet_websocket(
-    link: KubeletProxyClient, url: URL, options: list[tuple[str, str]]
+    link: KubeletProxyClient, endpoint: KubeletEndpoint, options: list[tuple[str, str]]
 ) -> aiohttp.ClientWebSocketResponse:
     """Open a WebSocket to a kubelet.
 
@@ -131,11 +130,8 @@ async def open_kubelet_websocket(
         StatusError: the kubelet refuses or is unreachable.
     """
     try:
-        return await link.session.ws_connect(
-            url,
-            params=options,
-            protocols=(KUBELET_PROTOCOL,),
-            max_msg_size=limits.MAX_MESSAGE_BYTES,
+        return await link.open_websocket(
+            endpoint, options, KUBELET_PROTOCOL, limits.MAX_MESSAGE_BYTES
         )
     except aiohttp.WSServerHandshakeError as error:
         why = error.headers.get(REFUSAL_HEADER) if error.headers else None
@@ -163,7 +159,7 @@ class ExecHandler:
         target = self._link.find_target(api_request, api_request.params.get("container", ""))
         async with contextlib.AsyncExitStack() as stack:
             kubelet = await open_kubelet_websocket(
-                self._link, target.url(api_request.subresource), options
+                self._link, target.endpoint(api_request.subresource), options
             )
             stack.push_async_callback(kubelet.close)
             socket = web.WebSocketResponse(

@@ -75,8 +75,8 @@ class EncryptionKeys:
         """
         if not stored.startswith(PREFIX):
             return stored
-        name, _, rest = stored[len(PREFIX) :].partition(b":")
-        label = name.decode(errors="replace")
+        label = self.key_name(stored)
+        rest = stored[len(PREFIX) :].partition(b":")[2]
         cipher = self._ciphers.get(label)
         subject = f"{topic.removesuffix('.')} {key!r}"
         if cipher is None:
@@ -93,6 +93,13 @@ class EncryptionKeys:
                 f"{subject} does not decrypt with key {label!r} of {self._origin}: this is another "
                 "key of the same name, or the stored value was changed"
             ) from None
+
+    @staticmethod
+    def key_name(stored: bytes) -> str:
+        """Return the name of the key that a stored value needs; empty if it is not encrypted."""
+        if not stored.startswith(PREFIX):
+            return ""
+        return stored[len(PREFIX) :].partition(b":")[0].decode(errors="replace")
 
     def is_current(self, topic: str, stored: bytes) -> bool:
         """Return True if a stored value is what ``encrypt`` would store: with the first key."""

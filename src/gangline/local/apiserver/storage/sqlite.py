@@ -16,9 +16,10 @@ Invariant: on the thread that commits, SQLite itself never waits for the disk. W
 Constraint: the connection is used from one thread at a time, which the store guarantees.
 """
 
+import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +40,11 @@ from gangline.local.apiserver.storage.state_file import (
 __all__ = ["DamagedDatabase", "DatabaseError", "LogRow", "StateDatabase"]
 
 CHECKPOINT_BYTES = 8 << 20
+
+
+_StoredRow = tuple[int, str, str, str, bytes, int]
+_CheckedRow = tuple[int, str, str, str, bytes, int | None]
+"""A row with its checksum."""
 
 
 class LogRow(NamedTuple):
@@ -114,12 +120,17 @@ class StateDatabase:
             cursor = self._connection.execute(
                 "SELECT rv, topic, key, type, body, sum FROM log ORDER BY rv"
             )
-            for rv, topic, key, type_, stored, checksum in cursor:
-                if checksum is not None and checksum != row_checksum(rv, topic, key, type_, stored):
-                    raise self.damaged(f"the checksum of revision {rv} is wrong")
+            for rv, topic, key, type_, stored, _ in self._checked(cursor):
                 yield LogRow(rv, topic, key, type_, self._keys.decrypt(topic, key, stored))
         except (sqlite3.Error, ValueError) as error:  # ValueError: text that is not UTF-8
             raise self._explain(error) from error
+
+    def _checked(self, cursor: Iterable[_CheckedRow]) -> Iterator[_CheckedRow]:
+        for row in cursor:
+            # None: an earlier version has written the row.
+            if row[5] is not None and row[5] != row_checksum(*row[:5]):
+                raise self.damaged(f"the checksum of revision {row[0]} is wrong")
+            yield row
 
     def horizon(self) -> int:
         """Return the newest revision whose history was dropped.
@@ -168,9 +179,8 @@ class StateDatabase:
             raise self._explain(error) from error
         return len(changed)
 
-    def _stored_row(self, row: LogRow) -> tuple[int, str, str, str, bytes, int]:
-        stored = self._keys.encrypt(row.topic, row.key, row.body)
-        return (*row[:4], stored, row_checksum(*row[:4], stored))
+    def _stored_row(self, row: LogRow) -> _StoredRow:
+        return _with_checksum(row._replace(body=self._keys.encrypt(row.topic, row.key, row.body)))
 
     def commit(self, rows: Sequence[LogRow], dropped: Sequence[int], horizon: int) -> None:
         """Append ``rows`` and delete the ``dropped`` revisions in one transaction.
@@ -193,6 +203,74 @@ class StateDatabase:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise self._explain(error) from error
+
+    def set_horizon(self, revision: int) -> None:
+        """Drop all history before ``revision``, from which the next write continues.
+
+        Raises:
+            DatabaseError: nothing was written.
+        """
+        try:
+            _set_mark(self._connection, "horizon", revision)
+        except sqlite3.Error as error:
+            raise self._explain(error) from error
+
+    def check_integrity(self) -> None:
+        """Check the structure of the file completely, which takes longer than the check at start.
+
+        Raises:
+            DatabaseError: it is damaged.
+        """
+        try:
+            found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        except sqlite3.Error as error:
+            raise self._explain(error) from error
+        if found != "ok":
+            raise self.damaged(found.splitlines()[-1])
+
+    def copy_current(self, path: Path) -> int:
+        """Write a state file of the present objects, without history, to ``path``.
+
+        Values are copied as they are stored, encrypted or not. Returns the newest revision.
+
+        Raises:
+            DatabaseError: the file is damaged, or the copy could not be written.
+        """
+        select = (
+            "SELECT rv, topic, key, type, body, sum FROM log WHERE type != 'DELETED' AND rv IN "
+            "(SELECT max(rv) FROM log GROUP BY topic, key)"
+        )
+        try:
+            newest = self._connection.execute("SELECT ifnull(max(rv), 0) FROM log").fetchone()[0]
+            revision = max(int(newest), self.horizon())
+            rows = self._checked(self._connection.execute(select))
+            self._write(path, (_with_checksum(LogRow(*row[:5])) for row in rows), revision)
+        except (sqlite3.Error, OSError, ValueError) as error:
+            raise self._explain(error) from error
+        return revision
+
+    def write_snapshot(self, path: Path, rows: Iterable[LogRow], revision: int) -> None:
+        """Write a state file of these objects at ``revision``, without history, to ``path``.
+
+        Does not use the open file: may run in any thread, while others commit.
+
+        Raises:
+            DatabaseError: the file could not be written.
+        """
+        try:
+            self._write(path, map(self._stored_row, rows), revision)
+        except (sqlite3.Error, OSError) as error:
+            raise self._explain(error) from error
+
+    @staticmethod
+    def _write(path: Path, rows: Iterable[_StoredRow], revision: int) -> None:
+        path.unlink(missing_ok=True)
+        create_state_file(path)
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("BEGIN")
+            connection.executemany("INSERT INTO log VALUES (?,?,?,?,?,?)", rows)
+            _set_mark(connection, "horizon", revision)
+            connection.execute("COMMIT")
 
     def sync(self) -> None:
         """Write all committed rows to disk. May run while another thread commits.
@@ -231,7 +309,7 @@ class StateDatabase:
 
     def damaged(self, detail: str) -> DamagedDatabase:
         """Return the error for damage that was found; its message has the remedy."""
-        return damaged(f"{self.path} is damaged ({detail})")
+        return damaged(self.path, f"{self.path} is damaged ({detail})")
 
     def _sync_error(self, error: Exception) -> DatabaseError:
         return DatabaseError(
@@ -252,6 +330,10 @@ class StateDatabase:
         if "malformed" in text or "not a database" in text or "UTF-8" in text or "utf-8" in text:
             return self.damaged(text)
         return DatabaseError(f"cannot use {self.path}: {text}")
+
+
+def _with_checksum(row: LogRow) -> _StoredRow:
+    return (*row, row_checksum(*row))
 
 
 def _mark(connection: sqlite3.Connection, name: str) -> int:

@@ -11,12 +11,15 @@ page only if its structure is damaged. Format 0 had none, and no application id.
 - ``vacuum``: 1 while free pages may hold Secrets in plain text.
 """
 
+import contextlib
 import os
 import sqlite3
 import tempfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
+from gangline.local.apiserver.storage.backup_record import LAST_BACKUP, read_record
 from gangline.local.apiserver.storage.durable_files import sync_directory, sync_file
 
 APPLICATION_ID = 0x47414E47  # "GANG"
@@ -40,10 +43,15 @@ class DamagedDatabase(DatabaseError):
 
 
 def damaged(
-    reason: str, otherwise: str = "move it away to start with an empty cluster"
+    path: Path, reason: str, otherwise: str = "move it away to start with an empty cluster"
 ) -> DamagedDatabase:
-    """Return the error for a damaged file, with the remedies."""
-    return DamagedDatabase(f"{reason}: restore it from a copy, or {otherwise}")
+    """Return the error for a damaged state file, with the remedies."""
+    last = read_record(path.with_name(LAST_BACKUP))
+    known = f" (the last backup is {last.file} of {last.at:%Y-%m-%d %H:%M} UTC)" if last else ""
+    return DamagedDatabase(
+        f"{reason}: restore it from a copy with 'gangline restore FILE --force'{known}, "
+        f"or {otherwise}"
+    )
 
 
 def wal_path(path: Path) -> Path:
@@ -99,14 +107,16 @@ def check_files(path: Path) -> None:
     if not path.exists():
         if wal.exists():
             raise damaged(
+                path,
                 f"{path} is missing, but its write-ahead log {wal.name} exists",
                 "move the log away to start with an empty cluster",
             )
         return
     if path.stat().st_size == 0:
-        raise damaged(f"{path} is damaged (it is empty)")
+        raise damaged(path, f"{path} is damaged (it is empty)")
     if not wal.exists() and _lacks_its_log(path):
         raise damaged(
+            path,
             f"the write-ahead log {wal} is missing, and with it the last acknowledged writes",
             "create it as an empty file to continue without those writes",
         )
@@ -122,6 +132,35 @@ def _lacks_its_log(path: Path) -> bool:
         return found is not None and found[0] == 1
     finally:
         connection.close()
+
+
+def newest_revision(path: Path) -> int:
+    """Return the newest revision of a state file that no server uses.
+
+    Raises:
+        sqlite3.Error: it cannot be read.
+    """
+    with contextlib.closing(_open_existing(path)) as connection:
+        return int(
+            connection.execute(
+                "SELECT max(ifnull((SELECT max(rv) FROM log), 0), "
+                "ifnull((SELECT value FROM mark WHERE name='horizon'), 0))"
+            ).fetchone()[0]
+        )
+
+
+def list_objects(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield storage name and stored value of each row of a state file that no server uses.
+
+    Raises:
+        sqlite3.Error: it cannot be read.
+    """
+    with contextlib.closing(_open_existing(path)) as connection:
+        yield from connection.execute("SELECT topic, body FROM log")
+
+
+def _open_existing(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)
 
 
 def check_format(connection: sqlite3.Connection, path: Path) -> None:

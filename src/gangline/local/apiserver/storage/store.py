@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -212,6 +213,24 @@ class ObjectStore:
             self._horizon = max(self._horizon, cache.horizon)
         if self._obsolete_rows and self._committing is None:
             self._committing = self._loop.create_task(self._commit_all())
+
+    async def write_snapshot(self, path: Path) -> int:
+        """Write all objects, as they are at one revision, to a new state file; return the revision.
+
+        Writes continue meanwhile: only the list of objects is taken on this thread.
+
+        Raises:
+            DatabaseError: the file could not be written.
+        """
+        revision = self.revision
+        rows = [
+            LogRow(record.rv, cache.name, record.key, ADDED, record.body)
+            for cache in self._caches.values()
+            for record in cache.records.values()
+        ]
+        # Not on the store's own thread, which the next commit waits for.
+        await asyncio.to_thread(self._database.write_snapshot, path, rows, revision)
+        return revision
 
     async def close(self) -> None:
         """Commit staged writes and close the file."""

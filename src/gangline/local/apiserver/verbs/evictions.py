@@ -7,6 +7,7 @@ import msgspec
 
 from gangline.api.meta.objects import LabelSelector, StatusCause
 from gangline.api.meta.selectors import SelectorError, selector_from_object
+from gangline.local.apiserver.admission.node_restriction import restrict_node_write
 from gangline.local.apiserver.core.errors import internal, not_found, too_many
 from gangline.local.apiserver.core.metadata import format_timestamp
 from gangline.local.apiserver.core.negotiation import read_json
@@ -38,6 +39,8 @@ class EvictionHandler:
         if record is None:
             raise not_found("pods", "", request.name)
         pod = read_json(record.body)
+        # Before the budget is charged.
+        restrict_node_write(request, pod, None)
         going = "deletionTimestamp" in pod["metadata"]
         if not going and pod.get("status", {}).get("phase") not in UNPROTECTED_PHASES:
             await self._charge_budget(request, pod, deletion.dry_run)

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 from gangline.api.meta.objects import StatusCause
+from gangline.local.apiserver.admission.node_restriction import restrict_token_request
 from gangline.local.apiserver.admission.webhooks import CREATE
 from gangline.local.apiserver.auth.service_account_tokens import (
     API_AUDIENCES,
@@ -57,13 +58,13 @@ class TokenRequestHandler:
         spec = expect_object(token_request.get("spec"), "spec")
         seconds = _lifetime(request, spec.get("expirationSeconds"))
         audiences = expect_strings(spec.get("audiences"), "spec.audiences") or list(API_AUDIENCES)
-        bound = self._bound_object(request, spec.get("boundObjectRef"))
+        reference = expect_object(spec.get("boundObjectRef"), "spec.boundObjectRef")
+        bound = self._bound_object(request, reference) if reference else None
+        restrict_token_request(request, audiences, reference, bound)
         claim = ObjectClaim(request.name, account["metadata"]["uid"])
         token, ends = self._tokens.issue(request.namespace or "", claim, audiences, seconds, bound)
-        reference: Json = {}
         if bound is not None:
-            named = {"name": bound.claim.name, "uid": bound.claim.uid}
-            reference = {"boundObjectRef": {"kind": bound.kind, "apiVersion": "v1", **named}}
+            reference = {"boundObjectRef": reference | {"uid": bound.claim.uid}}
         answer = {
             "kind": "TokenRequest",
             "apiVersion": "authentication.k8s.io/v1",
@@ -76,10 +77,7 @@ class TokenRequestHandler:
         }
         return ApiResponse(encode_json(answer), 201)
 
-    def _bound_object(self, request: ApiRequest, given: object) -> BoundObject | None:
-        if given is None:
-            return None
-        reference = expect_object(given, "spec.boundObjectRef")
+    def _bound_object(self, request: ApiRequest, reference: Json) -> BoundObject:
         kind, version, name, uid = (
             expect_string(reference.get(field), f"spec.boundObjectRef.{field}")
             for field in ("kind", "apiVersion", "name", "uid")
@@ -109,12 +107,12 @@ class TokenRequestHandler:
                     f'different serviceaccount name "{account}".'
                 )
             node = self._node_claim(obj["spec"].get("nodeName"))
-        return BoundObject(kind, ObjectClaim(name, found), node)
+        return BoundObject(kind, ObjectClaim(name, found), node, obj)
 
     def _node_claim(self, name: str | None) -> ObjectClaim | None:
         record = self._store.cache("nodes.").records.get(name or "")
         uid = read_json(record.body)["metadata"]["uid"] if record else ""
-        return ObjectClaim(name, uid) if name and uid else None
+        return ObjectClaim(name, uid) if name else None
 
 
 def _lifetime(request: ApiRequest, given: object) -> int:

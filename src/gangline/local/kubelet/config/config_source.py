@@ -17,7 +17,7 @@ from gangline.api.resources import (
 )
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import NotFound
-from gangline.local.kubelet.config.environment import ContainerConfigError
+from gangline.local.kubelet.config.environment import ContainerConfigError, TokenSpec
 
 ObjectContent = Mapping[str, bytes]
 ConfigNames = tuple[set[str], set[str]]
@@ -117,12 +117,14 @@ def names_in_volumes(pod: Pod) -> ConfigNames:
     return maps, secrets
 
 
-def needs_token(pod: Pod) -> bool:
-    return any(
-        part.service_account_token is not None
+def token_specs(pod: Pod) -> set[TokenSpec]:
+    """The tokens of its account that the volumes of a pod contain."""
+    parts = (
+        part.service_account_token
         for volume in pod.spec.volumes
         for part in (volume.projected.sources if volume.projected else ())
     )
+    return {TokenSpec(part.audience, part.expiration_seconds) for part in parts if part is not None}
 
 
 def has_refreshed_volumes(pod: Pod) -> bool:

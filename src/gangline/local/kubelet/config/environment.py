@@ -7,6 +7,7 @@ The caller passes in all objects of the API server. As in Kubernetes, later defi
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gangline.api.core.container import Container, EnvVar, EnvVarSource, ResourceFieldSelector
 from gangline.api.core.pod import Pod
@@ -20,6 +21,15 @@ _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 
 class ContainerConfigError(Exception):
     """A container cannot be configured; the message names what is missing."""
+
+
+class TokenSpec(NamedTuple):
+    """A token that a volume contains."""
+
+    audience: str = ""
+    """Empty for the API server."""
+    lifetime_s: int | None = None
+    """None for the default of the kubelet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +46,8 @@ class ValueSources:
     node_name: str = ""
     host_ip: str = ""
     pod_ip: str = ""
-    service_account_token: str = ""
+    service_account_tokens: Mapping[TokenSpec, str] = field(default_factory=dict)
+    """The tokens of the pod's account; none if the account does not exist."""
 
 
 def build_environment(

@@ -1,11 +1,10 @@
 """Collects the inputs of a container run: configuration, devices, environment, plan."""
 
 from gangline.api.core.container import Container
-from gangline.api.core.pod import Pod
 from gangline.local.kubelet.config.config_source import (
     ConfigNames,
     names_in_environment,
-    needs_token,
+    token_specs,
 )
 from gangline.local.kubelet.config.environment import (
     ContainerConfigError,
@@ -15,7 +14,6 @@ from gangline.local.kubelet.config.environment import (
 from gangline.local.kubelet.containers.devices import gpu_variables, requested_gpus
 from gangline.local.kubelet.containers.images import ResolvedImage
 from gangline.local.kubelet.containers.plan import PlanInputs, build_container_plan
-from gangline.local.kubelet.pods.node_context import NodeContext
 from gangline.local.kubelet.pods.pod_context import PodContext
 from gangline.local.kubelet.runtime.interface import ContainerPlan
 
@@ -39,9 +37,7 @@ async def plan_container_run(home: PodContext, container: Container, number: int
         raise ContainerConfigError(
             f"{requested_gpus(container)} free GPUs are required, the node has fewer"
         )
-    sources = await fetch_value_sources(
-        context, home.pod, names_in_environment(container), home.record.ip
-    )
+    sources = await fetch_value_sources(home, names_in_environment(container))
     base = {
         **image.variables,
         "HOSTNAME": home.attachment.hostname,
@@ -55,23 +51,23 @@ async def plan_container_run(home: PodContext, container: Container, number: int
     return build_container_plan(home.pod, container, number, ingredients)
 
 
-async def fetch_value_sources(
-    context: NodeContext, pod: Pod, names: ConfigNames, ip: str
-) -> ValueSources:
+async def fetch_value_sources(home: PodContext, names: ConfigNames) -> ValueSources:
     """Fetch the values for environments and volumes.
 
     Raises:
         ApiError: the API server does not answer.
     """
+    context, pod = home.context, home.pod
     maps, secrets = await context.configs.collect(pod.metadata.namespace, names)
+    tokens = {spec: await home.tokens.get(pod, spec) for spec in token_specs(pod)}
     return ValueSources(
         config_maps=maps,
         secrets=secrets,
         allocatable=context.allocatable,
         node_name=context.node.name,
         host_ip=context.node.address,
-        pod_ip=ip,
-        service_account_token=await context.service_accounts.token(pod) if needs_token(pod) else "",
+        pod_ip=home.record.ip,
+        service_account_tokens={spec: token for spec, token in tokens.items() if token},
     )
 
 

@@ -13,7 +13,6 @@ from gangline.local.kubelet.containers.devices import DeviceManager
 from gangline.local.kubelet.containers.images import ImageMap
 from gangline.local.kubelet.runtime.interface import ContainerRuntime
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
-from gangline.local.kubelet.volumes.api_access import ServiceAccountAccess
 from gangline.local.network.interface import PodNetwork
 
 
@@ -29,7 +28,6 @@ class NodeContext:
     settings: KubeletSettings
     images: ImageMap
     configs: ConfigSource
-    service_accounts: ServiceAccountAccess
     devices: DeviceManager
     allocatable: Mapping[str, int]
     services: Callable[[], Sequence[Service]]

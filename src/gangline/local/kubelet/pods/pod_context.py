@@ -11,6 +11,7 @@ from gangline.api.core.pod import Pod
 from gangline.local.kubelet.pods.node_context import NodeContext
 from gangline.local.kubelet.records import ContainerRecord, PodRecord
 from gangline.local.kubelet.volumes.pod_volumes import PodFolders, pod_folders
+from gangline.local.kubelet.volumes.tokens import PodTokens
 from gangline.local.network.interface import NetworkAttachment
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ class PodContext:
         self.folders: PodFolders = pod_folders(context.settings.data, context.settings.cluster, pod)
         self.attachment: NetworkAttachment | None = None
         self.volumes: Mapping[str, Path] = {}
+        self.tokens = PodTokens(context.client, context.settings)
         self.api_access: Path | None = None
         """The folder with the token of the pod's account."""
 

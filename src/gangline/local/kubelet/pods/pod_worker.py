@@ -28,6 +28,7 @@ from gangline.local.kubelet.pods.pod_status import (
 from gangline.local.kubelet.pods.status_writer import StatusWriter
 from gangline.local.kubelet.pods.unsupported_fields import unsupported_fields
 from gangline.local.kubelet.records import PodRecord, StartProblem
+from gangline.local.kubelet.volumes.api_access import write_api_access
 from gangline.local.kubelet.volumes.pod_volumes import make_volumes, refresh_volumes, remove_files
 from gangline.local.network.interface import NetworkAttachment, NetworkError
 
@@ -176,6 +177,8 @@ class PodWorker:
             return
         if has_refreshed_volumes(self.pod_context.pod):
             self.pod_context.spawn(self._keep_volumes_fresh(), "volumes")
+        if self.pod_context.api_access is not None:
+            self.pod_context.spawn(self._renew_api_access(), "token")
         if ignored := unsupported_fields(self.pod_context.pod, as_root=os.geteuid() == 0):
             self.pod_context.record_event(
                 "Warning", "Ignored", f"without effect here: {', '.join(ignored)}"
@@ -209,12 +212,26 @@ class PodWorker:
     async def _make_volumes(self) -> dict[str, Path]:
         home = self.pod_context
         names = names_in_volumes(home.pod)
-        sources = await fetch_value_sources(home.context, home.pod, names, home.record.ip)
+        sources = await fetch_value_sources(home, names)
         find_claim = home.context.configs.claim_folder
         volumes = await make_volumes(home.pod, home.folders, sources, find_claim)
-        access = home.context.service_accounts
-        home.api_access = await access.write(home.pod, home.folders.api_access)
+        home.api_access = await write_api_access(
+            home.pod, home.folders.api_access, home.tokens, home.context.configs
+        )
         return volumes
+
+    async def _renew_api_access(self) -> None:
+        """Replace the token of the pod's account before it expires."""
+        home = self.pod_context
+        while True:
+            await asyncio.sleep(max(home.tokens.renewal_in_s(), home.context.settings.retry_s))
+            await home.context.online.wait()
+            try:
+                await write_api_access(
+                    home.pod, home.folders.api_access, home.tokens, home.context.configs
+                )
+            except (ApiError, OSError) as error:
+                log.debug("token not renewed: %s", error, extra={"pod": home.pod.metadata.name})
 
     async def _keep_volumes_fresh(self) -> None:
         home = self.pod_context
@@ -222,7 +239,7 @@ class PodWorker:
             await asyncio.sleep(home.context.settings.refresh_s)
             names = names_in_volumes(home.pod)
             try:
-                sources = await fetch_value_sources(home.context, home.pod, names, home.record.ip)
+                sources = await fetch_value_sources(home, names)
                 await asyncio.to_thread(refresh_volumes, home.pod, home.folders, sources)
             except (ContainerConfigError, ApiError, OSError) as error:
                 log.debug("volumes not refreshed: %s", error)

@@ -31,9 +31,12 @@ def check_command(
     Raises:
         ContainerStartError: no such file, it is not executable, or the kernel cannot pass a text.
     """
-    texts = [*plan.argv, *(text for variable in plan.env.items() for text in variable)]
+    variables = (text for variable in plan.env.items() for text in variable)
+    texts = [*plan.argv, *variables, plan.workdir, *(mount.target for mount in plan.mounts)]
     if any("\0" in text for text in texts):
-        cause = "the command or an environment variable contains a NUL character"
+        cause = (
+            "the command, a variable, the working folder or a mount path contains a NUL character"
+        )
         raise _cannot_run(plan.argv[0].replace("\0", "\\0"), cause, EXIT_START_FAILED)
     command, path = plan.argv[0], plan.env.get("PATH", "")
     if "/" in command:

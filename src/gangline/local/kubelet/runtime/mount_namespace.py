@@ -41,6 +41,8 @@ REPORT_FD = 3
 
 _PRIVATE = ("/proc", "/dev", "/run", "/tmp")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse", "net/tun")
+_FSTAB_ESCAPES = {ord(each): f"\\{ord(each):03o}" for each in " \t\r\n\\#"}
+_SPECIAL_TO_OVERLAYS = frozenset(",:\\\"'")
 _GPU_DEVICES = ("nvidia*", "dri", "kfd", "infiniband")
 _DEVICE_LINKS = {
     "ptmx": "pts/ptmx",
@@ -63,7 +65,8 @@ class _Stage:
     def mount(self, source: object, target: str, kind: str, options: str) -> None:
         """Add a line to the mount table, escaped for ``fstab``."""
         fields = (str(source), target, kind, options)
-        escaped = (text.replace("\\", "\\134").replace(" ", "\\040") for text in fields)
+        # A line end in a mount path would begin an entry of its own, with any device as source.
+        escaped = (text.translate(_FSTAB_ESCAPES) for text in fields)
         self.table.append(" ".join(escaped) + " 0 0\n")
 
     def bind(self, source: Path, target: str, options: str = "rbind") -> None:
@@ -234,7 +237,8 @@ class MountNamespace:
         scratch = self._plan.state_dir / "scratch"
         for number, folder in enumerate(outermost):
             place = scratch / str(number)
-            if not self._is_fixed(folder):
+            # By descriptor too if the options of the mount command cannot contain the name.
+            if not self._is_fixed(folder) or not _SPECIAL_TO_OVERLAYS.isdisjoint(folder):
                 upper, work = str(place / "upper"), str(place / "work")
                 cover = Cover(folder, upper, work, _overlay_extras(), tuple(mounts_below(folder)))
                 orders.covers.append(cover)

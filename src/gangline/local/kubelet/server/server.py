@@ -1,17 +1,18 @@
 """The kubelets' HTTP server, for the API server only: logs, exec, attach, port-forward, usage.
 
-One server serves all nodes of a cluster, since pod names are unique in it. It listens on loopback
-and requires the bearer token that it shares with the API server.
+One server serves all nodes of a cluster. It listens on loopback. A client needs the certificate of
+the API server, and names the node that it means in the TLS handshake: it reaches only this node.
 """
 
 import asyncio
-import hmac
 import json
 import logging
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -25,7 +26,8 @@ from gangline.local.kubelet.pods.pod_worker import PodWorker
 from gangline.local.kubelet.records import ContainerInstance
 from gangline.local.kubelet.server.stats_summary import StatsSummary
 from gangline.local.kubelet.server.streaming import attach_session, exec_session, forward_session
-from gangline.local.kubelet.settings import REFUSAL_HEADER
+from gangline.local.kubelet.server.tls import NodeTls
+from gangline.local.kubelet.settings import API_SERVER_USER, REFUSAL_HEADER
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +37,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class KubeletServer:
     """Serves the containers of all kubelets."""
 
-    def __init__(self, kubelets: Iterable[Kubelet], token: str) -> None:
+    def __init__(self, kubelets: Iterable[Kubelet], tls: NodeTls) -> None:
         self.kubelets = list(kubelets)
         """The kubelets that it serves; the list changes as nodes stop and start."""
 
-        self._token = token
+        self._tls = tls
         self._statistics = StatsSummary()
         self._runner: web.AppRunner | None = None
 
@@ -71,7 +73,7 @@ class KubeletServer:
             max_field_size=limits.MAX_LINE_BYTES,
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
+        site = web.TCPSite(self._runner, host, port, ssl_context=self._tls.context)
         await site.start()
         return int(self._runner.addresses[0][1])
 
@@ -83,9 +85,8 @@ class KubeletServer:
 
     @web.middleware
     async def _authorized(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
-            raise web.HTTPUnauthorized(text="the kubelet answers its API server only")
+        if _user_name(request) != API_SERVER_USER:
+            raise web.HTTPForbidden(text="the kubelet answers its API server only")
         try:
             return await handler(request)
         except web.HTTPException as refusal:
@@ -93,10 +94,18 @@ class KubeletServer:
             refusal.headers[REFUSAL_HEADER] = refusal.text or refusal.reason
             raise
 
+    def _node(self, request: web.Request) -> str:
+        connection = _tls_connection(request)
+        return self._tls.node_of(connection) if connection is not None else ""
+
     def _pod(self, request: web.Request) -> PodWorker:
         namespace, name = request.match_info["namespace"], request.match_info["pod"]
+        node = self._node(request)
         for kubelet in self.kubelets:
-            if (worker := kubelet.find_pod(namespace, name)) is not None:
+            if (
+                kubelet.node.name == node
+                and (worker := kubelet.find_pod(namespace, name)) is not None
+            ):
                 return worker
         raise web.HTTPNotFound(text=f"pod {name} in namespace {namespace} is not on this node")
 
@@ -167,6 +176,20 @@ class KubeletServer:
         desired = request.query.get("node")
         nodes = [each for each in self.kubelets if desired in (None, each.node.name)]
         return web.json_response(self._statistics.build(nodes))
+
+
+def _tls_connection(request: web.Request) -> ssl.SSLObject | None:
+    transport = request.transport
+    return transport.get_extra_info("ssl_object") if transport is not None else None
+
+
+def _user_name(request: web.Request) -> str:
+    """The common name in the certificate of a client; empty after it has disconnected."""
+    connection = _tls_connection(request)
+    certificate = (connection.getpeercert() if connection is not None else None) or {}
+    subject: Any = certificate.get("subject", ())
+    attributes = [pair for part in subject for pair in part]
+    return next((value for kind, value in attributes if kind == "commonName"), "")
 
 
 async def _streamed(

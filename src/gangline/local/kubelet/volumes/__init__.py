@@ -1,5 +1,6 @@
 """Volumes of a pod: the folders behind its mounts.
 
 ``projection`` writes files of API objects and replaces them atomically. ``pod_volumes`` makes and
-removes the folders of a pod. ``api_access`` provides the service account token.
+removes the folders of a pod. ``tokens`` requests and renews the tokens of its account;
+``api_access`` writes the files with which it reaches the API server.
 """

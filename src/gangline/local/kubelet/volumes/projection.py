@@ -22,6 +22,7 @@ from gangline.api.core.volumes import (
 )
 from gangline.local.kubelet.config.environment import (
     ContainerConfigError,
+    TokenSpec,
     ValueSources,
     field_value,
     resource_value,
@@ -207,8 +208,14 @@ def _part(pod: Pod, part: VolumeProjection, mode: int, sources: ValueSources) ->
     if part.downward_api is not None:
         return _fields(pod, part.downward_api.items, mode, sources)
     if part.service_account_token is not None:
-        file = token_file(pod, sources.service_account_token, mode)
-        return {_checked_path(part.service_account_token.path): file}
+        projection = part.service_account_token
+        token = sources.service_account_tokens.get(
+            TokenSpec(projection.audience, projection.expiration_seconds)
+        )
+        if token is None:
+            account = pod.spec.service_account_name or "default"
+            raise ContainerConfigError(f'serviceaccount "{account}" not found')
+        return {_checked_path(projection.path): token_file(pod, token, mode)}
     raise ContainerConfigError("a projected volume names a source that this cluster does not have")
 
 

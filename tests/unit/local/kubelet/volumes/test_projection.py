@@ -10,7 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.core.pod import Pod
-from gangline.local.kubelet.config.environment import ContainerConfigError, ValueSources
+from gangline.local.kubelet.config.environment import (
+    ContainerConfigError,
+    TokenSpec,
+    ValueSources,
+)
 from gangline.local.kubelet.volumes.projection import (
     ProjectedFile,
     build_payload,
@@ -21,7 +25,7 @@ from gangline.local.kubelet.volumes.projection import (
 SOURCES = ValueSources(
     config_maps={"cm": {"a": b"1", "b": b"2"}},
     secrets={"s": {"k": b"hidden"}},
-    service_account_token="token",
+    service_account_tokens={TokenSpec(): "token", TokenSpec("vault", 600): "for vault"},
 )
 NAMES = st.text("abc", min_size=1, max_size=3)
 FILES = st.dictionaries(
@@ -59,6 +63,13 @@ def test_several_sources_in_one_folder() -> None:
         {"secret": {"name": "none", "optional": True}},
         {"downwardAPI": {"items": [field, limit]}},
         {"serviceAccountToken": {"path": "token"}},
+        {
+            "serviceAccountToken": {
+                "path": "vault",
+                "audience": "vault",
+                "expirationSeconds": 600,
+            }
+        },
     ]
     files = files_of(projected={"sources": sources})
     assert files is not None
@@ -68,6 +79,7 @@ def test_several_sources_in_one_folder() -> None:
         "labels": b'x="y"',
         "cpu": b"2",
         "token": b"token",
+        "vault": b"for vault",
     }
 
 

@@ -1,0 +1,180 @@
+"""Writes of nodes: a kubelet changes only its own Node, Lease and pods (NodeRestriction).
+
+The rules and messages are those of the admission plug-in of Kubernetes.
+"""
+
+from gangline.local.apiserver.auth.node_authorizer import node_of
+from gangline.local.apiserver.auth.node_pods import pod_references
+from gangline.local.apiserver.auth.service_account_tokens import API_AUDIENCES, BoundObject
+from gangline.local.apiserver.core.errors import StatusError, forbidden, qualified_resource
+from gangline.local.apiserver.core.registry import Json
+from gangline.local.apiserver.core.request import ApiRequest
+
+MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
+LEASE_NAMESPACE = "kube-node-lease"
+KUBERNETES_DOMAINS = ("kubernetes.io", "k8s.io")
+RESTRICTED_DOMAIN = "node-restriction.kubernetes.io"
+KUBELET_DOMAINS = ("kubelet.kubernetes.io", "node.kubernetes.io")
+KUBELET_LABELS = frozenset({
+    "kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch", "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch", "beta.kubernetes.io/instance-type",
+    "node.kubernetes.io/instance-type", "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+})  # fmt: skip
+"""Labels of Kubernetes' domains that a kubelet sets itself."""
+
+
+def restrict_node_write(request: ApiRequest, old: Json | None, new: Json | None) -> None:
+    """Refuse a write of a node to anything but its own objects; other users are not restricted.
+
+    Args:
+        request: the write.
+        old: the object before it; None for a creation.
+        new: the object after it; None for a deletion.
+
+    Raises:
+        StatusError: 403.
+    """
+    node = node_of(request.user)
+    if node is None:
+        return
+    match request.kind.group, request.kind.plural:
+        case "", "pods":
+            _restrict_pod(request, node, old, new)
+        case "", "nodes":
+            _restrict_node(request, node, old, new)
+        case "coordination.k8s.io", "leases":
+            if request.namespace != LEASE_NAMESPACE:
+                why = f'can only access leases in the "{LEASE_NAMESPACE}" system namespace'
+                raise _refusal(request, why)
+            if request.name != node:
+                raise _refusal(request, "can only access node lease with the same name as the "
+                               "requesting node")  # fmt: skip
+
+
+def restrict_token_request(
+    request: ApiRequest, audiences: list[str], reference: Json, bound: BoundObject | None
+) -> None:
+    """Refuse a token of a node that is not bound to one of its pods, or not used by this pod.
+
+    Args:
+        request: the token request.
+        audiences: the audiences of the token.
+        reference: the reference to ``bound`` in the request.
+        bound: the object that the token will be bound to.
+
+    Raises:
+        StatusError: 403.
+    """
+    node = node_of(request.user)
+    if node is None:
+        return
+    if bound is None or bound.kind != "Pod":
+        raise _refusal(request, "node requested token not bound to a pod")
+    if not reference.get("uid"):
+        raise _refusal(request, "node requested token with a pod binding without a uid")
+    if bound.node is None or bound.node.name != node:
+        raise _refusal(request, "node requested token bound to a pod scheduled on a different node")
+    known = {*API_AUDIENCES, *pod_references(bound.content or {}).audiences}
+    for audience in audiences:
+        if audience not in known:
+            why = f'audience "{audience}" not found in pod spec volume'
+            raise _refusal(request, f"{why}, {request.user.name} is not authorized to request "
+                           "tokens for this audience")  # fmt: skip
+
+
+def _restrict_pod(request: ApiRequest, node: str, old: Json | None, new: Json | None) -> None:
+    if old is None:
+        _restrict_mirror_pod(request, node, new or {})
+    elif new is None or request.subresource == "eviction":
+        if old["spec"].get("nodeName") != node:
+            action = "evict" if request.subresource == "eviction" else "delete"
+            why = f"can only {action} pods with spec.nodeName set to itself"
+            raise _refusal(request, f'node "{node}" {why}')
+    elif request.subresource != "status":
+        raise _refusal(request, f'node "{node}" can only update the status of pods')
+    else:
+        if old["spec"].get("nodeName") != node:
+            why = "can only update pod status for pods with spec.nodeName set to itself"
+            raise _refusal(request, f'node "{node}" {why}')
+        if (old["metadata"].get("labels") or {}) != (new["metadata"].get("labels") or {}):
+            raise _refusal(request, f'node "{node}" cannot update labels through pod status')
+
+
+def _restrict_mirror_pod(request: ApiRequest, node: str, pod: Json) -> None:
+    spec = pod.get("spec") or {}
+    if MIRROR_ANNOTATION not in (pod["metadata"].get("annotations") or {}):
+        raise _refusal(request, f'pod does not have "{MIRROR_ANNOTATION}" annotation, node '
+                       f'"{node}" can only create mirror pods')  # fmt: skip
+    if spec.get("nodeName") != node:
+        raise _refusal(request, f'node "{node}" can only create pods with spec.nodeName set to '
+                       "itself")  # fmt: skip
+    if spec.get("serviceAccountName") not in (None, "", "default"):
+        raise _refusal(request, f'node "{node}" can not create pods that reference a service '
+                       "account")  # fmt: skip
+    for part in (*_list(spec, "containers"), *_list(spec, "initContainers")):
+        origins = [each.get("valueFrom") or {} for each in _list(part, "env")]
+        if any(set(each) & {"secretKeyRef", "configMapKeyRef"} for each in origins) or any(
+            set(each) & {"secretRef", "configMapRef"} for each in _list(part, "envFrom")
+        ):
+            raise _refusal(request, f'node "{node}" can not create pods that reference secrets or '
+                           "configmaps")  # fmt: skip
+    allowed = {"name", "emptyDir", "hostPath", "downwardAPI"}
+    if any(set(volume) - allowed for volume in _list(spec, "volumes")):
+        raise _refusal(request, f'node "{node}" can not create pods with volumes of API objects')
+
+
+def _restrict_node(request: ApiRequest, node: str, old: Json | None, new: Json | None) -> None:
+    if request.name != node:
+        raise _refusal(request, f'node "{node}" is not allowed to modify node "{request.name}"')
+    if new is None:
+        return
+    before, after = (old or {}).get("metadata") or {}, new["metadata"]
+    labels = _changed(before.get("labels") or {}, after.get("labels") or {})
+    barred = ", ".join(sorted(filter(_is_restricted_label, labels)))
+    if barred and old is None:
+        why = f"is not allowed to set the following labels: {barred}"
+        raise _refusal(request, f'node "{node}" {why}')
+    if barred:
+        raise _refusal(request, f'node "{node}" is not allowed to modify labels: {barred}')
+    if old is None:
+        return
+    if _taints(old) != _taints(new):
+        raise _refusal(request, f'node "{node}" is not allowed to modify taints')
+    if (before.get("ownerReferences") or []) != (after.get("ownerReferences") or []):
+        raise _refusal(request, f'node "{node}" is not allowed to modify ownerReferences')
+
+
+def _taints(node: Json) -> list[Json]:
+    return _list(node.get("spec") or {}, "taints")
+
+
+def _list(obj: Json, name: str) -> list[Json]:
+    return obj.get(name) or []
+
+
+def _changed(old: dict[str, str], new: dict[str, str]) -> set[str]:
+    return {key for key in {*old, *new} if old.get(key) != new.get(key)}
+
+
+def _is_restricted_label(label: str) -> bool:
+    domain, _, _ = label.rpartition("/")
+    if _is_in(domain, (RESTRICTED_DOMAIN,)):
+        return True
+    return (
+        _is_in(domain, KUBERNETES_DOMAINS)
+        and label not in KUBELET_LABELS
+        and not _is_in(domain, KUBELET_DOMAINS)
+    )
+
+
+def _is_in(domain: str, domains: tuple[str, ...]) -> bool:
+    return any(domain == each or domain.endswith(f".{each}") for each in domains)
+
+
+def _refusal(request: ApiRequest, why: str) -> StatusError:
+    kind = request.kind
+    shown = qualified_resource(kind.plural, kind.group)
+    message = f'{shown} "{request.name}" is forbidden: {why}'
+    return forbidden(message, kind.plural, kind.group, request.name)

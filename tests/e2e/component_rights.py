@@ -1,0 +1,112 @@
+"""Operator and scheduler run with the rights of ``deploy``, and the audit log shows their use.
+
+Without this, missing rights stay unseen: a test's administrator may do everything. Unused ones stay
+unseen everywhere.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+NAMESPACE = "gangline-system"
+FILES = ("operator", "scheduler")
+"""Folders of ``deploy`` with the rights of the components; the webhook has tests of its own."""
+RIGHTS_KINDS = frozenset(
+    ("Namespace", "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+)
+TOKEN_S = 24 * 3600
+"""Tokens outlive the suite: nothing renews them outside of a pod."""
+
+Right = tuple[str, str, str]
+"""Group, resource with its subresource, verb."""
+
+
+def manifests() -> list[dict[str, Any]]:
+    """The accounts of the components, and their rights."""
+    files = [file for folder in FILES for file in sorted((ROOT / "deploy" / folder).glob("*.yaml"))]
+    every = [each for file in files for each in yaml.safe_load_all(file.read_text())]
+    return [each for each in every if each["kind"] in RIGHTS_KINDS]
+
+
+def install(kubeconfig: Path) -> None:
+    """Create the accounts and give them their rights."""
+    _kubectl(kubeconfig, "apply", "-f", "-", text=yaml.safe_dump_all(manifests()))
+
+
+def account_of(component: str) -> str:
+    """The user name of a component in the cluster."""
+    return f"system:serviceaccount:{NAMESPACE}:gangline-{component}"
+
+
+def write_kubeconfig(admin: Path, component: str, file: Path) -> Path:
+    """Write a kubeconfig that acts as the component's account."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/gangline-{component}/token"
+    wanted = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}
+    request = json.dumps(wanted | {"spec": {"expirationSeconds": TOKEN_S}})
+    answer = _kubectl(admin, "create", "--raw", path, "-f", "-", text=request)
+    config = yaml.safe_load(admin.read_text())
+    for user in config["users"]:
+        user["user"] = {"token": json.loads(answer)["status"]["token"]}
+    file.touch(0o600)
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
+@dataclass
+class Usage:
+    """What the audit log says of one account."""
+
+    used: set[Right] = field(default_factory=set)
+    refused: list[str] = field(default_factory=list)
+    """Verb and address of the calls that the server did not authorise."""
+
+
+def read_usage(lines: Iterable[str], user: str) -> Usage:
+    """Read the lines of an audit log."""
+    usage = Usage()
+    for line in lines:
+        event = json.loads(line)
+        if event["user"].get("username") != user or "responseStatus" not in event:
+            continue
+        # Not by the status: 403 also answers who creates objects in a namespace that ends.
+        if event.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid":
+            usage.refused.append(f"{event['verb']} {event['requestURI']}")
+        about = event.get("objectRef")
+        if about:
+            name = "/".join(filter(None, (about["resource"], about.get("subresource"))))
+            usage.used.add((about.get("apiGroup", ""), name, event["verb"]))
+    return usage
+
+
+def granted(component: str) -> set[Right]:
+    """All rights of a component."""
+    roles = [each for each in manifests() if "rules" in each]
+    own = [each for each in roles if each["metadata"]["name"].startswith(f"gangline-{component}")]
+    return {right for role in own for right in _rights(role["rules"])}
+
+
+def _rights(rules: Iterable[dict[str, Any]]) -> Iterator[Right]:
+    for rule in rules:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                for verb in rule["verbs"]:
+                    yield group, resource, verb
+
+
+def _kubectl(kubeconfig: Path, *arguments: str, text: str) -> str:
+    done = subprocess.run(
+        ["kubectl", "--kubeconfig", str(kubeconfig), *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -37,6 +37,10 @@ async def test_a_writer_of_roles_cannot_grant_rights_it_lacks(attacked: Attacked
             assert status == 403
     _, own = await attacked.request("GET", f"{RBAC}/clusterroles/of-mallory")
     assert own["rules"] == [WRITER, PODS]
+    # Long bodies are processed in a thread, and are checked like others.
+    long = role("long", SECRETS)
+    long["metadata"]["annotations"] = {"a": "x" * 100_000}
+    assert (await write("POST", ROLES, long))[0] == 403
     paths = {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}
     assert (await write("POST", f"{RBAC}/clusterroles", role("p", paths)))[0] == 403
     # A role of its own that only loses rules, or gets labels, is no escalation.

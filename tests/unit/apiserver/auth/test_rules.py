@@ -72,5 +72,5 @@ def test_merged_parts_of_a_rule_are_one_rule_again() -> None:
     [merged] = merge_rules(uncovered_rules([], [rule("", "pods", "get,list", "a")]))
     assert merged == rule("", "pods", "get,list", "a")
     assert format_rule(merged) == (
-        '{APIGroups:[""], Resources:["pods"], ResourceNames:["a"], Verbs:["get", "list"]}'
+        '{APIGroups:[""], Resources:["pods"], ResourceNames:["a"], Verbs:["get" "list"]}'
     )

@@ -80,7 +80,7 @@ class EscalationGuard:
         missing = uncovered_rules(self._held_rules(user, request.namespace or ""), granted)
         if missing:
             groups = ", ".join(f'"{group}"' for group in user.groups)
-            listed = "\n".join(format_rule(rule) for rule in merge_rules(missing))
+            listed = "\n".join(sorted(format_rule(rule) for rule in merge_rules(missing)))
             _refuse(
                 request,
                 f'user "{user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions '

@@ -127,7 +127,8 @@ def format_rule(rule: Json) -> str:
     for name, label in labels.items():
         values = rule.get(name)
         if values:
-            listed = ", ".join(f'"{value}"' for value in values)
+            separator = " " if name == "verbs" else ", "
+            listed = separator.join(f'"{value}"' for value in values)
             parts.append(f"{label}:[{listed}]")
     return f"{{{', '.join(parts)}}}"
 

@@ -268,6 +268,27 @@ async def test_patches_cannot_build_what_may_not_be_sent(attacked: AttackedServe
     assert status in (400, 422), body
 
 
+async def test_an_error_is_not_many_times_the_request(attacked: AttackedServer) -> None:
+    """Each error repeats the path of its field, and a key in it may be as long as the body."""
+    shapes: tuple[dict[str, Any], ...] = (
+        {"data": {f"k{n}": 1 for n in range(50_000)}},
+        {"data": {"k" * 1_000_000: {"a": 1}}},
+        {f"unknown{n}": n for n in range(50_000)},
+    )
+    for shape in shapes:
+        content = json.dumps(config_map(**shape)).encode()
+        reader, writer = await attacked.connect()
+        head = _head(attacked, f"POST {CONFIG_MAPS}?fieldValidation=Strict HTTP/1.1")
+        head += b"Content-Type: application/json\r\nConnection: close\r\n"
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(content) + content)
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            answer = await reader.read()
+        writer.close()
+        assert answer.split()[1] in (b"400", b"422"), answer[:200]
+        assert len(answer) < 200_000
+    await is_served(attacked)
+
+
 DIGITS = "9" * 5000
 
 

@@ -50,6 +50,11 @@ MAX_OBJECT_BYTES = MIB + MIB // 2
 MIN_INTEGER, MAX_INTEGER = -(1 << 63), (1 << 64) - 1
 """The range of integers. Kubernetes: int64, and float64 outside of it."""
 
+MAX_CAUSES = 200
+"""Errors of fields in one response, which is otherwise many times the request. Kubernetes: none."""
+MAX_PATH_SEGMENT_CHARS = 400
+"""Characters of one key in the path of an error. The longest valid key of a label has 317."""
+
 # Patches.
 MAX_PATCH_OPERATIONS = 10_000
 """Operations of one JSON patch. Kubernetes: 10,000."""

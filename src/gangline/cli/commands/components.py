@@ -2,13 +2,14 @@
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gangline.cli.component_logging import logging_options, start_logging
 from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import serve_component
+from gangline.cli.params.audit_options import audit_options, audit_settings
 from gangline.cli.params.env_options import BindAddress
 from gangline.cli.params.options import cluster_options
 from gangline.cli.params.storage_options import durability_option, encryption_key_option
@@ -96,6 +97,7 @@ def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
 )
 @durability_option
 @encryption_key_option
+@audit_options
 @logging_options("GANGLINE_APISERVER")
 def apiserver_command(
     data_dir: Path,
@@ -105,6 +107,7 @@ def apiserver_command(
     encryption_key: Path | None,
     log_level: str,
     log_format: str,
+    **audit: Any,
 ) -> None:
     """Run the API server of the embedded cluster, without controllers."""
     from gangline.local.apiserver.auth.pki import CertificateError  # noqa: PLC0415
@@ -120,6 +123,7 @@ def apiserver_command(
         port=port,
         durability=Durability(durability),
         encryption_key=encryption_key,
+        audit=audit_settings(**audit),
     )
     server = ApiServer(settings)
 

@@ -154,7 +154,8 @@ def read_json_document(body: bytes) -> Any:
         StatusError: 400 for invalid JSON, 413 for too many values.
     """
     value = read_json(body)
-    check_document(value)
+    if not is_small_document(body):
+        check_document(value)
     return value
 
 
@@ -164,6 +165,33 @@ def read_json(body: bytes) -> Any:
         return _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise bad_request(f"the body of the request is not valid JSON: {error}") from None
+
+
+def is_small_document(body: bytes) -> bool:
+    """Return True if JSON is certainly within the limits of a document.
+
+    Nearly all documents are, and this takes a fifth of the time of ``check_document``. False means
+    nothing: brackets and long numbers in texts count too.
+    """
+    if len(body) > MIN_VALUE_BYTES * limits.MAX_VALUES or LONG_NUMBER in body.translate(_DIGITS):
+        return False
+    brackets = body.translate(None, _NO_BRACKETS)
+    for _ in range(limits.MAX_DEPTH // 2):  # each iteration removes up to two levels
+        inner_removed = brackets.replace(b"{}", b"").replace(b"[]", b"")
+        if not inner_removed:
+            return True
+        if len(inner_removed) == len(brackets):
+            return False
+        brackets = inner_removed
+    return False
+
+
+MIN_VALUE_BYTES = 2
+"""The shortest value in a list is a digit with a comma."""
+LONG_NUMBER = b"0" * 19
+"""Nineteen digits, of any value: the length of the smallest number outside 64 bits."""
+_DIGITS = bytes(ord("0") if chr(byte).isdecimal() else ord(" ") for byte in range(128)) + b" " * 128
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
 def check_document(value: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import psutil
 import pytest
 
 from security.conftest import AttackedServer
@@ -49,6 +50,11 @@ async def check_refused(
             )
     assert found == {name: code for name, (_, code) in cases.items()}
     await is_served(server)
+
+
+def memory_mib(server: AttackedServer) -> float:
+    """Return the resident memory of the server."""
+    return psutil.Process(server.process.pid).memory_info().rss / MIB  # type: ignore[attr-defined]
 
 
 def config_map(**more: Any) -> dict[str, Any]:
@@ -520,3 +526,12 @@ async def test_too_many_ports_are_refused(attacked: AttackedServer) -> None:
     }
     status, body = await attacked.request("GET", f"{PORT_FORWARD}?ports={ports}", headers=headers)
     assert status == 400, body
+
+
+async def test_accept_headers_leave_no_memory_behind(attacked: AttackedServer) -> None:
+    before = memory_mib(attacked)
+    for number in range(100):
+        accepted = {"Accept": "," * (30_000 + number)}
+        status, _ = await attacked.request("GET", "/api/v1/namespaces", headers=accepted)
+        assert status == 200
+    assert memory_mib(attacked) - before < 100  # 300 MiB if each of them is kept

@@ -52,6 +52,9 @@ JSON, YAML = "application/json", "application/yaml"
 WRITABLE_TYPES = (JSON, YAML)
 READABLE_TYPES = (JSON, YAML)
 
+MAX_CACHED_CHARS = 1000
+"""Longer ``Accept`` headers are not cached: hundreds of them would take much memory."""
+
 encode_json = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
@@ -66,11 +69,17 @@ class ResponseFormat(NamedTuple):
     version: str = ""
 
 
-@lru_cache(maxsize=512)
 def parse_accept(accept: str) -> tuple[ResponseFormat, ...]:
     """Return the formats of an ``Accept`` header that the server can write, best first."""
+    parse = _parse_accept if len(accept) <= MAX_CACHED_CHARS else _parse_accept.__wrapped__
+    return parse(accept)
+
+
+@lru_cache(maxsize=512)
+def _parse_accept(accept: str) -> tuple[ResponseFormat, ...]:
     found: list[tuple[float, int, ResponseFormat]] = []
-    for position, clause in enumerate(accept.split(",")):
+    most = limits.MAX_ACCEPTED_TYPES
+    for position, clause in enumerate(accept.split(",", most)[:most]):
         media, *options = (part.strip() for part in clause.split(";"))
         values = dict(option.split("=", 1) for option in options if "=" in option)
         if media in ("", "*/*", "application/*"):

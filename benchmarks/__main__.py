@@ -12,6 +12,8 @@ ALL = {
     "scheduler_core": "scheduler.core",
     "scheduler_bind": "scheduler.bind",
     "memory": "cluster.memory",
+    "isolation": "cluster.isolation",
+    "soak": "cluster.soak",
     "first_step": "cluster.first_step",
     "command_start": "client.command_start",
     "client_speed": "client.client_speed",

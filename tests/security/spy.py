@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import secrets
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SECRET = "hunter2-b1946ac92492d234"
+SECRET = f"hunter2-{secrets.token_hex(8)}"
+"""Made for each run: copies of this file are no findings."""
+
 NOBODY = 65534
 
 SPY = """

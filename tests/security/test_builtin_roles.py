@@ -113,8 +113,8 @@ async def test_a_local_review_stays_in_its_namespace(attacked: AttackedServer) -
 
     pods = {"verb": "list", "resource": "pods"}
     assert (await review(resourceAttributes=pods | {"namespace": "default"}))[0] == 201
-    assert (await review(resourceAttributes=pods | {"namespace": "kube-system"}))[0] == 400
-    assert (await review(resourceAttributes=pods))[0] == 400
+    assert (await review(resourceAttributes=pods | {"namespace": "kube-system"}))[0] == 422
+    assert (await review(resourceAttributes=pods))[0] == 422
     assert (await review(nonResourceAttributes={"verb": "get", "path": "/metrics"}))[0] == 400
     _, answer = await review(
         resourceAttributes=pods | {"namespace": "default", "path": "/version", "verb": "get"}

@@ -190,3 +190,10 @@ async def test_long_list_arrives_complete_plain_and_compressed(shared: AttackedS
         assert status == 200
         texts = [item["data"]["text"] for item in found["items"]]
         assert texts == [str(number) * OBJECT_BYTES for number in range(3)]
+
+
+async def test_metrics_show_seats_of_each_level(shared: AttackedServer) -> None:
+    await shared.request("GET", CONFIG_MAPS, user=OTHER)
+    _, text = await shared.request("GET", "/metrics")
+    assert 'gangline_apiserver_seats_in_use{priority_level="global-default"} 0.0' in text
+    assert 'gangline_apiserver_waiting_requests{priority_level="global-default"} 0.0' in text

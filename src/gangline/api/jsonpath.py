@@ -108,9 +108,10 @@ def _step(match: re.Match[str]) -> Step:
 
 
 def _number(text: str) -> int:
-    if len(text.strip()) > MAX_INDEX_DIGITS:
-        raise JSONPathError(f"the index {text.strip()[:40]} is too large")
-    return int(text)
+    digits = text.strip()
+    if len(digits) > MAX_INDEX_DIGITS or digits == "-":
+        raise JSONPathError(f"{digits[:40]!r} is not the index of a list")
+    return int(digits)
 
 
 def _field(name: str) -> Step:

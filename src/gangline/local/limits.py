@@ -20,6 +20,8 @@ MAX_HEADER_BYTES = 128 << 10
 """Bytes of all headers together. Kubernetes: 1 MiB (``http.DefaultMaxHeaderBytes``)."""
 MAX_PARAMETERS = 1000
 """Number of parameters of a query. Kubernetes: none. Each argument of ``kubectl exec`` is one."""
+MAX_ACCEPTED_TYPES = 100
+"""Number of media types in ``Accept`` that are read. Kubernetes: none. kubectl sends three."""
 HEADER_TIMEOUT_S = 10.0
 """Seconds from the first byte of a request to the end of its headers, and from the start of a
 connection to its first request. Kubernetes: ``ReadHeaderTimeout``, 32 s.
@@ -49,6 +51,11 @@ MAX_OBJECT_BYTES = MIB + MIB // 2
 """Bytes of a stored object in JSON. Kubernetes: the limit of an etcd request, 1.5 MiB."""
 MIN_INTEGER, MAX_INTEGER = -(1 << 63), (1 << 64) - 1
 """The range of integers. Kubernetes: int64, and float64 outside of it."""
+
+MAX_CAUSES = 200
+"""Errors of fields in one response, which is otherwise many times the request. Kubernetes: none."""
+MAX_PATH_SEGMENT_CHARS = 400
+"""Characters of one key in the path of an error. The longest valid key of a label has 317."""
 
 # Patches.
 MAX_PATCH_OPERATIONS = 10_000

@@ -85,3 +85,19 @@ class ClusterSettings:
     @property
     def directory(self) -> ClusterDirectory:
         return ClusterDirectory(self.home, self.name)
+
+
+def changed_settings(encoded: bytes) -> list[str]:
+    """Return the settings of ``ClusterSettings.encode`` that differ from the defaults, as
+    ``NAME=VALUE``; empty if they cannot be read.
+    """
+    try:
+        given = msgspec.json.decode(encoded, type=dict[str, object])
+    except msgspec.DecodeError:
+        return []
+    defaults = msgspec.json.decode(ClusterSettings().encode(), type=dict[str, object])
+    return [
+        f"{name}={value}"
+        for name, value in given.items()
+        if name in defaults and name not in ("name", "home") and value != defaults[name]
+    ]

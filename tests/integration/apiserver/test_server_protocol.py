@@ -390,7 +390,7 @@ async def test_roles_decide_what_a_service_account_may_do(http: Http):
     rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
     await http("POST", f"{rbac}/roles", {"metadata": {"name": "r"}, "rules": rules})
-    subject = {"kind": "ServiceAccount", "name": "default", "namespace": "default"}
+    subject = {"kind": "ServiceAccount", "name": "default"}  # of the namespace of the binding
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"}
     binding = {"metadata": {"name": "b"}, "subjects": [subject], "roleRef": reference}
     await http("POST", f"{rbac}/rolebindings", binding)

@@ -84,7 +84,7 @@ async def test_a_job_is_held_scaled_copied_entered_and_run_again(
     assert "2 deleted" not in typed(cluster, "delete", "first", "second")
 
 
-async def test_problems_are_found(embedded_cluster: EmbeddedCluster) -> None:
+async def test_diagnose_and_doctor_find_problems(embedded_cluster: EmbeddedCluster) -> None:
     cluster = embedded_cluster
     script = (
         'if [ "$RANK" = 1 ]; then sleep 1; echo "OSError: [Errno 28] No space left on device"; '

@@ -62,6 +62,7 @@ def restore_command(file: Path, name: str, force: bool, key_file: Path | None) -
     """
     from gangline.local.backups.restore import restore_backup  # noqa: PLC0415
     from gangline.local.directory import ClusterDirectory, cli_command, default_home  # noqa: PLC0415
+    from gangline.local.settings import changed_settings  # noqa: PLC0415
 
     home = ClusterDirectory(default_home(), name)
     restored = restore_backup(file, home, force=force, key_file=key_file)
@@ -72,5 +73,7 @@ def restore_command(file: Path, name: str, force: bool, key_file: Path | None) -
     )
     if restored.replaced is not None:
         click.echo(f"Its former state is in {restored.replaced}; remove it if it is not needed.")
+    if options := changed_settings(restored.settings):
+        click.echo(f"It ran with {', '.join(options)}.")
     verb = "up --encryption-key FILE" if restored.needs_key else "up"
     click.echo(f"Start it with {cli_command(verb, name)}.")

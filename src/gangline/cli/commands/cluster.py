@@ -12,7 +12,9 @@ from click.core import ParameterSource
 
 from gangline.cli.component_logging import LEVELS, start_logging
 from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.params.audit_options import audit_options
 from gangline.cli.params.options import debug_option
+from gangline.cli.params.storage_options import durability_option, encryption_key_option
 
 if TYPE_CHECKING:
     from gangline.local.cluster import ClusterReady, Component
@@ -81,18 +83,8 @@ name_option = click.option(
     show_default=True,
     help="Seconds between heartbeats of a node; well below --node-silence.",
 )
-@click.option(
-    "--durability",
-    type=click.Choice(["disk", "process"]),
-    default="disk",
-    show_default=True,
-    help="Answer a write when it survives a power failure (disk), or a killed process (process).",
-)
-@click.option(
-    "--encryption-key",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="File of keys that encrypt Secrets at rest; default: a generated key.",
-)
+@durability_option
+@encryption_key_option
 @click.option(
     "--pods", type=click.IntRange(1), default=110, help="Limit of pods on a node.", hidden=True
 )
@@ -104,25 +96,7 @@ name_option = click.option(
     show_default=True,
     help="Seconds that pods get to end when the cluster stops.",
 )
-@click.option(
-    "--audit-log",
-    type=click.Path(path_type=Path, dir_okay=False, resolve_path=True),
-    help="File of audit events: who requested what from the API server.",
-)
-@click.option(
-    "--audit-log-maxsize",
-    type=click.IntRange(1),
-    default=100,
-    show_default=True,
-    help="Size in MiB at which the file of --audit-log is rotated.",
-)
-@click.option(
-    "--audit-log-maxbackup",
-    type=click.IntRange(0),
-    default=10,
-    show_default=True,
-    help="Number of rotated files of --audit-log to keep.",
-)
+@audit_options
 @click.option("--detach", "-d", is_flag=True, help="Run in the background; return when it answers.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
 @debug_option

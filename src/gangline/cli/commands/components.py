@@ -2,14 +2,17 @@
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gangline.cli.component_logging import logging_options, start_logging
+from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import serve_component
+from gangline.cli.params.audit_options import audit_options, audit_settings
 from gangline.cli.params.env_options import BindAddress
 from gangline.cli.params.options import cluster_options
+from gangline.cli.params.storage_options import durability_option, encryption_key_option
 from gangline.cli.params.target import ClusterTarget
 
 if TYPE_CHECKING:
@@ -92,18 +95,43 @@ def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
 @click.option(
     "--port", type=int, default=6443, show_default=True, help="Port; 0 selects a free port."
 )
+@durability_option
+@encryption_key_option
+@audit_options
 @logging_options("GANGLINE_APISERVER")
 def apiserver_command(
-    data_dir: Path, host: str, port: int, log_level: str, log_format: str
+    data_dir: Path,
+    host: str,
+    port: int,
+    durability: str,
+    encryption_key: Path | None,
+    log_level: str,
+    log_format: str,
+    **audit: Any,
 ) -> None:
     """Run the API server of the embedded cluster, without controllers."""
+    from gangline.local.apiserver.auth.pki import CertificateError  # noqa: PLC0415
     from gangline.local.apiserver.server import ApiServer, ApiServerSettings  # noqa: PLC0415
+    from gangline.local.apiserver.storage.durability import Durability  # noqa: PLC0415
+    from gangline.local.apiserver.storage.encryption import EncryptionKeyError  # noqa: PLC0415
+    from gangline.local.apiserver.storage.sqlite import DatabaseError  # noqa: PLC0415
 
     start_logging(log_level, form=log_format)
-    server = ApiServer(ApiServerSettings(data=data_dir, host=host, port=port))
+    settings = ApiServerSettings(
+        data=data_dir,
+        host=host,
+        port=port,
+        durability=Durability(durability),
+        encryption_key=encryption_key,
+        audit=audit_settings(**audit),
+    )
+    server = ApiServer(settings)
 
     async def until_stopped(stop: asyncio.Event) -> None:
-        await server.start()
+        try:
+            await server.start()
+        except (CertificateError, DatabaseError, EncryptionKeyError) as error:
+            raise CommandError(f"the API server cannot start: {error}") from error
         click.echo(f"Serving on {server.url}", err=True)
         try:
             await stop.wait()

@@ -1,10 +1,34 @@
 """Metrics of the API server, served under ``/metrics``."""
 
+from collections.abc import Callable, Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from gangline.local.apiserver.core.request import ApiRequest
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+
+
+class _SeatCollector(Collector):
+    """Reads the seats of the priority levels when the metrics are read."""
+
+    def __init__(self, counts: Callable[[], dict[str, tuple[int, int]]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        labels = ["priority_level"]
+        used = GaugeMetricFamily(
+            "gangline_apiserver_seats_in_use", "Seats of executing requests.", labels=labels
+        )
+        waiting = GaugeMetricFamily(
+            "gangline_apiserver_waiting_requests", "Requests that wait for a seat.", labels=labels
+        )
+        for level, (in_use, queued) in self._counts().items():
+            used.add_metric([level], in_use)
+            waiting.add_metric([level], queued)
+        yield from (used, waiting)
 
 
 class ApiServerMetrics:
@@ -32,6 +56,10 @@ class ApiServerMetrics:
         )  # fmt: skip
         self._counters: dict[tuple[str, str, int], Counter] = {}
         self._timers: dict[str, Histogram] = {}
+
+    def add_seats(self, counts: Callable[[], dict[str, tuple[int, int]]]) -> None:
+        """Serve the occupied seats and the waiting requests of each level."""
+        self._registry.register(_SeatCollector(counts))
 
     def observe_request(self, request: ApiRequest | None, code: int, seconds: float) -> None:
         verb, resource = (request.verb, request.kind.plural) if request else ("page", "")

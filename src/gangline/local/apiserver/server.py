@@ -254,6 +254,7 @@ class ApiServer:
         self._webhooks.load()
         # Webhooks may depend on objects that the server writes, so its own writes skip them.
         self._flow = FlowController()
+        self.metrics.add_seats(self._flow.counts)
         self._own_writer = WritePath(self.store, admission, self._flow)
         self._authorizer = Authorizer(self.store)
         guard = EscalationGuard(self._authorizer)

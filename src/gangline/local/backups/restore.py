@@ -61,6 +61,9 @@ class Restored:
     replaced: Path | None
     """The folder with the former state; None if there was none."""
 
+    settings: bytes
+    """The encoded settings of the cluster's last start; empty if they are not known."""
+
     needs_key: bool
     """True if the cluster starts only with ``--encryption-key``."""
 
@@ -105,7 +108,9 @@ def restore_backup(
         staging.rmdir()
         sync_directory(home.folder)
         needs_key = not set(manifest.encrypted_with) <= _keys([own_key], None).keys.keys()
-        return Restored(manifest, revision, replaced, needs_key)
+        recorded = home.folder / SETTINGS
+        settings = recorded.read_bytes() if recorded.exists() else b""
+        return Restored(manifest, revision, replaced, settings, needs_key)
 
 
 def _keys(generated: list[Path], key_file: Path | None) -> EncryptionKeys:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gangline.local import limits
 from gangline.local.apiserver.kubelet_proxy.spdy import (
     DICTIONARY,
     SpdyError,
@@ -109,3 +110,33 @@ def test_unread_bytes_are_counted():
     spdy = SpdySession(lambda frame: None, lambda stream: None, counts.append)
     spdy.feed(Peer().syn_stream(1, {}) + data(1, b"12345"))
     assert counts == [5]
+
+
+def test_headers_that_inflate_beyond_the_limit_are_refused() -> None:
+    spdy, _, opened = session()
+    with pytest.raises(SpdyError, match="exceed"):
+        spdy.feed(Peer().syn_stream(1, {"a": "b" * limits.MAX_SPDY_HEADER_BYTES}))
+    assert not opened
+
+
+def test_streams_beyond_the_limit_are_refused_until_one_is_closed() -> None:
+    spdy, _, opened = session()
+    peer = Peer()
+    for number in range(limits.MAX_SPDY_STREAMS):
+        spdy.feed(peer.syn_stream(2 * number + 1, {}))
+    opened[0].close()
+    spdy.feed(peer.syn_stream(9001, {}))
+    with pytest.raises(SpdyError, match="streams are open"):
+        spdy.feed(peer.syn_stream(9003, {}))
+
+
+def test_closed_stream_returns_its_unread_bytes_to_the_connection() -> None:
+    unread: list[int] = []
+    opened: list[SpdyStream] = []
+    spdy = SpdySession(lambda _: None, opened.append, unread.append)
+    spdy.feed(Peer().syn_stream(1, {}) + data(1, b"abc"))
+    assert unread[-1] == 3
+    opened[0].close()
+    assert unread[-1] == 0
+    spdy.feed(data(1, b"late"))
+    assert unread[-1] == 0

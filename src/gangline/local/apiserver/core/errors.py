@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from http import HTTPStatus
 
 from gangline.api.meta.objects import ListMeta, Status, StatusCause, StatusDetails
+from gangline.local import limits
 
 
 class StatusError(Exception):
@@ -95,8 +96,12 @@ def bad_request(message: str) -> StatusError:
 
 
 def invalid(group: str, kind: str, name: str, causes: Iterable[StatusCause]) -> StatusError:
-    """422 with all field errors of an object."""
+    """422 with all field errors of an object, up to a maximum number."""
     found = list(causes)
+    if len(found) > limits.MAX_CAUSES:
+        found = found[: limits.MAX_CAUSES]
+        message = f"only the first {limits.MAX_CAUSES} errors are listed"
+        found.append(StatusCause("FieldValueTooMany", message, ""))
     texts = [f"{cause.field}: {cause.message}" for cause in found]
     summary = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     return status_error(

@@ -2,11 +2,12 @@
 
 from datetime import UTC, datetime
 
+from gangline.api.meta import field_causes
 from gangline.local.apiserver.auth.authentication import Authenticator
 from gangline.local.apiserver.auth.rbac import Authorizer
 from gangline.local.apiserver.auth.rules import AccessAttributes
 from gangline.local.apiserver.auth.service_account_tokens import API_AUDIENCES
-from gangline.local.apiserver.core.errors import bad_request
+from gangline.local.apiserver.core.errors import bad_request, invalid
 from gangline.local.apiserver.core.metadata import format_timestamp
 from gangline.local.apiserver.core.negotiation import (
     encode_json,
@@ -128,15 +129,16 @@ def _check_local(spec: Json, namespace: str) -> None:
     """Refuse a local review about anything outside of its namespace, which its user may not read.
 
     Raises:
-        StatusError: 400.
+        StatusError: 400 or 422.
     """
     resource = expect_object(spec.get("resourceAttributes"), "spec.resourceAttributes")
     if spec.get("nonResourceAttributes") or not resource:
         raise bad_request("a LocalSubjectAccessReview must have spec.resourceAttributes only")
-    if resource.get("namespace") != namespace:
-        raise bad_request(
-            f"spec.resourceAttributes.namespace must be the namespace of the review, {namespace!r}"
-        )
+    given = resource.get("namespace")
+    if given != namespace:
+        field = "spec.resourceAttributes.namespace"
+        cause = field_causes.invalid(field, given or "", "must match metadata.namespace")
+        raise invalid(AUTHORIZATION, "LocalSubjectAccessReview", "", [cause])
 
 
 def _access_attributes(spec: Json) -> AccessAttributes:

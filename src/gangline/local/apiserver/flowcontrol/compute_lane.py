@@ -4,11 +4,13 @@ Requests of more than some milliseconds of processor time (large bodies, tables 
 delay all other requests. Python code of a thread gives up the interpreter lock after
 ``SWITCH_INTERVAL_S``, so that the event loop continues. There is one thread per lane: more of them
 would compete with the event loop for the same lock, and finish no earlier. A computation that holds
-the lock (one call of a C function) is not shortened by this; such inputs are limited in size.
+the lock (one call of a C function) is not shortened by this; such inputs are limited in size. After
+each computation the lane rests, so that the event loop catches up between two of them.
 """
 
 import asyncio
 import sys
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +20,9 @@ from typing import Any, ParamSpec, TypeVar
 
 SWITCH_INTERVAL_S = 0.001
 """Each wait of the event loop for the lock takes this long at most; Python's default is 5 ms."""
+
+REST_FACTOR, MAX_REST_S = 0.5, 0.25
+"""After a computation of duration t the lane rests for this times t, and at most this long."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,6 +41,8 @@ class ComputeLane:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._queues: OrderedDict[str, deque[_Computation]] = OrderedDict()
         self._running = False
+        self._rest: asyncio.TimerHandle | None = None
+        self._started = 0.0
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
 
     async def run(
@@ -56,6 +63,8 @@ class ComputeLane:
     def close(self) -> None:
         """Wait for the running computation and end the thread."""
         self._queues.clear()
+        if self._rest is not None:
+            self._rest.cancel()
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def _start_next(self) -> None:
@@ -68,6 +77,7 @@ class ComputeLane:
                 self._queues[user] = queue  # at the end: the other users come first
             if not computation.done.done():  # else its request was cancelled
                 self._running = True
+                self._started = time.monotonic()
                 started = asyncio.get_running_loop().run_in_executor(
                     self._executor, computation.call
                 )
@@ -83,4 +93,6 @@ class ComputeLane:
                 done.set_exception(error)
         elif not done.done():
             done.set_result(result.result())
-        self._start_next()
+        took = time.monotonic() - self._started
+        rest = min(took * REST_FACTOR, MAX_REST_S)
+        self._rest = asyncio.get_running_loop().call_later(rest, self._start_next)

@@ -75,16 +75,19 @@ class StateDatabase:
         self.path = path
         self.syncs_to_disk = durability == Durability.DISK
         self._keys = keys or EncryptionKeys.none()
-        self._logged = 0
         try:
             make_directory(path.parent)
             check_files(path)
             if not path.exists():
                 create_state_file(path)
             path.chmod(0o600)  # it contains Secrets, and earlier versions of SQLite's log too
+            wal = wal_path(path)
+            self._logged = wal.stat().st_size if wal.exists() else 0
             self._connection = self._open()
-            self._wal = os.open(wal_path(path), os.O_RDONLY | os.O_CLOEXEC)
+            self._wal = os.open(wal, os.O_RDONLY | os.O_CLOEXEC)
             sync_directory(path.parent)
+            if self.syncs_to_disk:  # what a killed server has committed last is shown to readers
+                os.fdatasync(self._wal)
         except (sqlite3.Error, OSError) as error:
             raise self._explain(error) from error
 
@@ -103,7 +106,10 @@ class StateDatabase:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
             connection.execute("PRAGMA wal_autocheckpoint=0")
-            _checkpoint(connection)
+            # The log of a killed server continues: a checkpoint could fill a disk that is nearly
+            # full, and the server would not start.
+            if not self._logged:
+                _checkpoint(connection)
         except BaseException:
             connection.close()
             raise
@@ -304,6 +310,9 @@ class StateDatabase:
 
     def close(self) -> None:
         """Move the write-ahead log into the file and release its lock."""
+        with contextlib.suppress(sqlite3.Error):  # on a full disk the log stays as it is
+            if _mark(self._connection, "logged"):  # a checkpoint failed
+                _set_mark(self._connection, "logged", 0)
         os.close(self._wal)
         self._connection.close()
 

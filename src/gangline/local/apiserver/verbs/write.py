@@ -12,8 +12,7 @@ again, as in Kubernetes, until the webhooks' time limit.
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from gangline.local.apiserver.admission.builtin import BuiltinAdmission
 from gangline.local.apiserver.admission.node_restriction import restrict_node_write
@@ -41,6 +40,8 @@ MODIFIED_MESSAGE = (
     "the object has been modified; please apply your changes to the latest version and try again"
 )
 
+P = ParamSpec("P")
+T = TypeVar("T")
 ChangeFunction = Callable[[Json], Json]
 """Returns the new object for the current one, which it must not change."""
 
@@ -98,13 +99,13 @@ class WritePath:
         kind = request.kind
         prepare.check_identity(request, obj)
         size = len(request.body)
-        compute = partial(self._flow.compute_by_size, request.user, size)
         review = self._review(request, CREATE)
         if review is not None:
-            obj = await compute(self._prepare_new, request, obj)
+            obj = await self._compute(request, size, self._prepare_new, request, obj)
             obj = conversion.from_stored(kind, await review.mutate(None, obj) or obj)
-        obj = await compute(self._complete_new, request, obj, owner_tracked)
+        obj = await self._compute(request, size, self._complete_new, request, obj, owner_tracked)
         restrict_node_write(request, None, obj)
+        self._check_escalation(request, None, obj)
         if review is not None:
             prepare.check_size(request, obj, may_have_grown=True)
             await review.validate(None, obj)
@@ -116,6 +117,16 @@ class WritePath:
         if self._cache(request).latest(request.key) is not None:
             raise already_exists(kind.plural, kind.group, request.name)
         return await self._commit(request, obj, created=True)
+
+    async def _compute(
+        self,
+        request: ApiRequest,
+        size: int,
+        function: Callable[P, T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        return await self._flow.compute_by_size(request.user, size, function, *args, **kwargs)
 
     def _prepare_new(self, request: ApiRequest, obj: Json) -> Json:
         kind = request.kind
@@ -142,7 +153,6 @@ class WritePath:
             if not owner_tracked:
                 prepare.track_managed_fields(request, None, obj, utc_now())
         prepare.validate_creation(kind, obj)
-        self._check_escalation(request, None, obj)
         prepare.check_size(request, obj)
         return obj
 
@@ -160,14 +170,18 @@ class WritePath:
         while True:
             record = self._current(request)
             size = len(request.body) + len(record.body)
-            compute = partial(self._flow.compute_by_size, request.user, size)
             stored = read_json(record.body)
-            new = await compute(make, conversion.from_stored(kind, stored))
+            new = await self._compute(request, size, make, conversion.from_stored(kind, stored))
             if review is not None:
-                new = await compute(self._prepare_change, request, record, stored, new)
+                new = await self._compute(
+                    request, size, self._prepare_change, request, record, stored, new
+                )
                 new = conversion.from_stored(kind, await review.mutate(stored, new) or new)
-            new = await compute(self._complete, request, record, stored, new, owner_tracked)
+            new = await self._compute(
+                request, size, self._complete, request, record, stored, new, owner_tracked
+            )
             restrict_node_write(request, stored, new)
+            self._check_escalation(request, stored, new)
             if review is None and not is_long(size):
                 break
             if review is not None:
@@ -210,7 +224,6 @@ class WritePath:
                 self._admission.admit_update(kind, stored, new)
         metadata.increment_generation(kind, stored, new)
         prepare.validate_change(request, stored, new)
-        self._check_escalation(request, stored, new)
         prepare.check_size(request, new, may_have_grown=request.verb == "patch")
         return new
 
@@ -282,6 +295,7 @@ class WritePath:
         return record
 
     def _check_escalation(self, request: ApiRequest, old: Json | None, new: Json) -> None:
+        """Refuse a write that grants more than its user has. Not in a lane: it reads the store."""
         if self._guard is not None:
             self._guard.check(request, old, new)
 

@@ -142,6 +142,11 @@ class ContainerEntry:
 @lru_cache(maxsize=1)
 def detect_isolation() -> Isolation:
     """Detect what this machine allows, once for each process."""
+    if refusal := _try_command(["/usr/bin/env", "-i", "-S", "-- A=b", "true"]):
+        return Isolation(
+            IsolationLevel.NONE,
+            f"containers cannot start: GNU env of coreutils 8.30 or newer is required ({refusal})",
+        )
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         return Isolation(

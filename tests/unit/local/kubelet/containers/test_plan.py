@@ -23,6 +23,7 @@ from gangline.local.kubelet.probes.state import (
     next_probe_state,
     resolve_port,
 )
+from gangline.local.kubelet.runtime import isolation
 from gangline.local.kubelet.runtime.command_check import check_command, parse_launch_failure
 from gangline.local.kubelet.runtime.interface import (
     ContainerMount,
@@ -214,6 +215,13 @@ def test_each_isolation_level_enters_its_namespaces() -> None:
     assert "unshare" not in Isolation(IsolationLevel.NONE).enter_command(None)
     assert "--user" in Isolation(IsolationLevel.USER).join_command(1)
     assert f"sh {os.getpid()} --" in " ".join(Isolation(IsolationLevel.NONE).enter_command(None))
+
+
+def test_old_env_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolation, "_try_command", lambda command: "invalid option -- 'S'")
+    found = isolation.detect_isolation.__wrapped__()
+    assert found.level is IsolationLevel.NONE
+    assert "coreutils 8.30 or newer is required (invalid option -- 'S')" in found.limitation
 
 
 def test_a_probe_turns_after_enough_results_in_a_row() -> None:

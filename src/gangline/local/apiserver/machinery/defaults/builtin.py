@@ -189,11 +189,12 @@ def _claim(obj: Json) -> None:
 
 
 def _binding(obj: Json) -> None:
-    if reference := subobject(obj, "roleRef"):
-        fill_absent(reference, {"apiGroup": RBAC})
+    reference = subobject(obj, "roleRef")
+    if reference and not reference.get("apiGroup"):
+        reference["apiGroup"] = RBAC
     for subject in objects_in(obj.get("subjects")):
-        if subject.get("kind") in ("User", "Group"):
-            fill_absent(subject, {"apiGroup": RBAC})
+        if subject.get("kind") in ("User", "Group") and not subject.get("apiGroup"):
+            subject["apiGroup"] = RBAC
 
 
 def _definition(obj: Json) -> None:

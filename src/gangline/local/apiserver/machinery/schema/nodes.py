@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from gangline.local import limits
+
 Json: TypeAlias = dict[str, Any]
 Segment: TypeAlias = str | int
 ParentPath: TypeAlias = "tuple[ParentPath, Segment] | None"
@@ -166,8 +168,13 @@ def format_field_path(parent: ParentPath, segment: Segment = "") -> str:
     while parent is not None:
         parent, segment = parent
         segments.append(segment)
-    texts = [f"[{part}]" if isinstance(part, int) else part for part in reversed(segments)]
+    texts = [f"[{part}]" if isinstance(part, int) else _cut(part) for part in reversed(segments)]
     return "".join(texts).removeprefix(".")
+
+
+def _cut(segment: str) -> str:
+    most = limits.MAX_PATH_SEGMENT_CHARS
+    return segment if len(segment) <= most else f"{segment[:most]}…"
 
 
 T = TypeVar("T")

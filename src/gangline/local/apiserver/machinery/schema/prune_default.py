@@ -7,6 +7,7 @@ defaulted compiles to None and is never visited.
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from gangline.local import limits
 from gangline.local.apiserver.machinery.schema.nodes import (
     Json,
     ParentPath,
@@ -64,7 +65,8 @@ class PrunerCompiler(SchemaCompiler[Pruner]):
                     if of_extra is not None:
                         of_extra(child, path, f"[{name}]", unknown)
                 elif not keep_unknown:
-                    unknown.append(format_field_path(path, f".{name}"))
+                    if len(unknown) < limits.MAX_CAUSES:
+                        unknown.append(format_field_path(path, f".{name}"))
                     dropped.append(name)
             for name in dropped:
                 del value[name]

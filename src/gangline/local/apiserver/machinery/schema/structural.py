@@ -4,15 +4,21 @@ The server runs them in this order on every write: prune unknown fields, set def
 ``apiVersion``, ``kind`` and ``metadata`` are always preserved, whatever the schema contains.
 """
 
+import contextlib
 from typing import Any
 
 from gangline.api.meta.objects import StatusCause
+from gangline.local import limits
 from gangline.local.apiserver.machinery.schema.nodes import Json, with_object_fields
 from gangline.local.apiserver.machinery.schema.prune_default import (
     DefaulterCompiler,
     PrunerCompiler,
 )
-from gangline.local.apiserver.machinery.schema.validate import ValidatorCompiler
+from gangline.local.apiserver.machinery.schema.validate import (
+    CauseList,
+    TooManyCausesError,
+    ValidatorCompiler,
+)
 
 __all__ = ["StructuralSchema"]
 
@@ -38,7 +44,9 @@ class StructuralSchema:
             self._default(obj)
 
     def validate(self, obj: Any) -> list[StatusCause]:
-        causes: list[StatusCause] = []
+        """Return the errors of an object; one more than are reported if there are too many."""
+        causes = CauseList(limits.MAX_CAUSES + 1)
         if self._validate is not None:
-            self._validate(obj, None, "", causes)
+            with contextlib.suppress(TooManyCausesError):
+                self._validate(obj, None, "", causes)
         return causes

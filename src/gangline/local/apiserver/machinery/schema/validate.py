@@ -74,6 +74,28 @@ def _unique(identity: Callable[[Any], Any]) -> ValueRule:
     return rule
 
 
+class TooManyCausesError(Exception):
+    """The list of errors is full: the rest of the object need not be validated."""
+
+
+class CauseList(list[StatusCause]):
+    """Errors up to a maximum number."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def append(self, cause: StatusCause) -> None:
+        """Add an error.
+
+        Raises:
+            TooManyCausesError: there are as many as may be.
+        """
+        super().append(cause)
+        if len(self) >= self._most:
+            raise TooManyCausesError
+
+
 Validator: TypeAlias = Callable[[Any, ParentPath, Segment, list[StatusCause]], None]
 
 _JSON_TYPES = {
@@ -260,10 +282,12 @@ def _logical_validator(
 ) -> Validator:
     def check(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
         def accepted_by(branch: Validator | None) -> bool:
-            found: list[StatusCause] = []
-            if branch is not None:
-                branch(value, parent, segment, found)
-            return not found
+            try:
+                if branch is not None:
+                    branch(value, parent, segment, CauseList(1))
+            except TooManyCausesError:
+                return False
+            return True
 
         def add(rule: str) -> None:
             path = format_field_path(parent, segment)

@@ -49,10 +49,10 @@ def binding_causes(obj: Json, *, namespaced: bool) -> Causes:
         yield field_causes.unsupported("roleRef.kind", reference.get("kind", ""), kinds)
     yield from name_causes(check_path_segment, "roleRef.name", reference.get("name"))
     for index, subject in enumerate(objects_in(obj.get("subjects"))):
-        yield from _subject_causes(subject, indexed("subjects", index))
+        yield from _subject_causes(subject, indexed("subjects", index), namespaced=namespaced)
 
 
-def _subject_causes(subject: Json, where: str) -> Causes:
+def _subject_causes(subject: Json, where: str, *, namespaced: bool) -> Causes:
     if not subject.get("name"):
         yield field_causes.required(child(where, "name"))
     groups = {"ServiceAccount": "", "User": RBAC, "Group": RBAC}
@@ -61,7 +61,8 @@ def _subject_causes(subject: Json, where: str) -> Causes:
         yield field_causes.unsupported(child(where, "kind"), kind or "", tuple(groups))
     elif group != groups[kind]:
         yield field_causes.unsupported(child(where, "apiGroup"), group, (groups[kind],))
-    if kind == "ServiceAccount" and not subject.get("namespace"):
+    # Without a namespace it is an account in the namespace of the binding.
+    if kind == "ServiceAccount" and not namespaced and not subject.get("namespace"):
         yield field_causes.required(child(where, "namespace"))
 
 

@@ -1,5 +1,6 @@
 """Users who may write roles or bindings, and try to give themselves more than they have."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -129,3 +130,28 @@ async def test_an_apply_that_creates_needs_the_create_right(attacked: AttackedSe
     assert 'cannot create resource "configmaps"' in answer["message"]
     assert (await apply("creator", "a"))[0] == 201
     assert (await apply("patcher", "a"))[0] == 200
+
+
+async def test_long_lists_in_a_rule_cost_no_product(attacked: AttackedServer) -> None:
+    # Each choice of a group, a resource and a verb is a part of the rule: 10^9 in 30 kB.
+    await grant(attacked, "mallory", WRITER, PODS)
+    many = [f"a{number}" for number in range(1000)]
+    wide = {"apiGroups": many, "resources": many, "verbs": many}
+    async with asyncio.timeout(30):
+        status, answer = await attacked.request(
+            "POST", ROLES, user="mallory", json=role("wide", wide)
+        )
+        assert status == 403
+        assert len(answer["message"]) < 1_000_000
+        paths = {"nonResourceURLs": [f"/{name}" for name in many], "verbs": many}
+        wide_paths = role("paths", paths, PODS)
+        status, _ = await attacked.request(
+            "POST", f"{RBAC}/clusterroles", user="mallory", json=wide_paths
+        )
+        assert status == 403
+        # Repetitions of what the user holds.
+        held = {"apiGroups": [""] * 1000, "resources": ["pods"] * 1000, "verbs": ["get"] * 1000}
+        status, _ = await attacked.request(
+            "POST", ROLES, user="mallory", json=role("repeated", held)
+        )
+        assert status == 201

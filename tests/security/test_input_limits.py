@@ -10,8 +10,10 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
+import psutil
 import pytest
 
 from security.conftest import AttackedServer
@@ -48,6 +50,11 @@ async def check_refused(
             )
     assert found == {name: code for name, (_, code) in cases.items()}
     await is_served(server)
+
+
+def memory_mib(server: AttackedServer) -> float:
+    """Return the resident memory of the server."""
+    return psutil.Process(server.process.pid).memory_info().rss / MIB  # type: ignore[attr-defined]
 
 
 def config_map(**more: Any) -> dict[str, Any]:
@@ -343,17 +350,30 @@ async def _sent(server: AttackedServer, content: bytes) -> bytes:
         writer.close()
 
 
+async def _connect_only(server: AttackedServer) -> bytes:
+    """Connect without a TLS handshake; return what comes until the server closes."""
+    parts = urlsplit(server.url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
 @pytest.mark.slow
 async def test_requests_that_do_not_arrive_end_in_seconds(attacked: AttackedServer) -> None:
     post = _head(attacked, f"POST {CONFIG_MAPS} HTTP/1.1")
     async with asyncio.timeout(ANSWER_WITHIN_S):
-        silent, half, cut_body, chunked = await asyncio.gather(
+        no_tls, silent, half, cut_body, chunked = await asyncio.gather(
+            _connect_only(attacked),
             _sent(attacked, b""),
             _sent(attacked, post),
             _sent(attacked, post + b'Content-Length: 100\r\n\r\n{"kind"'),
             _sent(attacked, post + b'Transfer-Encoding: chunked\r\n\r\n7\r\n{"kind"\r\n'),
         )
-    assert (silent, half) == (b"", b"")
+    assert (no_tls, silent, half) == (b"", b"", b"")
     assert cut_body.startswith(b"HTTP/1.1 408")
     assert chunked.startswith(b"HTTP/1.1 408")
     await is_served(attacked)
@@ -506,3 +526,12 @@ async def test_too_many_ports_are_refused(attacked: AttackedServer) -> None:
     }
     status, body = await attacked.request("GET", f"{PORT_FORWARD}?ports={ports}", headers=headers)
     assert status == 400, body
+
+
+async def test_accept_headers_leave_no_memory_behind(attacked: AttackedServer) -> None:
+    before = memory_mib(attacked)
+    for number in range(100):
+        accepted = {"Accept": "," * (30_000 + number)}
+        status, _ = await attacked.request("GET", "/api/v1/namespaces", headers=accepted)
+        assert status == 200
+    assert memory_mib(attacked) - before < 100  # 300 MiB if each of them is kept

@@ -20,6 +20,8 @@ MAX_HEADER_BYTES = 128 << 10
 """Bytes of all headers together. Kubernetes: 1 MiB (``http.DefaultMaxHeaderBytes``)."""
 MAX_PARAMETERS = 1000
 """Number of parameters of a query. Kubernetes: none. Each argument of ``kubectl exec`` is one."""
+MAX_ACCEPTED_TYPES = 100
+"""Number of media types in ``Accept`` that are read. Kubernetes: none. kubectl sends three."""
 HEADER_TIMEOUT_S = 10.0
 """Seconds from the first byte of a request to the end of its headers, and from the start of a
 connection to its first request. Kubernetes: ``ReadHeaderTimeout``, 32 s.

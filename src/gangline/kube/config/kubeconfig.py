@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
+from gangline.api.yaml_values import YamlValueLoader
 from gangline.kube.config.credentials import (
     EXEC_VERSIONS,
     Credential,
@@ -152,8 +153,8 @@ def _read_file(path: Path) -> _File:
     except OSError as error:
         raise ConfigError(f"the kubeconfig {path} cannot be read: {error.strerror}") from error
     try:
-        content = yaml.load(text, Loader=_LOADER)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        content = yaml.load(text, Loader=YamlValueLoader)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, TypeError) as error:
         raise ConfigError(f"the kubeconfig {path} is not YAML: {_one_line(error)}") from error
     if content is None:
         raise ConfigError(f"the kubeconfig {path} is empty")
@@ -163,9 +164,6 @@ def _read_file(path: Path) -> _File:
         return msgspec.convert(content, _File)
     except msgspec.ValidationError as error:
         raise ConfigError(f"the kubeconfig {path} is not a kubeconfig: {error}") from error
-
-
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _one_line(error: Exception) -> str:

@@ -1,16 +1,17 @@
 """What policy rules allow, and which rules cover others."""
 
+from itertools import islice
 from typing import Any
 
 import pytest
 
+from gangline.local.apiserver.auth.rule_coverage import uncovered_rules
 from gangline.local.apiserver.auth.rules import (
     FULL_AUTHORITY,
     AccessAttributes,
     format_rule,
     merge_rules,
     rule_allows,
-    uncovered_rules,
 )
 
 
@@ -65,7 +66,7 @@ def test_rule_allows(held: dict[str, Any], attributes: AccessAttributes, allowed
     ],
 )
 def test_uncovered_rules(held: Any, granted: Any, missing: Any) -> None:
-    assert uncovered_rules(held, granted) == missing
+    assert list(uncovered_rules(held, granted)) == missing
 
 
 def test_merged_parts_of_a_rule_are_one_rule_again() -> None:
@@ -74,3 +75,13 @@ def test_merged_parts_of_a_rule_are_one_rule_again() -> None:
     assert format_rule(merged) == (
         '{APIGroups:[""], Resources:["pods"], ResourceNames:["a"], Verbs:["get" "list"]}'
     )
+
+
+@pytest.mark.parametrize("held", [[], [rule("a0", "a0", "*"), rule("*", "a1", "a2")]])
+def test_long_lists_are_compared_without_their_product(held: Any) -> None:
+    many = [f"a{number}" for number in range(1000)]
+    wide = {"apiGroups": many, "resources": many, "verbs": many}
+    missing = uncovered_rules(held, [wide])
+    assert len(list(islice(missing, 100))) == 100
+    covering = [rule("*", "*", "*"), rule("a0", "a0", "a0")]
+    assert not list(uncovered_rules(covering, [wide]))

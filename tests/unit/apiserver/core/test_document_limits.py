@@ -6,7 +6,11 @@ import pytest
 
 from gangline.local import limits
 from gangline.local.apiserver.core.errors import StatusError
-from gangline.local.apiserver.core.negotiation import check_document
+from gangline.local.apiserver.core.negotiation import (
+    check_document,
+    encode_json,
+    is_small_document,
+)
 
 
 def nested(levels: int) -> Any:
@@ -40,3 +44,22 @@ def test_document_beyond_the_limit_is_refused(value: Any, code: int) -> None:
     with pytest.raises(StatusError) as refused:
         check_document(value)
     assert refused.value.status.code == code
+    assert not is_small_document(encode_json(value))
+
+
+def alternating(levels: int) -> bytes:
+    return b'[{"a":' * (levels // 2) + b"1" + b"}]" * (levels // 2)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_small"),
+    [
+        (b'{"a": [1, {"b": "c"}]}', True),
+        (b'{"a": "1795398010683772000"}', False),
+        (b'{"a": "{"}', False),
+        (alternating(limits.MAX_DEPTH - 2), True),
+        (alternating(limits.MAX_DEPTH + 2), False),
+    ],
+)
+def test_small_document_is_recognised_without_a_walk(body: bytes, is_small: bool) -> None:
+    assert is_small_document(body) is is_small

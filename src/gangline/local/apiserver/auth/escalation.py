@@ -7,22 +7,25 @@ rules of any role, so its writer needs full rights.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 
 from gangline.local.apiserver.auth.builtin_roles import RBAC
 from gangline.local.apiserver.auth.pki import ADMIN_GROUP
 from gangline.local.apiserver.auth.rbac import Authorizer
+from gangline.local.apiserver.auth.rule_coverage import uncovered_rules
 from gangline.local.apiserver.auth.rules import (
     FULL_AUTHORITY,
     AccessAttributes,
     format_rule,
     merge_rules,
-    uncovered_rules,
 )
 from gangline.local.apiserver.core.errors import forbidden, not_found, qualified_resource
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest, RequestUser
 
 ROLES, BINDINGS = ("roles", "clusterroles"), ("rolebindings", "clusterrolebindings")
+MAX_REPORTED_PARTS = 1000
+"""Uncovered parts of rules that a response lists: they are as many as the product of four lists."""
 
 
 class EscalationGuard:
@@ -57,7 +60,7 @@ class EscalationGuard:
         self._check_covered(request, new.get("rules") or ())
         if _aggregates(new) or (old is not None and _aggregates(old)):
             held = self._held_rules(request.user, namespace)
-            if uncovered_rules(held, FULL_AUTHORITY):
+            if any(uncovered_rules(held, FULL_AUTHORITY)):
                 reason = "must have cluster-admin privileges to use the aggregationRule"
                 _refuse(request, reason)
 
@@ -77,7 +80,8 @@ class EscalationGuard:
 
     def _check_covered(self, request: ApiRequest, granted: Iterable[Json]) -> None:
         user = request.user
-        missing = uncovered_rules(self._held_rules(user, request.namespace or ""), granted)
+        uncovered = uncovered_rules(self._held_rules(user, request.namespace or ""), granted)
+        missing = list(islice(uncovered, MAX_REPORTED_PARTS))
         if missing:
             groups = ", ".join(f'"{group}"' for group in user.groups)
             listed = "\n".join(sorted(format_rule(rule) for rule in merge_rules(missing)))

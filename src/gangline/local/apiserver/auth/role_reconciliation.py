@@ -12,7 +12,8 @@ replaced, because adding to them would keep every user of them as powerful as be
 from collections.abc import Sequence
 
 from gangline.local.apiserver.auth.builtin_roles import AUTOUPDATE, READ
-from gangline.local.apiserver.auth.rules import ALL, merge_rules, uncovered_rules
+from gangline.local.apiserver.auth.rule_coverage import uncovered_rules
+from gangline.local.apiserver.auth.rules import ALL, merge_rules
 from gangline.local.apiserver.core.registry import Json
 
 _ALL_RESOURCES: Json = {"apiGroups": [ALL], "resources": [ALL]}

@@ -1,11 +1,9 @@
-"""Policy rules: which actions they allow, and whether some rules cover others.
+"""Policy rules: which actions they allow.
 
-A rule is a PolicyRule as JSON. Rules only allow; no rule denies. A rule covers another if it allows
-every action that the other allows. The comparison is that of Kubernetes: the other rule is divided
-into rules with one verb, one group, one resource and one name, and one rule must cover each part.
+A rule is a PolicyRule as JSON. Rules only allow; no rule denies.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from gangline.api.meta.selectors import SelectorError, parse_field_selector
@@ -55,9 +53,7 @@ def rule_allows(rule: Json, attributes: AccessAttributes) -> bool:
     if not _contains(rule.get("verbs"), attributes.verb):
         return False
     if attributes.path:
-        return any(
-            _path_covers(path, attributes.path) for path in rule.get("nonResourceURLs") or ()
-        )
+        return any(path_covers(path, attributes.path) for path in rule.get("nonResourceURLs") or ())
     names = rule.get("resourceNames") or ()
     return (
         _resource_covers(rule.get("resources") or (), attributes.full_resource)
@@ -81,17 +77,6 @@ def subject_matches(subject: Json, user: RequestUser, namespace: str) -> bool:
             name = f"system:serviceaccount:{within}:{subject.get('name')}"
             return bool(within) and name == user.name
     return False
-
-
-def uncovered_rules(held: Iterable[Json], granted: Iterable[Json]) -> list[Json]:
-    """Return the parts of ``granted`` that no rule of ``held`` covers, each with one verb."""
-    owned = list(held)
-    return [
-        part
-        for rule in granted
-        for part in _divide(rule)
-        if not any(_covers(rule_held, part) for rule_held in owned)
-    ]
 
 
 def merge_rules(parts: Iterable[Json]) -> list[Json]:
@@ -133,35 +118,6 @@ def format_rule(rule: Json) -> str:
     return f"{{{', '.join(parts)}}}"
 
 
-def _divide(rule: Json) -> Iterator[Json]:
-    verbs = rule.get("verbs") or ()
-    for group in rule.get("apiGroups") or ():
-        for resource in rule.get("resources") or ():
-            for verb in verbs:
-                part = {"apiGroups": [group], "resources": [resource], "verbs": [verb]}
-                names = rule.get("resourceNames") or ()
-                yield from ({**part, "resourceNames": [name]} for name in names)
-                if not names:
-                    yield part
-    for path in rule.get("nonResourceURLs") or ():
-        yield from ({"nonResourceURLs": [path], "verbs": [verb]} for verb in verbs)
-
-
-def _covers(owner: Json, part: Json) -> bool:
-    """Return True if a rule covers a part, which has one verb and one resource or path."""
-    if not _contains(owner.get("verbs"), part["verbs"][0]):
-        return False
-    if "nonResourceURLs" in part:
-        path = part["nonResourceURLs"][0]
-        return any(_path_covers(held, path) for held in owner.get("nonResourceURLs") or ())
-    names, owned_names = part.get("resourceNames"), owner.get("resourceNames") or ()
-    return (
-        _contains(owner.get("apiGroups"), part["apiGroups"][0])
-        and _resource_covers(owner.get("resources") or (), part["resources"][0])
-        and (not owned_names or (names is not None and names[0] in owned_names))
-    )
-
-
 def _resource_covers(listed: Collection[str], resource: str) -> bool:
     if ALL in listed or resource in listed:
         return True
@@ -173,7 +129,8 @@ def _contains(listed: Collection[str] | None, value: str) -> bool:
     return listed is not None and (ALL in listed or value in listed)
 
 
-def _path_covers(pattern: str, path: str) -> bool:
+def path_covers(pattern: str, path: str) -> bool:
+    """Return True if a path, or a pattern that ends with ``*``, covers another."""
     if pattern.endswith(ALL):
         return path.startswith(pattern.rstrip(ALL))
     return pattern == path

@@ -107,6 +107,22 @@ async def test_the_lifetime_of_a_token_has_the_limits_of_kubernetes(
     assert body["spec"]["expirationSeconds"] == 3600
 
 
+@pytest.mark.parametrize(("stated", "mounted"), [(None, False), (True, True)])
+async def test_an_account_declines_the_mount_of_its_token(
+    attacked: AttackedServer, stated: bool | None, mounted: bool
+) -> None:
+    account = {"metadata": {"name": "quiet"}, "automountServiceAccountToken": False}
+    await attacked.request("POST", ACCOUNTS, json=account)
+    spec: dict[str, Any] = {
+        "serviceAccountName": "quiet",
+        "containers": [{"name": "c", "image": "i"}],
+    }
+    if stated is not None:
+        spec["automountServiceAccountToken"] = stated
+    _, made = await attacked.request("POST", PODS, json={"metadata": {"name": "p"}, "spec": spec})
+    assert made["spec"]["automountServiceAccountToken"] is mounted
+
+
 @pytest.mark.parametrize(
     "token",
     [

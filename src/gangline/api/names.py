@@ -16,6 +16,8 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _SERVICE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*", re.ASCII)
 _QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
+_NUMBERED_PART = re.compile(r"[-._]+[^-._]*\d[^-._]*$")
+_GENERATED_SUFFIX = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}$")
 """Suffix that API servers append for ``generateName``."""
 _ENV = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*", re.ASCII)
 
@@ -134,3 +136,17 @@ def _validate_length(name: str, longest: int) -> NameProblem | None:
 def _suggest_name(name: str) -> str:
     likely = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     return f", such as {likely[:MAX_LABEL_LENGTH]!r}" if likely else ""
+
+
+def family_of(namespace: str, name: str, *attributes: object) -> str:
+    """Return a key that equals for jobs which differ in numbers or a generated suffix only.
+
+    Args:
+        namespace: the namespace of the job.
+        name: its name; a generated suffix and trailing numbered parts are left out.
+        attributes: other attributes that must be equal.
+    """
+    stem = _GENERATED_SUFFIX.sub("", name)
+    while (shorter := _NUMBERED_PART.sub("", stem)) != stem and shorter:
+        stem = shorter
+    return "/".join(map(str, (namespace, stem, *attributes)))

@@ -30,6 +30,12 @@ class Device:
     fp32_flops: float = 0.0
     """Operations per second in 32 bits; 0: an eighth of ``peak_flops``."""
 
+    def peak(self, element: int) -> float:
+        """Operations per second with elements of 2 or 4 bytes."""
+        if element == 2:
+            return self.peak_flops
+        return self.fp32_flops or self.peak_flops / 8
+
 
 _NVLINK2, _NVLINK3, _NVLINK4, _NVLINK5, _PCIE3, _PCIE4 = 130e9, 230e9, 360e9, 650e9, 10e9, 20e9
 _EDR8, _HDR8, _NDR8 = 50e9, 200e9, 400e9

@@ -109,3 +109,8 @@ class Layout:
             raise ShapeError(
                 "virtual", f"needs micro-batches divisible by the {self.pipeline} stages"
             )
+
+
+def powers(most: int) -> list[int]:
+    """List the powers of two up to ``most``."""
+    return [2**n for n in range(most.bit_length()) if 2**n <= most]

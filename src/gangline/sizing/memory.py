@@ -130,9 +130,14 @@ def memory_use(shape: ModelShape, layout: Layout, states: StateBytes) -> MemoryU
         activations, logits = (activations, 0.0) if activations > last else (last - logits, logits)
     working = _working(shape, layout, states, parameters)
     dynamic = weights + gradients + optimizer + working + activations + logits
-    runtime = CONTEXT_BYTES + FRAGMENTATION * dynamic
-    runtime += COLLECTIVES_BYTES if layout.devices > 1 else 0
+    runtime = runtime_bytes(dynamic, layout.devices)
     return MemoryUse(weights, gradients, optimizer, working, activations, logits, runtime)
+
+
+def runtime_bytes(allocated: float, devices: int) -> float:
+    """Bytes that CUDA, NCCL and the allocator take beside ``allocated`` bytes."""
+    collectives = COLLECTIVES_BYTES if devices > 1 else 0
+    return CONTEXT_BYTES + collectives + FRAGMENTATION * allocated
 
 
 def _working(shape: ModelShape, layout: Layout, states: StateBytes, parameters: float) -> float:
@@ -142,3 +147,41 @@ def _working(shape: ModelShape, layout: Layout, states: StateBytes, parameters: 
         return 2 * block / layout.tensor * (half + min(states.gradients, 4))
     buckets = states.gradients if layout.data > 1 and layout.sharding is Sharding.NONE else 0
     return parameters * (buckets + states.casts)
+
+
+@dataclass(frozen=True, slots=True)
+class StateEstimate:
+    """Bytes of model states as DeepSpeed estimates them: no activations, no buffers."""
+
+    stage: int
+    offload: str
+    """What is kept in host memory: ``none``, ``optimizer`` or ``parameters and optimizer``."""
+    device_bytes: float
+
+
+def deepspeed_estimates(
+    parameters: float, largest_layer: float, devices: int
+) -> tuple[StateEstimate, ...]:
+    """Estimate the memory of a device under ZeRO-2 and ZeRO-3, as DeepSpeed's own estimators do.
+
+    Formulas of ``estimate_zero2_model_states_mem_needs`` and
+    ``estimate_zero3_model_states_mem_needs``.
+
+    Args:
+        parameters: of the model.
+        largest_layer: parameters of the largest single module.
+        devices: their number.
+    """
+    gathered = 4 * largest_layer
+    return (
+        StateEstimate(2, "none", 4 * parameters + 16 * parameters / devices),
+        StateEstimate(2, "optimizer", 2 * parameters),
+        StateEstimate(3, "none", gathered + 18 * parameters / devices),
+        StateEstimate(3, "optimizer", gathered + 2 * parameters / devices),
+        StateEstimate(3, "parameters and optimizer", gathered),
+    )
+
+
+def largest_module(shape: ModelShape) -> int:
+    """Parameters of the largest single matrix."""
+    return shape.hidden * max(shape.vocab, shape.mlp_width, shape.query_width)

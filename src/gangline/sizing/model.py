@@ -15,6 +15,9 @@ class ShapeError(ValueError):
         self.field = field
 
 
+_DIVISOR_SEARCH = 4096
+
+
 @dataclass(frozen=True, slots=True)
 class ModelShape:
     """A decoder-only transformer, or an encoder of the same structure."""
@@ -65,8 +68,7 @@ class ModelShape:
             if getattr(self, name) < 1:
                 raise ShapeError(name, f"is {getattr(self, name)}, must be at least 1")
         if not self.head_size and self.hidden % self.heads:
-            near = [n for n in range(1, self.hidden + 1) if self.hidden % n == 0]
-            best = min(near, key=lambda n: abs(n - self.heads))
+            best = _nearest_divisor(self.hidden, self.heads)
             raise ShapeError(
                 "heads", f"{self.heads} do not divide hidden {self.hidden}; {best} would"
             )
@@ -152,3 +154,12 @@ class ModelShape:
     def largest_block(self) -> int:
         """Parameters of the largest unit that FSDP gathers: a layer or an embedding."""
         return max(self.layer_parameters, self.vocab * self.hidden)
+
+
+def _nearest_divisor(number: int, wanted: int) -> int:
+    """Find a divisor near ``wanted``; 1 if there is none within some thousands."""
+    for distance in range(_DIVISOR_SEARCH):
+        for candidate in (wanted - distance, wanted + distance):
+            if candidate > 0 and number % candidate == 0:
+                return candidate
+    return 1

@@ -7,16 +7,16 @@ from gangline.sizing.flops import (
     TOKENS_PER_PARAMETER,
     Recompute,
     hardware_per_token,
-    model_per_token,
-    six_n_d,
 )
 from gangline.sizing.hardware import Device
 from gangline.sizing.model import ModelShape, ShapeError
 from gangline.sizing.precision import Optimizer, Precision, state_bytes
 from gangline.sizing.search import Candidate, search
-from gangline.sizing.steptime import bandwidth_needed, step_time
+from gangline.sizing.steptime import bandwidth_needed
 from gangline.sizing.storage import CheckpointPlan, goodput_share, plan_checkpoints
-from gangline.sizing.uncertainty import Range, efficiency_prior, logit_range
+from gangline.sizing.traced import TracedModel
+from gangline.sizing.transformer import TransformerModel
+from gangline.sizing.uncertainty import Range, efficiency_prior, logit_range, traced_prior
 
 BYTES_PER_TOKEN = 4
 """Of a tokenised data set."""
@@ -28,11 +28,11 @@ _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024
 class PlanRequest:
     """What to plan."""
 
-    shape: ModelShape
+    model: TransformerModel | TracedModel
     device: Device
     devices: int
     tokens: float = 0.0
-    """Tokens of the complete training; 0: 20 for each parameter."""
+    """Tokens of the complete training, of a traced model its samples; 0: 20 for each parameter."""
     global_batch: int = 0
     """Samples of an optimizer step; 0: a usual one for the model's size."""
     precision: Precision = Precision.MIXED
@@ -102,19 +102,19 @@ def make_plan(request: PlanRequest) -> Plan:
     Raises:
         ShapeError: the request contradicts itself; the message names the option.
     """
-    shape, device = request.shape, request.device
+    model, device = request.model, request.device
     if request.devices < 1:
         raise ShapeError("gpus", f"is {request.devices}, must be at least 1")
-    tokens = request.tokens or TOKENS_PER_PARAMETER * float(shape.parameters)
+    tokens = request.tokens or TOKENS_PER_PARAMETER * float(model.parameters)
     batch, assumptions = _batch(request)
     if not request.tokens:
         assumptions.append(f"{TOKENS_PER_PARAMETER} tokens for each parameter")
     efficiency = _efficiency(request, assumptions)
     states = state_bytes(request.precision, request.optimizer)
-    found = search(shape, device, request.devices, batch, states, efficiency.middle)
+    found = search(model, device, request.devices, batch, states, efficiency.middle)
     if found.problem:
         raise ShapeError("batch", f"no layout is possible: {found.problem}")
-    checkpoints = plan_checkpoints(shape.parameters, request.devices, device.node_devices)
+    checkpoints = plan_checkpoints(model.parameters, request.devices, device.node_devices)
     useful = goodput_share(request.devices, checkpoints.interval_s)
     choices = tuple(
         _choice(request, each, batch, tokens, efficiency, useful) for each in found.fitting
@@ -124,9 +124,9 @@ def make_plan(request: PlanRequest) -> Plan:
         request=request,
         tokens=tokens,
         global_batch=batch,
-        parameters=shape.parameters,
-        model_flops=model_per_token(shape) * tokens,
-        compute_optimal_tokens=TOKENS_PER_PARAMETER * float(shape.parameters),
+        parameters=model.parameters,
+        model_flops=model.sample_flops / model.sample_tokens * tokens,
+        compute_optimal_tokens=TOKENS_PER_PARAMETER * float(model.parameters),
         efficiency=efficiency,
         choices=choices,
         nearest=found.nearest,
@@ -154,10 +154,13 @@ def training_hours(
 def _batch(request: PlanRequest) -> tuple[int, list[str]]:
     if request.global_batch:
         return request.global_batch, []
-    billions = request.shape.parameters / 1e9
+    if isinstance(request.model, TracedModel):
+        batch = request.model.batch * request.devices
+        return batch, [f"a global batch of {batch} samples, the traced one on each GPU"]
+    billions = request.model.parameters / 1e9
     usual = 0.5e6 if billions < 2 else 2e6 if billions < 20 else 4e6
     devices = request.devices
-    power = max(round(usual / request.shape.sequence / devices), 1)
+    power = max(round(usual / request.model.sample_tokens / devices), 1)
     batch = 2 ** round(math.log2(power)) * devices
     return batch, [f"a global batch of {batch} samples, usual for {billions:.3g} B parameters"]
 
@@ -165,7 +168,13 @@ def _batch(request: PlanRequest) -> tuple[int, list[str]]:
 def _efficiency(request: PlanRequest, assumptions: list[str]) -> Range:
     if request.efficiency:
         return logit_range(request.efficiency, 1.05)
-    prior = efficiency_prior(request.shape, request.device)
+    if isinstance(request.model, TracedModel):
+        prior = traced_prior(request.device)
+        if request.model.is_lower_bound:
+            names = ", ".join(sorted(request.model.uncounted))
+            assumptions.append(f"operations are a lower bound: no formula for {names}")
+    else:
+        prior = efficiency_prior(request.model.shape, request.device)
     assumptions.append(
         f"{prior.middle:.0%} of the peak of {request.device.name} while it computes, "
         f"{prior.low:.0%} to {prior.high:.0%}; some published trainings are lower: measure it"
@@ -181,15 +190,15 @@ def _choice(
     efficiency: Range,
     useful: float,
 ) -> Choice:
-    shape, device, layout = request.shape, request.device, candidate.layout
+    model, device, layout = request.model, request.device, candidate.layout
     states = state_bytes(request.precision, request.optimizer)
     slow, middle, fast = (
-        step_time(shape, layout, states, device, each).total
+        model.step(layout, states, device, each).total
         for each in (efficiency.low, efficiency.middle, efficiency.high)
     )
-    step_tokens = batch * shape.sequence
+    step_tokens = batch * model.sample_tokens
     steps = tokens / step_tokens
-    work = step_tokens * model_per_token(shape) / layout.devices
+    work = batch * model.sample_flops / layout.devices
     return Choice(
         candidate,
         Range(fast, middle, slow),
@@ -197,7 +206,11 @@ def _choice(
         work / (device.peak_flops * middle),
         Range(*(steps * each / useful for each in (fast, middle, slow))),
         _limit(candidate, device),
-        bandwidth_needed(shape, layout, states, device, efficiency.middle),
+        bandwidth_needed(
+            lambda other: model.step(layout, states, other, efficiency.middle),
+            device,
+            layout.devices,
+        ),
     )
 
 
@@ -262,11 +275,6 @@ def _fitting_devices(request: PlanRequest, efficiency: float) -> int | None:
         if devices <= request.devices:
             continue
         batch = _batch(replace(request, devices=devices))[0]
-        if search(request.shape, request.device, devices, batch, states, efficiency).fitting:
+        if search(request.model, request.device, devices, batch, states, efficiency).fitting:
             return devices
     return None
-
-
-def parameters_and_flops(shape: ModelShape, tokens: float) -> tuple[int, float]:
-    """The two figures that papers state: parameters, and 6 x parameters x tokens."""
-    return shape.parameters, six_n_d(shape.parameters, tokens)

@@ -5,6 +5,8 @@ from typing import Any
 
 from gangline.sizing.plan import Choice, Plan
 from gangline.sizing.search import Candidate
+from gangline.sizing.traced import TracedModel
+from gangline.sizing.transformer import TransformerModel
 from gangline.sizing.uncertainty import Range
 
 
@@ -15,9 +17,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "fits": plan.fits,
         "model": {
             "parameters": plan.parameters,
-            "layers": request.shape.layers,
-            "hidden": request.shape.hidden,
-            "sequence_tokens": request.shape.sequence,
+            "sample_tokens": request.model.sample_tokens,
+            **_shape(request.model),
         },
         "training": {
             "tokens": plan.tokens,
@@ -41,6 +42,12 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "misses": list(plan.misses),
         "assumptions": list(plan.assumptions),
     }
+
+
+def _shape(model: TransformerModel | TracedModel) -> dict[str, Any]:
+    if isinstance(model, TracedModel):
+        return {"traced_coverage": model.coverage, "uncounted_operators": dict(model.uncounted)}
+    return {"layers": model.shape.layers, "hidden": model.shape.hidden}
 
 
 def _choice(choice: Choice) -> dict[str, Any]:

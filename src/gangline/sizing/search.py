@@ -1,27 +1,52 @@
 """The layouts of a training that fit into its devices, best first.
 
-The search is exhaustive over powers of two and the divisors of the number of devices. Order: fits
-at the upper end of its memory range, then least time (within 3 %), fewest kinds of parallelism,
-largest micro-batch.
+The search tries all layouts that the model proposes. Order: fits at the upper end of its memory
+range, then least time (within 3 %), fewest kinds of parallelism, largest micro-batch.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
-from gangline.sizing.flops import Recompute
 from gangline.sizing.hardware import Device
 from gangline.sizing.layout import Layout, Sharding
-from gangline.sizing.memory import MemoryUse, memory_use
-from gangline.sizing.model import ModelShape, ShapeError
+from gangline.sizing.memory import MemoryUse
+from gangline.sizing.model import ShapeError
 from gangline.sizing.precision import StateBytes
-from gangline.sizing.steptime import StepTime, step_time
+from gangline.sizing.steptime import StepTime
 
 TIGHT = 0.95
 """Share of a device's memory that the upper end of the range may take."""
 SAME_TIME = math.log(1.03)
-MAX_MICRO_BATCH = 64
 CHOICES = 5
+
+
+class TrainedModel(Protocol):
+    """A model whose training is planned."""
+
+    @property
+    def parameters(self) -> int: ...
+
+    @property
+    def sample_tokens(self) -> int:
+        """What a sample counts as: tokens, or 1 for one sample."""
+
+    @property
+    def sample_flops(self) -> float:
+        """Operations that a sample needs, forward and backward."""
+
+    def layouts(self, device: Device, devices: int, global_batch: int) -> Iterable[Layout]:
+        """Propose layouts; they need not be possible."""
+
+    def check(self, layout: Layout) -> None:
+        """Raise ``ShapeError`` if the model cannot be spread in this way."""
+
+    def memory(self, layout: Layout, states: StateBytes) -> MemoryUse: ...
+
+    def step(
+        self, layout: Layout, states: StateBytes, device: Device, efficiency: float
+    ) -> StepTime: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +80,7 @@ class SearchResult:
 
 
 def search(
-    shape: ModelShape,
+    model: TrainedModel,
     device: Device,
     devices: int,
     global_batch: int,
@@ -65,7 +90,7 @@ def search(
     """Try all layouts of a model on ``devices`` devices.
 
     Args:
-        shape: the model.
+        model: what is trained.
         device: the kind of device and its node.
         devices: their number.
         global_batch: samples of an optimizer step.
@@ -75,14 +100,14 @@ def search(
     best: dict[str, Candidate] = {}
     nearest: Candidate | None = None
     problem = ""
-    for layout in _layouts(shape, device, devices, global_batch):
+    for layout in model.layouts(device, devices, global_batch):
         try:
-            layout.check(shape)
+            model.check(layout)
         except ShapeError as error:
             problem = problem or str(error)
             continue
-        memory = memory_use(shape, layout, states)
-        time = step_time(shape, layout, states, device, efficiency)
+        memory = model.memory(layout, states)
+        time = model.step(layout, states, device, efficiency)
         candidate = Candidate(layout, memory, time)
         if nearest is None or memory.high < nearest.memory.high:
             nearest = candidate
@@ -106,66 +131,3 @@ def _order(candidate: Candidate) -> tuple[int, int, int, float]:
         -layout.micro_batch,
         total,
     )
-
-
-def _layouts(
-    shape: ModelShape, device: Device, devices: int, global_batch: int
-) -> Iterator[Layout]:
-    for tensor in _powers(min(device.node_devices, devices)):
-        if shape.heads % tensor or devices % tensor:
-            continue
-        for pipeline in _divisors(devices // tensor):
-            if pipeline > shape.layers:
-                continue
-            data = devices // (tensor * pipeline)
-            if global_batch % data:
-                continue
-            for expert in _experts(shape, data):
-                yield from _variants(shape, global_batch, tensor, pipeline, data, expert)
-
-
-def _variants(
-    shape: ModelShape, global_batch: int, tensor: int, pipeline: int, data: int, expert: int
-) -> Iterator[Layout]:
-    share = global_batch // data
-    shardings = [Sharding.NONE]
-    if data > 1:
-        shardings = [*Sharding][: 2 if pipeline > 1 else 4]
-    for micro_batch in _powers(min(share, MAX_MICRO_BATCH)):
-        if share % micro_batch:
-            continue
-        virtuals = (1, *_virtual(shape, pipeline, share // micro_batch))
-        for virtual in virtuals:
-            for sharding in shardings:
-                for recompute in (Recompute.SELECTIVE, Recompute.FULL):
-                    yield Layout(
-                        data=data,
-                        tensor=tensor,
-                        pipeline=pipeline,
-                        virtual=virtual,
-                        expert=expert,
-                        sharding=sharding,
-                        recompute=recompute,
-                        micro_batch=micro_batch,
-                        global_batch=global_batch,
-                    )
-
-
-def _virtual(shape: ModelShape, pipeline: int, micro_batches: int) -> Iterator[int]:
-    if pipeline > 1 and micro_batches % pipeline == 0 and shape.layers % pipeline == 0:
-        stage = shape.layers // pipeline
-        yield from (parts for parts in (2, 4) if stage % parts == 0)
-
-
-def _experts(shape: ModelShape, data: int) -> list[int]:
-    if not shape.experts:
-        return [1]
-    return [n for n in _powers(min(shape.experts, data)) if not (shape.experts % n or data % n)]
-
-
-def _powers(most: int) -> list[int]:
-    return [2**n for n in range(most.bit_length()) if 2**n <= most]
-
-
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]

@@ -1,8 +1,9 @@
 """Time of an optimizer step: computing, and the communication that computing does not hide."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gangline.sizing.flops import hardware_per_token, model_per_token
+from gangline.sizing.flops import hardware_per_token
 from gangline.sizing.hardware import Device
 from gangline.sizing.layout import Layout, Sharding
 from gangline.sizing.model import ModelShape
@@ -44,20 +45,14 @@ def step_time(
     shape: ModelShape, layout: Layout, states: StateBytes, device: Device, efficiency: float
 ) -> StepTime:
     """Predict the time of a step at an efficiency (share of the device's peak)."""
-    peak = device.peak_flops
-    if states.element == 4:
-        peak = device.fp32_flops or device.peak_flops / 8
     tokens = layout.global_batch * shape.sequence
     work = tokens * hardware_per_token(shape, layout.recompute) / layout.devices
-    compute = work / (peak * efficiency)
+    compute = work / (device.peak(states.element) * efficiency)
     bubble = compute * (layout.pipeline - 1) / (layout.virtual * max(layout.micro_batches, 1))
     sent = step_traffic(shape, layout, states)
     inner = layout.tensor
     ranks = layout.data * layout.context
-    bandwidth = group_bandwidth(device, inner, ranks)
-    reduce = _time(sent.data, bandwidth, ranks, device)
-    hidden = compute if layout.sharding is Sharding.PARAMETERS else compute * BACKWARD_SHARE
-    data = max(reduce - hidden, LAST_BUCKET * reduce)
+    data = data_parallel_time(sent.data, compute, layout, device)
     return StepTime(
         compute,
         bubble,
@@ -68,31 +63,38 @@ def step_time(
     )
 
 
+def data_parallel_time(sent: float, compute: float, layout: Layout, device: Device) -> float:
+    """Seconds of gradient and weight traffic that computing does not hide."""
+    ranks = layout.data * layout.context
+    bandwidth = group_bandwidth(device, layout.tensor, ranks)
+    taken = _time(sent, bandwidth, ranks, device)
+    hidden = compute if layout.sharding is Sharding.PARAMETERS else compute * BACKWARD_SHARE
+    return max(taken - hidden, LAST_BUCKET * taken)
+
+
 def _time(sent: float, bandwidth: float, ranks: int, device: Device) -> float:
     nodes = -(-ranks // device.node_devices)
     return sent / bandwidth + LATENCY_S * (nodes - 1) if sent else 0.0
 
 
-def utilisation(shape: ModelShape, layout: Layout, device: Device, step_s: float) -> float:
-    """Model FLOPs utilisation (MFU) of a step that takes ``step_s`` seconds."""
-    work = layout.global_batch * shape.sequence * model_per_token(shape) / layout.devices
-    return work / (device.peak_flops * step_s)
-
-
 def bandwidth_needed(
-    shape: ModelShape, layout: Layout, states: StateBytes, device: Device, efficiency: float
+    step: Callable[[Device], StepTime], device: Device, devices: int
 ) -> float | None:
     """Bytes per second of a node's network at which 5 % of a step are exposed communication.
+
+    Args:
+        step: the time of a step on a device with some network.
+        device: the device.
+        devices: the number of devices.
 
     Returns:
         0 if no group leaves a node; None if no network is fast enough.
     """
-    if layout.devices <= device.node_devices:
+    if devices <= device.node_devices:
         return 0.0
 
     def share(bandwidth: float) -> float:
-        faster = replace(device, node_bandwidth=bandwidth)
-        taken = step_time(shape, layout, states, faster, efficiency)
+        taken = step(replace(device, node_bandwidth=bandwidth))
         return taken.exposed / taken.total
 
     low, high = 1e6, 1e13

@@ -37,6 +37,15 @@ def efficiency_prior(shape: ModelShape, device: Device) -> Range:
     return logit_range(centre, SPREAD)
 
 
+UNKNOWN_SPREAD = 2.0
+"""As ``SPREAD``, for models whose layers are not known."""
+
+
+def traced_prior(device: Device) -> Range:
+    """The efficiency of a traced model: little is known, so the range is wide."""
+    return logit_range(device.efficiency / UNKNOWN_SPREAD**0.5, UNKNOWN_SPREAD)
+
+
 def logit_range(centre: float, spread: float) -> Range:
     """A logit-normal range whose lower end is ``centre / spread``."""
     middle = math.log(centre / (1 - centre))

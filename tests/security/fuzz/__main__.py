@@ -10,18 +10,31 @@ import argparse
 import hashlib
 import os
 import random
+import signal
 import sys
 import time
 import traceback
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from security.fuzz.targets import TARGETS, Target
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 MAX_SECONDS = 5.0
 """Processor seconds of one input: inputs are small, and nothing takes longer than linear time."""
+HANG_SECONDS = 4 * MAX_SECONDS
+"""Processor seconds after which an input is given up."""
 MAX_FINDINGS = 5
+
+
+class ParserHangs(BaseException):
+    """Not an ``Exception``, so that no parser handles it."""
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise ParserHangs
 
 
 def corpus_inputs(name: str) -> list[bytes]:
@@ -31,12 +44,16 @@ def corpus_inputs(name: str) -> list[bytes]:
 def problem_of(target: Target, content: bytes) -> str:
     """Return why an input is a finding, or an empty text."""
     started = time.process_time()
+    signal.signal(signal.SIGVTALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_VIRTUAL, HANG_SECONDS)
     try:
         target.run(content)
     except target.errors:
         pass
-    except Exception:
+    except (Exception, ParserHangs):
         return traceback.format_exc()
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     took = time.process_time() - started
     return f"took {took:.1f} s of processor time" if took > MAX_SECONDS else ""
 

@@ -89,3 +89,18 @@ def test_a_subdomain_may_have_dots():
         == "use at most 253 characters"
     )
     assert names.validate_dns_subdomain("").problem == "is empty"
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [
+        ("sweep-1", "sweep"),
+        ("sweep-12-lr0.1", "sweep"),
+        ("train.7", "train"),
+        ("nightly-x2b5w", "nightly"),
+        ("resnet50", "resnet50"),
+        ("7", "7"),
+    ],
+)
+def test_names_that_differ_in_numbers_are_of_one_family(name, stem):
+    assert names.family_of("d", name, "q", 4) == f"d/{stem}/q/4"

@@ -6,11 +6,10 @@ lie in the range of 80 %. Three of ten do not, and are listed as such.
 
 import pytest
 
-from gangline.sizing.estimators import deepspeed_estimates
 from gangline.sizing.flops import Recompute, hardware_per_token, model_per_token, six_n_d
 from gangline.sizing.hardware import find_device
 from gangline.sizing.layout import Layout, Sharding
-from gangline.sizing.memory import layer_activations, memory_use, zero_states
+from gangline.sizing.memory import deepspeed_estimates, layer_activations, memory_use, zero_states
 from gangline.sizing.model import ModelShape
 from gangline.sizing.plan import training_hours
 from gangline.sizing.precision import Precision, state_bytes

@@ -1,5 +1,7 @@
 """``gangline plan``: what a training needs, and the layouts that fit, before anything runs."""
 
+import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -12,9 +14,12 @@ if TYPE_CHECKING:
     from gangline.sizing.hardware import Device
     from gangline.sizing.model import ModelShape
     from gangline.sizing.plan import Plan
+    from gangline.sizing.traced import TracedModel
+    from gangline.sizing.transformer import TransformerModel
     from gangline.sizing.uncertainty import Range
 
 PRECISIONS = ("mixed", "mixed-fp32-gradients", "autocast", "bf16", "fp32")
+TRACE_TIMEOUT_S = 300
 NOTHING_FITS = 3
 """Exit status when no layout fits."""
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
@@ -67,6 +72,12 @@ COUNT = click.IntRange(min=1)
 class PlanFlags(TypedDict):
     """Options of the command."""
 
+    trace: str | None
+    input_shape: str | None
+    token_ids: bool
+    python: str
+    samples: float | None
+    epochs: float | None
     config: Path | None
     params: float | None
     layers: int | None
@@ -104,6 +115,15 @@ class PlanFlags(TypedDict):
 @click.command("plan")
 @click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False),
               help="The model's config.json of Hugging Face.")  # fmt: skip
+@click.option("--trace", metavar="FILE:FUNCTION",
+              help="Trace the model that FUNCTION returns, on PyTorch's meta device.")  # fmt: skip
+@click.option("--input", "input_shape", metavar="SHAPE",
+              help="With --trace: the shape of a batch, such as 8x3x224x224.")  # fmt: skip
+@click.option("--token-ids", is_flag=True, help="With --trace: the input is token ids.")
+@click.option("--python", default=sys.executable, help="With --trace: the interpreter with torch.",
+              show_default="this one")  # fmt: skip
+@click.option("--samples", type=AMOUNT, help="With --trace: samples of an epoch.")
+@click.option("--epochs", type=AMOUNT, help="With --trace: epochs.  [default: 1]")
 @click.option("--params", type=AMOUNT, help="Number of parameters, such as 7B.")
 @click.option("--layers", type=COUNT, help="Number of layers.")
 @click.option("--hidden", type=COUNT, help="Width of the model.")
@@ -148,9 +168,11 @@ def plan_command(command: tuple[str, ...], **flags: Unpack[PlanFlags]) -> None:
 
     With -o job a PyTorchJob that runs COMMAND is printed, ready for 'kubectl apply'.
 
-    \b gangline plan --params 7B --seq 4096 --tokens 300B --gpu H100 --gpus 64 gangline plan
-    --config config.json --gpu A100-40GB --nodes 8 -o json gangline plan --params 7B --gpus 16 -o
-    job -- train.py --epochs 3
+    \b
+    gangline plan --params 7B --seq 4096 --tokens 300B --gpu H100 --gpus 64
+    gangline plan --config config.json --gpu A100-40GB --nodes 8 -o json
+    gangline plan --params 7B --gpus 16 -o job -- train.py --epochs 3
+    gangline plan --trace train.py:make_model --input 8x3x224x224 --samples 1.28M --epochs 90
     """
     from gangline.sizing.hardware import UnknownDeviceError  # noqa: PLC0415 - not needed for --help
     from gangline.sizing.model import ShapeError  # noqa: PLC0415
@@ -163,10 +185,10 @@ def plan_command(command: tuple[str, ...], **flags: Unpack[PlanFlags]) -> None:
         device = _device(flags)
         plan = make_plan(
             PlanRequest(
-                shape=_shape(flags),
+                model=_model(flags),
                 device=device,
                 devices=_devices(flags, device),
-                tokens=flags["tokens"] or 0.0,
+                tokens=flags["tokens"] or _samples(flags),
                 global_batch=flags["batch"] or 0,
                 precision=Precision(flags["precision"]),
                 optimizer=Optimizer(flags["optimizer"]),
@@ -187,6 +209,48 @@ def plan_command(command: tuple[str, ...], **flags: Unpack[PlanFlags]) -> None:
     _print(plan, flags, command)
     if not plan.fits:
         raise click.exceptions.Exit(NOTHING_FITS)
+
+
+def _model(flags: PlanFlags) -> "TransformerModel | TracedModel":
+    from gangline.sizing.transformer import TransformerModel  # noqa: PLC0415
+
+    return _traced(flags) if flags["trace"] else TransformerModel(_shape(flags))
+
+
+def _traced(flags: PlanFlags) -> "TracedModel":
+    """Trace the model in its own interpreter."""
+    import json  # noqa: PLC0415
+    import subprocess  # noqa: PLC0415
+
+    from gangline.sizing.traced import read_trace  # noqa: PLC0415
+
+    if not flags["input_shape"]:
+        raise click.UsageError("--trace needs --input SHAPE, such as 8x3x224x224")
+    if not flags["samples"]:
+        raise click.UsageError("--trace needs --samples, the samples of an epoch")
+    program = str(files("gangline.sizing.sources") / "trace.py")
+    command = [flags["python"], program, str(flags["trace"]), "--batch", flags["input_shape"]]
+    command += ["--tokens"] if flags["token_ids"] else []
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TRACE_TIMEOUT_S, check=False
+        )
+    except OSError as error:
+        raise CommandError(f"--python: {error}", code=ExitCode.USAGE) from error
+    except subprocess.TimeoutExpired:
+        raise CommandError(f"the trace did not end within {TRACE_TIMEOUT_S} s") from None
+    if done.returncode:
+        reason = done.stderr.strip().rpartition("\n")[2]
+        raise CommandError(
+            f"{flags['trace']} cannot be traced: {reason}",
+            hint="Give the model by --config, --params or its dimensions.",
+            code=ExitCode.USAGE,
+        )
+    return read_trace(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _samples(flags: PlanFlags) -> float:
+    return (flags["samples"] or 0.0) * (flags["epochs"] or 1.0) if flags["trace"] else 0.0
 
 
 def _device(flags: PlanFlags) -> "Device":
@@ -289,10 +353,15 @@ def _print(plan: "Plan", flags: PlanFlags, command: tuple[str, ...]) -> None:
 
 
 def _deepspeed(plan: "Plan") -> str:
-    from gangline.sizing.estimators import deepspeed_estimates, largest_module  # noqa: PLC0415
+    from gangline.sizing.memory import deepspeed_estimates, largest_module  # noqa: PLC0415
+    from gangline.sizing.traced import TracedModel  # noqa: PLC0415
 
-    shape, devices = plan.request.shape, plan.request.devices
-    found = deepspeed_estimates(shape.parameters, largest_module(shape), devices)
+    model, devices = plan.request.model, plan.request.devices
+    if isinstance(model, TracedModel):
+        largest = model.largest_module
+    else:
+        largest = largest_module(model.shape)
+    found = deepspeed_estimates(model.parameters, largest, devices)
     head = ("STAGE", "IN HOST MEMORY", "PER GPU")
     rows = [(f"ZeRO-{e.stage}", e.offload, f"{e.device_bytes / 2**30:.2f} GiB") for e in found]
     return format_table(head, rows)
@@ -301,9 +370,8 @@ def _deepspeed(plan: "Plan") -> str:
 def _table(plan: "Plan") -> str:
     request = plan.request
     lines = [
-        f"Model      {_short(plan.parameters)} parameters, {request.shape.layers} layers, "
-        f"{request.shape.sequence} tokens a sample",
-        f"Training   {_short(plan.tokens)} tokens, {plan.model_flops:.2e} operations, "
+        f"Model      {_short(plan.parameters)} parameters, {_dimensions(plan)}",
+        f"Training   {_short(plan.tokens)} {_unit(plan)}, {plan.model_flops:.2e} operations, "
         f"{plan.global_batch} samples a step",
         f"Hardware   {request.devices} x {request.device.name}, "
         f"{request.device.memory_bytes / GIB:.0f} GB each",
@@ -315,6 +383,19 @@ def _table(plan: "Plan") -> str:
     lines += [f"Missed     {miss}" for miss in plan.misses]
     lines += [f"Assumed    {assumed}" for assumed in plan.assumptions]
     return "\n".join(lines)
+
+
+def _dimensions(plan: "Plan") -> str:
+    from gangline.sizing.traced import TracedModel  # noqa: PLC0415
+
+    model = plan.request.model
+    if isinstance(model, TracedModel):
+        return f"traced, {_short(model.sample_flops)} operations a sample"
+    return f"{model.shape.layers} layers, {model.shape.sequence} tokens a sample"
+
+
+def _unit(plan: "Plan") -> str:
+    return "tokens" if plan.request.model.sample_tokens > 1 else "samples"
 
 
 def _choices(plan: "Plan") -> str:
@@ -343,7 +424,8 @@ def _best(plan: "Plan") -> list[str]:
         f"Memory     states {memory.states / GIB:.1f}, activations {memory.activations / GIB:.1f}, "
         f"logits {memory.logits / GIB:.1f}, working {memory.working / GIB:.1f}, "
         f"runtime {memory.runtime / GIB:.1f} GB",
-        f"Speed      {_short(best.tokens_per_s.low)} to {_short(best.tokens_per_s.high)} tokens/s",
+        f"Speed      {_short(best.tokens_per_s.low)} to {_short(best.tokens_per_s.high)} "
+        f"{_unit(plan)}/s",
     ]
     if best.bandwidth_needed is None:
         lines.append("Network    communication takes more than 5 % of a step on any network")

@@ -1,6 +1,7 @@
 """The store: writes become visible after the commit, in order, or not at all."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import errno
 import os
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from gangline.local.apiserver.core.errors import StatusError
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.storage.durability import Durability
-from gangline.local.apiserver.storage.sqlite import StateDatabase
+from gangline.local.apiserver.storage.sqlite import DatabaseError, StateDatabase
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import (
     ADDED,
@@ -223,4 +224,107 @@ async def test_failed_sync_fails_its_writes_and_every_later_one(
     with pytest.raises(StatusError, match="no write is accepted until"):
         store.stage(cache, "b", obj(), ({}, {}))
     assert cache.records == {}
+    await store.close()
+
+
+class SlowDisk:
+    """Syncs that end when the test says so, each in its own way."""
+
+    def __init__(self, database: StateDatabase, patch: pytest.MonkeyPatch) -> None:
+        self._results: list[concurrent.futures.Future[None]] = []
+        self._loop = asyncio.get_running_loop()
+        self._begun = asyncio.Event()
+        patch.setattr(database, "sync", self._sync)
+
+    def _sync(self) -> None:
+        result: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._results.append(result)
+        self._loop.call_soon_threadsafe(self._begun.set)
+        result.result(10)
+
+    async def begun(self, count: int) -> None:
+        while len(self._results) < count:
+            self._begun.clear()
+            await self._begun.wait()
+
+    def finish(self, number: int, error: Exception | None = None) -> None:
+        if error is not None:
+            self._results[number].set_exception(error)
+        else:
+            self._results[number].set_result(None)
+
+
+async def test_later_sync_that_ends_first_waits_for_the_earlier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = StateDatabase(tmp_path / "state.db", durability=Durability.DISK)
+    store, disk = ObjectStore(database), SlowDisk(database, monkeypatch)
+    cache = store.cache("things.")
+    first = store.stage(cache, "a", obj(n=1), ({}, {}))
+    await disk.begun(1)
+    second = store.stage(cache, "a", obj(n=2), ({}, {}))
+    await disk.begun(2)
+    third = store.stage(cache, "a", obj(n=3), ({}, {}))
+    disk.finish(1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await asyncio.shield(second)
+    assert (first.done(), cache.records) == (False, {})
+    disk.finish(0)
+    assert (await first).rv < (await second).rv
+    await disk.begun(3)
+    disk.finish(2)
+    assert cache.records == {"a": await third}
+    assert (cache.staged, cache.in_flight) == ({}, {})
+    await store.close()
+
+
+async def test_failed_later_sync_leaves_the_earlier_write_and_fails_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = StateDatabase(tmp_path / "state.db", durability=Durability.DISK)
+    store, disk = ObjectStore(database), SlowDisk(database, monkeypatch)
+    cache = store.cache("things.")
+    first = store.stage(cache, "a", obj(n=1), ({}, {}))
+    await disk.begun(1)
+    second = store.stage(cache, "a", obj(n=2), ({}, {}))
+    await disk.begun(2)
+    third = store.stage(cache, "b", obj(), ({}, {}))
+    await disk.begun(3)
+    disk.finish(2)
+    disk.finish(1, DatabaseError("the disk has failed"))
+    disk.finish(0)
+    record = await first
+    for failed in (second, third):
+        with pytest.raises(StatusError, match="the disk has failed"):
+            await failed
+    assert cache.records == {"a": record}
+    assert cache.latest("a") is record
+    await store.close()
+
+
+async def test_refused_commit_does_not_fail_the_writes_that_are_being_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = StateDatabase(tmp_path / "state.db", durability=Durability.DISK)
+    store, disk = ObjectStore(database), SlowDisk(database, monkeypatch)
+    cache = store.cache("things.")
+    first = store.stage(cache, "a", obj(n=1), ({}, {}))
+    await disk.begun(1)
+
+    def refuse(*_: object) -> None:
+        raise DatabaseError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "commit", refuse)
+        second = store.stage(cache, "b", obj(), ({}, {}))
+        await asyncio.sleep(0)
+        disk.finish(0)
+        with pytest.raises(StatusError, match="is full"):
+            await second
+    assert cache.records == {"a": await first}
+    third = store.stage(cache, "a", obj(n=3), ({}, {}))
+    await disk.begun(2)
+    disk.finish(1)
+    assert cache.records == {"a": await third}
     await store.close()

@@ -69,7 +69,7 @@ class BuiltinAdmission:
             complete_definition(self._registry, obj, obj["metadata"]["creationTimestamp"])
             return
         if not kind.group and kind.kind == "Pod":
-            self._check_service_account(obj)
+            self._apply_service_account(obj)
             self._assign_priority(obj)
         elif not kind.group and kind.kind == "Service":
             self._allocate_cluster_ip(obj)
@@ -107,13 +107,22 @@ class BuiltinAdmission:
             message = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
             raise forbidden(message, "namespaces", "", name)
 
-    def _check_service_account(self, pod: Json) -> None:
-        """Refuse a pod whose service account does not exist; ``default`` is created soon after."""
+    def _apply_service_account(self, pod: Json) -> None:
+        """Refuse a pod whose service account does not exist; ``default`` is created soon after.
+
+        An account that declines the mount of its token declines for pods that leave it open.
+        """
         spec, meta = pod.get("spec"), pod["metadata"]
-        account = spec.get("serviceAccountName") if isinstance(spec, dict) else None
-        if not isinstance(account, str) or account == "default":
+        if not isinstance(spec, dict):
             return
-        if self._store.cache("serviceaccounts.").latest(f"{meta['namespace']}/{account}") is None:
+        account = spec.get("serviceAccountName") or "default"
+        if not isinstance(account, str):
+            return
+        found = self._store.cache("serviceaccounts.").latest(f"{meta['namespace']}/{account}")
+        if found is not None:
+            if read_json(found.body).get("automountServiceAccountToken") is False:
+                spec.setdefault("automountServiceAccountToken", False)
+        elif account != "default":
             raise forbidden(
                 f'pods "{meta["name"]}" is forbidden: error looking up service account '
                 f'{meta["namespace"]}/{account}: serviceaccount "{account}" not found',

@@ -19,6 +19,7 @@ Constraint: the connection is used from one thread at a time, which the store gu
 import contextlib
 import os
 import sqlite3
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -40,6 +41,10 @@ from gangline.local.apiserver.storage.state_file import (
 __all__ = ["DamagedDatabase", "DatabaseError", "LogRow", "StateDatabase"]
 
 CHECKPOINT_BYTES = 8 << 20
+CONCURRENT_SYNCS = 4
+"""Eight writers reach nine tenths of their rate without syncs, and a third with one at a time: a
+write then waits for the sync that began before it, too.
+"""
 
 
 _StoredRow = tuple[int, str, str, str, bytes, int]
@@ -84,10 +89,14 @@ class StateDatabase:
             wal = wal_path(path)
             self._logged = wal.stat().st_size if wal.exists() else 0
             self._connection = self._open()
-            self._wal = os.open(wal, os.O_RDONLY | os.O_CLOEXEC)
+            # One for each concurrent sync: the kernel reports an error once to each open file, so
+            # that a sync cannot take the error of another.
+            self._logs = deque(
+                os.open(wal, os.O_RDONLY | os.O_CLOEXEC) for _ in range(CONCURRENT_SYNCS)
+            )
             sync_directory(path.parent)
             if self.syncs_to_disk:  # what a killed server has committed last is shown to readers
-                os.fdatasync(self._wal)
+                os.fdatasync(self._logs[0])
         except (sqlite3.Error, OSError) as error:
             raise self._explain(error) from error
 
@@ -279,16 +288,20 @@ class StateDatabase:
             connection.execute("COMMIT")
 
     def sync(self) -> None:
-        """Write all committed rows to disk. May run while another thread commits.
+        """Write all committed rows to disk. May run while another thread commits, and in at most
+        ``CONCURRENT_SYNCS`` threads.
 
         Raises:
             DatabaseError: it is unknown what the disk has. The kernel may have dropped the data,
                 so that a second attempt would succeed without writing them: do not try again.
         """
+        descriptor = self._logs.popleft()
         try:
-            os.fdatasync(self._wal)
+            os.fdatasync(descriptor)
         except OSError as error:
             raise self._sync_error(error) from error
+        finally:
+            self._logs.append(descriptor)
 
     @property
     def checkpoint_due(self) -> bool:
@@ -313,7 +326,8 @@ class StateDatabase:
         with contextlib.suppress(sqlite3.Error):  # on a full disk the log stays as it is
             if _mark(self._connection, "logged"):  # a checkpoint failed
                 _set_mark(self._connection, "logged", 0)
-        os.close(self._wal)
+        for descriptor in self._logs:
+            os.close(descriptor)
         self._connection.close()
 
     def damaged(self, detail: str) -> DamagedDatabase:

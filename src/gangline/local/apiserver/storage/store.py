@@ -6,6 +6,8 @@ and watchers, and their clients get their responses.
 
 With durability ``disk`` a thread syncs the committed batch to disk before it becomes visible. The
 event loop continues meanwhile; the writes that it stages are the next batch, which shares one sync.
+Several syncs may run at once, so that a write does not wait for the one that began before it;
+batches become visible in the order of their commits.
 
 Invariant: a reader never sees a state that a crash could revert. If a batch cannot be written, all
 of its writes and all writes staged meanwhile fail, and the visible state does not change. After a
@@ -16,7 +18,7 @@ All methods run on the event loop's thread. Of Kubernetes, the store knows only
 """
 
 import asyncio
-import contextlib
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +27,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gangline.local.apiserver.core.errors import internal
-from gangline.local.apiserver.storage.sqlite import DatabaseError, LogRow, StateDatabase
+from gangline.local.apiserver.storage.sqlite import (
+    CONCURRENT_SYNCS,
+    DatabaseError,
+    LogRow,
+    StateDatabase,
+)
 from gangline.local.apiserver.storage.watch_cache import (
     ADDED,
     DELETED,
@@ -60,6 +67,10 @@ class ObjectStore:
         self._staged: list[_StagedWrite] = []
         self._obsolete_rows: list[int] = []
         self._committing: asyncio.Task[None] | None = None
+        self._sync_threads = ThreadPoolExecutor(CONCURRENT_SYNCS, thread_name_prefix="sync")
+        self._syncing: deque[tuple[list[_StagedWrite], asyncio.Future[None]]] = deque()
+        """Committed batches, oldest first, and the syncs that they wait for."""
+        self._write_staged: asyncio.Future[None] | None = None
         self._disk_error: DatabaseError | None = None
         self._caches: dict[str, WatchCache] = {}
         self._listeners: dict[str, list[Callable[[CacheEvent], None]]] = {}
@@ -127,6 +138,8 @@ class ObjectStore:
         self._staged.append(_StagedWrite(cache, CacheEvent(type_, record, before), done))
         if self._committing is None:
             self._committing = self._loop.create_task(self._commit_all())
+        elif self._write_staged is not None and not self._write_staged.done():
+            self._write_staged.set_result(None)
         return done
 
     def pending_write(self, cache: WatchCache, key: str) -> "asyncio.Future[ObjectRevision] | None":
@@ -139,38 +152,79 @@ class ObjectStore:
         return cache.in_flight.get(key)
 
     async def _commit_all(self) -> None:
-        """Commit batches until no write is staged. Writes staged during a commit form the next
-        batch.
+        """Commit batches until no write is staged and all are published.
+
+        Writes that are staged while all syncs are busy form the next batch.
         """
-        while self._staged or self._obsolete_rows:
-            batch, self._staged = self._staged, []
-            dropped, self._obsolete_rows = self._obsolete_rows, []
-            rows = [
-                LogRow(event.record.rv, cache.name, event.record.key, event.type, event.record.body)
-                for cache, event, _ in batch
-            ]
-            try:
-                if self._disk_error is not None:
-                    raise self._disk_error
-                # On this thread: a worker thread would wait for the interpreter lock under load.
-                self._database.commit(rows, dropped, self._horizon)
-                if rows and self._database.syncs_to_disk:
-                    await self._wait_for_disk(self._database.sync)
-            except DatabaseError as error:
-                self._fail(batch, error)
+        while self._staged or self._obsolete_rows or self._syncing:
+            if (self._staged or self._obsolete_rows) and len(self._syncing) < CONCURRENT_SYNCS:
+                await self._commit_batch()
             else:
-                self._publish(batch)
+                await self._wait_for_sync_or_write()
+                self._publish_synced()
             if self._database.checkpoint_due:
-                with contextlib.suppress(DatabaseError):  # reported to the next write
-                    await self._wait_for_disk(self._database.checkpoint)
+                await self._drain()
+                await self._checkpoint()
         self._committing = None
 
-    async def _wait_for_disk(self, write: Callable[[], None]) -> None:
+    async def _commit_batch(self) -> None:
+        batch, self._staged = self._staged, []
+        dropped, self._obsolete_rows = self._obsolete_rows, []
+        rows = [
+            LogRow(event.record.rv, cache.name, event.record.key, event.type, event.record.body)
+            for cache, event, _ in batch
+        ]
         try:
-            await self._loop.run_in_executor(self._thread, write)
+            if self._disk_error is not None:
+                raise self._disk_error
+            # On this thread: a worker thread would wait for the interpreter lock under load.
+            self._database.commit(rows, dropped, self._horizon)
         except DatabaseError as error:
-            self._disk_error = error
-            raise
+            await self._drain()  # those batches are committed, and must not fail with this one
+            self._fail(batch, error)
+            return
+        if rows and self._database.syncs_to_disk:
+            sync = self._loop.run_in_executor(self._sync_threads, self._database.sync)
+            self._syncing.append((batch, sync))
+        else:
+            self._publish(batch)
+
+    async def _wait_for_sync_or_write(self) -> None:
+        """Wait for the oldest sync, or for a write that another sync can begin with."""
+        waited: set[asyncio.Future[None]] = {self._syncing[0][1]}
+        if len(self._syncing) < CONCURRENT_SYNCS:
+            self._write_staged = self._loop.create_future()
+            waited.add(self._write_staged)
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        self._write_staged = None
+
+    def _publish_synced(self) -> None:
+        """Publish finished batches in the order of their commits."""
+        while self._syncing and self._syncing[0][1].done():
+            batch, sync = self._syncing.popleft()
+            error = sync.exception()
+            if error is None:
+                self._publish(batch)
+                continue
+            failure = error if isinstance(error, DatabaseError) else DatabaseError(repr(error))
+            self._disk_error = failure
+            later = [write for batch, _ in self._syncing for write in batch]
+            for _, other in self._syncing:
+                other.add_done_callback(asyncio.Future.exception)  # mark as retrieved
+            self._syncing.clear()
+            self._fail([*batch, *later], failure)
+
+    async def _drain(self) -> None:
+        """Wait for all syncs, and publish their batches."""
+        while self._syncing:
+            await asyncio.wait({self._syncing[0][1]})
+            self._publish_synced()
+
+    async def _checkpoint(self) -> None:
+        try:
+            await self._loop.run_in_executor(self._thread, self._database.checkpoint)
+        except DatabaseError as error:
+            self._disk_error = error  # reported to the next write
 
     def _publish(self, batch: list[_StagedWrite]) -> None:
         for cache, event, done in batch:
@@ -236,5 +290,7 @@ class ObjectStore:
         """Commit staged writes and close the file."""
         if self._committing is not None:
             await self._committing
+        # Syncs that were given up after an error may still run.
+        await self._loop.run_in_executor(self._thread, self._sync_threads.shutdown)
         await self._loop.run_in_executor(self._thread, self._database.close)
         self._thread.shutdown()

@@ -1,0 +1,132 @@
+"""A model of any kind, by what a trace of one step counted (``sources.trace``).
+
+Without knowledge of its layers it can only be spread by data parallelism: DDP, ZeRO and FSDP.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gangline.sizing.flops import Recompute
+from gangline.sizing.hardware import Device
+from gangline.sizing.layout import Layout, Sharding, powers
+from gangline.sizing.memory import MemoryUse, runtime_bytes, zero_states
+from gangline.sizing.model import ShapeError
+from gangline.sizing.precision import StateBytes
+from gangline.sizing.steptime import StepTime, data_parallel_time
+from gangline.sizing.traffic import all_gather_bytes, all_reduce_bytes
+
+COVERED = 0.95
+"""Below this share of operators with a formula the operations are a lower bound."""
+MAX_MICRO_BATCH = 1024
+_TRACED_ELEMENT = 4
+"""Bytes of the elements in a trace, which runs in PyTorch's default format."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedModel:
+    """A model that is given by a trace."""
+
+    parameters: int
+    batch: int
+    """Samples of the traced step."""
+    flops: float
+    """Operations of the traced step, forward and backward."""
+    saved_bytes: float
+    """Activations that the traced step saved, in 32 bits."""
+    largest_module: int
+    coverage: float = 1.0
+    uncounted: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def sample_tokens(self) -> int:
+        return 1
+
+    @property
+    def sample_flops(self) -> float:
+        return self.flops / self.batch
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """True if too many operators have no formula."""
+        return self.coverage < COVERED
+
+    def layouts(self, device: Device, devices: int, global_batch: int) -> Iterator[Layout]:
+        """Propose data parallelism with all micro-batches that divide."""
+        del device
+        if global_batch % devices:
+            return
+        share = global_batch // devices
+        for micro_batch in powers(min(share, MAX_MICRO_BATCH)):
+            for sharding in Sharding if devices > 1 else [Sharding.NONE]:
+                yield Layout(
+                    data=devices,
+                    sharding=sharding,
+                    recompute=Recompute.NONE,
+                    micro_batch=micro_batch,
+                    global_batch=global_batch,
+                )
+
+    def check(self, layout: Layout) -> None:
+        """Check that the batch can be divided.
+
+        Raises:
+            ShapeError: it cannot.
+        """
+        if layout.global_batch % (layout.data * layout.micro_batch):
+            raise ShapeError(
+                "batch", f"{layout.global_batch} is not divisible by {layout.micro_batch}"
+            )
+
+    def memory(self, layout: Layout, states: StateBytes) -> MemoryUse:
+        """Predict the memory of a rank."""
+        weights, gradients, optimizer = zero_states(
+            self.parameters, states, layout.sharding, layout.data
+        )
+        working = self.parameters * states.casts
+        if layout.sharding is Sharding.PARAMETERS:
+            working = 2 * self.largest_module * (states.weights + states.gradients)
+        elif layout.data > 1 and layout.sharding is Sharding.NONE:
+            working += self.parameters * states.gradients
+        saved = self.saved_bytes / self.batch * layout.micro_batch
+        activations = saved * states.element / _TRACED_ELEMENT
+        dynamic = weights + gradients + optimizer + working + activations
+        runtime = runtime_bytes(dynamic, layout.devices)
+        return MemoryUse(weights, gradients, optimizer, working, activations, 0.0, runtime)
+
+    def step(
+        self, layout: Layout, states: StateBytes, device: Device, efficiency: float
+    ) -> StepTime:
+        """Predict the time of an optimizer step."""
+        work = self.sample_flops * layout.global_batch / layout.devices
+        compute = work / (device.peak(states.element) * efficiency)
+        if layout.sharding is Sharding.PARAMETERS:
+            wire = self.parameters * min(states.weights, states.element)
+            sent = 3 * layout.micro_batches * all_gather_bytes(wire, layout.data)
+        else:
+            sent = all_reduce_bytes(self.parameters * states.gradients, layout.data)
+        data = data_parallel_time(sent, compute, layout, device)
+        return StepTime(compute, 0.0, data, 0.0, 0.0, 0.0)
+
+
+def read_trace(found: Mapping[str, Any]) -> TracedModel:
+    """Read the output of a trace.
+
+    Raises:
+        ShapeError: it is not one, or the model has no parameters.
+    """
+    try:
+        model = TracedModel(
+            parameters=int(found["parameters"]),
+            batch=int(found["batch"]),
+            flops=float(found["forward_flops"]) + float(found["backward_flops"]),
+            saved_bytes=float(found["saved_bytes"]),
+            largest_module=int(found["largest_module"]),
+            coverage=float(found["coverage"]),
+            uncounted=dict(found["uncounted_operators"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ShapeError("trace", f"is not the output of a trace: {error!r}") from error
+    if model.parameters < 1 or model.batch < 1 or model.flops <= 0:
+        raise ShapeError("trace", "the model has no parameters, or does no products")
+    return model

@@ -120,7 +120,10 @@ async def under_attack(kubeconfig: Path, name: str, pid: int) -> Latencies:
         await asyncio.sleep(WARM_UP_S)
         return await measure(target, pid)
     finally:
-        attacker.kill()
+        if attacker.returncode is None:
+            attacker.kill()
+        else:
+            print(f"  {name}: the attack has ended early", flush=True)
         await attacker.wait()
 
 

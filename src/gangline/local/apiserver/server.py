@@ -105,7 +105,7 @@ class ApiServerSettings:
     """Maximum size of the retained changes, in bytes."""
     event_ttl_s: float = 3600.0
     """Seconds after their last write until events are deleted; Kubernetes' default."""
-    max_events: int = 10_000
+    max_events: int = 5_000
     """Maximum number of events; the oldest ones are deleted before their time."""
     context: str = "gangline"
     """The name of the cluster in the kubeconfig."""

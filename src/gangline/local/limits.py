@@ -57,6 +57,11 @@ MAX_CAUSES = 200
 MAX_PATH_SEGMENT_CHARS = 400
 """Characters of one key in the path of an error. The longest valid key of a label has 317."""
 
+MAX_PERIOD_S = 10 * 365 * 86400
+"""Seconds of a grace period, toleration or watch; longer ones count as ten years, because sums with
+the present time have a range. Kubernetes: none; 292 years overflow.
+"""
+
 # Patches.
 MAX_PATCH_OPERATIONS = 10_000
 """Operations of one JSON patch. Kubernetes: 10,000."""

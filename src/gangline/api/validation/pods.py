@@ -24,6 +24,11 @@ from gangline.api.validation.field_rules import (
     quantity_causes,
     rule_causes,
 )
+from gangline.api.validation.pod_security import (
+    host_name_causes,
+    range_causes,
+    security_context_causes,
+)
 
 STANDARD_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 HUGE_PAGES = "hugepages-"
@@ -94,6 +99,8 @@ def container_causes(path: str, container: Json, volumes: Collection[str], init:
     yield from _env_causes(path, container)
     yield from _mount_causes(child(path, "volumeMounts"), container, volumes)
     yield from resource_causes(child(path, "resources"), subobject(container, "resources"))
+    context = subobject(container, "securityContext")
+    yield from security_context_causes(child(path, "securityContext"), context)
     yield from _restart_causes(path, container, init)
     yield from _probe_causes(path, container)
 
@@ -263,7 +270,11 @@ def _policy_causes(path: str, spec: Json) -> Causes:
     grace = spec.get("terminationGracePeriodSeconds")
     yield from minimum_causes(child(path, "terminationGracePeriodSeconds"), grace, 0)
     deadline = spec.get("activeDeadlineSeconds")
-    yield from minimum_causes(child(path, "activeDeadlineSeconds"), deadline, 1)
+    yield from range_causes(child(path, "activeDeadlineSeconds"), deadline, 1)
+    yield from security_context_causes(
+        child(path, "securityContext"), subobject(spec, "securityContext")
+    )
+    yield from host_name_causes(path, spec)
 
 
 def _volume_causes(path: str, spec: Json, found: set[str]) -> Causes:

@@ -109,6 +109,13 @@ def test_a_pod_leaves_a_tainted_node(
     assert eviction_time(pod, taints, NOW) == leaves
 
 
+def test_a_toleration_may_have_any_length() -> None:
+    endless = Toleration(operator="Exists", toleration_seconds=(1 << 63) - 1)
+    leaves = eviction_time(tolerating(endless), [LOST], NOW)
+    assert leaves is not None
+    assert leaves > NOW + timedelta(days=3000)
+
+
 def test_a_pod_on_a_silent_node_is_not_ready_any_more() -> None:
     changed = unready_conditions(a_pod(), NOW)
     assert changed is not None

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gangline.api.core.pod_status import TERMINAL_PHASES
+from gangline.local import limits
 from gangline.local.apiserver.core.errors import bad_request
 from gangline.local.apiserver.core.metadata import (
     DEFAULT_GRACE_S,
@@ -106,7 +107,7 @@ def _grace(kind: ServedKind, obj: Json, asked: int | None) -> int:
         return 0
     usual = spec.get("terminationGracePeriodSeconds")
     grace = usual if asked is None else asked
-    return DEFAULT_GRACE_S if grace is None else max(int(grace), 0)
+    return DEFAULT_GRACE_S if grace is None else min(max(int(grace), 0), limits.MAX_PERIOD_S)
 
 
 def _set_grace(meta: Json, grace_s: int, now: datetime) -> None:

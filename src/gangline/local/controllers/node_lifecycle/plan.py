@@ -18,6 +18,7 @@ from gangline.api.core.affinity import tolerates
 from gangline.api.core.core import Lease, Node, Taint
 from gangline.api.core.pod import Pod
 from gangline.api.meta.objects import Condition
+from gangline.local.limits import MAX_PERIOD_S
 
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
@@ -122,7 +123,8 @@ def eviction_time(pod: Pod, taints: Iterable[Taint], now: datetime) -> datetime 
             one.toleration_seconds for one in tolerating if one.toleration_seconds is not None
         ]
         if limits:
-            leaving.append((taint.time_added or now) + timedelta(seconds=max(0, min(limits))))
+            stays_s = min(max(0, min(limits)), MAX_PERIOD_S)
+            leaving.append((taint.time_added or now) + timedelta(seconds=stays_s))
     return min(leaving, default=None)
 
 

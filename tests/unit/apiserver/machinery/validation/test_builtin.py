@@ -110,7 +110,7 @@ def test_a_mistake_in_a_container_is_found(
         ({"restartPolicy": "Sometimes"}, "spec.restartPolicy", 'Unsupported value: "Sometimes"'),
         ({"dnsPolicy": "None"}, "spec.dnsConfig.nameservers", "at least one DNS nameserver"),
         ({"terminationGracePeriodSeconds": -1}, "spec.terminationGracePeriodSeconds", "greater"),
-        ({"activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds", "greater than or equal to 1"),
+        ({"activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds", "between 1 and 2147483647"),
         ({"nodeSelector": {"a b": "c"}}, "spec.nodeSelector", "Invalid value"),
         ({"hostname": "A.b"}, "spec.hostname", "Invalid value"),
         ({"volumes": [{"name": "V"}]}, "spec.volumes[0].name", "Invalid value"),

@@ -19,7 +19,7 @@ from typing import IO
 
 import msgspec
 
-from gangline.local.apiserver.storage.durable_files import sync_directory
+from gangline.local.apiserver.storage.durable_files import publish_new
 from gangline.local.apiserver.storage.encryption import GENERATED_FILE
 from gangline.local.directory import ClusterError
 
@@ -89,12 +89,11 @@ def write_archive(target: Path, manifest: Manifest, files: Mapping[str, Path]) -
             os.fsync(descriptor)
         assert len(encoded) <= MAX_MANIFEST_BYTES
         try:
-            os.link(temporary, target)  # unlike a rename, it replaces nothing
+            publish_new(temporary, target)
         except FileExistsError:
             raise BackupError(f"{target} exists: choose another name, or remove it") from None
     finally:
         temporary.unlink(missing_ok=True)
-    sync_directory(target.parent)
 
 
 def _add(archive: tarfile.TarFile, name: str, source: IO[bytes], size: int = -1) -> None:

@@ -4,8 +4,12 @@ A file is durable when its content and its entry in the directory are both on di
 an ``fsync`` of each: that of the file does not cover its name.
 """
 
+import errno
 import os
 from pathlib import Path
+
+NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
+"""Errors of file systems without hard links, such as that of a USB stick."""
 
 
 def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
@@ -22,6 +26,28 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
         file.flush()
         os.fsync(descriptor)
     temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def publish_new(temporary: Path, path: Path) -> None:
+    """Give a complete file its name, unless another file has it; ``temporary`` is removed.
+
+    Raises:
+        FileExistsError: another file has the name.
+        OSError: the file system refuses.
+    """
+    try:
+        os.link(temporary, path)  # unlike a rename, it replaces nothing
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in NO_HARD_LINKS:
+            raise
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        temporary.rename(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     sync_directory(path.parent)
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gangline.local.apiserver.storage.backup_record import LAST_BACKUP, read_record
-from gangline.local.apiserver.storage.durable_files import sync_directory, sync_file
+from gangline.local.apiserver.storage.durable_files import publish_new, sync_file
 
 APPLICATION_ID = 0x47414E47  # "GANG"
 FORMAT = 1
@@ -85,13 +85,11 @@ def create_state_file(path: Path) -> None:
         finally:
             connection.close()
         sync_file(temporary)
-        # A link, not a rename: of two servers that start at once, neither replaces the other's.
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
+        # Of two servers that start at once, neither replaces the file of the other.
+        with contextlib.suppress(FileExistsError):
+            publish_new(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    sync_directory(path.parent)
 
 
 def check_files(path: Path) -> None:

@@ -10,9 +10,13 @@ from gangline.local.apiserver.auth.rules import (
     FULL_AUTHORITY,
     AccessAttributes,
     format_rule,
+    index_rule,
     merge_rules,
+    names_of,
     rule_allows,
+    subject_names,
 )
+from gangline.local.apiserver.core.request import RequestUser
 
 
 def rule(group: str, resources: str, verbs: str, *names: str) -> dict[str, Any]:
@@ -44,6 +48,7 @@ def paths(*listed: str) -> dict[str, Any]:
 )
 def test_rule_allows(held: dict[str, Any], attributes: AccessAttributes, allowed: bool) -> None:
     assert rule_allows(held, attributes) is allowed
+    assert rule_allows(index_rule(held), attributes) is allowed
 
 
 @pytest.mark.parametrize(
@@ -85,3 +90,29 @@ def test_long_lists_are_compared_without_their_product(held: Any) -> None:
     assert len(list(islice(missing, 100))) == 100
     covering = [rule("*", "*", "*"), rule("a0", "a0", "a0")]
     assert not list(uncovered_rules(covering, [wide]))
+
+
+@pytest.mark.parametrize(
+    ("subject", "matches"),
+    [
+        ({"kind": "User", "name": "anna"}, True),
+        ({"kind": "User", "name": "staff"}, False),
+        ({"kind": "Group", "name": "staff"}, True),
+        ({"kind": "Group", "name": "anna"}, False),
+        ({"kind": "Other", "name": "anna"}, False),
+        ({"kind": "User"}, False),
+        ({"kind": "ServiceAccount", "name": "bot", "namespace": "x"}, False),
+    ],
+)
+def test_subjects_of_a_binding(subject: dict[str, Any], matches: bool) -> None:
+    anna = names_of(RequestUser("anna", ("staff",)))
+    assert (not anna.isdisjoint(subject_names([subject], "default"))) is matches
+
+
+@pytest.mark.parametrize("given", [{}, {"namespace": "x"}])
+def test_a_service_account_is_that_of_the_binding_unless_named(given: dict[str, str]) -> None:
+    account = names_of(RequestUser("system:serviceaccount:x:bot"))
+    subject = {"kind": "ServiceAccount", "name": "bot", **given}
+    assert not account.isdisjoint(subject_names([subject], "x"))
+    assert account.isdisjoint(subject_names([subject], "y")) is not bool(given)
+    assert account.isdisjoint(subject_names([subject], "")) is not bool(given)

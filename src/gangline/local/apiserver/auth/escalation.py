@@ -92,7 +92,7 @@ class EscalationGuard:
             )
 
     def _held_rules(self, user: RequestUser, namespace: str) -> list[Json]:
-        return [rule for rule, _ in self._authorizer.rules_for(user, namespace)]
+        return list(self._authorizer.rules_for(user, namespace))
 
 
 def _refuse(request: ApiRequest, reason: str) -> None:

@@ -7,15 +7,18 @@ as well.
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any, NamedTuple
 
 from gangline.local.apiserver.auth.builtin_roles import RBAC
 from gangline.local.apiserver.auth.node_authorizer import NodeAuthorizer, node_of
 from gangline.local.apiserver.auth.pki import ADMIN_GROUP
 from gangline.local.apiserver.auth.rules import (
     AccessAttributes,
+    index_rule,
+    names_of,
     rule_allows,
     selected_value,
-    subject_matches,
+    subject_names,
 )
 from gangline.local.apiserver.core.errors import StatusError, forbidden, qualified_resource
 from gangline.local.apiserver.core.negotiation import read_json
@@ -28,16 +31,36 @@ STREAMS_INTO_PODS = ("attach", "exec", "portforward")
 """Subresources of pods that require ``create`` for every HTTP method: a WebSocket is a GET."""
 
 
+class _Role(NamedTuple):
+    """A role, decoded once: each request may need all roles of its user."""
+
+    rules: list[Json]
+    indexed: list[Json]
+    """The same rules with sets in place of lists."""
+
+
+class _Binding(NamedTuple):
+    """A binding, decoded once: each request compares its user with all bindings."""
+
+    subjects: frozenset[tuple[str, str]]
+    reference: Json
+    namespace: str
+    origin: str
+    """The binding and its role, in the words of audit events."""
+
+
 class Authorizer:
     """Decides whether a user may perform an action."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._nodes = NodeAuthorizer(store)
-        self._decoded: dict[tuple[str, str], Json] = {}
-        for plural in ("roles", "clusterroles", "rolebindings", "clusterrolebindings"):
-            topic = f"{plural}.{RBAC}"
-            store.add_listener(topic, partial(self._forget, topic))
+        self._roles: dict[tuple[str, str], _Role] = {}
+        self._bindings: dict[tuple[str, str], _Binding] = {}
+        for plural in ("roles", "clusterroles"):
+            store.add_listener(f"{plural}.{RBAC}", partial(_forget, self._roles, plural))
+        for plural in ("rolebindings", "clusterrolebindings"):
+            store.add_listener(f"{plural}.{RBAC}", partial(_forget, self._bindings, plural))
 
     def authorize(self, request: ApiRequest) -> str:
         """Refuse a request that its user is not authorized to make. Returns why it is allowed.
@@ -73,54 +96,71 @@ class Authorizer:
         node = node_of(user)
         if node is not None and self._nodes.allows(node, attributes):
             return "Node: allowed for its own pods"
-        for rule, origin in self.rules_for(user, attributes.namespace):
-            if rule_allows(rule, attributes):
+        for role, origin in self._roles_of(user, attributes.namespace):
+            if any(rule_allows(rule, attributes) for rule in role.indexed):
                 return f"RBAC: allowed by {origin}"
         return ""
 
-    def rules_for(self, user: RequestUser, namespace: str) -> Iterator[tuple[Json, str]]:
-        """Yield the rules of a user with their origin, for a namespace or (empty) cluster-wide."""
-        for binding in self._bindings("clusterrolebindings", ""):
-            yield from self._rules_of(binding, user, "ClusterRoleBinding")
-        if namespace:
-            for binding in self._bindings("rolebindings", namespace):
-                yield from self._rules_of(binding, user, "RoleBinding")
+    def rules_for(self, user: RequestUser, namespace: str) -> Iterator[Json]:
+        """Yield the rules of a user, for a namespace or (empty) cluster-wide."""
+        for role, _ in self._roles_of(user, namespace):
+            yield from role.rules
 
     def role_rules(self, reference: Json, namespace: str) -> list[Json] | None:
         """Return the rules of the role that a binding names; None if it does not exist."""
-        own = reference["kind"] == "Role"
-        key = f"{namespace}/{reference['name']}" if own else reference["name"]
-        role = self._read("roles" if own else "clusterroles", key)
-        if role is None:
-            return None
-        rules: list[Json] = role.get("rules") or []
-        return rules
+        role = self._role(reference, namespace)
+        return role.rules if role is not None else None
 
-    def _bindings(self, plural: str, namespace: str) -> Iterator[Json]:
-        for key in self._store.cache(f"{plural}.{RBAC}").keys(namespace or None):
-            if (binding := self._read(plural, key)) is not None:
-                yield binding
+    def _roles_of(self, user: RequestUser, namespace: str) -> Iterator[tuple[_Role, str]]:
+        """Yield the roles of a user with their origin."""
+        names = names_of(user)
+        yield from self._bound_roles("clusterrolebindings", None, names)
+        if namespace:
+            yield from self._bound_roles("rolebindings", namespace, names)
 
-    def _rules_of(self, binding: Json, user: RequestUser, kind: str) -> Iterator[tuple[Json, str]]:
-        meta, role = binding["metadata"], binding["roleRef"]
-        namespace = meta.get("namespace", "")
-        subjects = binding.get("subjects") or ()
-        if not any(subject_matches(subject, user, namespace) for subject in subjects):
-            return
-        name = f"{meta['name']}/{namespace}" if namespace else meta["name"]
-        for rule in self.role_rules(role, namespace) or ():
-            yield rule, f'{kind} "{name}" of {role["kind"]} "{role["name"]}"'
+    def _bound_roles(
+        self, plural: str, namespace: str | None, names: frozenset[tuple[str, str]]
+    ) -> Iterator[tuple[_Role, str]]:
+        for key in self._store.cache(f"{plural}.{RBAC}").keys(namespace):
+            binding = self._binding(plural, key)
+            if binding is not None and not names.isdisjoint(binding.subjects):
+                role = self._role(binding.reference, binding.namespace)
+                if role is not None:
+                    yield role, binding.origin
 
-    def _read(self, plural: str, key: str) -> Json | None:
-        """Return a committed object, decoded once: each request reads all bindings."""
-        topic = f"{plural}.{RBAC}"
-        found = self._decoded.get((topic, key))
-        if found is None and (record := self._store.cache(topic).records.get(key)) is not None:
-            found = self._decoded[topic, key] = read_json(record.body)
+    def _binding(self, plural: str, key: str) -> _Binding | None:
+        found = self._bindings.get((plural, key))
+        if found is None and (obj := self._read(plural, key)) is not None:
+            meta, role = obj["metadata"], obj.get("roleRef") or {}
+            namespace = meta.get("namespace", "")
+            kind = "RoleBinding" if namespace else "ClusterRoleBinding"
+            name = f"{meta['name']}/{namespace}" if namespace else meta["name"]
+            found = self._bindings[plural, key] = _Binding(
+                subject_names(obj.get("subjects") or (), namespace),
+                role,
+                namespace,
+                f'{kind} "{name}" of {role.get("kind")} "{role.get("name")}"',
+            )
         return found
 
-    def _forget(self, topic: str, event: CacheEvent) -> None:
-        self._decoded.pop((topic, event.record.key), None)
+    def _role(self, reference: Json, namespace: str) -> _Role | None:
+        own, name = reference.get("kind") == "Role", reference.get("name", "")
+        plural = "roles" if own else "clusterroles"
+        key = f"{namespace}/{name}" if own else name
+        found = self._roles.get((plural, key))
+        if found is None and (obj := self._read(plural, key)) is not None:
+            rules: list[Json] = obj.get("rules") or []
+            found = self._roles[plural, key] = _Role(rules, [index_rule(rule) for rule in rules])
+        return found
+
+    def _read(self, plural: str, key: str) -> Json | None:
+        record = self._store.cache(f"{plural}.{RBAC}").records.get(key)
+        found: Json | None = read_json(record.body) if record is not None else None
+        return found
+
+
+def _forget(known: dict[tuple[str, str], Any], plural: str, event: CacheEvent) -> None:
+    known.pop((plural, event.record.key), None)
 
 
 def request_attributes(request: ApiRequest) -> AccessAttributes:

@@ -17,6 +17,8 @@ FULL_AUTHORITY: tuple[Json, ...] = (
 )
 """The rules of ``cluster-admin``."""
 
+_LISTS = frozenset({"apiGroups", "resources", "resourceNames", "verbs"})
+
 
 class AccessAttributes(NamedTuple):
     """An action of a user that is authorized or not."""
@@ -62,21 +64,34 @@ def rule_allows(rule: Json, attributes: AccessAttributes) -> bool:
     )
 
 
-def subject_matches(subject: Json, user: RequestUser, namespace: str) -> bool:
-    """Return True if the subject of a binding is this user or one of its groups.
+def index_rule(rule: Json) -> Json:
+    """Return a rule for ``rule_allows`` whose lists are sets: a user may write very long lists."""
+    return {
+        name: frozenset(values) if name in _LISTS and isinstance(values, list) else values
+        for name, values in rule.items()
+    }
+
+
+def subject_names(subjects: Iterable[Json], namespace: str) -> frozenset[tuple[str, str]]:
+    """Return the users and groups that the subjects of a binding are, as in ``names_of``.
 
     ``namespace`` is that of the binding, for service accounts without one.
     """
-    match subject.get("kind"):
-        case "User":
-            return bool(subject.get("name") == user.name)
-        case "Group":
-            return subject.get("name") in user.groups
-        case "ServiceAccount":
+    found = set[tuple[str, str]]()
+    for subject in subjects:
+        kind, name = subject.get("kind"), subject.get("name")
+        if kind == "ServiceAccount":
             within = subject.get("namespace") or namespace
-            name = f"system:serviceaccount:{within}:{subject.get('name')}"
-            return bool(within) and name == user.name
-    return False
+            if within:
+                found.add(("User", f"system:serviceaccount:{within}:{name}"))
+        elif kind in ("User", "Group") and isinstance(name, str):
+            found.add((kind, name))
+    return frozenset(found)
+
+
+def names_of(user: RequestUser) -> frozenset[tuple[str, str]]:
+    """Return a user and its groups as ``subject_names`` does."""
+    return frozenset({("User", user.name), *(("Group", group) for group in user.groups)})
 
 
 def merge_rules(parts: Iterable[Json]) -> list[Json]:

@@ -97,7 +97,7 @@ class ReviewHandler:
     def _rules(self, user: RequestUser, namespace: str) -> Json:
         if not namespace:
             raise bad_request("no namespace on request")
-        found = [rule for rule, _ in self._authorizer.rules_for(user, namespace)]
+        found = list(self._authorizer.rules_for(user, namespace))
         return {
             "resourceRules": [rule for rule in found if rule.get("resources")],
             "nonResourceRules": [rule for rule in found if rule.get("nonResourceURLs")],

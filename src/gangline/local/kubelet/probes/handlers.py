@@ -96,7 +96,8 @@ async def _run_http_get(action: HTTPGetAction, target: ProbeTarget) -> str | Non
             if 200 <= answer.status < 400:
                 return None
             return f"HTTP probe failed with statuscode: {answer.status}"
-    except (aiohttp.ClientError, OSError) as error:
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        # A host name that IDNA refuses, or a header that HTTP does, is a ValueError.
         return f"Get {url!r}: {error}"
 
 
@@ -115,7 +116,7 @@ async def _run_tcp_connect(action: TCPSocketAction, target: ProbeTarget) -> str 
     host = action.host or target.pod_ip
     try:
         _, writer = await asyncio.open_connection(host, port)
-    except OSError as error:
-        return f"dial tcp {host}:{port}: {error.strerror or error}"
+    except (OSError, ValueError) as error:  # IDNA refuses a host name by a ValueError
+        return f"dial tcp {host}:{port}: {getattr(error, 'strerror', None) or error}"
     writer.close()
     return None

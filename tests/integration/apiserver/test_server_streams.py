@@ -12,9 +12,8 @@ from aiohttp import WSMsgType, web
 from gangline.api import resources
 from gangline.kube import errors
 from gangline.kube.client.client import ApiClient
-from gangline.local.apiserver.auth.node_certificates import prepare_node_certificates
 from gangline.local.apiserver.server import ApiServer
-from gangline.local.kubelet.server.tls import NodeTls, ServingFiles
+from integration.node_server import node_tls
 
 POD: dict[str, Any] = {
     "metadata": {"name": "p"},
@@ -32,14 +31,7 @@ class FakeKubelet:
     """A fake kubelet: echoes its requests; commands are ``exit N`` after echoing their input."""
 
     def __init__(self, server: ApiServer) -> None:
-        certificates = prepare_node_certificates(
-            server.authority, server.settings.data / "n", "n", ["127.0.0.1"]
-        )
-        pair = certificates.server
-        self._tls = NodeTls(
-            server.ca_path,
-            lambda node: ServingFiles(pair.certificate, pair.key) if node == "n" else None,
-        )
+        self._tls = node_tls(server)
         app = web.Application()
         app.add_routes(
             [

@@ -122,7 +122,7 @@ async def test_config_map_of_another_owner_stalls_the_job(paddle: Job) -> None:
 
 async def test_invalid_job_reports_its_errors_and_others_continue(paddle: Job) -> None:
     await paddle.submit(paddle_jobs.manifest(worker={"replicas": 1}, elastic=1))
-    assert "containers: is missing" in await paddle.until_holds("InvalidSpec")
+    assert "containers: Required value" in await paddle.until_holds("InvalidSpec")
     worker = paddle_jobs.role(1)
     await paddle.client.patch(PADDLE, "train", {"spec": {"worker": worker}}, NAMESPACE)
     await paddle.until_pods("worker-0")

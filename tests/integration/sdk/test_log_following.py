@@ -11,9 +11,11 @@ from aiohttp import web
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import NODES, PODS, PYTORCH_JOBS
 from gangline.kube.client.client import ApiClient
+from gangline.local.apiserver.server import ApiServer
 from gangline.local.custom_resources import install_definitions
 from gangline.sdk.client import JobClient
 from gangline.sdk.logs import ALL_LOGS, LogOptions, follow_logs, read_logs
+from integration.node_server import node_tls
 
 ANY_PODS: Resource[dict[str, Any]] = Resource(dict[str, Any], "", "v1", "pods", "Pod")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -140,15 +142,15 @@ class World:
 
 
 @pytest.fixture
-async def world(client: ApiClient) -> AsyncIterator[World]:
+async def world(api_server: ApiServer, client: ApiClient) -> AsyncIterator[World]:
     kubelet = Kubelet()
     application = web.Application()
     application.router.add_get("/containerLogs/{namespace}/{pod}/{container}", kubelet.answer)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = int(site.name.rsplit(":", 1)[1])
+    tls = node_tls(api_server).context
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+    port = int(runner.addresses[0][1])
     status = {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},

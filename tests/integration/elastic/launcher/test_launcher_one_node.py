@@ -93,7 +93,7 @@ def test_what_cannot_be_imported_is_not_tried_again(launch, script):
 def test_a_signal_is_forwarded_and_ends_the_run(launch, script, number, tmp_path):
     shared_memory = tmp_path / ("long" * 25)  # longer than the name of a socket may be
     home = job_directory(shared_memory, "job", "there")
-    home.mkdir(parents=True)
+    home.mkdir(mode=0o700, parents=True)
     write_settings(home, SaverSettings("there", "job", linger_s=5))
     path = script("""
         import signal, sys, time

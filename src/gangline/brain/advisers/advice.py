@@ -61,7 +61,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     """Set if only this rank of the role is meant."""
     target: str = ""
-    """The node, for ``What.NODE``."""
+    """The node, for ``What.NODE``; the code of the reason, for ``What.WARNING``, so that several
+    warnings about one role do not exclude each other."""
     unit: Unit = Unit.COUNT
     was: float | None = None
     value: float | None = None

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gangline.brain.facts.records import NodeCapacity, NodeSpeed, RankSpeed, Run
+from gangline.brain.facts.records import MemorySample, NodeCapacity, NodeSpeed, RankSpeed, Run
 
 
 class SimilarRuns(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +47,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """None: nothing is similar."""
     cluster: ClusterView = ClusterView()
     rank_speeds: tuple[RankSpeed, ...] = ()
+    memory_samples: tuple[MemorySample, ...] = ()
+    """Memory of the ranks that run now, oldest first; one sample a minute is enough."""
     save_seconds: float | None = None
     """Measured cost of one checkpoint; the next two as the master reports them."""
     checkpoint_interval_s: float | None = None

@@ -74,7 +74,9 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     """Set if only this rank of the role is meant."""
     target: str = ""
-    """The node, for ``What.NODE``; the device model, if the advice is for one of several."""
+    """The node, for ``What.NODE``; the device model, if the advice is for one of several; the code of
+    the reason, for ``What.WARNING``, so that several warnings about one role do not exclude each
+    other."""
     unit: Unit = Unit.COUNT
     was: float | None = None
     value: float | None = None

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gangline.brain.facts.records import NodeCapacity, NodeSpeed, RankSpeed, Run
+from gangline.brain.facts.records import MemorySample, NodeCapacity, NodeSpeed, RankSpeed, Run
 
 
 class SimilarRuns(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,7 +19,7 @@ class SimilarRuns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DevicePeak(msgspec.Struct, frozen=True, kw_only=True):
-    """The device memory that one micro-batch needed on one device model, the largest of its ranks."""
+    """The device memory of one micro-batch on one device model, of its largest rank."""
 
     gpu_model: str
     micro_batch: int
@@ -87,6 +87,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """None: nothing is similar."""
     cluster: ClusterView = ClusterView()
     rank_speeds: tuple[RankSpeed, ...] = ()
+    memory_samples: tuple[MemorySample, ...] = ()
+    """Memory of the ranks that run now, oldest first; one sample a minute is enough."""
     save_seconds: float | None = None
     """Measured cost of one checkpoint; the next two as the master reports them."""
     checkpoint_interval_s: float | None = None

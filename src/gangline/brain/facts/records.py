@@ -181,6 +181,15 @@ class PodRun(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
 
 
+class MemorySample(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory that one rank used at one time, for the search for growth."""
+
+    role: str
+    rank: int
+    at_ms: int
+    memory_bytes: int
+
+
 class RankSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """The compute time of one rank in one window of a minute, for the search for stragglers."""
 

@@ -181,6 +181,15 @@ class PodRun(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
 
 
+class MemorySample(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory that one rank used at one time, for the search for growth."""
+
+    role: str
+    rank: int
+    at_ms: int
+    memory_bytes: int
+
+
 class RankSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """The compute time of one rank in one window of a minute, for the search for stragglers."""
 
@@ -223,4 +232,7 @@ class NodeCapacity(msgspec.Struct, frozen=True, kw_only=True):
     gpus_free: int = 0
     cpu_millis: int = 0
     memory_bytes: int = 0
+    memory_free_bytes: int | None = None
+    """Allocatable memory that no pod requests; None: not known, as the next."""
+    cpu_free_millis: int | None = None
     labels: tuple[tuple[str, str], ...] = ()

@@ -21,8 +21,8 @@ _FACTS_S = 6 * 60
 class TrialEvents(msgspec.Struct, frozen=True, kw_only=True):
     """What happened to the job since the action, beside its segments."""
 
-    formed_ms: int | None = None
-    """When the world of the new size formed; None: it has not, or it is not known."""
+    formed: bool | None = None
+    """Whether the world of the new size has formed; None: only segments can show it."""
     usual_form_s: float | None = None
     """Time from a change to a new world, as observed in this job or its family."""
     oom: bool = False
@@ -163,10 +163,11 @@ def _new_segments(action: Action, segments: Sequence[Segment]) -> list[Segment]:
 
 
 def _unformed(action: Action, now_ms: int, events: TrialEvents, settings: GuardSettings) -> bool:
-    if events.formed_ms is not None or action.what is not What.WORKERS:
+    if events.formed or action.what is not What.WORKERS:
         return False
     usual_s = settings.form_s if events.usual_form_s is None else events.usual_form_s
-    return now_ms - action.at_ms > 2000 * usual_s + _FACTS_S * 1000
+    delay_s = _FACTS_S if events.formed is None else 0
+    return now_ms - action.at_ms > (2 * usual_s + delay_s) * 1000
 
 
 def _settings(segment: Segment) -> tuple[int, int, int | None, int | None, int | None]:

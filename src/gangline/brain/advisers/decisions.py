@@ -41,34 +41,27 @@ class AdviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     held_because: str = ""
 
 
-class Verdict(StrEnum):
-    """How the trial of an action ended."""
-
-    KEPT = "kept"
-    ROLLED_BACK = "rolled_back"
-    UNCLEAR = "unclear"
-    """Kept, because it was not worse, but not shown to be better."""
-    OVERTAKEN = "overtaken"
-    """The job ended, or a person acted, before the trial did."""
+PENDING = "pending"
+"""The verdict of an action whose trial goes on."""
 
 
 class ActionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One change of one job by the Brain. It is open until it has a verdict."""
+    """One change of one job by the Brain, as the history holds it."""
 
     id: int = 0
     """Given by the store. The name of the ScalePlan contains it."""
     cluster: str
     uid: str
+    """UID of the job."""
     advice_id: int | None = None
     what: str
     plan: str = ""
-    """Name of the ScalePlan; empty: the store makes it, ``JOB-brain-ID``."""
+    """Name of the ScalePlan; the store makes it, ``JOB-brain-ID``."""
     at_ms: int
-    before: dict[str, float] = {}
-    """Numbers by name before the change, as the next two."""
-    predicted: dict[str, float] = {}
-    after: dict[str, float] = {}
-    verdict: Verdict | None = None
+    verdict: str = PENDING
+    """As the guard gives it: ``pending``, ``kept``, ``rolled_back``, ``unclear``, ``overtaken``."""
     judged_ms: int | None = None
     cost_ms: int | None = None
     """Training time that the change took: restart, lost steps and warm-up."""
+    body: str = "{}"
+    """JSON of the guard's action: baseline, prediction, what was measured."""

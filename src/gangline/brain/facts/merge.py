@@ -111,9 +111,7 @@ def _pod_weight(pod: PodRun) -> tuple[bool, int, bytes]:
     return (pod.ended_ms is not None, pod.samples, _bytes(bare))
 
 
-def _merge_roles(
-    one: tuple[RoleSize, ...], other: tuple[RoleSize, ...]
-) -> tuple[RoleSize, ...]:
+def _merge_roles(one: tuple[RoleSize, ...], other: tuple[RoleSize, ...]) -> tuple[RoleSize, ...]:
     merged: dict[tuple[str, int], RoleSize] = {}
     for size in (*one, *other):
         key = (size.role, size.since_ms)

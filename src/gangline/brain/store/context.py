@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, select
 
 from gangline.brain.facts.records import Job
-from gangline.brain.store import rows, tables
 from gangline.brain.store.batch import Fact
-from gangline.brain.store.database import Database
 from gangline.brain.store.keys import Keys
+from gangline.brain.store.sql import rows, tables
+from gangline.brain.store.sql.database import Database
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -23,7 +25,30 @@ class Context:
     clock_ms: Callable[[], int]
     digest_names: bool = False
     """Digests of owners and names are stored in their place."""
+    load_secret: Callable[[], bytes] | None = None
+    """Where the secret of ``keys`` comes from, once the database can be reached."""
     dropped: dict[str, int] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        """Connect, migrate, and load the secret, unless that has happened.
+
+        Raises:
+            StoreError: the database cannot be used; see ``Database.prepare``.
+        """
+        self.database.prepare()
+        if self.load_secret is not None:
+            self.keys = Keys(self.load_secret())
+            self.load_secret = None
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in a transaction that only reads."""
+        self.prepare()
+        return self.database.read(work)
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in a transaction; at a conflict with others again."""
+        self.prepare()
+        return self.database.write(work)
 
     def believe(self, facts: Iterable[Fact]) -> tuple[list[Fact], list[str]]:
         """Split facts into those that are possible, with names as they are stored, and reasons."""
@@ -91,7 +116,7 @@ class Context:
         query = select(column.digest, column.at_ms).where(
             column.digest.in_(sorted(set().union(*digests.values())))
         )
-        times = dict(connection.execute(query).tuples())
+        times = dict(connection.execute(query).tuples().all())
         return {
             job.uid
             for job in jobs

@@ -10,7 +10,8 @@
     ├── StoreUnavailable   the server cannot be reached at the moment
     ├── StoreFull          the disk of the database is full
     ├── Fenced             another Brain leads since
-    └── ActionOpen         the job has an action without a verdict
+    ├── ActionOpen         the job has an action without a verdict
+    └── UnknownJob         advice or an action for a job that is not stored
 """
 
 from gangline.brain.advisers.decisions import ActionRecord
@@ -78,3 +79,10 @@ class ActionOpen(StoreError):
     def __init__(self, action: ActionRecord) -> None:
         super().__init__(f"action {action.id} of job {action.uid} has no verdict yet")
         self.action = action
+
+
+class UnknownJob(StoreError):
+    """The job is not stored, or was forgotten."""
+
+    def __init__(self, cluster: str, uid: str) -> None:
+        super().__init__(f"job {uid} of cluster {cluster!r} is not stored")

@@ -45,9 +45,7 @@ class Keys:
         repository = job.image.repository
         if not repository:
             return None
-        return self.number(
-            "image", job.cluster, job.namespace, repository, job.kind, job.strategy
-        )
+        return self.number("image", job.cluster, job.namespace, repository, job.kind, job.strategy)
 
     def model(self, job: Job, shift: int = 0) -> int | None:
         """Level 4: devices, and parameters within a factor of two; None if one is not known.

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Column, ColumnElement, Connection, Select, select, union_all
 
 from gangline.brain.facts.records import Image, Job, ModelFacts, PodRun, RoleSize, Run, Segment
-from gangline.brain.store import rows, tables
+from gangline.brain.store.sql import rows, tables
 
 MAX_SEGMENTS: Final = 200
 """Of a run, the last ones: 16 hours of 5 minutes each."""
@@ -91,15 +91,15 @@ def _roles(connection: Connection, ids: Sequence[int]) -> dict[int, list[RoleSiz
     roles: dict[int, list[RoleSize]] = defaultdict(list)
     for row in connection.execute(query).mappings():
         roles[row["job_id"]].append(rows.role_of(row))
-    return {number: sorted(sizes, key=lambda size: (size.role, size.since_ms))
-            for number, sizes in roles.items()}
+    return {
+        number: sorted(sizes, key=lambda size: (size.role, size.since_ms))
+        for number, sizes in roles.items()
+    }
 
 
 def _models(connection: Connection, ids: Sequence[int]) -> dict[int, ModelFacts]:
     query = select(tables.model).where(tables.model.c.job_id.in_(ids))
-    return {
-        row["job_id"]: rows.model_of(row) for row in connection.execute(query).mappings()
-    }
+    return {row["job_id"]: rows.model_of(row) for row in connection.execute(query).mappings()}
 
 
 def _segments(connection: Connection, ids: Sequence[int]) -> dict[int, list[Segment]]:
@@ -150,4 +150,4 @@ def _node_names(connection: Connection, ids: set[int]) -> dict[int, str]:
         return {}
     node = tables.node.c
     query = select(node.id, node.name).where(node.id.in_(sorted(ids)))
-    return dict(connection.execute(query).tuples())
+    return dict(connection.execute(query).tuples().all())

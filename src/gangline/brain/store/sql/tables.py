@@ -1,9 +1,9 @@
 """The schema: tables and indices, the same on SQLite, PostgreSQL, MariaDB and MySQL.
 
 Times are BIGINT milliseconds UTC: MySQL changes the first TIMESTAMP column at each update. Strings
-compare by bytes on every server: ``Train`` and ``train`` are two jobs. Columns of type ``Leaf`` hold
-JSON that no query filters by; ``extra`` holds the fields of a record that have no column. Foreign
-keys do not cascade: a cascade has no bound on its rows, deletions are made in batches.
+compare by bytes on every server: ``Train`` and ``train`` are two jobs. Columns of type ``Leaf``
+hold JSON that no query filters by; ``extra`` holds the fields of a record that have no column.
+Foreign keys do not cascade: a cascade has no bound on its rows, deletions are made in batches.
 
 Index comments name the query that an index serves. A change here needs a revision in
 ``migrations/versions``; a test compares the two.
@@ -38,7 +38,7 @@ WORD: Final = 64
 REPOSITORY: Final = 512
 DIGEST: Final = 128
 
-MYSQL: Final = {
+MYSQL: Final[dict[str, Any]] = {
     "mysql_engine": "InnoDB",
     "mysql_charset": "utf8mb4",
     "mysql_collate": "utf8mb4_bin",
@@ -303,15 +303,14 @@ usage_histogram = _table(
     Column("role", String(WORD), primary_key=True),
     Column("resource", String(WORD), primary_key=True),
     Column("version", Integer, primary_key=True, autoincrement=False),
-    _at("reference_ms"),
-    _number("total_weight", default=0),
     Column("buckets", Blob, nullable=False),
-    _number("peak"),
+    _number("peak", default=0),
     _number("first_ms"),
     _number("last_ms"),
     _number("count", default=0),
 )
-"""``usage`` is reserved in MySQL. ``scope_type`` is ``family`` or ``job``."""
+"""``usage`` is reserved in MySQL. ``scope_type`` is ``family`` or ``job``. Weights in the buckets
+are integers by half-lives since 1970, so there is no time of reference."""
 
 fit = _table(
     "fit",
@@ -332,7 +331,6 @@ advice = _table(
     _id(),
     _reference("job_id", "job"),
     _text("what", WORD),
-    _text("subject", DIGEST),
     _at("at_ms"),
     _at("expires_ms"),
     _text("reason", DIGEST),
@@ -345,7 +343,7 @@ advice = _table(
     Index(None, "state", "expires_ms"),  # what has expired
     Index(None, "at_ms"),  # retention
 )
-"""``body`` is the advice with its numbers, reason and evidence; ``subject`` digests its key."""
+"""``body`` is the advice with its numbers, reason and evidence."""
 
 action = _table(
     "action",
@@ -355,15 +353,13 @@ action = _table(
     _text("what", WORD),
     _text("plan", NAME),
     _at("at_ms"),
-    Column("before", Leaf, nullable=True),
-    Column("predicted", Leaf, nullable=True),
-    Column("after", Leaf, nullable=True),
+    Column("body", Leaf, nullable=False),
     _text("verdict", WORD),
     _number("judged_ms"),
     _number("cost_ms"),
     _number("fence", default=0),
     Index(None, "job_id", "at_ms"),  # actions of a job
-    Index(None, "verdict", "at_ms"),  # open actions: the verdict is empty
+    Index(None, "verdict", "at_ms"),  # open actions: the verdict is pending
     Index(None, "advice_id"),
     Index(None, "at_ms"),  # the budget of the cluster, retention
 )

@@ -6,9 +6,9 @@ once another Brain has taken a higher one. So a leader that was frozen and wakes
 
 from sqlalchemy import Connection, select, update
 
-from gangline.brain.store import tables
-from gangline.brain.store.dialect import insert_missing
 from gangline.brain.store.errors import Fenced
+from gangline.brain.store.sql import tables
+from gangline.brain.store.sql.dialect import insert_missing
 
 
 def lock_cluster(connection: Connection, cluster: str) -> int:
@@ -17,9 +17,11 @@ def lock_cluster(connection: Connection, cluster: str) -> int:
     query = select(leader.c.fence).where(leader.c.cluster == cluster).with_for_update()
     fence = connection.execute(query).scalar()
     if fence is None:
-        insert_missing(connection, leader, [{"cluster": cluster, "fence": 0, "at_ms": 0}], "cluster")
+        insert_missing(
+            connection, leader, [{"cluster": cluster, "fence": 0, "at_ms": 0}], "cluster"
+        )
         fence = connection.execute(query).scalar_one()
-    return fence
+    return int(fence)
 
 
 def take_fence(connection: Connection, cluster: str, holder: str, now_ms: int) -> int:

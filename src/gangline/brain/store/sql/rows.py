@@ -1,11 +1,11 @@
 """Records as rows of tables and back. Fields that have no column go into the column ``extra``."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
-from sqlalchemy import Table
+from sqlalchemy import RowMapping, Table
 
 from gangline.brain.facts.records import (
     Image,
@@ -17,9 +17,10 @@ from gangline.brain.facts.records import (
     Segment,
     Wishes,
 )
-from gangline.brain.store import tables
+from gangline.brain.store.sql import tables
 
 S = TypeVar("S", bound=msgspec.Struct)
+Columns: TypeAlias = Mapping[str, Any] | RowMapping
 
 _ELSEWHERE: Final[Mapping[type[msgspec.Struct], frozenset[str]]] = {
     Job: frozenset({"image", "wishes", "roles", "model"}),
@@ -77,9 +78,7 @@ def _to_row(record: msgspec.Struct, table: Table) -> dict[str, Any]:
     return row
 
 
-def _from_row(
-    kind: type[S], table: Table, row: Mapping[str, Any], others: Mapping[str, Any] = {}
-) -> S:
+def _from_row(kind: type[S], table: Table, row: Columns, others: Mapping[str, Any] = {}) -> S:
     direct, _ = _split(kind, table)
     values = {name: row[name] for name in direct} | dict(others)
     if row["extra"]:
@@ -97,7 +96,7 @@ def job_row(job: Job) -> dict[str, Any]:
 
 
 def job_of(
-    row: Mapping[str, Any],
+    row: Columns,
     image: Image,
     roles: Iterable[RoleSize] = (),
     model: ModelFacts | None = None,
@@ -116,7 +115,7 @@ def image_row(image: Image) -> dict[str, Any]:
     return {"repository": image.repository, "tag": image.tag, "digest": image.digest}
 
 
-def image_of(row: Mapping[str, Any]) -> Image:
+def image_of(row: Columns) -> Image:
     return Image(repository=row["repository"], tag=row["tag"], digest=row["digest"])
 
 
@@ -124,7 +123,7 @@ def role_row(size: RoleSize) -> dict[str, Any]:
     return _to_row(size, tables.role_size)
 
 
-def role_of(row: Mapping[str, Any]) -> RoleSize:
+def role_of(row: Columns) -> RoleSize:
     return _from_row(RoleSize, tables.role_size, row)
 
 
@@ -132,7 +131,7 @@ def model_row(model: ModelFacts) -> dict[str, Any]:
     return _to_row(model, tables.model)
 
 
-def model_of(row: Mapping[str, Any]) -> ModelFacts:
+def model_of(row: Columns) -> ModelFacts:
     return _from_row(ModelFacts, tables.model, row)
 
 
@@ -140,7 +139,7 @@ def segment_row(segment: Segment) -> dict[str, Any]:
     return _to_row(segment, tables.segment) | {"quality": segment.quality.value}
 
 
-def segment_of(row: Mapping[str, Any]) -> Segment:
+def segment_of(row: Columns) -> Segment:
     return _from_row(Segment, tables.segment, row)
 
 
@@ -148,7 +147,7 @@ def pod_row(pod: PodRun) -> dict[str, Any]:
     return _to_row(pod, tables.pod_run)
 
 
-def pod_of(row: Mapping[str, Any], node: str) -> PodRun:
+def pod_of(row: Columns, node: str) -> PodRun:
     return _from_row(PodRun, tables.pod_run, row, {"node": node})
 
 
@@ -156,8 +155,6 @@ def speed_row(speed: NodeSpeed) -> dict[str, Any]:
     return _to_row(speed, tables.node_speed) | {"day": speed.day}
 
 
-def speed_of(row: Mapping[str, Any], node: str, gpu_model: str) -> NodeSpeed:
+def speed_of(row: Columns, node: str, gpu_model: str) -> NodeSpeed:
     others = {"node": node, "gpu_model": gpu_model, "day": row["day"]}
     return _from_row(NodeSpeed, tables.node_speed, row, others)
-
-

@@ -1,4 +1,4 @@
-"""Transactions: one at a time for the writer, several for readers, with retries and named errors."""
+"""Transactions with retries, and errors that name what is wrong."""
 
 import logging
 import random
@@ -12,8 +12,6 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from gangline.brain.store import dialect, schema
-from gangline.brain.store.dialect import Fault
 from gangline.brain.store.errors import (
     BadAddress,
     NoRights,
@@ -21,6 +19,8 @@ from gangline.brain.store.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from gangline.brain.store.sql import dialect, schema
+from gangline.brain.store.sql.dialect import Fault
 
 log = logging.getLogger(__name__)
 

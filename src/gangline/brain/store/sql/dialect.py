@@ -1,4 +1,4 @@
-"""What differs between the servers: addresses, settings of connections, upserts, kinds of errors."""
+"""What differs between the servers: addresses, connections, upserts, kinds of errors."""
 
 import importlib.util
 import sqlite3

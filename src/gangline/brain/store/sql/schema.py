@@ -13,8 +13,8 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, text
 
-from gangline.brain.store import dialect
 from gangline.brain.store.errors import NewerSchema, OldSchema
+from gangline.brain.store.sql import dialect
 
 _LOCK: Final = 7238941
 """Number of the advisory lock that a migration takes; any number that others do not use."""
@@ -24,7 +24,7 @@ _LOCK_TIMEOUT_S: Final = 25
 def configuration() -> Config:
     """Return the configuration of Alembic, without a file."""
     config = Config()
-    config.set_main_option("script_location", "gangline.brain.store:migrations")
+    config.set_main_option("script_location", "gangline.brain.store.sql:migrations")
     return config
 
 
@@ -63,10 +63,10 @@ def prepare(engine: Engine, *, migrate: bool) -> None:
 def upgrade(engine: Engine, revision: str = "head") -> None:
     """Migrate to ``revision``. Of several programs at once one migrates, the others wait."""
     config = configuration()
-    with engine.connect().execution_options(**{dialect.WRITE: True}) as connection:
-        with connection.begin(), _alone(connection):
-            config.attributes["connection"] = connection
-            command.upgrade(config, revision)
+    connecting = engine.connect().execution_options(**{dialect.WRITE: True})
+    with connecting as connection, connection.begin(), _alone(connection):
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
 
 
 @contextlib.contextmanager

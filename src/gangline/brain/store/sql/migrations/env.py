@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from gangline.brain.store.tables import metadata
+from gangline.brain.store.sql.tables import metadata
 
 connection = context.config.attributes["connection"]
 context.configure(

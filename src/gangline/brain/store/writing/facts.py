@@ -5,7 +5,7 @@ that report one job cannot lose each other's records.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,13 +18,12 @@ from gangline.brain.facts.merge import (
     merge_segments,
 )
 from gangline.brain.facts.records import Image, Job, NodeSpeed, PodRun, Run, Segment
-from gangline.brain.store import rows, tables
 from gangline.brain.store.batch import Fact, PodFact, SegmentFact, SpeedFact, batches, facts_of
 from gangline.brain.store.context import Context
-from gangline.brain.store.dialect import upsert
-from gangline.brain.store.load import load_jobs, pod_columns
-from gangline.brain.store.lock import lock_cluster
-
+from gangline.brain.store.reading.load import load_jobs, pod_columns
+from gangline.brain.store.sql import rows, tables
+from gangline.brain.store.sql.dialect import upsert
+from gangline.brain.store.sql.lock import lock_cluster
 
 
 @dataclass
@@ -71,11 +70,18 @@ class FactWriter:
         """Write days of nodes."""
         return self.facts(SpeedFact(cluster, speed) for speed in speeds)
 
-    def facts(self, facts: Iterable[Fact]) -> Written:
-        """Write facts of any kind, in transactions of at most 500 rows."""
+    def facts(
+        self, facts: Iterable[Fact], on_batch: Callable[[Sequence[Fact]], None] | None = None
+    ) -> Written:
+        """Write facts of any kind, in transactions of at most 500 rows.
+
+        ``on_batch`` receives the facts of each transaction after it was committed.
+        """
         written = Written()
         for batch in batches(facts):
             written.add(self._batch(batch))
+            if on_batch is not None:
+                on_batch(batch)
         return written
 
     def _batch(self, batch: Sequence[Fact]) -> Written:
@@ -88,7 +94,7 @@ class FactWriter:
             written.refused[:0] = refused
             return written
 
-        return self._context.database.write(transaction)
+        return self._context.write(transaction)
 
 
 class _BatchWriter:
@@ -145,7 +151,8 @@ class _BatchWriter:
         images = self._image_ids({job.image for job in changed})
         families = self._family_ids(changed)
         job_rows = [
-            self._context.job_row(job) | {
+            self._context.job_row(job)
+            | {
                 "family_id": families[self._context.keys.family(job)],
                 "image_id": images[job.image],
             }
@@ -181,7 +188,7 @@ class _BatchWriter:
         identities = {self._context.keys.number("image", *_parts(each)): each for each in images}
         image = tables.image.c
         query = select(image.identity, image.id).where(image.identity.in_(sorted(identities)))
-        ids = dict(self._connection.execute(query).tuples())
+        ids = dict(self._connection.execute(query).tuples().all())
         new = [
             rows.image_row(each) | {"identity": identity}
             for identity, each in identities.items()
@@ -189,14 +196,14 @@ class _BatchWriter:
         ]
         if new:
             upsert(self._connection, tables.image, new, ("identity",))
-            ids = dict(self._connection.execute(query).tuples())
+            ids = dict(self._connection.execute(query).tuples().all())
         return {each: ids[identity] for identity, each in identities.items()}
 
     def _family_ids(self, jobs: Sequence[Job]) -> dict[str, int]:
         by_digest = {self._context.keys.family(job): job for job in jobs}
         family = tables.family.c
         query = select(family.digest, family.id).where(family.digest.in_(sorted(by_digest)))
-        ids = dict(self._connection.execute(query).tuples())
+        ids = dict(self._connection.execute(query).tuples().all())
         new = [
             self._context.family_row(job, digest)
             for digest, job in by_digest.items()
@@ -204,7 +211,7 @@ class _BatchWriter:
         ]
         if new:
             upsert(self._connection, tables.family, new, ("digest",))
-            ids = dict(self._connection.execute(query).tuples())
+            ids = dict(self._connection.execute(query).tuples().all())
         return ids
 
     def _count_families(
@@ -255,9 +262,7 @@ class _BatchWriter:
         upsert(self._connection, tables.segment, changed, ("job_id", "round", "since_ms"))
         self._written.rows += len(changed)
 
-    def _write_pods(
-        self, cluster: str, ids: Mapping[str, int], facts: Sequence[PodFact]
-    ) -> None:
+    def _write_pods(self, cluster: str, ids: Mapping[str, int], facts: Sequence[PodFact]) -> None:
         merged: dict[tuple[Any, ...], PodRun] = {}
         for fact in facts:
             pod = fact.pod

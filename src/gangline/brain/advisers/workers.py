@@ -124,8 +124,8 @@ def configuration_at(present: Segment, nodes: int) -> Configuration | None:
         return None
     if nodes == present.nodes:
         return Configuration(nodes, procs, float(present.micro_batch), accumulation)
-    share = batch / procs
-    count = math.ceil(math.ceil(share) / present.micro_batch)
+    share = math.ceil(batch / procs)
+    count = math.ceil(share / present.micro_batch)
     return Configuration(nodes, procs, share / count, count)
 
 

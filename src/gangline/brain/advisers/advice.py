@@ -74,8 +74,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     """Set if only this rank of the role is meant."""
     target: str = ""
-    """The node, for ``What.NODE``; the device model, if the advice is for one of several; the code of
-    the reason, for ``What.WARNING``, so that several warnings about one role do not exclude each
+    """The node, for ``What.NODE``; the device model, if the advice is for one of several; the code
+    of the reason, for ``What.WARNING``, so that several warnings about one role do not exclude each
     other."""
     unit: Unit = Unit.COUNT
     was: float | None = None
@@ -98,6 +98,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     probe: bool = False
     """True if it is made to learn, and not because it is known to be better."""
 
+    urgent: bool = False
+    """True if another job waits for it: neither hysteresis nor a cool-down delays it."""
     choices: tuple[Choice, ...] = ()
     """The values from the present one to ``value`` that may be set on the way, for step limits."""
 

@@ -60,6 +60,9 @@ def not_permitted(case: Case) -> Reason | None:
         return hold("NothingToSet")
     if not permission.may_change(advice.what):
         return hold("FieldNotAllowed", field=FIELDS[advice.what])
+    if advice.what is What.GLOBAL_BATCH and FIELDS[advice.what] not in permission.named:
+        # It changes what is learned, so silence is not consent.
+        return hold("FieldNotNamed", field=FIELDS[advice.what])
     if not case.job.auto_scale:
         return hold("AutoScaleOff")
     if case.job.kind != "ElasticJob":

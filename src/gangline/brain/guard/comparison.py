@@ -12,6 +12,8 @@ from statistics import fmean
 
 import msgspec
 
+from gangline.brain.guard.state import Baseline
+
 PRIOR_SD = 0.05
 """Standard deviation of the logarithm of a segment's goodput, before a job shows its own."""
 PRIOR_WEIGHT = 4
@@ -34,24 +36,32 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     """Segments after the change."""
 
 
-def compare(before: Sequence[float], after: Sequence[float]) -> Ratio | None:
-    """Compare the logarithms of goodput before and after; None if one of them is empty."""
-    if not before or not after:
+def moments(logs: Sequence[float]) -> Baseline | None:
+    """Summarise logarithms of goodput; None if there are none."""
+    if not logs:
+        return None
+    mean = fmean(logs)
+    return Baseline(mean=mean, count=len(logs), m2=sum((log - mean) ** 2 for log in logs))
+
+
+def compare(before: Baseline | None, after: Baseline | None) -> Ratio | None:
+    """Compare goodput before and after; None if one of them is not known."""
+    if before is None or after is None:
         return None
     deviation = _deviation(before, after)
-    difference = fmean(after) - fmean(before)
-    radius = deviation * math.hypot(_Z / math.sqrt(len(before)), sequential_radius(len(after)))
+    difference = after.mean - before.mean
+    radius = deviation * math.hypot(_Z / math.sqrt(before.count), sequential_radius(after.count))
     return Ratio(
         low=math.exp(difference - radius),
         middle=math.exp(difference),
         high=math.exp(difference + radius),
-        segments=len(after),
+        segments=after.count,
     )
 
 
-def lower_bound(logs: Sequence[float]) -> float:
-    """The lower end of the range of a mean goodput, relative to that mean."""
-    return math.exp(-_deviation(logs, ()) * _Z / math.sqrt(len(logs)))
+def lower_bound(goodput: Baseline) -> float:
+    """The lower end of the range of the mean goodput, relative to that mean."""
+    return math.exp(-_deviation(goodput) * _Z / math.sqrt(goodput.count))
 
 
 def sequential_radius(count: int) -> float:
@@ -60,11 +70,7 @@ def sequential_radius(count: int) -> float:
     return math.sqrt(total * math.log(total / (_MIXTURE * ALPHA**2))) / count
 
 
-def _deviation(before: Sequence[float], after: Sequence[float]) -> float:
-    squares, freedom = PRIOR_WEIGHT * PRIOR_SD**2, float(PRIOR_WEIGHT)
-    for logs in (before, after):
-        if len(logs) > 1:
-            mean = fmean(logs)
-            squares += sum((log - mean) ** 2 for log in logs)
-            freedom += len(logs) - 1
+def _deviation(*parts: Baseline) -> float:
+    squares = PRIOR_WEIGHT * PRIOR_SD**2 + sum(part.m2 for part in parts)
+    freedom = PRIOR_WEIGHT + sum(part.count - 1 for part in parts)
     return math.sqrt(squares / freedom)

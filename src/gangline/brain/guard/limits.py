@@ -92,7 +92,8 @@ def _chosen(advice: Advice, low: float, high: float, limited_by: str) -> Target:
     return Target(
         value=choice.value,
         choice=choice,
-        gain=choice.goodput / size - 1,
+        # A probe is made for what is possible, not for what is likely.
+        gain=advice.gain if advice.probe else choice.goodput / size - 1,
         gain_low=choice.low / size - 1,
         limited_by="" if choice.value == advice.value else limited_by,
     )

@@ -60,9 +60,12 @@ DEFAULTS = GuardSettings()
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
-    """Goodput before an action: natural logarithms of the goodput of its good segments."""
+    """Goodput of good segments: moments of its natural logarithm, one observation a segment."""
 
-    logs: tuple[float, ...]
+    mean: float
+    count: int
+    m2: float = 0.0
+    """Sum of squared deviations from the mean."""
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import msgspec
 
 from gangline.brain.advisers.advice import Reason, What
 from gangline.brain.facts.records import Quality, Segment
-from gangline.brain.guard.comparison import Ratio, compare, lower_bound
+from gangline.brain.guard.comparison import Ratio, compare, lower_bound, moments
 from gangline.brain.guard.state import DEFAULTS, Action, Baseline, GuardSettings, Verdict
 
 _FACTS_S = 6 * 60
@@ -57,7 +57,7 @@ def baseline(
     same = [s for s in past if _settings(s) == _settings(last)][-12:]
     if len(same) < settings.trial_segments:
         return None
-    return Baseline(logs=tuple(log_goodput(segment) for segment in same))
+    return moments([log_goodput(segment) for segment in same])
 
 
 def log_goodput(segment: Segment) -> float:
@@ -88,7 +88,7 @@ def judge(
     if not new and _unformed(action, now_ms, events, settings):
         return _judgement(Verdict.ROLLED_BACK, "TrialNoWorld")
     logs = [log_goodput(segment) + math.log(action.efficiency) for segment in new]
-    ratio = compare(action.baseline.logs, logs) if action.baseline else None
+    ratio = compare(action.baseline, moments(logs))
     if action.verdict is Verdict.PENDING:
         return _judge_trial(action, new, ratio, now_ms, settings)
     return _watch(action, ratio, now_ms, settings)
@@ -117,7 +117,7 @@ def _judge_trial(
         return _measured(action, Verdict.ROLLED_BACK, "TrialWorse", ratio)
     if ratio.high < price:
         return _measured(action, Verdict.ROLLED_BACK, "TrialNotWorthPrice", ratio)
-    predicted = action.predicted.low if action.predicted else 1.0
+    predicted = max(action.predicted.low, least) if action.predicted else 1.0
     if ratio.low >= predicted and ratio.middle >= price:
         return _measured(action, Verdict.KEPT, "TrialAsPredicted", ratio)
     if not (late or enough):
@@ -134,7 +134,7 @@ def _watch(action: Action, ratio: Ratio | None, now_ms: int, settings: GuardSett
     judged_ms = action.judged_ms or action.at_ms
     if ratio is None or action.baseline is None or now_ms - judged_ms > settings.watch_s * 1000:
         return _judgement(action.verdict, "TrialOver")
-    least = _least(action, settings) / settings.tolerance * lower_bound(action.baseline.logs)
+    least = _least(action, settings) / settings.tolerance * lower_bound(action.baseline)
     if ratio.high < least:
         return _measured(action, Verdict.ROLLED_BACK, "TrialWorseLater", ratio)
     return _measured(action, action.verdict, "TrialOver", ratio)
@@ -142,7 +142,8 @@ def _watch(action: Action, ratio: Ratio | None, now_ms: int, settings: GuardSett
 
 def _least(action: Action, settings: GuardSettings) -> float:
     """Goodput that is not worse: 97 % of the baseline, or of what fewer workers should reach."""
-    predicted = action.predicted.low if action.predicted else 1.0
+    fewer = action.what is What.WORKERS and action.direction < 0
+    predicted = action.predicted.low if action.predicted and fewer else 1.0
     return settings.tolerance * min(1.0, predicted)
 
 

@@ -286,7 +286,11 @@ class Collector:
                 age_s <= WATCHED_FROM_START_S or meta.uid in self._known
             )
         job.meta, job.stored, job.problems = meta, stored, digested.problems
-        record = msgspec.structs.replace(digested.job, priority=self._priority(meta.uid))
+        record = msgspec.structs.replace(
+            digested.job,
+            priority=self._priority(meta.uid),
+            observed_ms=round(self._clock() * 1000),
+        )
         if job.observations.add_job(record):
             self._changed.add(meta.uid)
         if record.outcome is not Outcome.RUNNING and job.ended_at is None:

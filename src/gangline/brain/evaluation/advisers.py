@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator
 
+from gangline.brain.advisers import rightsize, start
 from gangline.brain.advisers.advice import Advice
 from gangline.brain.advisers.batch import advise_batch
 from gangline.brain.advisers.checkpoints import advise_checkpoints
@@ -28,6 +29,8 @@ def advise(view: View) -> list[Advice]:
 
 
 def _plain(view: View) -> Iterator[Callable[[], list[Advice]]]:
+    yield lambda: start.advise(view)
+    yield lambda: rightsize.advise(view)
     yield lambda: advise_checkpoints(view)
     yield lambda: advise_stragglers(view)
 

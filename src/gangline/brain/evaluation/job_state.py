@@ -85,11 +85,13 @@ def record_person_edit(state: JobState, before: Job, after: Job, now_ms: int) ->
     old = {role.role: role for role in before.roles}
     for role in after.roles:
         known = old.get(role.role)
+        if known is None:
+            continue
         for what, was, value in (
-            (What.MEMORY, known and known.memory_bytes, role.memory_bytes),
-            (What.CPU, known and known.cpu_millis, role.cpu_millis),
+            (What.MEMORY, known.memory_bytes, role.memory_bytes),
+            (What.CPU, known.cpu_millis, role.cpu_millis),
         ):
-            if known is not None and was != value:
+            if was != value:
                 acts.append(
                     PersonAct(what=what, role=role.role, at_ms=now_ms, before=was, value=value)
                 )

@@ -1,8 +1,8 @@
 """Begins actions and judges them. What happened is in the store before it is in the cluster.
 
 Order of an action: its record with a number, then the plan that is named by the number. Order of a
-verdict: the rollback's record, its plan, then the verdict. A process that ends in between leaves an
-open action, which ``resume`` carries out again: a plan that exists collides with it.
+rollback: the verdict, the record of the rollback, its plan. A process that ends in between leaves
+what ``resume`` carries out again: a plan that exists already collides with it.
 """
 
 import logging
@@ -26,14 +26,20 @@ from gangline.kube.errors import ApiError
 
 log = logging.getLogger(__name__)
 
+RESUME_MS = 3_600_000
+"""Older actions are not carried out again: the job has changed since."""
+
 
 class Trials:
     """The actions of all jobs."""
 
     def __init__(self, history: History, actuator: Actuator, cluster: str) -> None:
         self._history, self._actuator, self._cluster = history, actuator, cluster
+        self._carried_out: set[int] = set()
+        """Actions that this process has seen in the cluster; a plan that a person deletes later is
+        not created again."""
 
-    async def begin(
+    async def begin(  # noqa: PLR0913 - what a decision is made of
         self,
         stored: Object,
         run: Run,
@@ -59,7 +65,11 @@ class Trials:
             baseline=baseline(run.segments, now_ms),
         )
         record = ActionRecord(
-            cluster=self._cluster, uid=run.job.uid, advice_id=advice_id, what=advice.what, at_ms=now_ms
+            cluster=self._cluster,
+            uid=run.job.uid,
+            advice_id=advice_id,
+            what=advice.what,
+            at_ms=now_ms,
         )
         begun = await self._history.begin_action(encode_action(record, action))
         if begun is None:
@@ -82,25 +92,43 @@ class Trials:
         run: Run,
         records: Sequence[ActionRecord],
         plans: Sequence[ScalePlan],
+        state: JobState,
+        cluster: ClusterState,
+        now_ms: int,
     ) -> None:
-        """Carry out what an earlier process began and did not write."""
+        """Carry out what an earlier process, or an earlier attempt, began and did not write."""
         known = {plan.metadata.name for plan in plans}
-        for record in records:
-            action = decode_action(record)
-            if record.verdict != Verdict.PENDING or action is None or action.after is None:
+        actions = {record.id: (record, decode_action(record)) for record in records}
+        taken_back = {action.rollback_of for _, action in actions.values() if action}
+        for record, action in actions.values():
+            if action is None or record.id in self._carried_out:
                 continue
-            if action.what in PLANNED and plan_name(run.job.name, record.id) in known:
+            if now_ms - record.at_ms > RESUME_MS:
                 continue
-            await self._carry_out(
-                stored,
-                PlannedChange(
-                    action_id=record.id,
-                    what=action.what,
-                    role=action.role or action.target,
-                    value=action.after,
-                    advice_id=record.advice_id,
-                ),
-            )
+            if action.rolled_back and action.id not in taken_back:
+                await self._roll_back(stored, run, action, state, cluster, now_ms)
+                self._carried_out.add(record.id)
+            elif record.verdict == Verdict.PENDING or action.rollback_of:
+                await self._write_again(stored, run, record, action, known)
+
+    async def _write_again(
+        self, stored: Object, run: Run, record: ActionRecord, action: Action, plans: set[str]
+    ) -> None:
+        if action.after is None:
+            return
+        if action.what in PLANNED and plan_name(run.job.name, record.id) in plans:
+            self._carried_out.add(record.id)
+            return
+        await self._carry_out(
+            stored,
+            PlannedChange(
+                action_id=record.id,
+                what=action.what,
+                role=action.role or action.target,
+                value=action.after,
+                advice_id=record.advice_id,
+            ),
+        )
 
     async def judge_all(
         self,
@@ -167,7 +195,8 @@ class Trials:
 
     async def _carry_out(self, stored: Object, change: PlannedChange) -> None:
         try:
-            await self._actuator.carry_out(stored, change)
+            if await self._actuator.carry_out(stored, change):
+                self._carried_out.add(change.action_id)
         except ApiError as error:
             log.warning(
                 "an action is repeated later: %s", error, extra={"action": change.action_id}
@@ -178,10 +207,10 @@ def _events(
     run: Run, action: Action, plans: Sequence[ScalePlan], record: ActionRecord
 ) -> TrialEvents:
     """Return what happened to the job since the action."""
-    formed = [s.since_ms for s in run.segments if s.since_ms >= action.at_ms]
+    formed = any(segment.since_ms >= action.at_ms for segment in run.segments) or None
     oom = any(pod.oom and (pod.ended_ms or 0) >= action.at_ms for pod in run.pods)
     failed = any(
         plan.metadata.name == plan_name(run.job.name, record.id) and plan.status.phase == "Failed"
         for plan in plans
     )
-    return TrialEvents(formed_ms=min(formed, default=None), oom=oom, overtaken=failed)
+    return TrialEvents(formed=formed, oom=oom, overtaken=failed)

@@ -15,7 +15,6 @@ from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.facts.records import Job, NodeSpeed, Outcome, Run
 from gangline.brain.models.histogram import Histogram
 from gangline.brain.store.context import Context
-from gangline.brain.store.reading.load import complete_jobs, job_query, load_jobs, load_runs
 from gangline.brain.store.reading.similar import SimilarLookup
 from gangline.brain.store.records import (
     HISTOGRAM_KINDS,
@@ -28,6 +27,7 @@ from gangline.brain.store.records import (
 )
 from gangline.brain.store.sql import rows, tables
 from gangline.brain.store.sql.advice_rows import action_of, action_query, advice_of, advice_query
+from gangline.brain.store.sql.load import complete_jobs, job_query, load_jobs, load_runs
 
 MAX_PAGE = 500
 """Rows of one answer: no query is without a limit."""

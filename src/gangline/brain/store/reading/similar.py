@@ -15,8 +15,8 @@ from sqlalchemy import Column, ColumnElement, Connection, Select, and_, false, o
 from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.facts.records import Job, Outcome, Run
 from gangline.brain.store.keys import Keys, gpu_model
-from gangline.brain.store.reading.load import StoredJob, complete_jobs, job_query, load_runs
 from gangline.brain.store.sql import tables
+from gangline.brain.store.sql.load import StoredJob, complete_jobs, job_query, load_runs
 
 LEVELS: Final = (0, 1, 2, 3, 4)
 ENOUGH: Final = 3

@@ -20,9 +20,9 @@ from gangline.brain.facts.merge import (
 from gangline.brain.facts.records import Image, Job, NodeSpeed, PodRun, Run, Segment
 from gangline.brain.store.batch import Fact, PodFact, SegmentFact, SpeedFact, batches, facts_of
 from gangline.brain.store.context import Context
-from gangline.brain.store.reading.load import load_jobs, pod_columns
 from gangline.brain.store.sql import rows, tables
 from gangline.brain.store.sql.dialect import upsert
+from gangline.brain.store.sql.load import load_jobs, pod_columns
 from gangline.brain.store.sql.lock import lock_cluster
 
 

@@ -222,7 +222,7 @@ def observations(segments: Sequence[Segment], now_ms: int) -> list[Observation]:
 
 def weight(each: Observation) -> float:
     """Relative errors count, by steps, and old ones less."""
-    return each.steps / each.step_s**2 * 0.5 ** (each.age_days / _HALF_LIFE_DAYS)
+    return float(each.steps / each.step_s**2 * 0.5 ** (each.age_days / _HALF_LIFE_DAYS))
 
 
 def seen_range(data: Sequence[Observation]) -> SeenRange:

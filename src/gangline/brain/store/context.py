@@ -120,6 +120,15 @@ class Context:
             "job": self.mark("job", job.cluster, job.namespace, job.name),
         }
 
+    def forgotten_uids(self, connection: Connection, cluster: str, uids: set[str]) -> set[str]:
+        """Return those UIDs whose jobs were forgotten."""
+        digests = {self.mark("uid", cluster, uid): uid for uid in uids}
+        if not digests:
+            return set()
+        column = tables.forgotten.c.digest
+        found = connection.execute(select(column).where(column.in_(sorted(digests)))).scalars()
+        return {digests[digest] for digest in found}
+
     def mark(self, what: str, *parts: str) -> str:
         """Digest of what was forgotten."""
         return self.keys.digest("forgotten", what, *parts)

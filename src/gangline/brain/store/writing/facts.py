@@ -117,7 +117,11 @@ class _BatchWriter:
         self._write_jobs(cluster, [fact for fact in facts if isinstance(fact, Job)])
         of_jobs = [fact for fact in facts if isinstance(fact, SegmentFact | PodFact)]
         ids = self._job_ids(cluster, {fact.uid for fact in of_jobs})
-        self._written.orphans += [fact for fact in of_jobs if fact.uid not in ids]
+        orphans = [fact for fact in of_jobs if fact.uid not in ids]
+        gone = self._context.forgotten_uids(
+            self._connection, cluster, {fact.uid for fact in orphans}
+        )
+        self._written.orphans += [fact for fact in orphans if fact.uid not in gone]
         known = [fact for fact in of_jobs if fact.uid in ids]
         self._write_segments(ids, [fact for fact in known if isinstance(fact, SegmentFact)])
         self._write_pods(cluster, ids, [fact for fact in known if isinstance(fact, PodFact)])

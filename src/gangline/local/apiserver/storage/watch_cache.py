@@ -6,7 +6,7 @@ An event is encoded once for all watchers: it caches its encodings (plain, Table
 import asyncio
 import sys
 import time
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
@@ -96,7 +96,10 @@ class WatchCache:
         self.base = 0
         self.history_bytes = 0
         self.on_publish: Callable[[], None] | None = None
-        self._keys: list[str] | None = []
+        self._keys: list[str] | None = None
+        """The keys of ``records`` in order, from the first use of it. Writes keep the order:
+        sorting for each list takes 50 ms of 100,000 keys.
+        """
 
     @property
     def end(self) -> int:
@@ -113,18 +116,18 @@ class WatchCache:
         if self._keys is None:
             self._keys = sorted(self.records)
         if namespace is None:
-            return self._keys
+            return list(self._keys)
         low = bisect_left(self._keys, f"{namespace}/")
         return self._keys[low : bisect_left(self._keys, f"{namespace}0")]
 
     def publish(self, event: CacheEvent) -> None:
         key = event.record.key
         if event.type == DELETED:
-            self.records.pop(key, None)
-            self._keys = None
+            if self.records.pop(key, None) is not None and self._keys is not None:
+                del self._keys[bisect_left(self._keys, key)]
         else:
-            if key not in self.records:
-                self._keys = None
+            if key not in self.records and self._keys is not None:
+                insort(self._keys, key)
             self.records[key] = event.record
         self.events.append(event)
         self.history_bytes += event.size
@@ -144,7 +147,8 @@ class WatchCache:
                 then.setdefault(key, event.before)
         if not then:
             return [self.records[key] for key in self.keys(namespace)]
-        keys = sorted({*self.keys(namespace), *then})
+        missing = [key for key in then if key not in self.records]
+        keys = sorted([*self.keys(namespace), *missing])  # nearly in order, which takes little time
         past = (then[key] if key in then else self.records[key] for key in keys)
         return [record for record in past if record is not None]
 

@@ -15,6 +15,8 @@ from gangline.api.meta.objects import Wire
 FACTS_VERSION: Final = 1
 FACTS_KEY: Final = "facts"
 TUNING_KEY: Final = "tuning"
+FACTS_LABEL: Final = "gangline.dev/training-facts"
+"""Label of the ConfigMaps with facts, with the value ``true``: readers select by it."""
 FACTS_MAX_BYTES: Final = 16 * 1024
 FACTS_MAX_SEGMENTS: Final = 20
 

@@ -52,8 +52,21 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, str | int | float | list[str]] = {}
 
 
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """One value of the field, with the goodput that is predicted for it.
+
+    Goodput is relative to the present: 1.0 is unchanged, 1.4 is 40 % more.
+    """
+
+    value: float
+    goodput: float
+    low: float
+    """The ends of the range of 80 % of ``goodput``."""
+    high: float
+
+
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """What one field should be. ``gain`` and ``cost_s`` serve the guard."""
+    """What one field should be. ``gain`` and ``choices`` serve the guard."""
 
     what: What
     role: str = ""
@@ -61,7 +74,9 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     """Set if only this rank of the role is meant."""
     target: str = ""
-    """The node, for ``What.NODE``."""
+    """The node, for ``What.NODE``; the device model, if the advice is for one of several; the code
+    of the reason, for ``What.WARNING``, so that several warnings about one role do not exclude each
+    other."""
     unit: Unit = Unit.COUNT
     was: float | None = None
     value: float | None = None
@@ -72,13 +87,21 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """UIDs of the runs that it rests on."""
     confidence: Confidence = Confidence.MEDIUM
     gain: float | None = None
-    """Expected gain of goodput, 0.1 for 10 %; None where that is not the measure (memory, CPU)."""
+    """Expected gain, 0.1 for 10 %; None where that is not the measure (memory, CPU).
+
+    Of goodput for what makes a job faster; of goodput per GPU for fewer workers.
+    """
     gain_low: float | None = None
     """Lower end of the range of 80 % of ``gain``."""
     extrapolated: bool = False
     """True if it rests on settings that were never run."""
     probe: bool = False
     """True if it is made to learn, and not because it is known to be better."""
+
+    urgent: bool = False
+    """True if another job waits for it: neither hysteresis nor a cool-down delays it."""
+    choices: tuple[Choice, ...] = ()
+    """The values from the present one to ``value`` that may be set on the way, for step limits."""
 
     @property
     def key(self) -> tuple[str, str, int, str]:

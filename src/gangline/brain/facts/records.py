@@ -125,6 +125,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     records_total: int | None = None
     complete: bool = False
     """True if it was watched from its start to its end."""
+    observed_ms: int = 0
+    """When this was observed. Of two records of one job the later one counts."""
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +183,15 @@ class PodRun(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
 
 
+class MemorySample(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory that one rank used at one time, for the search for growth."""
+
+    role: str
+    rank: int
+    at_ms: int
+    memory_bytes: int
+
+
 class RankSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """The compute time of one rank in one window of a minute, for the search for stragglers."""
 
@@ -204,6 +215,8 @@ class NodeSpeed(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int
     checks_failed: int = 0
     failures: int = 0
+    observed_ms: int = 0
+    """When it was computed. Of two records of one day the later one counts."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,4 +236,7 @@ class NodeCapacity(msgspec.Struct, frozen=True, kw_only=True):
     gpus_free: int = 0
     cpu_millis: int = 0
     memory_bytes: int = 0
+    memory_free_bytes: int | None = None
+    """Allocatable memory that no pod requests; None: not known, as the next."""
+    cpu_free_millis: int | None = None
     labels: tuple[tuple[str, str], ...] = ()

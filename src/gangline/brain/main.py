@@ -130,7 +130,7 @@ async def _lead(
     health: Health,
 ) -> None:
     digest = DigestSettings(cluster=cluster, digest=store.digest)
-    collector = Collector(client, digest, settings.namespaces)
+    collector = Collector(client, digest, settings.namespaces, settings.usage_s)
     history = History(store, cluster)
     await history.lead(settings.identity)
     known = await history.known_uids()

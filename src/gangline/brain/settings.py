@@ -26,8 +26,8 @@ class BrainSettings:
     """Namespace of the ConfigMap ``gangline-brain-policy``."""
     cycle_s: float = 15.0
     """Seconds between evaluations. Segments close every 5 minutes, so faster ones find nothing."""
-    leader_election: bool = True
-    """Only the leader writes. False for a cluster that cannot have a second Brain."""
+    usage_s: float = 30.0
+    """Seconds between readings of the metrics API."""
     leader_election_namespace: str = "kube-system"
     leader_election_timing: LeaderElectionTiming = field(default_factory=LeaderElectionTiming)
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{uuid4().hex[:8]}")

@@ -170,7 +170,7 @@ class BrainClient:
         return await self._request("GET", f"/v1/jobs/{namespace}/{job}/history")
 
     async def advise(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """Return advice on a manifest that is not submitted: ``items`` and the number of ``runs``."""
+        """Return ``items`` on a manifest that is not submitted, and the number of ``runs``."""
         return await self._request("POST", "/v1/advice", json=manifest)
 
     async def _request(self, method: str, path: str, **options: Any) -> dict[str, Any]:

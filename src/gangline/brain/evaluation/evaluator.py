@@ -22,7 +22,7 @@ from gangline.brain.collection.policy_config import PolicyWatch
 from gangline.brain.evaluation.advisers import advise
 from gangline.brain.evaluation.history import History
 from gangline.brain.evaluation.job_state import decode_action, job_state, record_person_edit
-from gangline.brain.evaluation.sentences import hold_sentence, sentence
+from gangline.brain.evaluation.sentences import hold_sentence, published
 from gangline.brain.evaluation.trials import Trials
 from gangline.brain.evaluation.views import build_view
 from gangline.brain.facts.records import Job, Mode, Run
@@ -231,7 +231,7 @@ class Evaluator:
         ids = await self._store_advice(run, permission, given, now_ms)
         items: list[AdviceItem] = []
         for each, decision, kept, held in decisions:
-            text = sentence(each, run, similar)
+            shown = published(each)
             word = HELD if kept is AdviceState.HELD else OPEN
             if decision.act and self._cluster_state.leader:
                 done = await self._trials.begin(
@@ -243,12 +243,13 @@ class Evaluator:
                     self._cluster_state,
                     now_ms,
                     advice_id=ids.get(each.key) or None,
-                    sentence=text,
+                    sentence=shown.sentence,
                 )
                 if done is not None:
                     state, self._cluster_state = done
                     word = APPLIED
-            items.append(advice_item(each, text, evidence(each, run.job, similar), word, held))
+            proof = evidence(each, run.job, similar)
+            items.append(advice_item(shown.advice, shown.sentence, proof, word, held))
         self._states[run.job.uid] = state
         return items
 

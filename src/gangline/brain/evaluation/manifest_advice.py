@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from gangline.api.brain.job_advice import OPEN
 from gangline.api.job_resources import JOB_KINDS
 from gangline.api.meta.objects import Object
 from gangline.brain.advisers.advice import Advice
@@ -16,7 +17,7 @@ from gangline.brain.collection.job_digest import DigestSettings, digest_job
 from gangline.brain.evaluation.advisers import advise
 from gangline.brain.evaluation.evaluator import evidence
 from gangline.brain.evaluation.history import History
-from gangline.brain.evaluation.sentences import sentence
+from gangline.brain.evaluation.sentences import published
 from gangline.brain.evaluation.views import build_view
 from gangline.brain.facts.records import Run
 from gangline.brain.publication.items import advice_item, ordered
@@ -59,5 +60,5 @@ class ManifestAdviser:
 
 
 def _item(advice: Advice, run: Run, similar: SimilarRuns | None) -> Any:
-    text = sentence(advice, run, similar)
-    return advice_item(advice, text, evidence(advice, run.job, similar), "open")
+    shown = published(advice)
+    return advice_item(shown.advice, shown.sentence, evidence(advice, run.job, similar), OPEN)

@@ -1,26 +1,40 @@
-"""Sentences of advice and of reasons to hold, for users."""
+"""Advice as published: its numbers as its sentence shows them, and the sentence."""
+
+import logging
+from typing import NamedTuple
 
 from gangline.brain.advisers.advice import Advice, Reason
-from gangline.brain.advisers.view import SimilarRuns
-from gangline.brain.facts.records import Run
+from gangline.brain.advisers.explain import displayed, displayed_reason, reason_sentence, sentence
 from gangline.brain.publication.items import format_amount
 
+log = logging.getLogger(__name__)
 
-def sentence(advice: Advice, run: Run, similar: SimilarRuns | None) -> str:
-    """Return the advice and its reason as one text."""
-    subject = f"{advice.what.replace('_', ' ')} of {advice.role}" if advice.role else advice.what
-    if advice.value is None:
-        return f"{subject}: {advice.target or advice.reason.code}"
-    was = format_amount(advice.was, advice.unit)
-    return (
-        f"{subject}: {format_amount(advice.value, advice.unit)}"
-        f"{f' instead of {was}' if was else ''} ({advice.reason.code})"
-    )
+
+class PublishedAdvice(NamedTuple):
+    """Advice with rounded numbers, so that JSON and sentence are equal."""
+
+    advice: Advice
+    sentence: str
+
+
+def published(advice: Advice) -> PublishedAdvice:
+    """Return advice as users see it. A reason without a sentence does not suppress the number."""
+    try:
+        shown = displayed(advice)
+        return PublishedAdvice(shown, sentence(shown))
+    except (KeyError, ValueError, TypeError):
+        log.exception("a reason has no sentence", extra={"reason": advice.reason.code})
+    subject = f"{advice.what} of {advice.role}" if advice.role else str(advice.what)
+    value = format_amount(advice.value, advice.unit) or advice.target
+    return PublishedAdvice(advice, f"{subject}: {value} ({advice.reason.code})")
 
 
 def hold_sentence(reason: Reason | None) -> str:
     """Return a reason to hold; empty if there is none."""
     if reason is None:
         return ""
-    arguments = ", ".join(f"{key}={value}" for key, value in sorted(reason.arguments.items()))
-    return f"{reason.code} ({arguments})" if arguments else reason.code
+    try:
+        return reason_sentence(displayed_reason(reason))
+    except (KeyError, ValueError, TypeError):
+        log.exception("a reason has no sentence", extra={"reason": reason.code})
+        return reason.code

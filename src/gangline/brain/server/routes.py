@@ -91,8 +91,9 @@ class BrainApi:
         run = await self._store.query(
             lambda reader: reader.run_named(self._cluster, namespace, name)
         )
-        # A job that may not be seen and one that does not exist are not told apart.
-        if run is None or not await self.access.may(_asker(request), "get", run.job.kind, namespace):
+        asker = _asker(request)
+        # One answer for both: it must not show that a job exists.
+        if run is None or not await self.access.may(asker, "get", run.job.kind, namespace):
             raise web.HTTPNotFound(text=f"no job {namespace}/{name} in the history")
         return _json(public_run(run))
 

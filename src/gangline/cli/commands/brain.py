@@ -100,6 +100,14 @@ def require_brain_packages() -> None:
     help="Seconds between evaluations of the jobs.",
 )
 @_option(
+    "--usage-interval",
+    "usage_s",
+    type=click.FloatRange(min=0.1),
+    default=30.0,
+    show_default=True,
+    help="Seconds between readings of the metrics API.",
+)
+@_option(
     "--api-bind-address",
     type=BindAddress(),
     default=lambda: _default_address("127.0.0.1:8090", "127.0.0.1:0"),
@@ -187,6 +195,7 @@ def build_brain_settings(flags: dict[str, Any]) -> "BrainSettings":
         namespaces=tuple(name for names in flags["namespaces"] for name in names),
         policy_namespace=flags["policy_namespace"] or namespace,
         cycle_s=flags["cycle_s"],
+        usage_s=flags["usage_s"],
         leader_election_namespace=namespace,
         api_address=flags["api_bind_address"],
         tls_certificate=flags["tls_cert_file"],

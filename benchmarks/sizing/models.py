@@ -4,7 +4,6 @@ They import torch only, so that ``gangline plan --trace`` can read them.
 """
 
 import torch
-
 from torch import nn
 from torch.nn import functional
 

@@ -3,5 +3,6 @@
 Pure: no I/O, no torch. From low to high: ``model`` (shape and parameters), ``sources``
 (where shapes come from), ``flops``, ``precision``, ``layout``, ``hardware``, ``memory``,
 ``traffic``, ``steptime``, ``storage``, ``uncertainty``, ``measured`` (calibrations), then
-``search`` (layouts that fit), ``plan`` (the answer) and ``report`` (the answer as plain data). It imports nothing of Gangline.
+``search`` (layouts that fit), ``plan`` (the answer) and ``report`` (the answer as plain data).
+It imports nothing of Gangline.
 """

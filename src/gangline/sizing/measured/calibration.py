@@ -82,13 +82,11 @@ def _fit(found: Mapping[str, Any], file: str) -> Calibration:
         update_s=_median(update) / float(update["parameters"]),
     )
     start_s, bandwidth = _bus(found["all_reduce"], devices, device.bus_bandwidth)
-    device = replace(
-        device,
-        costs=costs,
-        collective_s=start_s,
-        bus_bandwidth=bandwidth,
-        **{"fp32_flops" if element == 4 else "peak_flops": peak},
-    )
+    device = replace(device, costs=costs, collective_s=start_s, bus_bandwidth=bandwidth)
+    if element == 4:
+        device = replace(device, fp32_flops=peak)
+    else:
+        device = replace(device, peak_flops=peak)
     efficiency = _range(rate / peak, layers["runs"][-1])
     source = (
         f"{efficiency.middle:.0%} of {peak / 1e12:.3g} TFLOP/s while it computes, "

@@ -19,7 +19,7 @@ from gangline.api.cluster.apiextensions import (
 from gangline.api.job_resources import JOB_KINDS
 from gangline.api.jobs.kind import JobKind
 from gangline.api.meta.resource import Resource
-from gangline.api.resources import HYPERNODES, POD_GROUPS, QUEUES, SCALE_PLANS
+from gangline.api.resources import HYPERNODES, JOB_ADVICE, POD_GROUPS, QUEUES, SCALE_PLANS
 from gangline.api.schema.openapi import Json, structural_schema
 
 _AGE = CustomResourceColumnDefinition(
@@ -119,6 +119,20 @@ _DEFINITIONS = (
             _AGE,
             _column("Job", ".spec.ownerJob"),
             _column("Message", ".status.message", wide=True),
+        ],
+    ),
+    _Definition(
+        JOB_ADVICE,
+        short_names=["ja"],
+        columns=[
+            _column("What", ".status.what"),
+            _column("Now", ".status.now"),
+            _column("Advised", ".status.advised"),
+            _column("Why", ".status.why"),
+            _column("Mode", ".status.mode", wide=True),
+            CustomResourceColumnDefinition(
+                name="Updated", type="date", json_path=".status.updated", priority=1
+            ),
         ],
     ),
     _Definition(

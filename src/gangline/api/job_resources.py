@@ -7,6 +7,7 @@ A new kind needs these modules and one entry here; ``deploy/operator`` needs its
 Commands that only read jobs import this subset of ``resources`` and not the rest.
 """
 
+from gangline.api.brain import job_advice
 from gangline.api.core.pod import Pod
 from gangline.api.jobs.elastic import ElasticJob, ScalePlan
 from gangline.api.jobs.jax import JAXJob
@@ -34,6 +35,9 @@ ELASTIC_JOBS = Resource(
     ElasticJob, "elastic.iml.github.io", "v1alpha1", "elasticjobs", "ElasticJob"
 )
 SCALE_PLANS = Resource(ScalePlan, "elastic.iml.github.io", "v1alpha1", "scaleplans", "ScalePlan")
+JOB_ADVICE = Resource(
+    job_advice.JobAdvice, job_advice.GROUP, job_advice.VERSION, "jobadvice", "JobAdvice"
+)
 POD_GROUPS = Resource(PodGroup, _VOLCANO, "v1beta1", "podgroups", "PodGroup")
 QUEUES = Resource(Queue, _VOLCANO, "v1beta1", "queues", "Queue", namespaced=False)
 

@@ -146,7 +146,15 @@ def family_of(namespace: str, name: str, *attributes: object) -> str:
         name: its name; a generated suffix and trailing numbered parts are left out.
         attributes: other attributes that must be equal.
     """
+    return "/".join(map(str, (namespace, name_stem(name), *attributes)))
+
+
+def name_stem(name: str) -> str:
+    """Return a name without a generated suffix and without trailing numbered parts.
+
+    ``train-7``, ``train-7b-1`` and ``train-x8k2p`` have the stem ``train``.
+    """
     stem = _GENERATED_SUFFIX.sub("", name)
     while (shorter := _NUMBERED_PART.sub("", stem)) != stem and shorter:
         stem = shorter
-    return "/".join(map(str, (namespace, stem, *attributes)))
+    return stem

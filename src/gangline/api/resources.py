@@ -101,6 +101,7 @@ PADDLE_JOBS = job_resources.PADDLE_JOBS
 MPI_JOBS = job_resources.MPI_JOBS
 ELASTIC_JOBS = job_resources.ELASTIC_JOBS
 SCALE_PLANS = job_resources.SCALE_PLANS
+JOB_ADVICE = job_resources.JOB_ADVICE
 POD_GROUPS = job_resources.POD_GROUPS
 QUEUES = job_resources.QUEUES
 HYPERNODES = Resource(

@@ -46,6 +46,7 @@ from gangline.elastic.checkpoint.snapshot.directory import FileLock, SaverSettin
 from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest, SnapshotRing
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import open_target
+from gangline.elastic.checkpoint.training_state import TrainingState
 from gangline.elastic.progress import SaveCounts, SaveReporter
 from gangline.renamed import renamed
 
@@ -202,7 +203,7 @@ class Checkpointer:
                 all ranks raise.
         """
         self.buffers.wait_for_memory()  # before other ranks measure free memory
-        plain = state_dicts_of(state)
+        plain = state_templates_of(state)
         agreement = self.plan.agree(plain)
         self.buffers.accelerator = find_accelerator(plain)
         request = memory_request(self.node, self.home, *self.buffers.required_bytes(agreement))
@@ -323,14 +324,14 @@ class Checkpointer:
         """
         self.buffers.wait_for_memory()
         self.buffers.wait_for_transfers()
-        plain = state_dicts_of(state) if state is not None else None
+        plain = state_templates_of(state) if state is not None else None
         self.buffers.accelerator = find_accelerator(plain)
         restorer = Restorer(
             self.ranks, self.home, self.node, self.settings, self.buffers.mapped_segment
         )
         for skipped, reason in sorted(incomplete_steps(restorer.holders).items(), reverse=True):
             log.warning("a step in memory is incomplete", extra={"step": skipped, "reason": reason})
-        loaded = restorer.load(plain, step)
+        loaded = restorer.load(plain, step, optional_paths(state or {}))
         if state is not None:
             if loaded is not None:
                 load_objects(state, loaded.state)
@@ -355,10 +356,28 @@ class Checkpointer:
 
 def state_dicts_of(state: dict[str, Any]) -> dict[str, Any]:
     """Replace objects of the state by their state dictionaries."""
+    return {key: _state_dict_of(value) for key, value in state.items()}
+
+
+def _state_dict_of(value: Any) -> Any:
+    return value.state_dict() if isinstance(value, Stateful) else value
+
+
+def state_templates_of(state: dict[str, Any]) -> dict[str, Any]:
+    """As ``state_dicts_of``, but with all values that the objects will have after a first step."""
     return {
-        key: value.state_dict() if isinstance(value, Stateful) else value
+        key: value.state_template() if isinstance(value, TrainingState) else _state_dict_of(value)
         for key, value in state.items()
     }
+
+
+def optional_paths(state: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the paths below which values are loaded only as far as they were saved."""
+    return [
+        (key, *value.optional_values)
+        for key, value in state.items()
+        if isinstance(value, TrainingState)
+    ]
 
 
 def load_objects(state: dict[str, Any], loaded: dict[str, Any]) -> None:

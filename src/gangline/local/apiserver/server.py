@@ -312,8 +312,10 @@ class ApiServer:
 
     def _special_handlers(self, rest: ResourceHandler) -> dict[str, RequestFunction]:
         subresources = SubresourceHandler(self.store, self.writer, rest, self._pods)
-        tokens = TokenRequestHandler(self.store, self.writer, self.authenticator.service_accounts)
-        review_handler = ReviewHandler(self._authorizer, self.authenticator)
+        tokens = TokenRequestHandler(
+            self.store, self.writer, rest, self.authenticator.service_accounts
+        )
+        review_handler = ReviewHandler(self._authorizer, self.authenticator, rest.decode_body)
         found: dict[str, RequestFunction] = {
             "scale": subresources.handle_scale,
             "binding": subresources.handle_binding,

@@ -12,6 +12,7 @@ from gangline.local.apiserver.flowcontrol.compute_lane import ComputeLane
 @pytest.fixture
 async def lane() -> AsyncIterator[ComputeLane]:
     lane = ComputeLane("test")
+
     yield lane
     lane.close()
 
@@ -24,7 +25,8 @@ async def test_event_loop_runs_during_a_computation(lane: ComputeLane) -> None:
     assert await computation
 
 
-async def test_users_take_turns(lane: ComputeLane) -> None:
+async def test_users_take_turns() -> None:
+    lane = ComputeLane("test", threads=1)
     order: list[str] = []
     released = threading.Event()
     first = asyncio.create_task(lane.run("a", released.wait, 60.0))
@@ -35,6 +37,7 @@ async def test_users_take_turns(lane: ComputeLane) -> None:
     released.set()
     await asyncio.gather(first, *rest)
     assert order == ["a1", "b1", "a2", "a3"]
+    lane.close()
 
 
 async def test_error_of_a_computation_reaches_its_request_only(lane: ComputeLane) -> None:
@@ -55,3 +58,15 @@ async def test_computation_of_a_cancelled_request_is_not_started(lane: ComputeLa
     await first
     assert await lane.run("a", lambda: 1) == 1
     assert not started
+
+
+async def test_long_computation_of_one_user_does_not_delay_another_one(lane: ComputeLane) -> None:
+    released = threading.Event()
+    first = asyncio.create_task(lane.run("a", released.wait, 60.0))
+    second = asyncio.create_task(lane.run("a", released.is_set))
+    await asyncio.sleep(0)
+    assert await lane.run("b", lambda: "done") == "done"
+    assert not second.done()
+    released.set()
+    assert await first
+    assert await second  # computations of one user run one after the other

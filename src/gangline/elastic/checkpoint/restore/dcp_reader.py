@@ -7,7 +7,7 @@ with ``SafePlanner``, which loads pickled values with the restricted unpickler.
 import io
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -46,16 +46,42 @@ ReadTarget = tuple[ReadItem, torch.Tensor]
 class SafePlanner(DefaultLoadPlanner):
     """PyTorch's planner for loading in place, except that pickled values run no code."""
 
+    def __init__(self, optional: Sequence[tuple[str, ...]] = ()) -> None:
+        """Create the planner; each value directly below an ``optional`` path may be missing."""
+        super().__init__()
+        self._optional = optional
+
     def create_local_plan(self) -> LoadPlan:
-        """Plan what to read; missing random states of new ranks are ignored."""
+        """Plan what to read.
+
+        Missing random states of new ranks are ignored; missing optional values are removed.
+        """
         assert self.metadata is not None
         known = self.metadata.state_dict_metadata
+        missing = self._missing_groups(known)
+        for group in missing:
+            remove_nested(self.original_state_dict, group)
         self.state_dict = {
             key: value
             for key, value in self.state_dict.items()
-            if key in known or not _OF_A_RANK.search(key)
+            if self._group_of(key) not in missing and (key in known or not _OF_A_RANK.search(key))
         }
         return super().create_local_plan()
+
+    def _missing_groups(self, known: Container[str]) -> set[tuple[str | int, ...]]:
+        """Return the paths of optional groups of which the checkpoint has no value."""
+        groups: dict[tuple[str | int, ...], bool] = {}
+        for key in self.state_dict:
+            if (group := self._group_of(key)) is not None:
+                groups[group] = groups.get(group, False) or key in known
+        return {group for group, is_known in groups.items() if not is_known}
+
+    def _group_of(self, key: str) -> tuple[str | int, ...] | None:
+        path = tuple(self.mappings.get(key, (key,)))
+        for prefix in self._optional:
+            if path[: len(prefix)] == prefix and len(path) > len(prefix):
+                return path[: len(prefix) + 1]
+        return None
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Put a pickled value into the state."""
@@ -105,6 +131,13 @@ def set_nested(state: Any, path: Sequence[str | int], value: object) -> None:
         assert isinstance(last, int)
         state.extend([None] * (last + 1 - len(state)))
     state[last] = value
+
+
+def remove_nested(state: Any, path: Sequence[str | int]) -> None:
+    """Remove a value from nested dictionaries."""
+    for name in path[:-1]:
+        state = state[_existing(state, name)]
+    del state[_existing(state, path[-1])]
 
 
 def _existing(state: Any, key: str | int) -> str | int:
@@ -258,15 +291,21 @@ def _chunk_sizes(metadata: Metadata) -> dict[EntryKey, torch.Size]:
     }
 
 
-def load_state(source: RestoreSource, state: dict[str, Any] | None) -> dict[str, Any]:
+def load_state(
+    source: RestoreSource,
+    state: dict[str, Any] | None,
+    optional: Sequence[tuple[str, ...]] = (),
+) -> dict[str, Any]:
     """Load a step in place, or everything that was saved if no state is given; return the state.
+
+    What is directly below an ``optional`` path and not in the checkpoint is removed from the state.
 
     Raises:
         CorruptError: something is damaged or missing.
         RuntimeError: the state has names that the checkpoint does not have.
         ValueError: shapes differ.
     """
-    planner = SafePlanner() if state is not None else FullLoadPlanner()
+    planner = SafePlanner(optional) if state is not None else FullLoadPlanner()
     filled: dict[str, Any] = state if state is not None else {}
     planner.set_up_planner(filled, source.metadata, is_coordinator=True)
     plan = planner.finish_plan(planner.create_local_plan())

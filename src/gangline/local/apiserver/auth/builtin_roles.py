@@ -7,7 +7,7 @@ rules of their own: they aggregate the roles with their label, among them those 
 
 from collections.abc import Iterator, Sequence
 
-from gangline.api.job_resources import JOB_KINDS, POD_GROUPS, QUEUES, SCALE_PLANS
+from gangline.api.job_resources import JOB_ADVICE, JOB_KINDS, POD_GROUPS, QUEUES, SCALE_PLANS
 from gangline.local.apiserver.auth.rules import FULL_AUTHORITY
 from gangline.local.apiserver.core.registry import Json
 
@@ -116,10 +116,12 @@ def _resources_by_group(*, with_status: bool) -> Iterator[tuple[str, list[str]]]
 
 
 def job_view_rules() -> list[Json]:
-    """Return the rules that let ``view`` read jobs, pod groups and queues."""
+    """Return the rules that let ``view`` read jobs, their advice, pod groups and queues."""
     rules = [_rule(group, plurals, READ) for group, plurals in
              _resources_by_group(with_status=True)]  # fmt: skip
-    return [*rules, _rule(QUEUES.group, (QUEUES.plural, f"{QUEUES.plural}/status"), READ)]
+    advice = _rule(JOB_ADVICE.group, (JOB_ADVICE.plural, f"{JOB_ADVICE.plural}/status"), READ)
+    queues = _rule(QUEUES.group, (QUEUES.plural, f"{QUEUES.plural}/status"), READ)
+    return [*rules, advice, queues]
 
 
 def job_edit_rules() -> list[Json]:

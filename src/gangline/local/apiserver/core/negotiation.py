@@ -16,12 +16,14 @@ from gangline.api.yaml_text import InvalidYamlError, check_yaml_size
 from gangline.api.yaml_values import YamlValueLoader
 from gangline.local import limits
 from gangline.local.apiserver.core.errors import (
+    StatusError,
     bad_request,
     not_acceptable,
     status_error,
     unsupported_media,
 )
 from gangline.local.apiserver.core.registry import Json
+from gangline.local.apiserver.machinery.json_text import JSON_ERRORS, decode_json, find_excess
 from gangline.local.apiserver.machinery.protobuf import (
     MEDIA,
     ProtobufError,
@@ -49,6 +51,7 @@ def read_protobuf(body: bytes, accepted: tuple[str, ...]) -> Json:
 
 
 JSON, YAML = "application/json", "application/yaml"
+JSON_PATCH = "application/json-patch+json"
 WRITABLE_TYPES = (JSON, YAML)
 READABLE_TYPES = (JSON, YAML)
 
@@ -56,7 +59,6 @@ MAX_CACHED_CHARS = 1000
 """Longer ``Accept`` headers are not cached: hundreds of them would take much memory."""
 
 encode_json = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
 
 
 class ResponseFormat(NamedTuple):
@@ -153,6 +155,10 @@ def read_json_document(body: bytes) -> Any:
     Raises:
         StatusError: 400 for invalid JSON, 413 for too many values.
     """
+    # Before any memory is allocated for the values.
+    excess = find_excess(body, limits.MAX_VALUES, limits.MAX_DEPTH)
+    if excess:
+        raise _too_deep() if excess == "depth" else _too_many_values()
     value = read_json(body)
     if not is_small_document(body):
         check_document(value)
@@ -162,8 +168,8 @@ def read_json_document(body: bytes) -> Any:
 def read_json(body: bytes) -> Any:
     """Decode JSON of any size, such as a stored object. Invalid JSON raises a StatusError (400)."""
     try:
-        return _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return decode_json(body)
+    except JSON_ERRORS as error:
         raise bad_request(f"the body of the request is not valid JSON: {error}") from None
 
 
@@ -216,12 +222,21 @@ def check_document(value: Any) -> None:
             elif kind is int and not limits.MIN_INTEGER <= part <= limits.MAX_INTEGER:
                 raise bad_request("the body of the request has an integer of more than 64 bits")
         if count > limits.MAX_VALUES:
-            message = f"the body of the request has more than {limits.MAX_VALUES} values"
-            raise status_error(413, "RequestEntityTooLarge", message)
+            raise _too_many_values()
         if not below:
             return
         level = below
-    raise bad_request(f"the body of the request is nested more than {limits.MAX_DEPTH} levels deep")
+    raise _too_deep()
+
+
+def _too_many_values() -> StatusError:
+    message = f"the body of the request has more than {limits.MAX_VALUES} values"
+    return status_error(413, "RequestEntityTooLarge", message)
+
+
+def _too_deep() -> StatusError:
+    depth = limits.MAX_DEPTH
+    return bad_request(f"the body of the request is nested more than {depth} levels deep")
 
 
 def read_yaml(body: bytes) -> Any:
@@ -307,10 +322,15 @@ def find_duplicate_fields(body: bytes) -> list[str]:
             seen.add(name)
 
     try:
-        json.loads(body, object_pairs_hook=check)
+        # The hooks are functions of Python: between their calls, other threads run.
+        json.loads(body, object_pairs_hook=check, parse_int=_no_value, parse_float=_no_value)
     except (ValueError, RecursionError):
         return []
     return found
+
+
+def _no_value(_: str) -> None:
+    return None
 
 
 def write_yaml(obj: Any) -> bytes:

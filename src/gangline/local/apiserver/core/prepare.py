@@ -12,7 +12,14 @@ from gangline.api.meta.objects import StatusCause
 from gangline.local import limits
 from gangline.local.apiserver.core.errors import bad_request, invalid, too_large
 from gangline.local.apiserver.core.metadata import generate_name, restore_field
-from gangline.local.apiserver.core.negotiation import encode_json, find_duplicate_fields
+from gangline.local.apiserver.core.negotiation import (
+    JSON_PATCH,
+    MIN_VALUE_BYTES,
+    check_document,
+    encode_json,
+    find_duplicate_fields,
+    is_small_document,
+)
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.machinery.apply.managed_fields import (
@@ -24,6 +31,8 @@ from gangline.local.apiserver.machinery.defaults.builtin import apply_builtin_de
 from gangline.local.apiserver.machinery.validation.builtin import validate_create, validate_update
 
 SIZE_CHECK_FROM_BYTES = limits.MAX_OBJECT_BYTES // 4
+SMALL_RESULT_BYTES = MIN_VALUE_BYTES * limits.MAX_VALUES // 2
+"""An object of at most this size has less than half of the values of the largest document."""
 VALIDATION_MODES = ("", "Ignore", "Warn", "Strict")
 MAX_WARNINGS = 20
 OMITTED_WHEN_EMPTY = ("labels", "annotations", "finalizers", "ownerReferences")
@@ -192,11 +201,31 @@ def reject_unconditional(request: ApiRequest) -> None:
     raise invalid(request.kind.group, request.kind.kind, request.name, [cause])
 
 
+def check_patched(request: ApiRequest, obj: Json, before_bytes: int) -> None:
+    """Refuse the result of a patch that is beyond the limits of a document or of an object.
+
+    Patches within the limits may build such an object, one after the other. ``before_bytes`` is the
+    size of the object that was patched. Only a JSON patch copies values or moves them to another
+    depth, so that the results of small patches of other kinds are within the limits.
+
+    Raises:
+        StatusError: 400 or 413.
+    """
+    media = request.content_type.partition(";")[0].strip().lower()
+    if media != JSON_PATCH and before_bytes + len(request.body) <= SMALL_RESULT_BYTES:
+        return
+    encoded = encode_json(obj)
+    if len(encoded) > limits.MAX_OBJECT_BYTES:
+        raise too_large(limits.MAX_OBJECT_BYTES)
+    if not is_small_document(encoded):
+        check_document(obj)
+
+
 def check_size(request: ApiRequest, obj: Json, *, may_have_grown: bool = False) -> None:
     """Refuse an object that is too large to store.
 
     Encoding takes time, so it is skipped for small requests unless the object is more than the
-    request: a patch copies parts of it or adds to a large one, and a webhook adds to it.
+    request: a patch adds to a large one, and a webhook adds to any.
 
     Raises:
         StatusError: 413.

@@ -1,6 +1,8 @@
 """Access and token reviews: queries about users and permissions, made by creating an object."""
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from typing import Any
 
 from gangline.api.meta import field_causes
 from gangline.local.apiserver.auth.authentication import Authenticator
@@ -14,7 +16,6 @@ from gangline.local.apiserver.core.negotiation import (
     expect_object,
     expect_string,
     expect_strings,
-    read_body,
 )
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest, RequestUser
@@ -46,7 +47,13 @@ def review_kinds() -> list[ServedKind]:
 class ReviewHandler:
     """Handles reviews."""
 
-    def __init__(self, authorizer: Authorizer, authenticator: Authenticator) -> None:
+    def __init__(
+        self,
+        authorizer: Authorizer,
+        authenticator: Authenticator,
+        decode_body: Callable[[ApiRequest], Awaitable[Any]],
+    ) -> None:
+        self._decode_body = decode_body
         self._authorizer = authorizer
         self._authenticator = authenticator
 
@@ -56,9 +63,7 @@ class ReviewHandler:
         Raises:
             StatusError: the review is invalid.
         """
-        review = expect_object(
-            read_body(request.body, request.content_type), "the body of the request"
-        )
+        review = expect_object(await self._decode_body(request), "the body of the request")
         spec = expect_object(review.get("spec"), "spec")
         match request.kind.kind:
             case "SelfSubjectAccessReview":

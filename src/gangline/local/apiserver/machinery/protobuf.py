@@ -17,6 +17,7 @@ from importlib import resources
 from typing import Any, NamedTuple, TypeAlias
 
 from gangline.local import limits
+from gangline.local.apiserver.machinery.json_text import JSON_ERRORS, decode_json, find_excess
 from gangline.local.apiserver.machinery.schema.nodes import Json
 
 __all__ = ["MEDIA", "ProtobufError", "UnknownProtobufKind", "decode_protobuf"]
@@ -162,8 +163,11 @@ def _int_or_string(raw: bytes) -> int | str:
 
 def _embedded_json(raw: bytes) -> Any:
     try:
-        return json.loads(_bytes(dict(_fields(raw)).get(1, b"null")))
-    except (ValueError, RecursionError):
+        text = _bytes(dict(_fields(raw)).get(1, b"null"))
+        if find_excess(text, limits.MAX_VALUES, limits.MAX_DEPTH):
+            raise ProtobufError(f"the body has more than {limits.MAX_VALUES} values")
+        return decode_json(text)
+    except JSON_ERRORS:
         raise ProtobufError("an embedded object is not JSON") from None
 
 

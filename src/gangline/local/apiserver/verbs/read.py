@@ -1,6 +1,7 @@
 """Reads of objects: get, and lists by selector, with pages of one consistent revision."""
 
 import base64
+from bisect import bisect_right
 from typing import NamedTuple
 
 import msgspec
@@ -47,7 +48,34 @@ def read_object(store: ObjectStore, request: ApiRequest) -> ObjectRevision:
     return record
 
 
-def read_list(store: ObjectStore, request: ApiRequest) -> ListPage:
+class ListQuery(NamedTuple):
+    """The objects of a list before its selectors are applied. They do not change any more."""
+
+    candidates: list[ObjectRevision]
+    revision: int
+    limit: int
+    after: str
+    chosen: SelectionPredicate
+
+    @property
+    def comparisons(self) -> int:
+        """The number of comparisons that the selectors make at most."""
+        return len(self.candidates) * self.chosen.terms
+
+    def page(self) -> ListPage:
+        """Return the selected objects."""
+        records = self.candidates
+        if not self.chosen.matches_all:
+            records = [record for record in records if self.chosen.matches(record)]
+        return _paginate(records, self.revision, self.limit, self.after, self.chosen)
+
+
+def open_list(store: ObjectStore, request: ApiRequest) -> ListQuery:
+    """Return the query of a list.
+
+    Raises:
+        StatusError: 400 or 410, an option is invalid or its revision is too old.
+    """
     chosen = compile_selection(request)
     limit = max(request.int_param("limit") or 0, 0)  # as in Kubernetes, below 0 is no limit
     cache = store.cache(request.kind.storage_name)
@@ -60,11 +88,11 @@ def read_list(store: ObjectStore, request: ApiRequest) -> ListPage:
     else:
         revision = _requested_revision(store, cache, request)
     revision = store.revision if revision <= 0 else revision
-    records = _records(cache, revision, store.revision, request.namespace, chosen)
-    return _paginate(records, revision, limit, after, chosen)
+    found = _candidates(cache, revision, store.revision, request.namespace, chosen)
+    return ListQuery(found, revision, limit, after, chosen)
 
 
-def _records(
+def _candidates(
     cache: WatchCache, revision: int, newest: int, namespace: str | None, chosen: SelectionPredicate
 ) -> list[ObjectRevision]:
     if chosen.key is not None:
@@ -76,16 +104,14 @@ def _records(
         found = cache.state_at(revision, namespace)
     else:
         found = [cache.records[key] for key in cache.keys(namespace)]
-    if chosen.matches_all:
-        return found
-    return [record for record in found if chosen.matches(record)]
+    return found
 
 
 def _paginate(
     records: list[ObjectRevision], revision: int, limit: int, after: str, chosen: SelectionPredicate
 ) -> ListPage:
     if after:
-        records = [record for record in records if record.key > after]
+        records = records[bisect_right(records, after, key=lambda record: record.key) :]
     if not limit or len(records) <= limit:
         return ListPage(records, revision)
     shown = records[:limit]

@@ -2,16 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from gangline.api.meta.objects import StatusCause, StatusDetails
 from gangline.local.apiserver.auth.rbac import Authorizer, request_attributes
 from gangline.local.apiserver.core.errors import StatusError, status_error, unsupported_media
 from gangline.local.apiserver.core.negotiation import (
-    check_document,
-    encode_json,
-    is_small_document,
+    JSON_PATCH,
     read_body,
+    read_json,
     read_json_document,
 )
 from gangline.local.apiserver.core.registry import Json
@@ -27,13 +26,14 @@ from gangline.local.apiserver.verbs.apply import (
     read_apply_patch,
 )
 from gangline.local.apiserver.verbs.delete import DeletionRequest, read_deletion_request
-from gangline.local.apiserver.verbs.read import ListPage, read_list, read_object
+from gangline.local.apiserver.verbs.read import ListPage, open_list, read_object
 from gangline.local.apiserver.verbs.write import WritePath, WriteResult
 
-JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCHES[0])
+LONG_SELECTION = 2000
+"""Comparisons of a list with its selectors from which on they take some milliseconds."""
 CONCURRENT_DELETIONS = 20
 """Deletions of one request at a time, so that others are served between them."""
 
@@ -83,7 +83,13 @@ class ResourceHandler:
         return await self._object(request, read_object(self._store, request).body)
 
     async def _list(self, request: ApiRequest) -> ApiResponse:
-        return await self._render_list(request, read_list(self._store, request))
+        return await self._render_list(request, await self._read_list(request))
+
+    async def _read_list(self, request: ApiRequest) -> ListPage:
+        query = open_list(self._store, request)
+        if query.comparisons <= LONG_SELECTION:
+            return query.page()
+        return await self._flow.compute(request.user, query.page)
 
     async def _render_list(self, request: ApiRequest, page: ListPage) -> ApiResponse:
         if responses.is_stored_list(request):
@@ -95,33 +101,44 @@ class ResourceHandler:
             *await self._flow.compute(request.user, responses.render_list, request, page)
         )
 
+    async def decode_body(self, request: ApiRequest) -> Any:
+        """Return the decoded body of a request; a long one is decoded in the lane of its user.
+
+        Raises:
+            StatusError: 400, 413 or 415, as ``read_body``.
+        """
+        return await self._compute(request, read_body, request.body, request.content_type)
+
+    async def decode_stored(self, request: ApiRequest, body: bytes) -> Json:
+        """Return a stored object; a long one is decoded in the lane of the user."""
+        found: Json = await self._flow.compute_by_size(request.user, len(body), read_json, body)
+        return found
+
     async def _create(self, request: ApiRequest) -> ApiResponse:
-        given = await self._compute(request, read_body, request.body, request.content_type)
+        given = await self.decode_body(request)
         written = await self._writer.create(request, given)
         return await self._object(request, written.body, 201)
 
     async def _update(self, request: ApiRequest) -> ApiResponse:
-        change = await self._compute(request, self.make_change, request)
-        written = await self._writer.update(request, change)
+        written = await self._writer.update(request, await self.decode_change(request))
         return await self._object(request, written.body)
 
     async def _patch(self, request: ApiRequest) -> ApiResponse:
         if _media_type(request) in APPLY_PATCHES:
             return await self._apply(request)
-        change = await self._compute(request, self.make_change, request)
-        written = await self._writer.update(request, change)
+        written = await self._writer.update(request, await self.decode_change(request))
         return await self._object(request, written.body)
 
-    def make_change(self, request: ApiRequest) -> Callable[[Json], Json]:
+    async def decode_change(self, request: ApiRequest) -> Callable[[Json], Json]:
         """Return the function that a PUT or PATCH applies to the current object.
 
         Raises:
             StatusError: the body is invalid, or its media type is not supported.
         """
         if request.verb == "update":
-            given: Json = read_body(request.body, request.content_type)
+            given: Json = await self.decode_body(request)
             return lambda _: given
-        return make_patcher(request, request.kind.schema.schema)
+        return await self._compute(request, make_patcher, request, request.kind.schema.schema)
 
     async def _apply(self, request: ApiRequest) -> ApiResponse:
         applied = await self._compute(request, read_apply_patch, request)
@@ -143,16 +160,16 @@ class ResourceHandler:
         return await self._object(request, written.body, 201 if written.created else 200)
 
     async def _delete(self, request: ApiRequest) -> ApiResponse:
-        options = read_body(request.body, request.content_type) if request.body else None
+        options = await self.decode_body(request) if request.body else None
         written = await self._writer.delete(request, read_deletion_request(request, options))
         if written.removed and request.kind.kind != "Pod":
             return ApiResponse(responses.deletion_status(request.kind, written.body))
         return await self._object(request, written.body)
 
     async def _delete_collection(self, request: ApiRequest) -> ApiResponse:
-        options = read_body(request.body, request.content_type) if request.body else None
+        options = await self.decode_body(request) if request.body else None
         deletion = read_deletion_request(request, options)
-        page = read_list(self._store, request)
+        page = await self._read_list(request)
         singles = [_delete_request(request, record.key) for record in page.records]
         for start in range(0, len(singles), CONCURRENT_DELETIONS):
             batch = singles[start : start + CONCURRENT_DELETIONS]
@@ -211,19 +228,14 @@ def make_patcher(request: ApiRequest, schema: Json) -> Callable[[Json], Json]:
     def patched(old: Json) -> Json:
         try:
             if media == JSON_PATCH:
-                new = json_patch(old, patch)
-            elif media == MERGE_PATCH:
-                new = merge_patch(old, patch)
-            else:
-                new = strategic_merge_patch(old, patch, schema)
+                return json_patch(old, patch)
+            if media == MERGE_PATCH:
+                return merge_patch(old, patch)
+            return strategic_merge_patch(old, patch, schema)
         except PatchError as error:
             # Old kubectl shows only the causes of an Invalid response.
             cause = StatusCause("UnexpectedServerResponse", error.message)
             details = StatusDetails(causes=[cause])
             raise status_error(error.code, error.reason, error.message, details) from None
-        # Patches within the limits may build an object beyond them, one after the other.
-        if not is_small_document(encode_json(new)):
-            check_document(new)
-        return new
 
     return patched

@@ -17,7 +17,6 @@ from gangline.local.apiserver.core.negotiation import (
     encode_json,
     expect_object,
     expect_string,
-    read_body,
     read_json,
 )
 from gangline.local.apiserver.core.registry import Json, ServedKind
@@ -134,11 +133,11 @@ class SubresourceHandler:
     async def handle_scale(self, request: ApiRequest) -> ApiResponse:
         """Get or set the replicas of a workload."""
         if request.verb == "get":
-            obj = read_json(read_object(self._store, request).body)
-            return ApiResponse(encode_json(read_scale(request.kind, obj)))
-        change = self._rest.make_change(request)
+            return await self._scale(request, read_object(self._store, request).body)
+        change = await self._rest.decode_change(request)
         if review := self._writer.review(request, UPDATE, SCALE):
-            present = read_scale(request.kind, read_json(read_object(self._store, request).body))
+            stored = read_object(self._store, request).body
+            present = read_scale(request.kind, await self._rest.decode_stored(request, stored))
             desired = expect_object(change(present), "the body of the request")
             admitted = await review.admit(present, desired)
             change = _constant(
@@ -151,13 +150,15 @@ class SubresourceHandler:
             return apply_scale(request.kind, obj, change(read_scale(request.kind, obj)))
 
         written = await self._writer.update(request, scaled)
-        return ApiResponse(encode_json(read_scale(request.kind, read_json(written.body))))
+        return await self._scale(request, written.body)
+
+    async def _scale(self, request: ApiRequest, body: bytes) -> ApiResponse:
+        obj = await self._rest.decode_stored(request, body)
+        return ApiResponse(encode_json(read_scale(request.kind, obj)))
 
     async def handle_binding(self, request: ApiRequest) -> ApiResponse:
         """Bind a pod to a node."""
-        binding = expect_object(
-            read_body(request.body, request.content_type), "the body of the request"
-        )
+        binding = expect_object(await self._rest.decode_body(request), "the body of the request")
         if review := self._writer.review(request, CREATE, BINDING):
             binding = await review.admit(None, binding)
         target = expect_object(binding.get("target"), "target")
@@ -180,9 +181,7 @@ class SubresourceHandler:
 
     async def handle_eviction(self, request: ApiRequest) -> ApiResponse:
         """Delete a pod, unless a disruption budget forbids it now."""
-        eviction = expect_object(
-            read_body(request.body, request.content_type), "the body of the request"
-        )
+        eviction = expect_object(await self._rest.decode_body(request), "the body of the request")
         if review := self._writer.review(request, CREATE, EVICTION):
             eviction = await review.admit(None, eviction)
         deletion = read_deletion_request(

@@ -18,14 +18,13 @@ from gangline.local.apiserver.core.negotiation import (
     expect_object,
     expect_string,
     expect_strings,
-    read_body,
     read_json,
 )
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.verbs.read import read_object
-from gangline.local.apiserver.verbs.rest import ApiResponse
+from gangline.local.apiserver.verbs.rest import ApiResponse, ResourceHandler
 from gangline.local.apiserver.verbs.write import WritePath
 
 TOKEN = ("authentication.k8s.io", "v1", "TokenRequest")
@@ -39,9 +38,16 @@ BOUND_PLURALS = {"Pod": "pods", "Secret": "secrets", "Node": "nodes"}
 class TokenRequestHandler:
     """Handles requests for tokens."""
 
-    def __init__(self, store: ObjectStore, writer: WritePath, tokens: ServiceAccountTokens) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        writer: WritePath,
+        rest: ResourceHandler,
+        tokens: ServiceAccountTokens,
+    ) -> None:
         self._store = store
         self._writer = writer
+        self._rest = rest
         self._tokens = tokens
 
     async def handle(self, request: ApiRequest) -> ApiResponse:
@@ -50,7 +56,7 @@ class TokenRequestHandler:
         Raises:
             StatusError: there is no such account or bound object, or the request is invalid.
         """
-        given = read_body(request.body, request.content_type) if request.body else {}
+        given = await self._rest.decode_body(request) if request.body else {}
         token_request = expect_object(given, "the body of the request")
         account = read_json(read_object(self._store, request).body)
         if review := self._writer.review(request, CREATE, TOKEN):

@@ -29,6 +29,7 @@ DEFAULT_TIMEOUT_RANGE_S = (1800.0, 3600.0)
 MAX_TIMEOUT_S = 10 * 365 * 86400.0
 STALL_CHECK_INTERVAL_S = 10.0
 CHUNK_BYTES = 1 << 16
+CHUNK_LINES = 200
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
@@ -68,7 +69,8 @@ class WatchHandler:
             if api_request.bool_param("sendInitialEvents"):
                 lines = chain(lines, [self._bookmark(api_request, view, initial=True)])
             for chunk in _join_chunks(lines):
-                await write_part(request, response, chunk)
+                if chunk:
+                    await write_part(request, response, chunk)
                 await asyncio.sleep(0)
         await self._follow(api_request, watcher, cache, length)
         if watcher.too_slow and not transport.is_closing():
@@ -142,18 +144,23 @@ def _state_lines(cache: WatchCache, view: WatchView, namespace: str | None) -> I
     """Return the lines of the present state. Each is formatted when it is sent, so that a client
     that reads slowly needs no memory for the others.
     """
-    state = [record for key in cache.keys(namespace) if view.includes(record := cache.records[key])]
-    return (view.format_line(ADDED, record.body) for record in state)
+    state = [cache.records[key] for key in cache.keys(namespace)]
+    return (
+        view.format_line(ADDED, record.body) if view.includes(record) else b"" for record in state
+    )
 
 
 def _join_chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Join lines into chunks large enough for one write."""
+    """Join lines into chunks large enough for one write.
+
+    After ``CHUNK_LINES`` lines a chunk ends too: comparing objects with selectors takes time.
+    """
     piece: list[bytes] = []
     size = 0
     for line in lines:
         piece.append(line)
         size += len(line)
-        if size >= CHUNK_BYTES:
+        if size >= CHUNK_BYTES or len(piece) >= CHUNK_LINES:
             yield b"".join(piece)
             piece, size = [], 0
     if piece:

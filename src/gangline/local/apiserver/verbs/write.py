@@ -170,8 +170,7 @@ class WritePath:
         while True:
             record = self._current(request)
             size = len(request.body) + len(record.body)
-            stored = read_json(record.body)
-            new = await self._compute(request, size, make, conversion.from_stored(kind, stored))
+            stored, new = await self._compute(request, size, _apply_change, request, record, make)
             if review is not None:
                 new = await self._compute(
                     request, size, self._prepare_change, request, record, stored, new
@@ -224,7 +223,8 @@ class WritePath:
                 self._admission.admit_update(kind, stored, new)
         metadata.increment_generation(kind, stored, new)
         prepare.validate_change(request, stored, new)
-        prepare.check_size(request, new, may_have_grown=request.verb == "patch")
+        large = len(record.body) + len(request.body) > prepare.SIZE_CHECK_FROM_BYTES
+        prepare.check_size(request, new, may_have_grown=large and request.verb == "patch")
         return new
 
     def _restrict(
@@ -252,17 +252,23 @@ class WritePath:
         review = self._review(request, DELETE, options=options, dry_run=deletion.dry_run)
         while True:
             record = self._current(request)
+            size = len(record.body)
             self._admission.admit_deletion(kind, request.name)
-            obj, before = read_json(record.body), read_json(record.body)
+            before = await self._compute(request, size, read_json, record.body)
+            # A deletion changes fields of the metadata and the phase of a namespace.
+            obj = before | {"metadata": dict(before["metadata"])}
+            if "status" in before:
+                obj["status"] = dict(before["status"])
             check_preconditions(request, obj, deletion.uid, deletion.revision)
             restrict_node_write(request, before, None)
             removed = apply_deletion(kind, obj, deletion, utc_now())
             if not removed and metadata.is_unchanged(before, obj):
                 return await self._return_unchanged(request, record)
-            if review is None:
+            if review is None and not is_long(size):
                 break
-            await review.mutate(before, None)
-            await review.validate(before, None)
+            if review is not None:
+                await review.mutate(before, None)
+                await review.validate(before, None)
             if cache.latest(request.key) is record:
                 break
         return await self._commit(request, obj, removed=removed, dry_run=deletion.dry_run)
@@ -341,6 +347,17 @@ class WritePath:
         if waited is not None:
             await asyncio.shield(waited)
         return WriteResult(record.body)
+
+
+def _apply_change(
+    request: ApiRequest, record: ObjectRevision, change: ChangeFunction
+) -> tuple[Json, Json]:
+    """Return the stored object, and the one that a change makes of it."""
+    stored: Json = read_json(record.body)
+    new = change(conversion.from_stored(request.kind, stored))
+    if request.verb == "patch":
+        prepare.check_patched(request, new, len(record.body))
+    return stored, new
 
 
 def check_preconditions(request: ApiRequest, obj: Json, uid: str, revision: str) -> None:

@@ -40,6 +40,8 @@ MAX_EVENTS_PER_ROUND = 1000
 """Maximum number of events sent to one watcher in one round."""
 MAX_BYTES_PER_ROUND = 1 << 18
 """Bytes of events after which the next ones are sent in the next round; one event may be larger."""
+MAX_STEP_S = 0.01
+"""Seconds of a send round after which other work of the event loop comes first."""
 MAX_BACKLOG_BYTES = 1 << 16
 """Unsent bytes of a connection above which its watcher is skipped."""
 
@@ -94,14 +96,22 @@ class WatchView:
         return b""
 
     def _line_of_event(self, type_: str, event: CacheEvent) -> bytes:
-        """Views with different selectors share the rendered object."""
+        """Views with different selectors share the rendered object and its line."""
         forms = event.encoded_forms
-        if self.render is None or forms is None:
+        if forms is None:
             return self.format_line(type_, event.record.body)
+        line = forms.get((self.form, type_))
+        if line is None:
+            line = forms[self.form, type_] = _line(type_, self._rendered(event, forms))
+        return line
+
+    def _rendered(self, event: CacheEvent, forms: dict[object, bytes]) -> bytes:
+        if self.render is None:
+            return event.record.body
         shown = forms.get(self.form)
         if shown is None:
             shown = forms[self.form] = self.render(event.record.body)
-        return _line(type_, shown)
+        return shown
 
     def format_line(self, type_: str, body: bytes) -> bytes:
         return _line(type_, self.render(body) if self.render else body)
@@ -164,8 +174,12 @@ class WatchBroadcaster:
         self.watchers: set[Watcher] = set()
         self._loop = asyncio.get_running_loop()
         self._not_before = 0.0
-        self._sent = cache.end
+        self._encoded: list[CacheEvent] = []
+        """Events that hold encodings for the watchers of this round."""
         self._due: asyncio.TimerHandle | None = None
+        self._round: list[Watcher] = []
+        """The watchers that the present round has not reached."""
+        self._joined: dict[object, tuple[bytes, int]] = {}
         cache.on_publish = self.wake
 
     def wake(self) -> None:
@@ -174,31 +188,37 @@ class WatchBroadcaster:
             self._due = self._loop.call_at(max(self._not_before, self._loop.time()), self._send)
 
     def _send(self) -> None:
+        """Send a round, or a step of one: a large event for many watchers takes long."""
         self._due = None
         started = time.perf_counter()
-        joined: dict[object, tuple[bytes, int]] = {}
-        behind = False
-        for watcher in list(self.watchers):
+        if not self._round:
+            self._round = list(self.watchers)
+        took = 0.0
+        while self._round and took < MAX_STEP_S:
+            watcher = self._round.pop()
             if watcher.transport.is_closing():
                 watcher.end()
             elif watcher.ready:
-                self._send_to(watcher, joined)
+                self._send_to(watcher, self._joined)
             watcher.disconnect_if_stalled()
-            behind = behind or watcher.cursor < self.cache.end
+            took = time.perf_counter() - started
+        if self._round:
+            self._due = self._loop.call_later(took, self._send)
+            return
+        self._joined.clear()
         self._drop_encoded_forms()
-        took = time.perf_counter() - started
         self._not_before = self._loop.time() + max(MIN_PAUSE_S, took * PAUSE_FACTOR)
-        if behind:
+        end = self.cache.end
+        if any(watcher.cursor < end for watcher in self.watchers):
             self._due = self._loop.call_later(LAGGING_RETRY_S, self._send)
 
     def _drop_encoded_forms(self) -> None:
         """Drop the encodings of sent events: nearly all watchers have them, and the history is
-        long.
+        long. Those of old events too, which a resumed watch was sent.
         """
-        cache = self.cache
-        for event in cache.events[max(self._sent - cache.base, 0) :]:
+        for event in self._encoded:
             event.encoded_forms = None
-        self._sent = cache.end
+        self._encoded.clear()
 
     def _send_to(self, watcher: Watcher, joined: dict[object, tuple[bytes, int]]) -> None:
         cache = self.cache
@@ -222,6 +242,8 @@ class WatchBroadcaster:
         lines: list[bytes] = []
         count = size = 0
         for event in self.cache.events[start : start + MAX_EVENTS_PER_ROUND]:
+            if event.encoded_forms is None:
+                self._encoded.append(event)
             line = watcher.view.encode(event)
             if size and size + len(line) > MAX_BYTES_PER_ROUND:
                 break
@@ -237,6 +259,8 @@ class WatchBroadcaster:
 
     def remove(self, watcher: Watcher) -> None:
         self.watchers.discard(watcher)
+        if watcher in self._round:
+            self._round.remove(watcher)
 
 
 class WatchBroadcasters:

@@ -29,6 +29,7 @@ class SelectionPredicate:
         self._labels = labels if labels.requirements else None
         self._fields = [r for r in fields.requirements if r.key not in (NAME, NAMESPACE)]
         self._identity = [r for r in fields.requirements if r.key in (NAME, NAMESPACE)]
+        self.terms = len(labels.requirements) + len(fields.requirements)
         self.matches_all = not (labels.requirements or fields.requirements)
 
     def matches(self, record: ObjectRevision) -> bool:

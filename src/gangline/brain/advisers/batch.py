@@ -1,0 +1,267 @@
+"""Batches and data loading: loader processes, the micro-batch, the global batch.
+
+*Loader*: if steps wait for records, half as many loader processes more. *Micro-batch*: with the
+global batch held, the next larger divisor of a rank's share, if the memory of the device suffices
+by a line through two measured micro-batches; never a doubling without measurements. *Global batch*:
+only where the noise of the gradients is known, the job names a largest batch and a rule for the
+learning rate. Each device model gets a configuration of its own.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, What
+from gangline.brain.advisers.view import DevicePeak, View
+from gangline.brain.advisers.workers import present_segment
+from gangline.brain.facts.records import Quality, Segment
+from gangline.brain.models.goodput import GoodputModel
+from gangline.brain.models.noise import noise_scale
+from gangline.brain.models.throughput import Configuration, ThroughputModel
+
+DATA_SHARE = 0.10
+LOADER_GROWTH = 1.5
+FREE_SHARE = 0.15
+"""Share of the device's memory that must be free before a larger micro-batch is considered."""
+MOST_USED = 0.92
+BATCH_GAIN = 0.10
+_RECENT = 3
+
+
+def advise_batch(view: View, model: ThroughputModel | None) -> list[Advice]:
+    """Advise loader processes, micro-batch and global batch, where enough is known."""
+    return [
+        *_advise_loader(view),
+        *_advise_micro_batch(view, model),
+        *_advise_global_batch(view, model),
+    ]
+
+
+def _good(view: View) -> list[Segment]:
+    return [segment for segment in view.run.segments if segment.quality is Quality.GOOD]
+
+
+def _advise_loader(view: View) -> list[Advice]:
+    recent = _good(view)[-_RECENT:]
+    was = view.loader_workers
+    shares = [s.data_us / s.step_mean_us for s in recent if s.data_us is not None]
+    if was is None or was < 0 or len(shares) < _RECENT:
+        return []
+    share = min(shares)
+    each = max(recent[-1].procs // recent[-1].nodes, 1)
+    most = _most_loaders(view, was, each)
+    if share <= DATA_SHARE or most is None:
+        return []
+    value = min(max(math.ceil(was * LOADER_GROWTH), was + 1), most)
+    if value <= was:
+        return []
+    # With enough processes, loading takes less time in proportion to their number.
+    faster = 1 / (1 - share * (1 - was / value)) - 1
+    return [
+        Advice(
+            what=What.LOADER_WORKERS,
+            role="worker",
+            was=was,
+            value=value,
+            low=was,
+            high=most,
+            reason=Reason(
+                code="StepsWaitForData",
+                arguments={"share": share, "segments": len(shares), "most": most},
+            ),
+            evidence=(view.run.job.uid,),
+            gain=faster,
+            gain_low=0.0,
+        )
+    ]
+
+
+def _most_loaders(view: View, was: int, each: int) -> int | None:
+    """Loader processes of a rank that the CPU request and the nodes' memory allow; None: unknown.
+
+    The request is that of a pod, which holds ``each`` ranks.
+    """
+    sizes = [size for size in view.run.job.roles if size.role == "worker"]
+    request = sizes[-1].cpu_millis if sizes else None
+    names = {pod.node for pod in view.run.pods if pod.ended_ms is None}
+    nodes = [node for node in view.cluster.nodes if node.name in names]
+    free_cpu = [node.cpu_free_millis for node in nodes if node.cpu_free_millis is not None]
+    if request is not None:
+        by_cpu = request // 1000 // each
+    elif free_cpu:
+        by_cpu = was + min(free_cpu) // 1000 // each
+    else:
+        return None
+    bytes_each = view.loader_worker_bytes or _loader_share(view, was)
+    free = [node.memory_free_bytes for node in nodes if node.memory_free_bytes is not None]
+    if not bytes_each or not free:
+        return by_cpu
+    return min(by_cpu, was + int(min(free) / 2 / bytes_each / each))
+
+
+def _loader_share(view: View, was: int) -> float | None:
+    """Memory of one loader process if it were as large as the rank's other processes."""
+    peaks = [pod.peak_memory_bytes for pod in view.run.pods if pod.peak_memory_bytes]
+    return max(peaks) / (was + 1) if peaks else None
+
+
+def _advise_micro_batch(view: View, model: ThroughputModel | None) -> list[Advice]:
+    present = present_segment(view.run)
+    if present is None or present.global_batch is None:
+        return []
+    models = list(dict.fromkeys(peak.gpu_model for peak in view.device_peaks))
+    advice = []
+    for name in models:
+        peaks = [peak for peak in view.device_peaks if peak.gpu_model == name]
+        target = name if len(models) > 1 else ""
+        item = _after_oom(peaks, target) or _next_micro_batch(present, peaks, target, model)
+        if item is not None:
+            advice.append(item)
+    return advice
+
+
+def _after_oom(peaks: Sequence[DevicePeak], target: str) -> Advice | None:
+    """The last micro-batch ran out of device memory: back to the largest that did not."""
+    last = peaks[-1]
+    good = [p.micro_batch for p in peaks if not p.oom and p.micro_batch < last.micro_batch]
+    if not last.oom or not good:
+        return None
+    return Advice(
+        what=What.MICRO_BATCH,
+        role="worker",
+        target=target,
+        was=last.micro_batch,
+        value=max(good),
+        low=max(good),
+        high=max(good),
+        reason=Reason(
+            code="DeviceOutOfMemory",
+            arguments={"device": last.gpu_model, "batch": last.micro_batch},
+        ),
+        confidence=Confidence.HIGH,
+        urgent=True,
+    )
+
+
+def _next_micro_batch(
+    present: Segment, peaks: Sequence[DevicePeak], target: str, model: ThroughputModel | None
+) -> Advice | None:
+    good = [peak for peak in peaks if not peak.oom]
+    if not good or len({peak.micro_batch for peak in good}) < 2:
+        return None
+    now = good[-1]
+    if now.peak_bytes > (1 - FREE_SHARE) * now.memory_bytes:
+        return None
+    share = math.ceil((present.global_batch or 0) / present.procs)
+    larger = [m for m in range(now.micro_batch + 1, share + 1) if share % m == 0]
+    failed = min((peak.micro_batch for peak in peaks if peak.oom), default=None)
+    if not larger or (failed is not None and larger[0] >= failed):
+        return None
+    value = larger[0]
+    slope, base = np.polyfit(
+        [peak.micro_batch for peak in good], [peak.peak_bytes for peak in good], 1
+    )
+    predicted = float(base + max(slope, 0.0) * value) / now.memory_bytes
+    if predicted > MOST_USED:
+        return None
+    gain = _micro_batch_gain(present, share, now.micro_batch, value, model)
+    return Advice(
+        what=What.MICRO_BATCH,
+        role="worker",
+        target=target,
+        was=now.micro_batch,
+        value=value,
+        low=now.micro_batch,
+        high=value,
+        reason=Reason(
+            code="DeviceMemoryFree",
+            arguments={
+                "device": now.gpu_model,
+                "used": now.peak_bytes / now.memory_bytes,
+                "predicted": predicted,
+                "memory": now.memory_bytes,
+                "share": share,
+            },
+        ),
+        gain=gain.goodput - 1 if gain else None,
+        gain_low=gain.low - 1 if gain else None,
+        choices=(gain,) if gain else (),
+        extrapolated=True,
+    )
+
+
+def _micro_batch_gain(
+    present: Segment, share: int, was: int, value: int, model: ThroughputModel | None
+) -> Choice | None:
+    """Fewer, larger micro-steps for the same share."""
+    if model is None:
+        return None
+    now = Configuration(present.nodes, present.procs, float(was), math.ceil(share / was))
+    then = Configuration(present.nodes, present.procs, float(value), math.ceil(share / value))
+    ratios = np.asarray(model.sample(now) / model.sample(then))
+    low, high = np.quantile(ratios, (0.1, 0.9))
+    middle = model.step_time(now) / model.step_time(then)
+    return Choice(
+        value=value, goodput=middle, low=min(float(low), middle), high=max(float(high), middle)
+    )
+
+
+def _advise_global_batch(view: View, model: ThroughputModel | None) -> list[Advice]:
+    present = present_segment(view.run)
+    wishes = view.run.job.wishes
+    noise = noise_scale(view.run.segments)
+    if model is None or present is None or noise is None or noise.biased:
+        return []
+    if not wishes.max_global_batch or not wishes.learning_rate_rule:
+        return []
+    batches = [segment.global_batch for segment in _good(view) if segment.global_batch]
+    micro = present.micro_batch
+    if not batches or present.global_batch is None or micro is None:
+        return []
+    now = Configuration(present.nodes, present.procs, float(micro), present.accumulation or 1)
+    results = []
+    for phi in (noise.phi, noise.low):
+        goodput = GoodputModel(model, float(batches[0]), phi)
+        best = goodput.best_batch(
+            present.nodes, present.procs, float(wishes.max_global_batch), float(micro)
+        )
+        results.append((best, goodput.gain(best, now) if best else None))
+    (best, gain), (_, low) = results
+    if best is None or gain is None or gain.expected < BATCH_GAIN:
+        return []
+    value = round(best.global_batch)
+    if value <= present.global_batch:
+        return []
+    gain_low = min(gain.low, low.low if low else gain.low)
+    return [
+        Advice(
+            what=What.GLOBAL_BATCH,
+            was=present.global_batch,
+            value=value,
+            low=present.global_batch,
+            high=wishes.max_global_batch,
+            reason=Reason(
+                code="NoiseAllowsLargerBatch",
+                arguments={
+                    "noise": noise.phi,
+                    "goodput": gain.expected,
+                    "goodput_low": gain_low,
+                    "rule": wishes.learning_rate_rule,
+                    "most": wishes.max_global_batch,
+                },
+            ),
+            evidence=(view.run.job.uid,),
+            gain=gain.expected,
+            gain_low=gain_low,
+            extrapolated=gain.extrapolated,
+            choices=(
+                Choice(
+                    value=value,
+                    goodput=1 + gain.expected,
+                    low=1 + gain_low,
+                    high=1 + gain.high,
+                ),
+            ),
+        )
+    ]

@@ -1,0 +1,225 @@
+"""Slow ranks, slow nodes: which node to check, and which to leave after a check.
+
+A rank is slow if its own time exceeds the median by 10 % and its robust z-score is at least 3.5, in
+five of six windows of a minute, among the ranks of one device model. Fewer than four ranks have no
+usable median: they are compared with the history of their nodes only. If many ranks are slow, the
+cause is the network, the data or the job, and no node is blamed.
+
+With exchanges the ranks wait for each other, and compute times that contain a part of an exchange
+look equal; the slow rank is then the one that waits least. So the own time of a rank is the time of
+the step without its wait, wherever waits are reported.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from statistics import median
+
+from gangline.brain.advisers.advice import Advice, Confidence, Reason, What
+from gangline.brain.advisers.view import View
+from gangline.brain.facts.records import NodeSpeed, RankSpeed
+
+SLOW = 0.10
+Z = 3.5
+WINDOWS, NEEDED = 6, 5
+LEAST_RANKS = 4
+GROUP_SHARE = 0.25
+"""Share of slow ranks above which no node is the cause."""
+NODE_FACTOR = 0.9
+NODE_JOBS = 3
+HALF_LIFE_DAYS = 7.0
+EVICTION_PAUSE_MS = 3600 * 1000
+CHECK_AGE_MS = 3600 * 1000
+_HISTORY_DAYS = 30
+
+
+class Remedy(StrEnum):
+    """What advice about a node asks for."""
+
+    CHECK = "check"
+    """A node check between it and two good peers."""
+    EVICT = "evict"
+    """Its pod is evicted and placed elsewhere."""
+
+
+def remedy(advice: Advice) -> Remedy | None:
+    """Return what advice about a node asks for; None for other advice."""
+    if advice.what is not What.NODE:
+        return None
+    return Remedy.EVICT if advice.reason.code == "SlowRankConfirmed" else Remedy.CHECK
+
+
+def advise_stragglers(view: View) -> list[Advice]:
+    """Advise checks of slow nodes, evictions after a check, or name what else is slow."""
+    advice: list[Advice] = []
+    by_model: dict[str, list[RankSpeed]] = defaultdict(list)
+    for speed in view.rank_speeds:
+        by_model[speed.gpu_model].append(speed)
+    for speeds in by_model.values():
+        advice += _advise_ranks(view, speeds)
+    return advice
+
+
+def node_factor(speeds: Iterable[NodeSpeed], today: int) -> tuple[float, int]:
+    """Return a node's speed against the median of its jobs, and the number of these jobs.
+
+    Days count by their jobs and by half after each week. 1.0 is the median, 0.9 is slower.
+    """
+    total = weights = 0.0
+    jobs = 0
+    for speed in speeds:
+        age = max(today - speed.day, 0)
+        if age > _HISTORY_DAYS:
+            continue
+        weight = speed.jobs * 0.5 ** (age / HALF_LIFE_DAYS)
+        total += weight * speed.score
+        weights += weight
+        jobs += speed.jobs
+    return (total / weights if weights else 1.0), jobs
+
+
+def suspected_nodes(speeds: Iterable[NodeSpeed], today: int) -> dict[str, float]:
+    """Return the nodes below 0.9 in at least three jobs, or with a failed check, and the factor."""
+    by_node: dict[str, list[NodeSpeed]] = defaultdict(list)
+    for speed in speeds:
+        by_node[speed.node].append(speed)
+    suspected = {}
+    for node, days in sorted(by_node.items()):
+        factor, jobs = node_factor(days, today)
+        failed = sum(day.checks_failed for day in days if today - day.day <= HALF_LIFE_DAYS)
+        if (factor < NODE_FACTOR and jobs >= NODE_JOBS) or failed:
+            suspected[node] = factor
+    return suspected
+
+
+def _advise_ranks(view: View, speeds: Sequence[RankSpeed]) -> list[Advice]:
+    windows = _windows(speeds)[-WINDOWS:]
+    ranks = {rank for window in windows for rank in window}
+    nodes = {speed.rank: speed.node for speed in speeds}
+    if len(ranks) < LEAST_RANKS:
+        return _by_history(view, {nodes[rank]: rank for rank in ranks})
+    if len(windows) < NEEDED:
+        return []
+    group = _slow_group(windows, ranks)
+    if group > GROUP_SHARE * len(ranks):
+        return [_group_warning(group, len(ranks))]
+    return [
+        advice
+        for rank in sorted(ranks)
+        if (slower := _slow_in(windows, rank)) is not None
+        and (advice := _rank_advice(view, rank, nodes[rank], slower, len(ranks)))
+    ]
+
+
+def _windows(speeds: Sequence[RankSpeed]) -> list[dict[int, float]]:
+    """Own times by rank for each window, oldest first."""
+    grouped: dict[int, list[RankSpeed]] = defaultdict(list)
+    for speed in speeds:
+        grouped[speed.window_ms].append(speed)
+    return [_own_times(grouped[window]) for window in sorted(grouped)]
+
+
+def _own_times(speeds: Sequence[RankSpeed]) -> dict[int, float]:
+    if any(speed.wait_us is None for speed in speeds):
+        return {speed.rank: speed.compute_us for speed in speeds}
+    step = median(speed.compute_us + (speed.wait_us or 0.0) for speed in speeds)
+    return {speed.rank: max(step - (speed.wait_us or 0.0), speed.compute_us) for speed in speeds}
+
+
+def _slow_in(windows: Sequence[dict[int, float]], rank: int) -> float | None:
+    """The median excess of a rank that is slow in enough windows; else None."""
+    excesses = []
+    for window in windows:
+        own = window.get(rank)
+        if own is None:
+            continue
+        middle = median(window.values())
+        deviation = median(abs(each - middle) for each in window.values())
+        excess = own / middle - 1
+        if excess >= SLOW and 0.6745 * (own - middle) >= Z * deviation:
+            excesses.append(excess)
+    return median(excesses) if len(excesses) >= NEEDED else None
+
+
+def _slow_group(windows: Sequence[dict[int, float]], ranks: set[int]) -> int:
+    """Ranks that are 10 % slower than the fastest quarter in enough windows.
+
+    Half of the ranks move the median, so the fastest quarter is the reference here.
+    """
+    slow: dict[int, int] = defaultdict(int)
+    for window in windows:
+        fast = sorted(window.values())[max(len(window) // 4 - 1, 0)]
+        for rank, own in window.items():
+            slow[rank] += own >= (1 + SLOW) * fast
+    return sum(slow[rank] >= NEEDED for rank in ranks)
+
+
+def _group_warning(slow: int, ranks: int) -> Advice:
+    return Advice(
+        what=What.WARNING,
+        role="worker",
+        target="SlowGroup",
+        reason=Reason(code="SlowGroup", arguments={"slow": slow, "ranks": ranks}),
+        confidence=Confidence.MEDIUM,
+    )
+
+
+def _rank_advice(view: View, rank: int, node: str, slower: float, ranks: int) -> Advice | None:
+    arguments: dict[str, str | int | float | list[str]] = {
+        "rank": rank,
+        "node": node,
+        "slower": slower,
+        "ranks": ranks,
+    }
+    code, confidence = "SlowRank", Confidence.MEDIUM
+    checks = [
+        check
+        for check in view.node_checks
+        if check.node == node and view.now_ms - check.at_ms <= CHECK_AGE_MS
+    ]
+    if checks and not checks[-1].slow:
+        # The check found nothing: the rank has more work than the others.
+        return _node_advice("", rank, Reason(code="SlowRankGoodNode", arguments=arguments))
+    if checks:
+        last = view.last_eviction_ms
+        if last is not None and view.now_ms - last < EVICTION_PAUSE_MS:
+            return None
+        code, confidence = "SlowRankConfirmed", Confidence.HIGH
+    # The whole job waits for its slowest rank.
+    gain = slower
+    return _node_advice(node, rank, Reason(code=code, arguments=arguments), confidence, gain)
+
+
+def _node_advice(
+    node: str,
+    rank: int,
+    reason: Reason,
+    confidence: Confidence = Confidence.MEDIUM,
+    gain: float | None = None,
+) -> Advice:
+    return Advice(
+        what=What.NODE if node else What.WARNING,
+        role="worker",
+        rank=rank,
+        target=node or reason.code,
+        reason=reason,
+        confidence=confidence,
+        gain=gain,
+    )
+
+
+def _by_history(view: View, ranks: dict[str, int]) -> list[Advice]:
+    """Few ranks: only a node that was slow in other jobs is named."""
+    today = view.now_ms // 86_400_000
+    suspected = suspected_nodes(view.cluster.node_speeds, today)
+    advice = []
+    for node, rank in sorted(ranks.items()):
+        if node not in suspected:
+            continue
+        _, jobs = node_factor(
+            (speed for speed in view.cluster.node_speeds if speed.node == node), today
+        )
+        slower = max(1 / suspected[node] - 1, 0.0)
+        reason = Reason(code="SlowNode", arguments={"node": node, "slower": slower, "jobs": jobs})
+        advice.append(_node_advice(node, rank, reason))
+    return advice

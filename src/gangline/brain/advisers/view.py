@@ -1,0 +1,117 @@
+"""What an adviser sees: one job, similar runs, the cluster, the time."""
+
+import msgspec
+
+from gangline.brain.facts.records import MemorySample, NodeCapacity, NodeSpeed, RankSpeed, Run
+
+
+class SimilarRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs that are comparable with the job, best first; the job itself is never among them."""
+
+    level: int
+    """0: same specification, 1: same family, 2: family without the command, 3: same image and
+    strategy, 4: nearest model of any namespace."""
+    runs: tuple[Run, ...]
+    """Complete successful runs."""
+    bounds: tuple[Run, ...] = ()
+    """Running, failed or partly watched runs: they count as lower bounds only."""
+    namespaces: int = 1
+
+
+class DevicePeak(msgspec.Struct, frozen=True, kw_only=True):
+    """The device memory of one micro-batch on one device model, of its largest rank."""
+
+    gpu_model: str
+    micro_batch: int
+    peak_bytes: int
+    memory_bytes: int
+    """Memory of one device."""
+    oom: bool = False
+    """True if a rank ran out of device memory with this micro-batch, now or in the family."""
+
+
+class ServerUse(msgspec.Struct, frozen=True, kw_only=True):
+    """CPU and memory of one parameter server, means of one minute, oldest first."""
+
+    rank: int
+    node: str
+    cpu_limit_millis: int | None
+    memory_limit_bytes: int | None
+    cpu_millis: tuple[int, ...] = ()
+    memory_bytes: tuple[int, ...] = ()
+
+
+class NodeCheckResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node check between a suspected node and good peers found."""
+
+    node: str
+    at_ms: int
+    slow: bool
+
+
+class Exposure(msgspec.Struct, frozen=True, kw_only=True):
+    """Failures that no user's code caused, and the GPU hours in which they happened."""
+
+    failures: float = 0.0
+    gpu_hours: float = 0.0
+
+
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster at the time of the view."""
+
+    nodes: tuple[NodeCapacity, ...] = ()
+    price: float = 0.0
+    """Loss per GPU of the best refused use: 0 when devices are idle, up to 1."""
+    node_speeds: tuple[NodeSpeed, ...] = ()
+    exposure: Exposure = Exposure()
+    """Of all jobs of the cluster, the last 30 days."""
+
+    @property
+    def largest_memory_bytes(self) -> int | None:
+        """Memory of the largest node; None if no node is known."""
+        return max((node.memory_bytes for node in self.nodes), default=None)
+
+    @property
+    def largest_cpu_millis(self) -> int | None:
+        """CPU of the largest node; None if no node is known."""
+        return max((node.cpu_millis for node in self.nodes), default=None)
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything an adviser may use."""
+
+    now_ms: int
+    run: Run
+    """The job that is advised, running or waiting, with what is known of it so far."""
+    similar: SimilarRuns | None = None
+    """None: nothing is similar."""
+    cluster: ClusterView = ClusterView()
+    rank_speeds: tuple[RankSpeed, ...] = ()
+    memory_samples: tuple[MemorySample, ...] = ()
+    """Memory of the ranks that run now, oldest first; one sample a minute is enough."""
+    save_seconds: float | None = None
+    """Measured cost of one checkpoint; the next two as the master reports them."""
+    checkpoint_interval_s: float | None = None
+    restart_seconds: float | None = None
+    device_memory_bytes: int | None = None
+    """Memory of one device of the job."""
+    remaining_s: float | None = None
+    """Expected rest of the job, where the master knows the steps that are left."""
+    loader_workers: int | None = None
+    """Data loader processes of each rank; the next two as the trainer reports them."""
+    loader_worker_bytes: int | None = None
+    """Memory of one of them; None: a share of the rank's peak."""
+    device_peaks: tuple[DevicePeak, ...] = ()
+    exposure: Exposure = Exposure()
+    """Of the job and its family."""
+    node_exposure: Exposure = Exposure()
+    """Of the nodes that the job runs on, in all jobs."""
+    node_checks: tuple[NodeCheckResult, ...] = ()
+    last_eviction_ms: int | None = None
+    """When a pod of the job was last evicted from a slow node."""
+    servers: tuple[ServerUse, ...] = ()
+    """Parameter servers; empty for jobs without."""
+    probes: int = 0
+    """Changes that were made to this job to learn; at most one is made."""
+    prediction_error: float = 0.0
+    """Standard deviation of log goodput beyond the predicted ranges in trials of the family."""

@@ -1,0 +1,326 @@
+"""How many workers: the largest size whose last GPUs are worth it.
+
+The goodput of each possible size is predicted by the throughput model, with the global batch held:
+more workers take smaller shares of it. On the upper concave envelope of these goodputs the gain of
+the last GPUs, relative to the average GPU, falls with the size. The advised size is the largest
+where that is at least the *floor*: 0.5 on an idle cluster, up to 1 when the price of GPUs is 1. A
+job above it keeps its size until its last GPUs are below 0.8 of the floor, so that sizes do not
+swing.
+
+Ranges come from the draws of the model: the same draw for both sizes, so errors that they have in
+common cancel.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean, median
+
+import numpy as np
+
+from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, What
+from gangline.brain.advisers.view import View
+from gangline.brain.facts.records import Quality, Run, Segment
+from gangline.brain.models.throughput import Configuration, ThroughputModel
+
+IDLE_FLOOR = 0.5
+KEEP_SHARE = 0.8
+"""The last GPUs are given up below this share of the floor."""
+PROBE_GAIN = 0.25
+CERTAIN_GAIN = 0.03
+"""Gain at the lower end of a range from which no probe is needed."""
+_PROBE_AGE_MS = 3600 * 1000
+_Z = 1.2816
+_RECENT = 6
+"""Segments that say where the job stands."""
+
+
+def floor_of(price: float) -> float:
+    """The least gain of an added GPU, relative to the average GPU of the job."""
+    return IDLE_FLOOR + (1 - IDLE_FLOOR) * min(max(price, 0.0), 1.0)
+
+
+def advise_workers(view: View, model: ThroughputModel | None) -> list[Advice]:
+    """Advise the number of workers; nothing where sizes or the batch are not known.
+
+    Args:
+        view: the job; its segments say the present size and batch.
+        model: fitted to the segments of the job and its family; None if there are none.
+    """
+    present = present_segment(view.run)
+    if model is None or present is None or view.run.job.strategy == "ps":
+        return []
+    choices = size_choices(view, model)
+    now = next((choice for choice in choices if choice.value == present.nodes), None)
+    if now is None or len(choices) < 2:
+        return []
+    floor = floor_of(view.cluster.price)
+    best = best_size(choices, present.nodes, floor)
+    if best.value != present.nodes and _is_known(choices, best, present.nodes):
+        return [_advice(view, model, choices, present, best, floor)]
+    probe = _probe(view, model, choices, present)
+    if probe is not None:
+        return [probe]
+    if best.value == present.nodes:
+        return []
+    return [_advice(view, model, choices, present, best, floor)]
+
+
+def present_segment(run: Run) -> Segment | None:
+    """The last good segment with what a prediction needs; None if there is none."""
+    for segment in reversed(run.segments):
+        if segment.quality is Quality.GOOD:
+            known = segment.micro_batch and segment.nodes > 0 and segment.procs > 0
+            return segment if known else None
+    return None
+
+
+def size_choices(view: View, model: ThroughputModel) -> list[Choice]:
+    """Goodput of each size from the least to the largest, relative to the present size."""
+    present = present_segment(view.run)
+    job = view.run.job
+    low, high = job.workers_min, job.workers_max
+    if present is None or low is None or high is None:
+        return []
+    here = configuration_at(present, present.nodes)
+    if here is None:
+        return []
+    times = model.sample(here)
+    step_s = model.step_time(here)
+    unit = max(job.unit, 1)
+    sizes = {n for n in range(low, high + 1) if n % unit == 0 or n in (low, high)}
+    choices = []
+    for size in sorted({*sizes, present.nodes}):
+        at = configuration_at(present, size, largest_micro_batch(view.run))
+        if at is None:
+            continue
+        goodput = step_s / model.step_time(at)
+        ratios = np.asarray(times / model.sample(at))
+        bottom, top = np.quantile(ratios, (0.1, 0.9))
+        wider = math.exp(_Z * view.prediction_error) if size != present.nodes else 1.0
+        choices.append(
+            Choice(
+                value=size,
+                goodput=goodput,
+                low=float(min(bottom, goodput)) / wider,
+                high=float(max(top, goodput)) * wider,
+            )
+        )
+    return choices
+
+
+def largest_micro_batch(run: Run) -> int:
+    """The largest micro-batch that ran well with the job; 1 if none is known."""
+    good = (segment for segment in run.segments if segment.quality is Quality.GOOD)
+    return max((segment.micro_batch or 1 for segment in good), default=1)
+
+
+def configuration_at(
+    present: Segment, nodes: int, most_micro_batch: int = 0
+) -> Configuration | None:
+    """The configuration of the same global batch on ``nodes``; None if it cannot be split so.
+
+    Shares are as the trainer makes them: nearly equal micro-batches of at most
+    ``most_micro_batch``, or of the present size if that is larger.
+    """
+    if present.micro_batch is None:
+        return None
+    each = present.procs // present.nodes
+    accumulation = present.accumulation or 1
+    batch = present.global_batch or present.micro_batch * accumulation * present.procs
+    procs = each * nodes
+    if procs < 1 or batch < procs:
+        return None
+    if nodes == present.nodes:
+        return Configuration(nodes, procs, float(present.micro_batch), accumulation)
+    share = math.ceil(batch / procs)
+    count = math.ceil(share / max(present.micro_batch, most_micro_batch))
+    return Configuration(nodes, procs, share / count, count)
+
+
+def best_size(choices: Sequence[Choice], now: float, floor: float) -> Choice:
+    """The largest size whose last GPUs gain at least ``floor``; the present one within the band."""
+    hull = concave_envelope(choices)
+    best = hull[0]
+    for last, choice in pairwise(hull):
+        if marginal_gain(last, choice) < floor:
+            break
+        best = choice
+    present = next(choice for choice in choices if choice.value == now)
+    if best.value < now:
+        # GPUs are given up only if they gain too little even where less is known of the smaller
+        # size than its most likely goodput.
+        doubtful = Choice(value=best.value, goodput=best.low, low=best.low, high=best.high)
+        if marginal_gain(doubtful, present) >= KEEP_SHARE * floor:
+            return present
+    return best
+
+
+def concave_envelope(choices: Sequence[Choice]) -> list[Choice]:
+    """The choices on the upper concave envelope of goodput over size, by size."""
+    hull: list[Choice] = []
+    for choice in choices:
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-1], choice):
+            hull.pop()
+        hull.append(choice)
+    return hull
+
+
+def marginal_gain(last: Choice, choice: Choice) -> float:
+    """Goodput of each added worker from ``last`` to ``choice``, relative to those of ``last``."""
+    return _slope(last, choice) / (last.goodput / last.value)
+
+
+def expected_rest_s(view: View) -> float | None:
+    """Seconds that the job will probably run.
+
+    As the master reports it; else the median rest of the family's runs that became older than this
+    one; else the age so far.
+    """
+    if view.remaining_s is not None:
+        return view.remaining_s
+    job = view.run.job
+    if job.started_ms is None:
+        return None
+    age_s = (view.now_ms - job.started_ms) / 1000
+    walls = [run.job.wall_ms / 1000 for run in _family(view) if run.job.wall_ms is not None]
+    rests = [wall_s - age_s for wall_s in walls if wall_s > age_s]
+    return median(rests) if len(rests) >= 3 else max(age_s, 0.0)
+
+
+def _is_known(choices: Sequence[Choice], best: Choice, now: float) -> bool:
+    """Whether the first step towards ``best`` gains even at the lower end of its range."""
+    if best.value < now:
+        return best.low / (best.value / now) - 1 >= CERTAIN_GAIN
+    step = [choice for choice in choices if now < choice.value <= min(best.value, 2 * now)]
+    return bool(step) and step[-1].low - 1 >= CERTAIN_GAIN
+
+
+def _family(view: View) -> tuple[Run, ...]:
+    return view.similar.runs if view.similar is not None else ()
+
+
+def _slope(first: Choice, second: Choice) -> float:
+    return (second.goodput - first.goodput) / (second.value - first.value)
+
+
+def _probe(
+    view: View, model: ThroughputModel, choices: Sequence[Choice], present: Segment
+) -> Advice | None:
+    """One size that was never run, at most twice the present, where the range leaves much open."""
+    job = view.run.job
+    started = job.started_ms
+    if view.probes > 0 or started is None or view.now_ms - started > _PROBE_AGE_MS:
+        return None
+    tried = {segment.nodes for segment in view.run.segments}
+    new = [
+        choice
+        for choice in choices
+        if present.nodes < choice.value <= 2 * present.nodes and choice.value not in tried
+    ]
+    floor = floor_of(view.cluster.price)
+    worth = [
+        choice
+        for choice in new
+        if choice.high - 1 >= PROBE_GAIN
+        and choice.high - 1 >= floor * (choice.value / present.nodes - 1)
+    ]
+    if not worth:
+        return None
+    best = max(worth, key=lambda choice: choice.high)
+    return _advice(view, model, choices, present, best, floor, probe=True)
+
+
+def _advice(
+    view: View,
+    model: ThroughputModel,
+    choices: Sequence[Choice],
+    present: Segment,
+    best: Choice,
+    floor: float,
+    *,
+    probe: bool = False,
+) -> Advice:
+    was = present.nodes
+    up = best.value > was
+    size = 1.0 if up else best.value / was
+    gain = best.high - 1 if probe else best.goodput / size - 1
+    low, high = sorted((was, best.value))
+    way = tuple(choice for choice in choices if low <= choice.value <= high)
+    at = configuration_at(present, int(best.value), largest_micro_batch(view.run))
+    extrapolated = at is None or model.extrapolated(at)
+    return Advice(
+        what=What.WORKERS,
+        role="worker",
+        was=was,
+        value=best.value,
+        low=_least_good(choices, best, floor, was),
+        high=_most_good(choices, best, floor, was),
+        reason=_reason(view, choices, best, was, floor, extrapolated, probe=probe),
+        evidence=(view.run.job.uid, *(run.job.uid for run in _family(view))),
+        confidence=_confidence(model, extrapolated),
+        gain=gain,
+        gain_low=best.low / size - 1,
+        extrapolated=extrapolated,
+        probe=probe,
+        choices=(best,) if probe else way,
+    )
+
+
+def _reason(
+    view: View,
+    choices: Sequence[Choice],
+    best: Choice,
+    was: int,
+    floor: float,
+    extrapolated: bool,
+    *,
+    probe: bool,
+) -> Reason:
+    recent = [
+        segment.step_mean_us * 1e-6
+        for segment in view.run.segments
+        if segment.quality is Quality.GOOD and segment.nodes == was
+    ][-_RECENT:]
+    arguments: dict[str, str | int | float | list[str]] = {
+        "step": fmean(recent),
+        "segments": len(recent),
+        "goodput": best.goodput - 1,
+        "goodput_low": best.low - 1,
+        "goodput_high": best.high - 1,
+        "floor": floor,
+    }
+    if probe:
+        return Reason(code="NeverTried", arguments=arguments)
+    hull = concave_envelope(choices)
+    larger = [choice for choice in hull if choice.value > best.value]
+    if larger:
+        arguments["next"] = int(larger[0].value)
+        arguments["next_gain"] = marginal_gain(best, larger[0])
+    if best.value < was:
+        return Reason(code="LastWorkersGainLittle", arguments=arguments)
+    code = "MoreWorkersExtrapolated" if extrapolated else "MoreWorkersGain"
+    return Reason(code=code, arguments=arguments)
+
+
+def _least_good(choices: Sequence[Choice], best: Choice, floor: float, was: float) -> float:
+    """The advised size if goodput scales as badly as the range allows."""
+    pessimist = [_with(choice, choice.low) for choice in choices]
+    size = best_size(pessimist, was, floor).value
+    return min(size, best.value)
+
+
+def _most_good(choices: Sequence[Choice], best: Choice, floor: float, was: float) -> float:
+    optimist = [_with(choice, choice.high) for choice in choices]
+    size = best_size(optimist, was, floor).value
+    return max(size, best.value)
+
+
+def _with(choice: Choice, goodput: float) -> Choice:
+    return Choice(value=choice.value, goodput=goodput, low=choice.low, high=choice.high)
+
+
+def _confidence(model: ThroughputModel, extrapolated: bool) -> Confidence:
+    if extrapolated:
+        return Confidence.LOW
+    return Confidence.HIGH if len(model.seen.configurations) >= 3 else Confidence.MEDIUM

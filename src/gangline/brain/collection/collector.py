@@ -1,0 +1,385 @@
+"""Watches everything that the history is made of, and joins it by job.
+
+The listeners of the informers only digest objects into ``JobObservations``; everything slow (the
+database, advice) happens elsewhere, on what ``changed_runs`` returns. Jobs in a namespace with the
+label ``gangline.dev/brain: off`` are not digested, and forgotten when the label is set later.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from gangline.api.brain.job_advice import BRAIN_ANNOTATION
+from gangline.api.core.core import ConfigMap, Namespace
+from gangline.api.core.node import Node
+from gangline.api.core.pod import Pod
+from gangline.api.job_resources import JOB_KINDS
+from gangline.api.jobs.elastic import ScalePlan
+from gangline.api.jobs.kind import JobKind
+from gangline.api.jobs.training_facts import FACTS_KEY, FACTS_LABEL
+from gangline.api.meta.objects import Object, ObjectMeta
+from gangline.api.resources import CONFIG_MAPS, NAMESPACES, NODES, POD_GROUPS, PODS, SCALE_PLANS
+from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION, PodGroup
+from gangline.brain.collection.facts_digest import digest_facts
+from gangline.brain.collection.job_digest import DigestSettings, digest_job
+from gangline.brain.collection.node_digest import digest_node, gpus_by_node
+from gangline.brain.collection.observations import JobObservations, PolledUsage
+from gangline.brain.collection.pod_digest import (
+    INDEX_LABEL,
+    RANK_LABEL,
+    ROLE_LABEL,
+    ContainerRun,
+    digest_pod,
+    end_of_deleted,
+)
+from gangline.brain.collection.usage import PodSample, SampleBuffer, poll_usage
+from gangline.brain.facts.records import MemorySample, NodeCapacity, Outcome, Run
+from gangline.kube.client.client import ApiClient
+from gangline.kube.informers.informer import Informer
+
+log = logging.getLogger(__name__)
+
+WATCHED_FROM_START_S = 120.0
+"""A job that is first observed at most this long after its creation was watched from its start."""
+RETAIN_ENDED_S = 600.0
+"""Ended jobs stay in memory for so long, because late reports of their pods arrive."""
+MEMORY_SAMPLES = 720
+"""Memory samples of one rank that are retained: six hours at one in 30 seconds."""
+
+_PodKey = tuple[str, int, int]
+
+
+def slim_pod(pod: Pod) -> Pod:
+    """Keep what digestion reads. Thousands of pods are in memory at one time."""
+    labels = pod.metadata.labels
+    kept = {key: labels[key] for key in (ROLE_LABEL, INDEX_LABEL, RANK_LABEL) if key in labels}
+    groups = pod.metadata.annotations.get(GROUP_NAME_ANNOTATION, "")
+    meta = msgspec.structs.replace(
+        pod.metadata,
+        labels=kept,
+        annotations={GROUP_NAME_ANNOTATION: groups} if groups else {},
+        finalizers=[],
+    )
+    containers = [
+        type(each)(name=each.name, resources=each.resources) for each in pod.spec.containers
+    ]
+    spec = type(pod.spec)(
+        containers=containers, node_name=pod.spec.node_name, priority=pod.spec.priority
+    )
+    return msgspec.structs.replace(pod, metadata=meta, spec=spec)
+
+
+@dataclass(slots=True)
+class WatchedJob:
+    """A job in memory: its observations, and what advice on it needs beside them."""
+
+    kind: JobKind
+    meta: ObjectMeta
+    """Metadata of the stored job."""
+    observations: JobObservations
+    problems: tuple[str, ...] = ()
+    """Mistakes in the annotations of the job."""
+    stored: Object | None = None
+    """The job as stored; None after its deletion."""
+    samples: dict[_PodKey, SampleBuffer] = field(default_factory=dict)
+    memory: dict[tuple[str, int], list[MemorySample]] = field(default_factory=dict)
+    tunes_batch: bool = False
+    tuning_version: int | None = None
+    ended_at: float | None = None
+    """Monotonic time at which it had ended."""
+
+
+class Collector:
+    """The watches, and what they have shown. Start ``run`` in a task; wait for ``synced``."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        settings: DigestSettings,
+        namespaces: tuple[str, ...] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._client, self._settings, self._clock = client, settings, clock
+        self.jobs: dict[str, WatchedJob] = {}
+        """By uid."""
+        self.dropped_facts = 0
+        """Entries of facts that were not believed."""
+        self._changed: set[str] = set()
+        self._known: frozenset[str] = frozenset()
+        self._excluded: set[str] = set()
+        self._pending_pods: dict[str, dict[str, Pod]] = {}
+        """Pods whose job has not been observed yet, by uid of the job and of the pod."""
+        scope = list(namespaces) or None
+        self._kinds = [(kind, Informer[Any](client, kind.resource, scope)) for kind in JOB_KINDS]
+        self.pods: Informer[Pod] = Informer(
+            client,
+            PODS,
+            scope,
+            labels=ROLE_LABEL,
+            transform=slim_pod,
+            indexes={"job": lambda pod: [_controller_uid(pod)]},
+        )
+        self._nodes: Informer[Node] = Informer(client, NODES)
+        self._facts: Informer[ConfigMap] = Informer(
+            client, CONFIG_MAPS, scope, labels=f"{FACTS_LABEL}=true"
+        )
+        self.plans: Informer[ScalePlan] = Informer(
+            client,
+            SCALE_PLANS,
+            scope,
+            indexes={"job": lambda p: [f"{p.metadata.namespace}/{p.spec.owner_job}"]},
+        )
+        self.groups: Informer[PodGroup] = Informer(
+            client, POD_GROUPS, scope, indexes={"job": lambda group: [_controller_uid(group)]}
+        )
+        self._namespaces: Informer[Namespace] = Informer(client, NAMESPACES)
+        self._namespaces.add_listener(self._on_namespace)
+        for kind, informer in self._kinds:
+            informer.add_listener(self._job_listener(kind))
+        self.pods.add_listener(self._on_pod)
+        self._facts.add_listener(self._on_facts)
+
+    async def run(self, known: Iterable[str] = ()) -> None:
+        """Watch until cancelled.
+
+        Args:
+            known: uids of jobs that an earlier process has watched.
+        """
+        self._known = frozenset(known)
+        async with asyncio.TaskGroup() as tasks:
+            # Order: a namespace that is excluded must be known before its jobs.
+            tasks.create_task(self._namespaces.run())
+            await self._namespaces.wait_for_sync()
+            for informer in self._informers():
+                tasks.create_task(informer.run())
+            tasks.create_task(poll_usage(self._client, self._on_usage))
+
+    async def synced(self) -> None:
+        """Wait for the first complete lists of pods, nodes, namespaces and existing job kinds."""
+        await self._namespaces.wait_for_sync()
+        await self.pods.wait_for_sync()
+        await self._nodes.wait_for_sync()
+        for _, informer in self._kinds:
+            # A cluster may lack the CRD of a kind: its informer reports a problem and retries.
+            while not (informer.has_synced or informer.problem):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    def running(self) -> list[WatchedJob]:
+        """Return the jobs that have not ended, ordered by uid."""
+        return [
+            job
+            for _, job in sorted(self.jobs.items())
+            if job.observations.job and job.observations.job.outcome is Outcome.RUNNING
+        ]
+
+    def changed_runs(self) -> list[Run]:
+        """Return the runs that have changed since the last call, and forget long ended ones."""
+        changed, self._changed = self._changed, set()
+        runs = []
+        for uid in sorted(changed):
+            job = self.jobs.get(uid)
+            run = job.observations.run() if job else None
+            if run is not None:
+                runs.append(run)
+        now = time.monotonic()
+        for uid, job in list(self.jobs.items()):
+            if job.ended_at is not None and now - job.ended_at > RETAIN_ENDED_S:
+                job.observations.segments.clear()
+                job.observations.facts.clear()
+                job.samples.clear()
+                job.memory.clear()
+                if job.stored is None:
+                    del self.jobs[uid]
+        return runs
+
+    def put_back(self, runs: Iterable[Run]) -> None:
+        """Mark runs as changed again: they could not be written."""
+        self._changed.update(run.job.uid for run in runs if run.job.uid in self.jobs)
+
+    def nodes(self) -> tuple[NodeCapacity, ...]:
+        """Return the capacity of each node, ordered by name."""
+        used = gpus_by_node(self.pods.items())
+        found = [digest_node(node, used.get(node.metadata.name, 0)) for node in self._nodes.items()]
+        return tuple(sorted(found, key=lambda node: node.name))
+
+    def pod_group_of(self, uid: str) -> PodGroup | None:
+        """Return the pod group of a job."""
+        return next(iter(self.groups.by_index("job", uid)), None)
+
+    def open_plans(self, namespace: str, job: str) -> list[ScalePlan]:
+        """Return the plans of a job that are not finished."""
+        plans = self.plans.by_index("job", f"{namespace}/{job}")
+        return [plan for plan in plans if plan.status.phase not in ("Succeeded", "Failed")]
+
+    def receive_facts(self, uid: str, text: str | bytes) -> str:
+        """Take a document of facts of one job. Returns why it was not read, or an empty text."""
+        job = self.jobs.get(uid)
+        if job is None:
+            return "no watched job has this uid"
+        found = digest_facts(text, round(self._clock() * 1000))
+        self.dropped_facts += found.dropped
+        job.tunes_batch = found.tunes_batch
+        job.tuning_version = found.tuning_version
+        if found.problem:
+            self.dropped_facts += 1
+            return f"the document {found.problem}"
+        if job.observations.add_facts(found):
+            self._changed.add(uid)
+        return ""
+
+    def excludes(self, namespace: str) -> bool:
+        """Return whether the label of a namespace excludes its jobs."""
+        return namespace in self._excluded
+
+    def _informers(self) -> list[Informer[Any]]:
+        return [
+            *(informer for _, informer in self._kinds),
+            self.pods,
+            self._nodes,
+            self._facts,
+            self.plans,
+            self.groups,
+        ]
+
+    def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
+        name = (new or old).metadata.name  # type: ignore[union-attr]
+        if new is not None and new.metadata.labels.get(BRAIN_ANNOTATION) == "off":
+            self._excluded.add(name)
+            for uid, job in list(self.jobs.items()):
+                if job.meta.namespace == name:
+                    del self.jobs[uid]
+            return
+        was_excluded = name in self._excluded
+        self._excluded.discard(name)
+        if was_excluded and new is not None:
+            for kind, informer in self._kinds:
+                for job in informer.items():
+                    if job.metadata.namespace == name:
+                        self._observe_job(kind, job)
+
+    def _job_listener(self, kind: JobKind) -> Callable[[Any, Any], None]:
+        def listen(old: Any, new: Any) -> None:
+            if new is not None:
+                self._observe_job(kind, new)
+            elif old is not None:
+                self._on_deleted_job(old)
+
+        return listen
+
+    def _observe_job(self, kind: JobKind, stored: Any) -> None:
+        meta = stored.metadata
+        if self.excludes(meta.namespace):
+            return
+        digested = digest_job(kind, stored, self._settings)
+        job = self.jobs.get(meta.uid)
+        if job is None:
+            job = WatchedJob(kind, meta, JobObservations())
+            self.jobs[meta.uid] = job
+            age_s = self._clock() - digested.job.submitted_ms / 1000
+            running = digested.job.outcome is Outcome.RUNNING
+            job.observations.watched_from_start = running and (
+                age_s <= WATCHED_FROM_START_S or meta.uid in self._known
+            )
+        job.meta, job.stored, job.problems = meta, stored, digested.problems
+        record = msgspec.structs.replace(digested.job, priority=self._priority(meta.uid))
+        if job.observations.add_job(record):
+            self._changed.add(meta.uid)
+        if record.outcome is not Outcome.RUNNING and job.ended_at is None:
+            job.ended_at = time.monotonic()
+        for pod in self._pending_pods.pop(meta.uid, {}).values():
+            self._observe_pod(pod)
+        for pod in self.pods.by_index("job", meta.uid):
+            self._observe_pod(pod)
+
+    def _priority(self, uid: str) -> int:
+        pods = self.pods.by_index("job", uid)
+        return max((pod.spec.priority or 0 for pod in pods), default=0)
+
+    def _on_deleted_job(self, stored: Any) -> None:
+        job = self.jobs.get(stored.metadata.uid)
+        if job is None or job.observations.job is None:
+            return
+        job.stored = None
+        job.ended_at = job.ended_at or time.monotonic()
+        record = job.observations.job
+        if record.outcome is Outcome.RUNNING:
+            ended = round(self._clock() * 1000)
+            job.observations.add_job(
+                msgspec.structs.replace(record, outcome=Outcome.DELETED, finished_ms=ended)
+            )
+            self._changed.add(stored.metadata.uid)
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if new is not None:
+            self._observe_pod(new)
+        elif old is not None:
+            self._pending_pods.get(_controller_uid(old), {}).pop(old.metadata.uid, None)
+            at_ms = round(self._clock() * 1000)
+            self._add_runs(old, [end_of_deleted(run, at_ms) for run in digest_pod(old)])
+
+    def _observe_pod(self, pod: Pod) -> None:
+        uid = _controller_uid(pod)
+        if uid not in self.jobs:
+            if not self.excludes(pod.metadata.namespace) and len(self._pending_pods) < 10_000:
+                self._pending_pods.setdefault(uid, {})[pod.metadata.uid] = pod
+            return
+        self._add_runs(pod, digest_pod(pod))
+
+    def _add_runs(self, pod: Pod, runs: list[ContainerRun]) -> None:
+        uid = _controller_uid(pod)
+        job = self.jobs.get(uid)
+        for run in runs if job else ():
+            assert job is not None
+            if job.observations.add_run(run):
+                self._changed.add(uid)
+
+    def _on_facts(self, _: ConfigMap | None, new: ConfigMap | None) -> None:
+        owner = new.metadata.controller if new is not None else None
+        if new is None or owner is None or self.excludes(new.metadata.namespace):
+            return
+        if text := new.data.get(FACTS_KEY, ""):
+            problem = self.receive_facts(owner.uid, text)
+            if problem:
+                where = f"{new.metadata.namespace}/{new.metadata.name}"
+                log.info("facts were not read: %s", problem, extra={"configmap": where})
+
+    def _on_usage(self, samples: Mapping[tuple[str, str], PodSample]) -> None:
+        now_ms = round(self._clock() * 1000)
+        for uid, job in self.jobs.items():
+            if job.ended_at is not None:
+                continue
+            for pod in self.pods.by_index("job", uid):
+                sample = samples.get((pod.metadata.namespace, pod.metadata.name))
+                runs = [run for run in digest_pod(pod) if run.ended_ms is None]
+                if sample is None or not runs or not sample.memory_bytes:
+                    continue
+                self._add_sample(job, runs[-1], sample, now_ms)
+                self._changed.add(uid)
+
+    def _add_sample(
+        self, job: WatchedJob, run: ContainerRun, sample: PodSample, now_ms: int
+    ) -> None:
+        buffer = job.samples.setdefault(run.key, SampleBuffer())
+        buffer.add(sample)
+        job.observations.polled[run.key] = PolledUsage(
+            peak_memory_bytes=buffer.peak_memory_bytes,
+            cpu_millis=buffer.cpu_millis,
+            samples=buffer.count,
+        )
+        memory = job.memory.setdefault((run.role, run.rank), [])
+        memory.append(
+            MemorySample(
+                role=run.role, rank=run.rank, at_ms=now_ms, memory_bytes=sample.memory_bytes
+            )
+        )
+        del memory[:-MEMORY_SAMPLES]
+
+
+def _controller_uid(item: Object) -> str:
+    owner = item.metadata.controller
+    return owner.uid if owner else ""

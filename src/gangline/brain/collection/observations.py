@@ -1,0 +1,188 @@
+"""Everything observed of one job, joined to a ``Run``. Pure; the order of observations is free.
+
+An observation is idempotent, and joining two of them is commutative. So a re-list after a restart,
+in any order, gives the same records as the events did.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gangline.api.jobs.training_facts import PodFacts
+from gangline.brain.collection.facts_digest import DigestedFacts
+from gangline.brain.collection.pod_digest import ContainerRun, merge_runs
+from gangline.brain.facts.records import Job, ModelFacts, Outcome, PodRun, Run, Segment
+
+START_TOLERANCE_MS = 120_000
+"""A master observes a pod at most this long before its container reports its start."""
+MAX_SEGMENTS = 2_000
+"""Segments of one job in memory; the store has the others."""
+
+
+class PolledUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What the metrics API showed of one run of a pod."""
+
+    peak_memory_bytes: int
+    cpu_millis: tuple[int, ...]
+    """The latest samples, sorted."""
+    samples: int
+
+
+@dataclass(slots=True)
+class JobObservations:
+    """The observations of one job, by their identity."""
+
+    job: Job | None = None
+    runs: dict[tuple[str, int, int], ContainerRun] = field(default_factory=dict)
+    segments: dict[tuple[int, int], Segment] = field(default_factory=dict)
+    facts: dict[tuple[str, int], PodFacts] = field(default_factory=dict)
+    """Reports of masters, by pod and start."""
+    polled: dict[tuple[str, int, int], PolledUsage] = field(default_factory=dict)
+    """By the key of the run."""
+    model: ModelFacts | None = None
+    earlier: dict[tuple[str, int, int], PodRun] = field(default_factory=dict)
+    """Runs that the store knew when this process started."""
+    watched_from_start: bool = False
+
+    def add_job(self, job: Job) -> bool:
+        """Take a newer state of the job. Returns whether it has changed."""
+        changed = self.job != job
+        self.job = job
+        return changed
+
+    def add_run(self, run: ContainerRun) -> bool:
+        """Join an observation of a run. Returns whether anything is new."""
+        known = self.runs.get(run.key)
+        joined = merge_runs(known, run) if known else run
+        self.runs[run.key] = joined
+        return joined != known
+
+    def add_facts(self, facts: DigestedFacts) -> bool:
+        """Join what the master reported. Returns whether anything is new."""
+        changed = False
+        for segment in facts.segments:
+            key = (segment.round, segment.since_ms)
+            # A segment is closed when it is reported; a copy with more steps is the later one.
+            known = self.segments.get(key)
+            if known is None or known.steps < segment.steps:
+                self.segments[key] = segment
+                changed = True
+        for key in sorted(self.segments)[: max(0, len(self.segments) - MAX_SEGMENTS)]:
+            del self.segments[key]
+        for pod in facts.pods:
+            place = (pod.name, pod.since)
+            before = self.facts.get(place)
+            if before is None or before.until < pod.until:
+                self.facts[place] = pod
+                changed = True
+        if facts.model is not None and facts.model != self.model:
+            self.model = facts.model
+            changed = True
+        return changed
+
+    def run(self) -> Run | None:
+        """Return the records; None while the job itself is not known."""
+        if self.job is None:
+            return None
+        job = msgspec.structs.replace(
+            self.job,
+            model=self.model or self.job.model,
+            complete=self.watched_from_start and self.job.outcome is not Outcome.RUNNING,
+            started_ms=self.job.started_ms
+            or min((run.started_ms for run in self.runs.values()), default=None),
+        )
+        job = _with_accounts(job, list(self.runs.values()), self.segments.values())
+        segments = tuple(self.segments[key] for key in sorted(self.segments))
+        return Run(job=job, segments=segments, pods=tuple(self._pod_runs()))
+
+    def _pod_runs(self) -> list[PodRun]:
+        """Number the runs of each rank by their start; so the order of events has no effect."""
+        keys = sorted({*self.runs, *self.earlier})
+        counts: dict[tuple[str, int], int] = {}
+        found: list[PodRun] = []
+        usage = _usage_by_run(self.runs, self.facts.values())
+        for key in keys:
+            role, rank, _ = key
+            number = counts.get((role, rank), 0)
+            counts[role, rank] = number + 1
+            run = self.runs.get(key)
+            if run is None:
+                found.append(msgspec.structs.replace(self.earlier[key], number=number))
+                continue
+            found.append(_pod_run(run, number, usage.get(key), self.polled.get(key)))
+        return found
+
+
+def _usage_by_run(
+    runs: Mapping[tuple[str, int, int], ContainerRun], reports: Iterable[PodFacts]
+) -> dict[tuple[str, int, int], PodFacts]:
+    """Assign each report to the last run of its pod that had started by then."""
+    by_pod: dict[str, list[ContainerRun]] = {}
+    for run in runs.values():
+        by_pod.setdefault(run.pod, []).append(run)
+    found: dict[tuple[str, int, int], PodFacts] = {}
+    for report in sorted(reports, key=lambda each: (each.since, each.until)):
+        limit = report.since + START_TOLERANCE_MS
+        started = [run for run in by_pod.get(report.name, ()) if run.started_ms <= limit]
+        if started:
+            found[max(started, key=lambda run: run.started_ms).key] = report
+    return found
+
+
+def _pod_run(
+    run: ContainerRun, number: int, report: PodFacts | None, polled: PolledUsage | None
+) -> PodRun:
+    peaks = [
+        peak
+        for peak in (
+            report.peak_memory_bytes if report else None,
+            polled.peak_memory_bytes if polled else None,
+        )
+        if peak
+    ]
+    cpu = polled.cpu_millis if polled else ()
+    use_report = report is not None and report.cpu_millis_p95 is not None
+    return PodRun(
+        role=run.role,
+        rank=run.rank,
+        number=number,
+        node=run.node,
+        started_ms=run.started_ms,
+        ended_ms=run.ended_ms,
+        cause=run.cause,
+        oom=run.oom,
+        limit_memory_bytes=run.limit_memory_bytes,
+        peak_memory_bytes=max(peaks, default=None),
+        cpu_p50_millis=report.cpu_millis_p50 if use_report and report else quantile(cpu, 0.5),
+        cpu_p95_millis=report.cpu_millis_p95 if use_report and report else quantile(cpu, 0.95),
+        cpu_max_millis=report.cpu_millis_max if use_report and report else quantile(cpu, 1.0),
+        samples=max(report.samples if report else 0, polled.samples if polled else 0),
+    )
+
+
+def quantile(ordered: tuple[int, ...], share: float) -> int | None:
+    """Return a quantile of sorted samples, an observed one; None if there is none."""
+    if not ordered:
+        return None
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _with_accounts(job: Job, runs: list[ContainerRun], segments: Iterable[Segment]) -> Job:
+    """Add the accounts of time that follow from the runs of the pods, once the job has ended."""
+    if job.finished_ms is None:
+        return job
+    gpus = {size.role: size.gpus for size in job.roles}
+    end = job.finished_ms
+    used_ms = sum(
+        max(0, min(run.ended_ms or end, end) - run.started_ms) * gpus.get(run.role, 0)
+        for run in runs
+    )
+    productive = [s.step_mean_us * s.steps / 1000 for s in segments]
+    began = job.started_ms or job.submitted_ms
+    return msgspec.structs.replace(
+        job,
+        gpu_seconds=used_ms // 1000,
+        wall_ms=max(0, end - began),
+        productive_ms=round(sum(productive)) if productive else None,
+    )

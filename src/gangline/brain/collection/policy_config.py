@@ -1,0 +1,180 @@
+"""Reads the policy of administrators from the ConfigMap ``gangline-brain-policy``.
+
+Key ``policy``: YAML with ``rules``. All mistakes are reported together, by their place, and the
+last policy without mistakes stays in force. Pure, beside the watch in ``PolicyWatch``.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import yaml
+
+from gangline.api.brain.job_advice import MAYS
+from gangline.api.core.core import ConfigMap
+from gangline.api.resources import CONFIG_MAPS
+from gangline.brain.facts.records import Mode
+from gangline.brain.guard.policy import Budgets, Policy, PolicyRule, Selector
+from gangline.kube.client.client import ApiClient
+from gangline.kube.informers.informer import Informer
+
+log = logging.getLogger(__name__)
+
+POLICY_NAME = "gangline-brain-policy"
+POLICY_KEY = "policy"
+_MODES = tuple(str(mode) for mode in Mode)
+_SELECTOR_LISTS = ("namespaces", "owners", "kinds", "queues")
+_BUDGETS = {each.name: each.type for each in msgspec.structs.fields(Budgets)}
+
+
+def parse_policy(text: str) -> tuple[Policy | None, list[str]]:
+    """Return the policy, or None and all mistakes, each with its place and what would be right."""
+    try:
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        return None, [f"{POLICY_KEY}: is not YAML: {_one_line(error)}"]
+    if document is None:
+        return Policy(), []
+    if not isinstance(document, dict):
+        return None, [f"{POLICY_KEY}: is not a mapping; write rules: [...]"]
+    mistakes = list(_unknown(document, ("rules",), ""))
+    written = document.get("rules") or []
+    if not isinstance(written, list):
+        return None, [*mistakes, "rules: is not a list"]
+    rules = [_rule(each, f"rules[{index}]", mistakes) for index, each in enumerate(written)]
+    return (None, mistakes) if mistakes else (Policy(rules=tuple(rules)), [])
+
+
+def _rule(written: Any, path: str, mistakes: list[str]) -> PolicyRule:
+    if not isinstance(written, dict):
+        mistakes.append(f"{path}: is not a mapping")
+        return PolicyRule()
+    mistakes += _unknown(written, ("include", "exclude", "mode", "may", "budgets"), path)
+    mode = written.get("mode", str(Mode.ADVISE))
+    # YAML reads a bare off as false.
+    mode = "off" if mode is False else mode
+    if mode not in _MODES:
+        mistakes.append(f"{path}.mode: {mode!r} is none of {', '.join(_MODES)}")
+        mode = str(Mode.ADVISE)
+    exclude = written.get("exclude") or []
+    if not isinstance(exclude, list):
+        exclude = [exclude]
+    return PolicyRule(
+        include=_selector(written.get("include") or {}, f"{path}.include", mistakes),
+        exclude=tuple(
+            _selector(each, f"{path}.exclude[{index}]", mistakes)
+            for index, each in enumerate(exclude)
+        ),
+        mode=Mode(mode),
+        may=_may(written, path, mistakes),
+        budgets=_budgets(written.get("budgets") or {}, f"{path}.budgets", mistakes),
+    )
+
+
+def _selector(written: Any, path: str, mistakes: list[str]) -> Selector:
+    if not isinstance(written, dict):
+        mistakes.append(f"{path}: is not a mapping")
+        return Selector()
+    mistakes += _unknown(written, (*_SELECTOR_LISTS, "labels"), path)
+    lists = {
+        name: _texts(written[name], f"{path}.{name}", mistakes)
+        for name in _SELECTOR_LISTS
+        if name in written
+    }
+    labels = written.get("labels") or {}
+    if not isinstance(labels, dict) or not all(isinstance(x, str) for x in labels.values()):
+        mistakes.append(f"{path}.labels: is not a mapping of texts")
+        labels = {}
+    return Selector(
+        namespaces=lists.get("namespaces", ()),
+        owners=lists.get("owners", ()),
+        kinds=lists.get("kinds", ()),
+        queues=lists.get("queues", ()),
+        labels={str(key): value for key, value in labels.items()},
+    )
+
+
+def _may(written: dict[str, Any], path: str, mistakes: list[str]) -> frozenset[str] | None:
+    if written.get("may") is None:
+        return None
+    named = frozenset(_texts(written["may"], f"{path}.may", mistakes))
+    if unknown := sorted(named - set(MAYS)):
+        mistakes.append(f"{path}.may: {', '.join(unknown)} is none of {', '.join(MAYS)}")
+    return named & frozenset(MAYS)
+
+
+def _budgets(written: Any, path: str, mistakes: list[str]) -> Budgets:
+    if not isinstance(written, dict):
+        mistakes.append(f"{path}: is not a mapping")
+        return Budgets()
+    mistakes += _unknown(written, tuple(_BUDGETS), path)
+    values: dict[str, Any] = {}
+    for name, value in written.items():
+        expected = _BUDGETS.get(str(name))
+        if expected is None:
+            continue
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or value < 0 or (expected is int and not isinstance(value, int)):
+            kind = "a number of 0 or more" if expected is int else "a share from 0 to 1"
+            mistakes.append(f"{path}.{name}: {value!r} is not {kind}")
+        elif expected is float and value > 1:
+            mistakes.append(f"{path}.{name}: {value!r} is not a share from 0 to 1")
+        else:
+            values[str(name)] = expected(value)
+    return Budgets(**values)
+
+
+def _texts(written: Any, path: str, mistakes: list[str]) -> tuple[str, ...]:
+    if isinstance(written, str):
+        return tuple(part.strip() for part in written.split(",") if part.strip())
+    if isinstance(written, list) and all(isinstance(each, str) for each in written):
+        return tuple(written)
+    mistakes.append(f"{path}: is not a list of texts")
+    return ()
+
+
+def _unknown(written: dict[Any, Any], known: tuple[str, ...], path: str) -> Iterator[str]:
+    for key in written:
+        if key not in known:
+            where = f"{path}.{key}" if path else str(key)
+            yield f"{where}: is not a field; the fields are {', '.join(known)}"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+class PolicyWatch:
+    """The policy in force. Start ``run`` in a task; wait for ``synced`` before reading."""
+
+    def __init__(
+        self, client: ApiClient, namespace: str, report: Callable[[ConfigMap, list[str]], None]
+    ) -> None:
+        self.policy = Policy()
+        self.mistakes: list[str] = []
+        """Mistakes of the stored policy; while there are any, an earlier policy is in force."""
+        self._report = report
+        self._informer: Informer[ConfigMap] = Informer(
+            client, CONFIG_MAPS, namespace, fields=f"metadata.name={POLICY_NAME}"
+        )
+        self._informer.add_listener(self._on_change)
+
+    async def run(self) -> None:
+        await self._informer.run()
+
+    async def synced(self) -> None:
+        await self._informer.wait_for_sync()
+
+    def _on_change(self, _: ConfigMap | None, new: ConfigMap | None) -> None:
+        if new is None:
+            self.policy, self.mistakes = Policy(), []
+            return
+        policy, self.mistakes = parse_policy(new.data.get(POLICY_KEY, ""))
+        if policy is None:
+            log.warning(
+                "the policy has mistakes; the last one stays in force: %s", "; ".join(self.mistakes)
+            )
+            self._report(new, self.mistakes)
+        else:
+            self.policy = policy

@@ -1,0 +1,242 @@
+"""The records of the history: jobs, their segments, the runs of their pods, the speed of nodes."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Outcome(StrEnum):
+    """How a job ended."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    DELETED = "deleted"
+
+
+class Quality(StrEnum):
+    """Whether a segment may be fitted."""
+
+    GOOD = "good"
+    WARM_UP = "warm_up"
+    """The first 20 steps or 60 s after a start: caches fill, kernels are compiled."""
+    DISTURBED = "disturbed"
+    """Clock jumps, suspended processes, values outside the possible."""
+
+
+class Mode(StrEnum):
+    """What the Brain may do for a job, from least to most."""
+
+    OFF = "off"
+    ADVISE = "advise"
+    APPLY = "apply"
+
+
+class Image(msgspec.Struct, frozen=True, kw_only=True):
+    """A container image, by its parts."""
+
+    repository: str
+    tag: str = ""
+    digest: str = ""
+
+
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The shape of the trained model, as far as it is known; ``source`` says from where."""
+
+    source: str
+    """``reported`` by the script, ``config`` (Hugging Face) or ``traced``."""
+    parameters: int | None = None
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    ffn: int | None = None
+    vocab: int | None = None
+    sequence: int | None = None
+    experts: int | None = None
+    dtype: str = ""
+    optimizer: str = ""
+
+
+class RoleSize(msgspec.Struct, frozen=True, kw_only=True):
+    """What the pods of one role request, from ``since_ms`` on."""
+
+    role: str
+    since_ms: int
+    replicas: int
+    cpu_millis: int | None = None
+    memory_bytes: int | None = None
+    gpus: int = 0
+    gpu_model: str = ""
+    source: str = "user"
+    """``user``, ``advice``, ``oom`` (the operator doubled it) or ``plan``."""
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """What the job's own annotations and fields allow the Brain."""
+
+    mode: Mode = Mode.ADVISE
+    may: frozenset[str] | None = None
+    """Fields that may be changed (``workers``, ``memory``, ``cpu``, ``ps``, ``batch``,
+    ``checkpoints``, ``placement``); None: all of them."""
+    max_global_batch: int | None = None
+    learning_rate_rule: str = ""
+    """``adascale``, ``linear``, ``sqrt``; empty: none is known, so the global batch stays."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a job, from its submission to its end. ``(cluster, uid)`` identifies it."""
+
+    cluster: str
+    uid: str
+    namespace: str
+    name: str
+    stem: str
+    """The name without numbers and generated suffixes."""
+    kind: str
+    strategy: str = "allreduce"
+    """``allreduce``, ``ps`` or ``other``."""
+    owner: str = ""
+    """The user who submitted it, as far as it is known."""
+    queue: str = ""
+    priority: int = 0
+    image: Image = Image(repository="")
+    command_digest: str = ""
+    """Keyed digest of command and arguments: equal commands match within one cluster only."""
+    spec_digest: str = ""
+    submitted_ms: int
+    started_ms: int | None = None
+    finished_ms: int | None = None
+    outcome: Outcome = Outcome.RUNNING
+    cause: str = ""
+    """Reason of a failure, as ``gangline.api.failure`` names it."""
+    workers_min: int | None = None
+    workers_max: int | None = None
+    workers_asked: int | None = None
+    unit: int = 1
+    """Workers are added and removed in multiples of it."""
+    wishes: Wishes = Wishes()
+    roles: tuple[RoleSize, ...] = ()
+    model: ModelFacts | None = None
+    gpu_seconds: int | None = None
+    productive_ms: int | None = None
+    wall_ms: int | None = None
+    restarts: int = 0
+    records_total: int | None = None
+    complete: bool = False
+    """True if it was watched from its start to its end."""
+    observed_ms: int = 0
+    """When this was observed. Of two records of one job the later one counts."""
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of one job with the same settings. ``(job, round, since_ms)`` identifies it."""
+
+    round: int
+    """The round of the rendezvous: changes with each world."""
+    since_ms: int
+    until_ms: int
+    nodes: int
+    procs: int
+    """Worker processes, the world size."""
+    ps: int = 0
+    gpu_model: str = ""
+    micro_batch: int | None = None
+    accumulation: int | None = None
+    global_batch: int | None = None
+    steps: int
+    step_first: int | None = None
+    step_last: int | None = None
+    step_mean_us: float
+    step_m2: float = 0.0
+    """Sum of squared deviations of step times from their mean, in us squared (Welford)."""
+    compute_us: float | None = None
+    """Means per step, as the next two."""
+    sync_us: float | None = None
+    data_us: float | None = None
+    grad_sqr: float | None = None
+    """Squared norm of the true gradient, estimated."""
+    grad_var: float | None = None
+    """Trace of the covariance of the gradient of one sample, estimated."""
+    quality: Quality = Quality.GOOD
+
+
+class PodRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One container run of one rank. ``(job, role, rank, number)`` identifies it."""
+
+    role: str
+    rank: int
+    number: int
+    """Counts the pods and restarts of this rank, from 0."""
+    node: str = ""
+    started_ms: int
+    ended_ms: int | None = None
+    cause: str = ""
+    oom: bool = False
+    limit_memory_bytes: int | None = None
+    peak_memory_bytes: int | None = None
+    """The highest resident memory; None if nobody measured it, never 0."""
+    cpu_p50_millis: int | None = None
+    cpu_p95_millis: int | None = None
+    cpu_max_millis: int | None = None
+    peak_device_memory_bytes: int | None = None
+    samples: int = 0
+
+
+class MemorySample(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory that one rank used at one time, for the search for growth."""
+
+    role: str
+    rank: int
+    at_ms: int
+    memory_bytes: int
+
+
+class RankSpeed(msgspec.Struct, frozen=True, kw_only=True):
+    """The compute time of one rank in one window of a minute, for the search for stragglers."""
+
+    rank: int
+    node: str
+    gpu_model: str
+    window_ms: int
+    compute_us: float
+    wait_us: float | None = None
+    """Time in exchanges; the slow rank waits least."""
+
+
+class NodeSpeed(msgspec.Struct, frozen=True, kw_only=True):
+    """One day of a node: its ranks against the median of their jobs; 1.0 is the median."""
+
+    node: str
+    gpu_model: str
+    day: int
+    """Days since 1970."""
+    score: float
+    jobs: int
+    checks_failed: int = 0
+    failures: int = 0
+    observed_ms: int = 0
+    """When it was computed. Of two records of one day the later one counts."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A job with everything known of it."""
+
+    job: Job
+    segments: tuple[Segment, ...] = ()
+    pods: tuple[PodRun, ...] = ()
+
+
+class NodeCapacity(msgspec.Struct, frozen=True, kw_only=True):
+    """What one node offers in total and has free."""
+
+    name: str
+    gpu_model: str = ""
+    gpus: int = 0
+    gpus_free: int = 0
+    cpu_millis: int = 0
+    memory_bytes: int = 0
+    memory_free_bytes: int | None = None
+    """Allocatable memory that no pod requests; None: not known, as the next."""
+    cpu_free_millis: int | None = None
+    labels: tuple[tuple[str, str], ...] = ()

@@ -1,0 +1,259 @@
+"""The guard's table: the reasons to hold an advice, in order. The first that holds is reported.
+
+Each check returns the reason, or None. The codes have their sentences in ``advisers.explain``.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from gangline.brain.advisers.advice import Advice, Reason, What
+from gangline.brain.facts.records import Mode
+from gangline.brain.guard.limits import Target
+from gangline.brain.guard.policy import FIELDS, Permission
+from gangline.brain.guard.state import ClusterState, GuardSettings, JobState, Verdict, direction
+
+_DAY_MS = 24 * 3600 * 1000
+_SIZES = frozenset({What.MEMORY, What.CPU, What.PS_CPU, What.PS_MEMORY})
+WITHOUT_RESTART = frozenset({What.CHECKPOINT_INTERVAL, What.LOADER_WORKERS})
+"""Changes that no world restarts for: neither a gain nor a budget of the cluster is asked."""
+_PLAIN = WITHOUT_RESTART | {What.NODE}
+_MODE_LIMITS = {"policy": "PolicyForbids", "job": "JobForbids", "dry-run": "DryRun"}
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a check may look at."""
+
+    advice: Advice
+    target: Target
+    job: JobState
+    cluster: ClusterState
+    permission: Permission
+    settings: GuardSettings
+    now_ms: int
+
+    @property
+    def cost_s(self) -> float:
+        """Cost of the change: observed, or a minute before the first observation."""
+        return 60.0 if self.job.restart_cost_s is None else self.job.restart_cost_s
+
+    @property
+    def direction(self) -> int:
+        """1 for more, -1 for less."""
+        return direction(self.advice.was, self.target.value)
+
+
+Check = Callable[[Case], Reason | None]
+
+
+def hold(code: str, **arguments: str | float) -> Reason:
+    """A reason to hold."""
+    return Reason(code=code, arguments=dict(arguments))
+
+
+def not_permitted(case: Case) -> Reason | None:
+    """Both keys: the policy's and the job's."""
+    permission, advice = case.permission, case.advice
+    if permission.mode is not Mode.APPLY:
+        return hold(_MODE_LIMITS[permission.limited_by], mode=permission.mode.value)
+    if advice.what not in FIELDS:
+        return hold("NothingToSet")
+    if not permission.may_change(advice.what):
+        return hold("FieldNotAllowed", field=FIELDS[advice.what])
+    if advice.what is What.GLOBAL_BATCH and FIELDS[advice.what] not in permission.named:
+        # It changes what is learned, so silence is not consent.
+        return hold("FieldNotNamed", field=FIELDS[advice.what])
+    if not case.job.auto_scale:
+        return hold("AutoScaleOff")
+    if case.job.kind != "ElasticJob":
+        return hold("KindNotElastic", kind=case.job.kind)
+    return None
+
+
+def not_fit_to_act(case: Case) -> Reason | None:
+    """The Brain leads, its clock is right, and what it knows of the job is recent."""
+    cluster, settings = case.cluster, case.settings
+    if not cluster.leader:
+        return hold("NotLeader")
+    if cluster.lease_age_s is None or cluster.lease_age_s > settings.lease_age_s:
+        return hold("LeaseStale")
+    if cluster.clock_skew_s is None or abs(cluster.clock_skew_s) > settings.clock_skew_s:
+        return hold("ClockWrong")
+    if not cluster.database_up:
+        return hold("DatabaseDown")
+    last = case.job.last_segment_ms
+    if last is None:
+        return hold("NoSegments")
+    if case.now_ms - last > settings.segment_age_s * 1000:
+        return hold("SegmentsOld", age=round((case.now_ms - last) / 1000))
+    return None
+
+
+def not_stable(case: Case) -> Reason | None:
+    """The same value in three evaluations and for a minute."""
+    if case.advice.urgent:
+        return None
+    streak = next((s for s in case.job.streaks if s.key == case.advice.key), None)
+    count = 0 if streak is None or streak.value != case.advice.value else streak.count
+    since = case.now_ms if streak is None or count == 0 else streak.since_ms
+    settings = case.settings
+    if count < settings.stable_evaluations or case.now_ms - since < settings.stable_s * 1000:
+        return hold("NotStable", count=count, needed=settings.stable_evaluations)
+    return None
+
+
+def too_little(case: Case) -> Reason | None:
+    """Hysteresis: the gain, or the change of a size, is too little."""
+    advice, target, settings = case.advice, case.target, case.settings
+    if advice.what is not What.NODE and target.value == advice.was:
+        return hold("AtLimit", limit=target.limited_by or "step")
+    if advice.urgent or advice.what in _PLAIN:
+        return None
+    if advice.what in _SIZES:
+        return _small_change(case)
+    gain, low = target.gain, target.gain_low
+    if gain is None or low is None:
+        return hold("GainUnknown")
+    if advice.probe:
+        return _unfit_probe(case, gain)
+    if gain < settings.gain or low < settings.gain_low:
+        return hold("GainTooSmall", gain=gain, low=low)
+    return None
+
+
+def _small_change(case: Case) -> Reason | None:
+    advice, settings = case.advice, case.settings
+    if case.target.value is None or advice.was is None:
+        return None
+    change = abs(case.target.value - advice.was)
+    memory = advice.what in (What.MEMORY, What.PS_MEMORY)
+    least = settings.memory_change_bytes if memory else settings.cpu_change_millis
+    if change < least or change < settings.size_change * advice.was:
+        return hold("ChangeTooSmall", change=change / advice.was if advice.was else 0.0)
+    return None
+
+
+def _unfit_probe(case: Case, gain: float) -> Reason | None:
+    settings, job = case.settings, case.job
+    if job.probes > 0:
+        return hold("ProbeMade")
+    if case.now_ms - job.started_ms > settings.probe_age_s * 1000:
+        return hold("ProbeTooLate")
+    return hold("GainTooSmall", gain=gain, low=gain) if gain < settings.probe_gain else None
+
+
+def not_worth_it(case: Case) -> Reason | None:
+    """The time that is saved is less than three times the time that the change costs."""
+    return _unpaid(case, case.cost_s, "NotWorthIt")
+
+
+def _unpaid(case: Case, cost_s: float, code: str) -> Reason | None:
+    if case.advice.urgent or case.advice.what in _PLAIN or case.advice.what in _SIZES:
+        return None
+    gain = case.target.gain
+    if gain is None or gain <= -1:
+        return hold("GainUnknown")
+    if case.job.remaining_s is None:
+        return hold("RestUnknown")
+    saved = case.job.remaining_s * gain / (1 + gain)
+    if saved < case.settings.worth * cost_s:
+        return hold(code, saved=max(saved, 0.0), cost=cost_s)
+    return None
+
+
+def cooling_down(case: Case) -> Reason | None:
+    """Some time since the last change, also one that a person made."""
+    if case.advice.urgent:
+        return None
+    job, settings = case.job, case.settings
+    times = [action.at_ms for action in job.actions] + [act.at_ms for act in job.person_acts]
+    if not times:
+        return None
+    pause_s = max(settings.cooldown_s, settings.cooldown_restarts * case.cost_s)
+    left_s = pause_s - (case.now_ms - max(times)) / 1000
+    return hold("CoolDown", left=round(left_s, 3)) if left_s > 0 else None
+
+
+def job_budget_spent(case: Case) -> Reason | None:
+    """Actions in a day, and the share of the job's time that they have cost."""
+    if case.advice.urgent:
+        return None
+    budgets = case.permission.budgets
+    recent = [
+        action
+        for action in case.job.actions
+        if case.now_ms - action.at_ms < _DAY_MS and not action.rollback_of
+    ]
+    if len(recent) >= budgets.actions_per_day:
+        return hold("JobActionsSpent", count=len(recent))
+    spent_ms = sum(action.cost_ms or 0 for action in case.job.actions)
+    wall_ms = max(case.now_ms - case.job.started_ms, 1)
+    if spent_ms > budgets.wall_share * wall_ms:
+        return hold("JobTimeSpent", share=min(spent_ms / wall_ms, 1.0))
+    return None
+
+
+def cluster_budget_spent(case: Case) -> Reason | None:
+    """Resizes under way, in the last hour, and GPUs that restart."""
+    if case.advice.what in WITHOUT_RESTART:
+        return None
+    budgets, cluster = case.permission.budgets, case.cluster
+    if cluster.resizes_under_way >= budgets.resizes_under_way:
+        return hold("ClusterBusy", count=cluster.resizes_under_way)
+    recent = [at for at in cluster.resizes_ms if case.now_ms - at < 3600 * 1000]
+    if len(recent) >= budgets.resizes_per_hour:
+        return hold("ClusterActionsSpent", count=len(recent))
+    restarting = cluster.gpus_in_restart
+    share = budgets.restart_gpu_share
+    if restarting and restarting + case.job.gpus > share * cluster.gpus:
+        return hold("ClusterRestarting", count=restarting)
+    return None
+
+
+def person_acted(case: Case) -> Reason | None:
+    """A person changed this field in the last hour."""
+    for act in case.job.person_acts:
+        left_s = case.settings.person_hold_s - (case.now_ms - act.at_ms) / 1000
+        if FIELDS.get(act.what) == FIELDS.get(case.advice.what) and left_s > 0:
+            return hold("PersonActed", left=round(left_s, 3))
+    return None
+
+
+def blocked(case: Case) -> Reason | None:
+    """The family was rolled back in this direction a short time ago."""
+    for block in case.cluster.blocks:
+        same = (block.family, block.what) == (case.job.family, case.advice.what)
+        if same and block.direction == case.direction and case.now_ms < block.until_ms:
+            return hold("RolledBackBefore", left=(block.until_ms - case.now_ms) / 1000)
+    return None
+
+
+def in_flight(case: Case) -> Reason | None:
+    """Another change is under way, or the job is not in a state to be changed."""
+    job = case.job
+    if job.plan_open:
+        return hold("PlanOpen")
+    if any(action.verdict is Verdict.PENDING for action in job.actions):
+        return hold("TrialPending")
+    if job.shrinking:
+        return hold("Shrinking")
+    if job.failing:
+        return hold("Failing")
+    if job.checkpoint_age_s is not None:
+        return _unpaid(case, case.cost_s + job.checkpoint_age_s, "CheckpointOld")
+    return None
+
+
+CHECKS: tuple[Check, ...] = (
+    not_permitted,
+    not_fit_to_act,
+    not_stable,
+    too_little,
+    not_worth_it,
+    cooling_down,
+    job_budget_spent,
+    cluster_budget_spent,
+    person_acted,
+    blocked,
+    in_flight,
+)

@@ -1,0 +1,148 @@
+"""What the Brain may do for a job: the lesser of an administrator's policy and the job's own wish.
+
+A policy is a list of rules; the first that matches a job decides. Without a matching rule the Brain
+advises and changes nothing. ``--dry-run`` is a ceiling of ``advise`` over all rules.
+"""
+
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from gangline.brain.advisers.advice import What
+from gangline.brain.facts.records import Mode, Wishes
+
+FIELDS = {
+    What.WORKERS: "workers",
+    What.MEMORY: "memory",
+    What.CPU: "cpu",
+    What.MICRO_BATCH: "batch",
+    What.GLOBAL_BATCH: "batch",
+    What.LOADER_WORKERS: "batch",
+    What.CHECKPOINT_INTERVAL: "checkpoints",
+    What.PS_COUNT: "ps",
+    What.PS_CPU: "ps",
+    What.PS_MEMORY: "ps",
+    What.NODE: "placement",
+}
+"""The name of each field in ``gangline.dev/brain-may``. Warnings have none: nothing can be set."""
+
+_ORDER = (Mode.OFF, Mode.ADVISE, Mode.APPLY)
+
+
+class Budgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much the Brain may change. Names of a policy's ``budgets``."""
+
+    actions_per_day: int = 4
+    """Of one job in 24 hours, without rollbacks."""
+    wall_share: float = 0.05
+    """Share of a job's wall time that its actions may cost."""
+    resizes_under_way: int = 2
+    resizes_per_hour: int = 20
+    restart_gpu_share: float = 0.10
+    """Share of the cluster's GPUs that may restart at one time. One job alone may always."""
+
+
+class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Jobs by their properties; an empty tuple matches all. Names may contain ``*`` and ``?``."""
+
+    namespaces: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+    """All of them must be equal."""
+
+
+class PolicyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One rule: the jobs it is about, the highest mode, the fields that may be changed."""
+
+    include: Selector = Selector()
+    exclude: tuple[Selector, ...] = ()
+    mode: Mode = Mode.ADVISE
+    may: frozenset[str] | None = None
+    """Names as in ``gangline.dev/brain-may``; None: all."""
+    budgets: Budgets = Budgets()
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The rules of a cluster, in order."""
+
+    rules: tuple[PolicyRule, ...] = ()
+
+
+class PolicySubject(msgspec.Struct, frozen=True, kw_only=True):
+    """What rules select jobs by."""
+
+    namespace: str
+    kind: str
+    owner: str = ""
+    queue: str = ""
+    labels: dict[str, str] = {}
+
+
+class Permission(msgspec.Struct, frozen=True, kw_only=True):
+    """What the Brain may do for one job now."""
+
+    mode: Mode = Mode.ADVISE
+    may: frozenset[str] | None = None
+    """None: all fields."""
+    named: frozenset[str] = frozenset()
+    """Fields that the job names itself: only these may be set below what the user wrote."""
+    budgets: Budgets = Budgets()
+    limited_by: str = "policy"
+    """``policy``, ``job`` or ``dry-run``: what keeps the mode from being higher."""
+
+    def may_change(self, what: What) -> bool:
+        """Return whether ``what`` may be applied, as far as modes and fields are concerned."""
+        field = FIELDS.get(what)
+        if self.mode is not Mode.APPLY or field is None:
+            return False
+        return self.may is None or field in self.may
+
+
+def effective_permission(
+    policy: Policy, subject: PolicySubject, wishes: Wishes | None, *, dry_run: bool = False
+) -> Permission:
+    """Return the lesser of policy and wish. A missing wish is ``advise``."""
+    wishes = wishes or Wishes()
+    rule = _first_match(policy, subject)
+    ceiling = min(rule.mode, Mode.ADVISE, key=_ORDER.index) if dry_run else rule.mode
+    mode = min(ceiling, wishes.mode, key=_ORDER.index)
+    limited_by = "job" if _ORDER.index(wishes.mode) < _ORDER.index(ceiling) else "policy"
+    if limited_by == "policy" and ceiling is not rule.mode:
+        limited_by = "dry-run"
+    return Permission(
+        mode=mode,
+        may=_both(rule.may, wishes.may),
+        named=wishes.may or frozenset(),
+        budgets=rule.budgets,
+        limited_by=limited_by,
+    )
+
+
+def _first_match(policy: Policy, subject: PolicySubject) -> PolicyRule:
+    for rule in policy.rules:
+        if _matches(rule.include, subject) and not any(
+            _matches(selector, subject) for selector in rule.exclude
+        ):
+            return rule
+    return PolicyRule()
+
+
+def _matches(selector: Selector, subject: PolicySubject) -> bool:
+    pairs = (
+        (selector.namespaces, subject.namespace),
+        (selector.owners, subject.owner),
+        (selector.kinds, subject.kind),
+        (selector.queues, subject.queue),
+    )
+    return all(
+        not patterns or any(fnmatchcase(value, pattern) for pattern in patterns)
+        for patterns, value in pairs
+    ) and all(subject.labels.get(key) == value for key, value in selector.labels.items())
+
+
+def _both(first: frozenset[str] | None, second: frozenset[str] | None) -> frozenset[str] | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second

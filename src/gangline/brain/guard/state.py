@@ -1,0 +1,194 @@
+"""What the guard remembers of jobs, actions and the cluster: plain structs, all times in ms UTC."""
+
+from enum import StrEnum
+
+import msgspec
+
+from gangline.brain.advisers.advice import Choice, What
+
+
+class Verdict(StrEnum):
+    """What became of an action."""
+
+    PENDING = "pending"
+    KEPT = "kept"
+    ROLLED_BACK = "rolled_back"
+    UNCLEAR = "unclear"
+    """Kept, because it is not worse; whether it is better is not known."""
+    OVERTAKEN = "overtaken"
+    """A person or another change came first: nothing can be concluded."""
+
+
+class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of the guard's table."""
+
+    segment_age_s: float = 7 * 60
+    lease_age_s: float = 15
+    clock_skew_s: float = 60
+    stable_evaluations: int = 3
+    stable_s: float = 60
+    gain_low: float = 0.03
+    gain: float = 0.10
+    probe_gain: float = 0.25
+    probe_age_s: float = 3600
+    size_change: float = 0.10
+    """Least relative change of memory and CPU; the next two are the least absolute ones."""
+    memory_change_bytes: int = 256 * 2**20
+    cpu_change_millis: int = 250
+    worth: float = 3
+    """A change must save this many times its cost."""
+    cooldown_s: float = 300
+    cooldown_restarts: float = 20
+    person_hold_s: float = 3600
+    block_s: float = 30 * 60
+    block_most_s: float = 24 * 3600
+    factor: float = 2
+    """Largest step of workers and memory, up or down."""
+    tolerance: float = 0.97
+    """Goodput relative to the baseline that is not worse."""
+    trial_s: float = 15 * 60
+    trial_steps: int = 200
+    trial_segments: int = 3
+    watch_s: float = 3600
+    last_gpus: float = 0.8
+    """Share of the floor below which the last GPUs of a job are given up."""
+    form_s: float = 120
+    """Time to form a world, where it is not known how long that takes."""
+
+
+DEFAULTS = GuardSettings()
+
+
+class Baseline(msgspec.Struct, frozen=True, kw_only=True):
+    """Goodput of good segments: moments of its natural logarithm, one observation a segment."""
+
+    mean: float
+    count: int
+    m2: float = 0.0
+    """Sum of squared deviations from the mean."""
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """One change that was made to a job, and its trial."""
+
+    id: str
+    job: str
+    """UID of the job."""
+    family: str
+    what: What
+    role: str = ""
+    target: str = ""
+    at_ms: int
+    before: float | None = None
+    after: float | None = None
+    predicted: Choice | None = None
+    floor: float = 0.0
+    """Least goodput of an added GPU, relative to the others, that justified a growth."""
+    baseline: Baseline | None = None
+    efficiency: float = 1.0
+    """Statistical efficiency of a record after the change, relative to one before it."""
+    rollback_of: str = ""
+    """ID of the action that this one takes back."""
+    verdict: Verdict = Verdict.PENDING
+    judged_ms: int | None = None
+    cost_ms: int | None = None
+    """Time that the job lost by it; None while it is not known."""
+    rolled_back: bool = False
+    """True once the plan that takes it back exists. There is one at most."""
+
+    @property
+    def direction(self) -> int:
+        """1 for more, -1 for less, 0 if it is not a number."""
+        return direction(self.before, self.after)
+
+
+class PersonAct(msgspec.Struct, frozen=True, kw_only=True):
+    """A person changed a field: the specification was edited, or a manual plan was made."""
+
+    what: What
+    role: str = ""
+    at_ms: int
+    before: float | None = None
+    value: float | None = None
+
+
+class AdviceStreak(msgspec.Struct, frozen=True, kw_only=True):
+    """For how many evaluations the same value was advised."""
+
+    key: tuple[str, str, int, str]
+    value: float | None
+    count: int
+    since_ms: int
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """The values that a field may take: limits of the user, of the job's kind, of the queue."""
+
+    what: What
+    role: str = ""
+    low: float | None = None
+    high: float | None = None
+    written: float | None = None
+    """What the user wrote."""
+
+
+class JobState(msgspec.Struct, frozen=True, kw_only=True):
+    """A job, as the guard sees it."""
+
+    uid: str
+    family: str
+    kind: str = "ElasticJob"
+    auto_scale: bool = True
+    started_ms: int
+    last_segment_ms: int | None = None
+    """End of the last closed segment."""
+    bounds: tuple[Bound, ...] = ()
+    streaks: tuple[AdviceStreak, ...] = ()
+    actions: tuple[Action, ...] = ()
+    """Of the last 24 hours, oldest first."""
+    person_acts: tuple[PersonAct, ...] = ()
+    """Of the job's life."""
+    plan_open: bool = False
+    """A ScalePlan of the job is not finished."""
+    shrinking: bool = False
+    failing: bool = False
+    checkpoint_age_s: float | None = None
+    restart_cost_s: float | None = None
+    """Restart, lost steps and warm-up, as observed."""
+    remaining_s: float | None = None
+    gpus: int = 0
+    probes: int = 0
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    """A direction that a family may not take for a while, because it was rolled back."""
+
+    family: str
+    what: What
+    direction: int
+    until_ms: int
+    count: int
+    """Rollbacks so far; each doubles the time."""
+
+
+class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
+    """The Brain and the cluster, as the guard sees them."""
+
+    leader: bool = False
+    lease_age_s: float | None = None
+    clock_skew_s: float | None = None
+    """Against the API server; None: not known, which holds."""
+    database_up: bool = True
+    resizes_under_way: int = 0
+    resizes_ms: tuple[int, ...] = ()
+    """Starts of the resizes of the last hour."""
+    gpus: int = 0
+    gpus_in_restart: int = 0
+    blocks: tuple[Block, ...] = ()
+
+
+def direction(before: float | None, after: float | None) -> int:
+    """Return 1 for a growth, -1 for a decrease, 0 if equal or not known."""
+    if before is None or after is None:
+        return 0
+    return (after > before) - (after < before)

@@ -1,0 +1,207 @@
+"""The trial of an action: is it kept, rolled back, or unclear; and the hour after it was kept.
+
+An action is judged by segments alone, so that a Brain that was killed in between judges later. The
+measure is goodput: records per second, times the statistical efficiency of a record.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from gangline.brain.advisers.advice import Reason, What
+from gangline.brain.facts.records import Quality, Segment
+from gangline.brain.guard.comparison import Ratio, compare, lower_bound, moments
+from gangline.brain.guard.state import DEFAULTS, Action, Baseline, GuardSettings, Verdict
+
+_FACTS_S = 6 * 60
+"""A segment closes after 5 minutes and is published within a minute."""
+
+
+class TrialEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to the job since the action, beside its segments."""
+
+    formed: bool | None = None
+    """Whether the world of the new size has formed; None: only segments can show it."""
+    usual_form_s: float | None = None
+    """Time from a change to a new world, as observed in this job or its family."""
+    oom: bool = False
+    """A rank ran out of memory, of the host or of a device."""
+    blamed_failure: str = ""
+    """A rank failed for a cause that the change can have: the reason of the failure."""
+    overtaken: bool = False
+    """A person or another controller changed the same field."""
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a look at a trial."""
+
+    verdict: Verdict
+    why: Reason
+    measured: float | None = None
+    """Goodput relative to the baseline."""
+    credited: float | None = None
+    """``measured``, but never beyond the predicted range: other causes can have helped."""
+    surprise: float | None = None
+    """log(measured / nearest end of the predicted range), 0 within it: by what errors grow."""
+
+
+def baseline(
+    segments: Sequence[Segment], at_ms: int, settings: GuardSettings = DEFAULTS
+) -> Baseline | None:
+    """The good segments with the present settings before ``at_ms``; None if fewer than three."""
+    past = [s for s in segments if s.quality is Quality.GOOD and s.until_ms <= at_ms]
+    if not past:
+        return None
+    last = past[-1]
+    same = [s for s in past if _settings(s) == _settings(last)][-12:]
+    if len(same) < settings.trial_segments:
+        return None
+    return moments([log_goodput(segment) for segment in same])
+
+
+def log_goodput(segment: Segment) -> float:
+    """Logarithm of records per second; of steps per second where no batch is reported."""
+    records = segment.global_batch
+    if records is None and segment.micro_batch is not None:
+        records = segment.micro_batch * (segment.accumulation or 1) * segment.procs
+    return math.log((records or 1) * 1e6 / segment.step_mean_us)
+
+
+def judge(
+    action: Action,
+    segments: Sequence[Segment],
+    now_ms: int,
+    events: TrialEvents = TrialEvents(),  # noqa: B008 - frozen
+    settings: GuardSettings = DEFAULTS,
+) -> Judgement:
+    """Judge ``action``, also one that was kept less than an hour ago."""
+    if action.verdict in (Verdict.ROLLED_BACK, Verdict.OVERTAKEN) or action.rollback_of:
+        return _judgement(action.verdict, "TrialOver")
+    if events.overtaken:
+        return _judgement(Verdict.OVERTAKEN, "TrialOvertaken")
+    if events.oom:
+        return _judgement(Verdict.ROLLED_BACK, "TrialOutOfMemory")
+    if events.blamed_failure:
+        return _judgement(Verdict.ROLLED_BACK, "TrialFailure", cause=events.blamed_failure)
+    new = _new_segments(action, segments)
+    if not new and _unformed(action, now_ms, events, settings):
+        return _judgement(Verdict.ROLLED_BACK, "TrialNoWorld")
+    logs = [log_goodput(segment) + math.log(action.efficiency) for segment in new]
+    ratio = compare(action.baseline, moments(logs))
+    if action.verdict is Verdict.PENDING:
+        return _judge_trial(action, new, ratio, now_ms, settings)
+    return _watch(action, ratio, now_ms, settings)
+
+
+def _judge_trial(
+    action: Action,
+    new: Sequence[Segment],
+    ratio: Ratio | None,
+    now_ms: int,
+    settings: GuardSettings,
+) -> Judgement:
+    started_ms = new[0].since_ms if new else action.at_ms
+    late = now_ms - started_ms >= settings.trial_s * 1000
+    enough = (
+        sum(segment.steps for segment in new) >= settings.trial_steps
+        and len(new) >= settings.trial_segments
+    )
+    if ratio is None:
+        if not late:
+            return _judgement(Verdict.PENDING, "TrialPending")
+        return _judgement(Verdict.UNCLEAR, "TrialNotMeasured")
+    least = _least(action, settings)
+    price = _price(action, settings)
+    if ratio.high < least:
+        return _measured(action, Verdict.ROLLED_BACK, "TrialWorse", ratio)
+    if ratio.high < price:
+        return _measured(action, Verdict.ROLLED_BACK, "TrialNotWorthPrice", ratio)
+    predicted = max(action.predicted.low, least) if action.predicted else 1.0
+    if ratio.low >= predicted and ratio.middle >= price:
+        return _measured(action, Verdict.KEPT, "TrialAsPredicted", ratio)
+    if not (late or enough):
+        return _measured(action, Verdict.PENDING, "TrialPending", ratio)
+    if ratio.middle < least:
+        return _measured(action, Verdict.ROLLED_BACK, "TrialWorse", ratio)
+    if ratio.middle < price:
+        return _measured(action, Verdict.ROLLED_BACK, "TrialNotWorthPrice", ratio)
+    expected = action.predicted.low if action.predicted else math.inf
+    if ratio.low >= least and ratio.middle >= expected:
+        # Certainly not worse, and where it was predicted to be: more time would show no more.
+        return _measured(action, Verdict.KEPT, "TrialAsPredicted", ratio)
+    return _measured(action, Verdict.UNCLEAR, "TrialUnclear", ratio)
+
+
+def _watch(action: Action, ratio: Ratio | None, now_ms: int, settings: GuardSettings) -> Judgement:
+    """The hour after a trial: worse than the lower end of the baseline is taken back after all."""
+    judged_ms = action.judged_ms or action.at_ms
+    if ratio is None or action.baseline is None or now_ms - judged_ms > settings.watch_s * 1000:
+        return _judgement(action.verdict, "TrialOver")
+    least = _least(action, settings) / settings.tolerance * lower_bound(action.baseline)
+    if ratio.high < least:
+        return _measured(action, Verdict.ROLLED_BACK, "TrialWorseLater", ratio)
+    return _measured(action, action.verdict, "TrialOver", ratio)
+
+
+def _least(action: Action, settings: GuardSettings) -> float:
+    """Goodput that is not worse: 97 % of the baseline, or of what fewer workers should reach."""
+    fewer = action.what is What.WORKERS and action.direction < 0
+    predicted = action.predicted.low if action.predicted and fewer else 1.0
+    return settings.tolerance * min(1.0, predicted)
+
+
+def _price(action: Action, settings: GuardSettings) -> float:
+    """Goodput at which the added GPUs are worth what others would do with them; 0 for fewer."""
+    if action.what is not What.WORKERS or action.direction <= 0 or not action.before:
+        return 0.0
+    growth = (action.after or action.before) / action.before - 1
+    return 1 + settings.last_gpus * action.floor * growth
+
+
+def _new_segments(action: Action, segments: Sequence[Segment]) -> list[Segment]:
+    """Good segments of the new setting, from the end of its warm-up on."""
+    new = [s for s in segments if s.since_ms >= action.at_ms and s.quality is Quality.GOOD]
+    if action.what is What.WORKERS and action.after is not None:
+        new = [segment for segment in new if segment.nodes == int(action.after)]
+    return new
+
+
+def _unformed(action: Action, now_ms: int, events: TrialEvents, settings: GuardSettings) -> bool:
+    if events.formed or action.what is not What.WORKERS:
+        return False
+    usual_s = settings.form_s if events.usual_form_s is None else events.usual_form_s
+    delay_s = _FACTS_S if events.formed is None else 0
+    return now_ms - action.at_ms > (2 * usual_s + delay_s) * 1000
+
+
+def _settings(segment: Segment) -> tuple[int, int, int | None, int | None, int | None]:
+    return (
+        segment.nodes,
+        segment.procs,
+        segment.micro_batch,
+        segment.accumulation,
+        segment.global_batch,
+    )
+
+
+def _judgement(verdict: Verdict, code: str, **arguments: str | float) -> Judgement:
+    return Judgement(verdict=verdict, why=Reason(code=code, arguments=dict(arguments)))
+
+
+def _measured(action: Action, verdict: Verdict, code: str, ratio: Ratio) -> Judgement:
+    arguments: dict[str, str | int | float | list[str]] = {"measured": ratio.middle - 1}
+    credited, surprise = ratio.middle, None
+    if action.predicted is not None:
+        predicted = action.predicted
+        arguments["predicted"] = predicted.goodput - 1
+        credited = min(ratio.middle, predicted.high)
+        inside = min(max(ratio.middle, predicted.low), predicted.high)
+        surprise = math.log(ratio.middle / inside)
+    return Judgement(
+        verdict=verdict,
+        why=Reason(code=code, arguments=arguments),
+        measured=ratio.middle,
+        credited=credited,
+        surprise=surprise,
+    )

@@ -1,0 +1,248 @@
+"""Throughput of all-reduce training by its size: a model of the time of a step, fitted to segments.
+
+For n nodes, k processes, micro-batch m and s micro-steps per optimizer step::
+
+    T_c(m)   = a0 + a1 m                                   one micro-step of computing
+    T_x(n,k) = 0                                           k = 1
+             = r0 + r1 q                                   n = 1, k > 1
+             = x0 + x1 q + x2 max(n - 2, 0)                n > 1,   with q = 2 (k - 1) / k
+    T_step   = o + (s - 1) T_c + (T_c^g + T_x^g)^(1/g)     1 <= g <= 10
+
+All coefficients are non-negative. q is the volume of a ring all-reduce in units of the gradients;
+g says how far computing hides the exchange, and the form of the sum is that of Pollux (OSDI 2021,
+section 3.2). A prediction is a range of 80 %, because advice must not rest on a number that the
+data does not support; settings outside of what was run are marked as extrapolated.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gangline.brain.facts.records import Quality, Segment
+from gangline.brain.models.nnls import Array
+
+DAY_MS = 86_400_000
+_HALF_LIFE_DAYS = 7.0
+LOW, HIGH = 0.1, 0.9
+"""Percentiles at the ends of a range."""
+DRAWS = 200
+WIDER_PER_DOUBLING = 1.5
+_MISSED = 0.4
+"""Part of the left-out error that is the model's: the rest is the noise of what was left out, and
+that it was further away from the rest of the data than most questions are. Calibrated by
+``benchmarks.brain.throughput`` so that ranges of 80 % contain 80 %."""
+
+A0, A1, R0, R1, X0, X1, X2, FIXED = range(8)
+"""Columns of the coefficients."""
+COMPUTE, INTRA, INTER = [A0, A1], [R0, R1], [X0, X1, X2]
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A size of a job."""
+
+    nodes: int
+    procs: int
+    micro_batch: float
+    accumulation: int = 1
+
+    @property
+    def global_batch(self) -> float:
+        return self.procs * self.micro_batch * self.accumulation
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Steps of one configuration, means in seconds."""
+
+    configuration: Configuration
+    steps: int
+    step_s: float
+    compute_s: float | None = None
+    """All micro-steps of a step together."""
+    sync_s: float | None = None
+    age_days: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What is expected of regimes that no observation covers."""
+
+    fixed_share: float = 0.5
+    """Part of a micro-step that does not depend on the micro-batch; Pollux assumes a half."""
+    between_nodes: float = 4.0
+    """Bandwidth within a node over that between nodes, as ``sizing.hardware`` knows it."""
+    exchange_s: float | None = None
+    """Seconds of an exchange within a node with q = 2, from ``sizing.steptime``."""
+
+
+NO_PRIOR = Prior()
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRange:
+    """The settings that were observed: within them a prediction is no extrapolation."""
+
+    procs: tuple[int, int]
+    nodes: tuple[int, int]
+    micro_batch: tuple[float, float]
+    intra: bool
+    """Several processes on one node were seen."""
+    configurations: frozenset[Configuration]
+
+    def doublings(self, at: Configuration) -> float:
+        """How far a configuration is outside, in doublings; 0 if it is inside."""
+        low, high = self.procs
+        apart = max(math.log2(at.procs / high), math.log2(low / at.procs), 0.0)
+        least, most = self.micro_batch
+        batch = max(math.log2(at.micro_batch / most), math.log2(least / at.micro_batch), 0.0)
+        unseen = at.nodes > 1 >= self.nodes[1]
+        unseen = unseen or (at.nodes == 1 and at.procs > 1 and not self.intra)
+        nodes = max(math.log2(at.nodes / self.nodes[1]), 0.0) if self.nodes[1] > 1 else 0.0
+        return max(apart, batch, nodes, 1.0 if unseen else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Seconds of a step: the most likely value and a range of 80 %."""
+
+    step_s: float
+    low: float
+    high: float
+    extrapolated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputModel:
+    """A fitted model."""
+
+    coefficients: Array
+    gamma: float
+    covariance: Array
+    alternatives: tuple[Array, ...]
+    """Other coefficients that the data does not exclude: where a column was never varied."""
+    error: float
+    """Root mean square of the logarithmic errors at configurations left out of the fit; where
+    fewer than three were observed, an assumed value."""
+    seen: SeenRange
+    observations: int
+    draws: Array
+    """200 sets of coefficients, drawn with a fixed seed."""
+
+    def step_time(self, at: Configuration) -> float:
+        """Return the most likely seconds of a step."""
+        return float(step_times(self.coefficients[None, :], self.gamma, at)[0])
+
+    def predict(self, at: Configuration) -> Prediction:
+        """Predict the seconds of a step."""
+        middle = self.step_time(at)
+        low, high = np.quantile(self.sample(at), [LOW, HIGH])
+        others = [float(step_times(c[None, :], self.gamma, at)[0]) for c in self.alternatives]
+        return Prediction(
+            step_s=middle,
+            low=float(min(low, middle, *others)),
+            high=float(max(high, middle, *others)),
+            extrapolated=self.extrapolated(at),
+        )
+
+    def sample(self, at: Configuration) -> Array:
+        """Return 200 possible step times. The same draws serve all configurations, so that the
+        ratio of two samples has the distribution of the gain."""
+        middle = self.step_time(at)
+        times = step_times(self.draws, self.gamma, at)
+        wider = WIDER_PER_DOUBLING ** self.seen.doublings(at)
+        error = _MISSED * self.error * math.sqrt(wider**2 - 1) if wider > 1 else 0.0
+        noise = _MISSED * self.error * _own_noise(at) + error * _common_noise()
+        return np.asarray(middle * (times / middle) ** wider * np.exp(noise))
+
+    def extrapolated(self, at: Configuration) -> bool:
+        """Whether a configuration is outside of what was observed."""
+        if at in self.seen.configurations:
+            return False
+        return len(self.seen.configurations) == 1 or self.seen.doublings(at) > 0
+
+
+def step_times(coefficients: Array, gamma: float, at: Configuration) -> Array:
+    """Return the seconds of a step for each row of coefficients."""
+    compute, exchange, fixed = columns(at)
+    one = coefficients @ compute
+    sync = coefficients @ exchange
+    waits = (at.accumulation - 1) * one
+    return np.asarray(coefficients @ fixed + waits + combine(one, sync, gamma))
+
+
+def combine(one: Array, sync: Array, gamma: float | Array) -> Array:
+    """Return the time of computing and an exchange that overlap: ``(one^g + sync^g)^(1/g)``."""
+    both = np.maximum(one, sync)
+    share = np.minimum(one, sync) / np.where(both > 0, both, 1.0)
+    return np.asarray(both * (1 + share**gamma) ** (1 / gamma))
+
+
+def columns(at: Configuration) -> tuple[Array, Array, Array]:
+    """Return the rows of T_c, T_x and o for a configuration."""
+    compute, exchange, fixed = np.zeros(8), np.zeros(8), np.zeros(8)
+    compute[A0], compute[A1] = 1.0, at.micro_batch
+    volume = 2.0 * (at.procs - 1) / at.procs
+    if at.nodes > 1:
+        exchange[X0], exchange[X1], exchange[X2] = 1.0, volume, max(at.nodes - 2, 0)
+    elif at.procs > 1:
+        exchange[R0], exchange[R1] = 1.0, volume
+    fixed[FIXED] = 1.0
+    return compute, exchange, fixed
+
+
+def observations(segments: Sequence[Segment], now_ms: int) -> list[Observation]:
+    """Convert the segments that may be fitted: good ones with a known micro-batch."""
+    return [
+        Observation(
+            Configuration(
+                max(segment.nodes, 1),
+                segment.procs,
+                float(segment.micro_batch),
+                max(segment.accumulation or 1, 1),
+            ),
+            segment.steps,
+            segment.step_mean_us * 1e-6,
+            None if segment.compute_us is None else segment.compute_us * 1e-6,
+            None if segment.sync_us is None else segment.sync_us * 1e-6,
+            max(now_ms - segment.until_ms, 0) / DAY_MS,
+        )
+        for segment in segments
+        if segment.quality is Quality.GOOD
+        and segment.steps > 0
+        and segment.procs > 0
+        and segment.step_mean_us > 0
+        and segment.micro_batch
+        and segment.micro_batch > 0
+    ]
+
+
+def weight(each: Observation) -> float:
+    """Relative errors count, by steps, and old ones less."""
+    return float(each.steps / each.step_s**2 * 0.5 ** (each.age_days / _HALF_LIFE_DAYS))
+
+
+def seen_range(data: Sequence[Observation]) -> SeenRange:
+    """Return the range of settings of some observations."""
+    at = [each.configuration for each in data]
+    return SeenRange(
+        procs=(min(c.procs for c in at), max(c.procs for c in at)),
+        nodes=(min(c.nodes for c in at), max(c.nodes for c in at)),
+        micro_batch=(min(c.micro_batch for c in at), max(c.micro_batch for c in at)),
+        intra=any(c.nodes == 1 and c.procs > 1 for c in at),
+        configurations=frozenset(at),
+    )
+
+
+def _own_noise(at: Configuration) -> NDArray[np.float64]:
+    """Errors of a configuration of its own: what the form of the model misses there."""
+    seed = [at.nodes, at.procs, round(at.micro_batch * 1000), at.accumulation]
+    return np.random.default_rng([20261123, *seed]).standard_normal(DRAWS)
+
+
+def _common_noise() -> NDArray[np.float64]:
+    """Errors that all configurations outside of what was seen have in common."""
+    return np.random.default_rng(20261124).standard_normal(DRAWS)

@@ -1,0 +1,148 @@
+"""Advice as users see it, and which of its changes are worth a write. Pure."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from gangline.api.brain.job_advice import (
+    APPLIED,
+    HELD,
+    AdviceEvidence,
+    AdviceItem,
+    JobAdviceStatus,
+)
+from gangline.brain.advisers.advice import Advice, Unit, What
+
+ADVISED, APPLIED_EVENT, HELD_EVENT = "Advised", "AdviceApplied", "AdviceHeld"
+ROLLED_BACK_EVENT = "AdviceRolledBack"
+
+RELATIVE_CHANGE = 0.10
+"""Smaller changes of a number are not written: a histogram moves a little with each run."""
+LEAST_CHANGE = {Unit.BYTES: 256 * 2**20, Unit.MILLICORES: 250, Unit.COUNT: 1, Unit.SECONDS: 1}
+_GIB, _MIB = 2**30, 2**20
+
+_ORDER = tuple(What)
+
+
+class AdviceChange(NamedTuple):
+    """A change of one item that the job's events show."""
+
+    reason: str
+    message: str
+
+
+def format_amount(value: float | None, unit: str) -> str:
+    """Return a number as users write it: ``11.3Gi``, ``2500m``, ``146s``, ``8``."""
+    if value is None:
+        return ""
+    match unit:
+        case Unit.BYTES:
+            return f"{value / _GIB:.3g}Gi" if value >= _GIB else f"{value / _MIB:.0f}Mi"
+        case Unit.MILLICORES:
+            return f"{value / 1000:g}" if value % 1000 == 0 else f"{value:.0f}m"
+        case Unit.SECONDS:
+            return f"{value:.0f}s"
+    return f"{value:.6g}"
+
+
+def advice_item(
+    advice: Advice,
+    sentence: str,
+    evidence: AdviceEvidence,
+    state: str,
+    held_because: str = "",
+) -> AdviceItem:
+    """Return advice in the form in which it is stored."""
+    return AdviceItem(
+        what=advice.what,
+        role=advice.role,
+        rank=advice.rank,
+        target=advice.target,
+        unit=advice.unit,
+        was=advice.was,
+        value=advice.value,
+        low=advice.low,
+        high=advice.high,
+        now=format_amount(advice.was, advice.unit),
+        advised=format_amount(advice.value, advice.unit) or advice.target,
+        sentence=sentence,
+        reason=advice.reason.code,
+        arguments=dict(advice.reason.arguments),
+        evidence=evidence,
+        confidence=advice.confidence,
+        extrapolated=advice.extrapolated,
+        state=state,
+        held_because=held_because,
+    )
+
+
+def ordered(items: Iterable[AdviceItem]) -> list[AdviceItem]:
+    """Order items by subject, so that the same advice is always the same list."""
+    return sorted(
+        items, key=lambda item: (_rank(item.what), item.role, item.rank or 0, item.target)
+    )
+
+
+def _rank(what: str) -> int:
+    return _ORDER.index(What(what)) if what in set(What) else len(_ORDER)
+
+
+def with_summary(status: JobAdviceStatus) -> JobAdviceStatus:
+    """Fill in the fields that tables show."""
+    first = status.items[0] if status.items else None
+    names = dict.fromkeys(f"{item.role} {item.what}".strip() for item in status.items)
+    return msgspec.structs.replace(
+        status,
+        what=", ".join(names),
+        now=first.now if first else "",
+        advised=first.advised if first else "",
+        why=first.sentence if first else "",
+    )
+
+
+def settled(old: Iterable[AdviceItem], new: Iterable[AdviceItem]) -> list[AdviceItem]:
+    """Return the items to store: an old one where the new one differs too little from it."""
+    known = {_subject(item): item for item in old}
+    return ordered(
+        before
+        if (before := known.get(_subject(item))) is not None and not _differs(before, item)
+        else item
+        for item in new
+    )
+
+
+def changes(old: Iterable[AdviceItem], new: Iterable[AdviceItem]) -> Iterator[AdviceChange]:
+    """Yield what is new in ``new``, which is ``settled``: each change once."""
+    known = {_subject(item): item for item in old}
+    for item in new:
+        before = known.get(_subject(item))
+        if before is not None and before == item:
+            continue
+        if item.state == APPLIED:
+            if before is None or before.state != APPLIED or before.value != item.value:
+                yield AdviceChange(APPLIED_EVENT, item.sentence)
+        elif before is None or _moved(before, item) or before.reason != item.reason:
+            yield AdviceChange(ADVISED, item.sentence)
+        if item.state == HELD and (before is None or before.held_because != item.held_because):
+            yield AdviceChange(HELD_EVENT, f"{item.what}: {item.held_because}")
+
+
+def _subject(item: AdviceItem) -> tuple[str, str, int, str]:
+    return item.what, item.role, -1 if item.rank is None else item.rank, item.target
+
+
+def _differs(old: AdviceItem, new: AdviceItem) -> bool:
+    fixed_old = (old.state, old.held_because, old.reason, old.was, old.confidence, old.unit)
+    fixed_new = (new.state, new.held_because, new.reason, new.was, new.confidence, new.unit)
+    return fixed_old != fixed_new or _moved(old, new)
+
+
+def _moved(old: AdviceItem, new: AdviceItem) -> bool:
+    if old.value is None or new.value is None:
+        return old.value != new.value or (old.value is None and old.sentence != new.sentence)
+    difference = abs(new.value - old.value)
+    least = LEAST_CHANGE.get(Unit(new.unit), 0) if new.unit in set(Unit) else 0
+    if new.unit == Unit.COUNT:
+        return difference >= least
+    return difference >= least and difference >= RELATIVE_CHANGE * abs(old.value)

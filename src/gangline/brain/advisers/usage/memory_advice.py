@@ -288,7 +288,8 @@ def _warning(
 
 
 def _uids(evidence: _Evidence) -> tuple[str, ...]:
-    uids = [run.job.uid for run in evidence.runs]
+    newest_first = sorted(evidence.runs, key=lambda run: (-last_ms(run.job), run.job.uid))
+    uids = [run.job.uid for run in newest_first]
     uids += [peak.job.uid for peak in evidence.found]
     uids += [kill.job.uid for kill in evidence.killed]
     return tuple(dict.fromkeys(uids))

@@ -95,9 +95,7 @@ def a_run(
         "finished_ms": ended,
         **changes,
     }
-    moved = [
-        msgspec.structs.replace(pod, started_ms=ended - HOUR, ended_ms=ended) for pod in pods
-    ]
+    moved = [msgspec.structs.replace(pod, started_ms=ended - HOUR, ended_ms=ended) for pod in pods]
     return Run(job=a_job(uid, **values), pods=tuple(moved), segments=tuple(segments))
 
 

@@ -41,8 +41,8 @@ class Trend:
         """Whether the series grows steadily: significantly, beyond its noise, and still."""
         return (
             self.slope > 0
-            and self.p_value < 0.01
-            and self.rise > 4 * self.spread
+            and self.p_value < 0.001
+            and self.rise > 3 * self.spread
             and self.late_slope > 0.5 * self.slope
         )
 

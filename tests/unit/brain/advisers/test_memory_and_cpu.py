@@ -2,6 +2,11 @@
 
 import msgspec
 import pytest
+
+from gangline.brain.advisers.advice import Confidence, What
+from gangline.brain.advisers.rightsize import advise
+from gangline.brain.facts.records import Outcome, Run, Segment
+from gangline.brain.models.histogram import MEMORY, Histogram
 from unit.brain.histories import (
     DAY,
     GIB,
@@ -17,11 +22,6 @@ from unit.brain.histories import (
     peaks_of,
     the,
 )
-
-from gangline.brain.advisers.advice import Confidence, What
-from gangline.brain.advisers.rightsize import advise
-from gangline.brain.facts.records import Outcome, Run, Segment
-from gangline.brain.models.histogram import MEMORY, Histogram
 
 NINE = [
     peaks_of(f"{33 + i}", *[gib - 0.3, gib - 0.2, gib - 0.1, gib], days_ago=14 - 1.5 * i)
@@ -79,9 +79,7 @@ def test_a3_nothing_similar_gives_no_advice() -> None:
 
 
 def test_a5_failed_runs_are_lower_bounds_only() -> None:
-    failed = [
-        peaks_of(f"f{i}", 6.0, outcome=Outcome.FAILED, cause="UserError") for i in range(5)
-    ]
+    failed = [peaks_of(f"f{i}", 6.0, outcome=Outcome.FAILED, cause="UserError") for i in range(5)]
     assert advise(a_view(bounds=failed)) == []
     small = a_view(bounds=failed, job=a_job(roles=(asking(4),)))
     advice = the(advise(small), What.MEMORY)

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from unit.brain.histories import DAY, GIB, HOUR, NOW, a_job, a_view, asking, codes
 
 from gangline.brain.advisers.rightsize import advise
 from gangline.brain.advisers.view import View
 from gangline.brain.facts.records import MemorySample, Run
+from unit.brain.histories import DAY, GIB, HOUR, NOW, a_job, a_view, asking, codes
 
 MINUTE = 60_000
 

@@ -91,7 +91,7 @@ def size_choices(view: View, model: ThroughputModel) -> list[Choice]:
     sizes = {n for n in range(low, high + 1) if n % unit == 0 or n in (low, high)}
     choices = []
     for size in sorted({*sizes, present.nodes}):
-        at = configuration_at(present, size)
+        at = configuration_at(present, size, largest_micro_batch(view.run))
         if at is None:
             continue
         goodput = step_s / model.step_time(at)
@@ -109,10 +109,19 @@ def size_choices(view: View, model: ThroughputModel) -> list[Choice]:
     return choices
 
 
-def configuration_at(present: Segment, nodes: int) -> Configuration | None:
+def largest_micro_batch(run: Run) -> int:
+    """The largest micro-batch that ran well with the job; 1 if none is known."""
+    good = (segment for segment in run.segments if segment.quality is Quality.GOOD)
+    return max((segment.micro_batch or 1 for segment in good), default=1)
+
+
+def configuration_at(
+    present: Segment, nodes: int, most_micro_batch: int = 0
+) -> Configuration | None:
     """The configuration of the same global batch on ``nodes``; None if it cannot be split so.
 
-    Shares are as the trainer makes them: micro-batches of at most the present size, nearly equal.
+    Shares are as the trainer makes them: nearly equal micro-batches of at most
+    ``most_micro_batch``, or of the present size if that is larger.
     """
     if present.micro_batch is None:
         return None
@@ -125,7 +134,7 @@ def configuration_at(present: Segment, nodes: int) -> Configuration | None:
     if nodes == present.nodes:
         return Configuration(nodes, procs, float(present.micro_batch), accumulation)
     share = math.ceil(batch / procs)
-    count = math.ceil(share / present.micro_batch)
+    count = math.ceil(share / max(present.micro_batch, most_micro_batch))
     return Configuration(nodes, procs, share / count, count)
 
 
@@ -236,7 +245,7 @@ def _advice(
     gain = best.high - 1 if probe else best.goodput / size - 1
     low, high = sorted((was, best.value))
     way = tuple(choice for choice in choices if low <= choice.value <= high)
-    at = configuration_at(present, int(best.value))
+    at = configuration_at(present, int(best.value), largest_micro_batch(view.run))
     extrapolated = at is None or model.extrapolated(at)
     return Advice(
         what=What.WORKERS,

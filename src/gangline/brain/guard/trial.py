@@ -43,7 +43,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     credited: float | None = None
     """``measured``, but never beyond the predicted range: other causes can have helped."""
     surprise: float | None = None
-    """log(measured / predicted): what the errors of the model are learned from."""
+    """log(measured / nearest end of the predicted range), 0 within it: by what errors grow."""
 
 
 def baseline(
@@ -126,6 +126,10 @@ def _judge_trial(
         return _measured(action, Verdict.ROLLED_BACK, "TrialWorse", ratio)
     if ratio.middle < price:
         return _measured(action, Verdict.ROLLED_BACK, "TrialNotWorthPrice", ratio)
+    expected = action.predicted.low if action.predicted else math.inf
+    if ratio.low >= least and ratio.middle >= expected:
+        # Certainly not worse, and where it was predicted to be: more time would show no more.
+        return _measured(action, Verdict.KEPT, "TrialAsPredicted", ratio)
     return _measured(action, Verdict.UNCLEAR, "TrialUnclear", ratio)
 
 
@@ -191,9 +195,9 @@ def _measured(action: Action, verdict: Verdict, code: str, ratio: Ratio) -> Judg
     if action.predicted is not None:
         predicted = action.predicted
         arguments["predicted"] = predicted.goodput - 1
-        credited = min(max(ratio.middle, predicted.low), predicted.high)
-        credited = ratio.middle if verdict is Verdict.ROLLED_BACK else credited
-        surprise = math.log(ratio.middle / predicted.goodput)
+        credited = min(ratio.middle, predicted.high)
+        inside = min(max(ratio.middle, predicted.low), predicted.high)
+        surprise = math.log(ratio.middle / inside)
     return Judgement(
         verdict=verdict,
         why=Reason(code=code, arguments=arguments),

@@ -146,6 +146,7 @@ async def _create_rendezvous(
     from gangline.elastic.agent.membership.membership import Membership  # noqa: PLC0415
     from gangline.elastic.launcher.hosted_master import HostedMaster, is_own_address  # noqa: PLC0415
     from gangline.elastic.launcher.node_identity import node_identity  # noqa: PLC0415
+    from gangline.elastic.launcher.tuning import prepare_tuning_file  # noqa: PLC0415
     from gangline.elastic.protocol.channel.job_secret import read_job_secret  # noqa: PLC0415
 
     try:
@@ -163,7 +164,9 @@ async def _create_rendezvous(
         await stack.enter_async_context(
             HostedMaster(settings.run_id, config.master_address, folder.path)
         )
-    identity = node_identity(settings, config, hosts_master=hosts_master)
+    identity = node_identity(
+        settings, config, hosts_master=hosts_master, pod=os.environ.get("POD_NAME", "")
+    )
     # With these variables workers find the data shards, and the master knows the shards of a lost
     # node or worker.
     base |= {"GANGLINE_MASTER_ADDR": identity.master_address, "NODE_ID": str(identity.node_id)}
@@ -171,7 +174,8 @@ async def _create_rendezvous(
         from gangline.elastic.launcher.check import check_with_others  # noqa: PLC0415
 
         await check_with_others(settings, identity, secret, checks, interpreters)
-    return Membership(identity, secret, partial(_recheck, settings, identity, checks))
+    tuning = prepare_tuning_file(folder.path, base, tunes_batch=settings.tunes_batch)
+    return Membership(identity, secret, partial(_recheck, settings, identity, checks), tuning)
 
 
 def _start_logging(handler: str) -> None:

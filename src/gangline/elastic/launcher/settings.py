@@ -32,7 +32,6 @@ _STREAMS = re.compile(r"[0-3]|(\d+:[0-3],)*\d+:[0-3]")
 _UNSUPPORTED = {
     "logs_specs": "plug-ins for logs belong to torch, which the launcher does not import; "
     "use --log-dir, --redirects and --tee",
-    "auto_tunning": "there is no tuner; leave it out",
     "ucp_device_type": "checkpoints are not converted between parallel layouts; leave it out",
 }
 _MIB = 1 << 20
@@ -64,6 +63,7 @@ def build_settings(
         has_other_nodes=config.is_managed_by_cluster,
         node_name=node_name,
         saves_on_failure=flags.save_at_breakpoint,
+        tunes_batch=flags.auto_tunning,
         save_command=_FLUSH_COMMAND,
         affinity=_affinity(flags, workers),
         logs=_log_settings(flags, environment),

@@ -19,13 +19,13 @@ import msgspec
 from torch.utils.data import DataLoader, Dataset
 
 from gangline.elastic.trainer.sampler import ElasticBatchSampler, ElasticDistributedSampler
+from gangline.elastic.variables import LOADER_FILE_VARIABLES, TUNING_FILE_VARIABLE
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-CONFIG_VARIABLES = ("GANGLINE_PARALLEL_CONFIG", "DLROVER_PARAL_CONFIG_PATH")
-"""Environment variables that may name the file; the first one that is set counts."""
+CONFIG_VARIABLES = LOADER_FILE_VARIABLES
 
 
 class LoaderConfig(msgspec.Struct, frozen=True):
@@ -80,12 +80,25 @@ class ElasticDataLoader(DataLoader[T]):
         if config is None or config.version <= self._version:
             return
         self._version = config.version
-        if config.batch_size > 0:
+        if config.batch_size > 0 and self._may_change_batch():
             self.update_batch_size(config.batch_size)
         if config.num_workers is not None and not self.persistent_workers:
             self.num_workers = config.num_workers
         if config.pin_memory is not None:
             self.pin_memory = config.pin_memory
+
+    def _may_change_batch(self) -> bool:
+        """Return whether ranks may use batches of different sizes for a moment.
+
+        Agents write a tuning at slightly different times. With a fixed global batch each rank may
+        split its share as it likes; without one, ranks would have different numbers of batches.
+        """
+        sampler = self.batches.sampler
+        is_fixed = sampler.global_batch_size is not None or sampler.num_replicas == 1
+        if is_fixed or str(self._config_file) != os.environ.get(TUNING_FILE_VARIABLE):
+            return True
+        log.warning("a batch size for this job is ignored: its sampler has no global_batch_size")
+        return False
 
     def update_batch_size(self, batch_size: int) -> None:
         """Use batches of this size from the next pass through the data on."""

@@ -130,7 +130,6 @@ def test_signals_and_times_are_settable():
         (["--local-ranks-filter", "a"], "--local-ranks-filter a"),
         (["--signals-to-handle", "SIGKILL"], "cannot be handled"),
         (["--numa-binding", "socket"], "only node"),
-        (["--auto-tunning"], "no tuner"),
         (["--ucp-device-type", "cpu"], "--ucp-device-type"),
         (["--membind-policy", "bind"], "--numa-affinity"),
     ],

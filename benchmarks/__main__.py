@@ -24,6 +24,7 @@ ALL = {
     "checkpoint_node": "checkpoint.node",
     "checkpoint_memory": "checkpoint.memory",
     "brain_models": "brain.models",
+    "sizing": "sizing.measured",
 }
 """Modules of ``benchmarks`` by the name of their benchmark, in the order of a complete run."""
 

@@ -148,8 +148,10 @@ def best_size(choices: Sequence[Choice], now: float, floor: float) -> Choice:
         best = choice
     present = next(choice for choice in choices if choice.value == now)
     if best.value < now:
-        below = [choice for choice in hull if choice.value < now]
-        if below and marginal_gain(below[-1], present) >= KEEP_SHARE * floor:
+        # GPUs are given up only if they gain too little even where less is known of the smaller
+        # size than its most likely goodput.
+        doubtful = Choice(value=best.value, goodput=best.low, low=best.low, high=best.high)
+        if marginal_gain(doubtful, present) >= KEEP_SHARE * floor:
             return present
     return best
 

@@ -6,6 +6,8 @@ leave or join. The best count is derived from the true curve by the same rule of
 workers must bring.
 """
 
+import math
+
 import msgspec
 import numpy as np
 
@@ -15,11 +17,11 @@ from gangline.brain.advisers.advice import What
 from gangline.brain.advisers.start import largest_worthwhile
 from gangline.brain.advisers.view import SimilarRuns, View
 from gangline.brain.facts.records import Image, Job, Outcome, RoleSize, Run, Segment
-from gangline.brain.models.goodput import divide_batch
+from gangline.brain.models.throughput import Configuration
 
 DAY = 86_400_000
 NOW = 20_000 * DAY
-FEWEST, MOST, BATCH, MICRO = 1, 16, 512, 64
+FEWEST, MOST, BATCH, MICRO = 1, 16, 2048, 64
 FAMILIES = 200
 
 
@@ -37,8 +39,16 @@ def a_job(uid: str, replicas: int) -> Job:
         workers_min=FEWEST,
         workers_max=MOST,
         workers_asked=replicas,
-        roles=(RoleSize(role="worker", since_ms=0, replicas=replicas, gpus=1),),
+        roles=(RoleSize(role="worker", since_ms=0, replicas=replicas, gpus=PER_NODE),),
     )
+
+
+def divided(count: int) -> Configuration:
+    """The batch divided among the processes of some workers, as the trainer divides it."""
+    procs = PER_NODE * count
+    share = math.ceil(BATCH / procs)
+    accumulation = math.ceil(share / MICRO)
+    return Configuration(count, procs, share / accumulation, accumulation)
 
 
 def play_family(random: np.random.Generator) -> dict[int, tuple[int | None, int]]:
@@ -46,9 +56,7 @@ def play_family(random: np.random.Generator) -> dict[int, tuple[int | None, int]
     true = make_job(random)
     speeds = {}
     for count in range(FEWEST, MOST + 1):
-        at = divide_batch(-(-count // PER_NODE), count, BATCH, MICRO)
-        if at is not None:
-            speeds[count] = BATCH / true.step(at)
+        speeds[count] = BATCH / true.step(divided(count))
     best, _ = largest_worthwhile(speeds, 0.0)
     runs: list[Run] = []
     advised = {}
@@ -57,9 +65,7 @@ def play_family(random: np.random.Generator) -> dict[int, tuple[int | None, int]
         other = int(np.clip(chosen + random.integers(-3, 3), FEWEST, MOST))
         segments = []
         for count in (chosen, other):
-            at = divide_batch(-(-count // PER_NODE), count, BATCH, MICRO)
-            if at is None:
-                continue
+            at = divided(count)
             for each in observe(true, at, 4, random, parts=bool(index % 2)):
                 segments.append(
                     Segment(
@@ -67,7 +73,7 @@ def play_family(random: np.random.Generator) -> dict[int, tuple[int | None, int]
                         since_ms=NOW - DAY,
                         until_ms=NOW - DAY // 2,
                         nodes=at.nodes,
-                        procs=count,
+                        procs=at.procs,
                         micro_batch=round(at.micro_batch),
                         accumulation=at.accumulation,
                         global_batch=BATCH,

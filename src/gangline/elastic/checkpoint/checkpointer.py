@@ -48,6 +48,7 @@ from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest, 
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import open_target
 from gangline.elastic.checkpoint.training_state import TrainingState
+from gangline.elastic.checkpoint.tuned_prior import TunedPrior
 from gangline.elastic.progress import SaveCounts, SaveReporter
 from gangline.renamed import renamed
 
@@ -111,7 +112,7 @@ class Checkpointer:
             self.folder = str(Path(self.folder).absolute())
         self.ranks = SaveGroup()
         self.counts, self.interval = CheckpointCounts(), interval
-        self.auto_interval = AutoInterval()
+        self.auto_interval, self._tuned_prior = AutoInterval(), TunedPrior(environment)
         base = directory.shared_memory_root(environment)
         job = self.ranks.broadcast(directory.job_name(environment, self.folder))
         self.home = directory.create_job_directory(base, job, self.folder)
@@ -192,6 +193,8 @@ class Checkpointer:
     def due(self, step: int) -> bool:
         """Return whether to save after this step; all ranks get the same answer."""
         if self.interval == "auto":
+            if (prior := self._tuned_prior.changed()) is not None:
+                self.auto_interval.set_prior(prior.failures, prior.seconds)
             return self.ranks.broadcast(self.auto_interval.due(time.monotonic()))
         return step % self.interval == 0
 

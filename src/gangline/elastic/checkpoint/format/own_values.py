@@ -39,7 +39,8 @@ def parse_own_name(name: str) -> tuple[str, int] | None:
 def is_small_tensor(value: object) -> TypeGuard[torch.Tensor]:
     """True for tensors that are compared."""
     return (
-        type(value) in {torch.Tensor, torch.nn.Parameter}
+        isinstance(value, torch.Tensor)
+        and type(value) in {torch.Tensor, torch.nn.Parameter}
         and value.device.type == "cpu"
         and value.layout == torch.strided
         and not value.is_quantized

@@ -36,7 +36,7 @@ def values(kind: str) -> st.SearchStrategy:
         return TIMES
     if kind == "count" or kind.startswith("n "):
         return st.integers(0, 10**9)
-    if kind in ("percent", "number"):
+    if kind in ("percent", "number", "points"):
         return st.floats(-1e4, 1e4, allow_nan=False)
     return AMOUNTS
 
@@ -47,6 +47,7 @@ def reasons(draw: st.DrawFn, codes: list[str]) -> Reason:
     template = TEMPLATES[code]
     if draw(st.booleans()):
         template = re.sub(r"\[[^\]]*\]", "", template)
+    template = template.replace("[+", "[")
     return Reason(
         code=code, arguments={k: draw(values(kind)) for k, kind in TOKEN.findall(template)}
     )
@@ -92,6 +93,7 @@ def test_g12_each_advice_parses_back_to_what_json_shows(
     numbers: tuple[float | None, ...],
 ) -> None:
     was, value, low, high = numbers
+    target = target or (reason.code if what is What.WARNING else "")
     advice = Advice(
         what=what, role=role, rank=rank, target=target, unit=unit,
         was=was, value=value, low=low, high=high, reason=reason,

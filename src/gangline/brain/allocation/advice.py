@@ -1,4 +1,4 @@
-"""Allocations as advice for single jobs, so that the guard decides about them as about any other."""
+"""Allocations as advice for single jobs; the guard decides about it as about any other."""
 
 from collections.abc import Sequence
 
@@ -59,13 +59,14 @@ def _advice(job: AllocationJob, devices: int, reason: Reason, *, urgent: bool) -
         Choice(
             value=point.devices // job.unit,
             goodput=point.goodput / now,
-            low=point.goodput / now,
-            high=point.goodput / now,
+            low=(point.goodput if point.low is None else point.low) / now,
+            high=(point.goodput if point.high is None else point.high) / now,
         )
         for point in job.curve
         if low <= point.devices <= high and point.devices % job.unit == 0
     )
     goodput = (goodput_of(job, devices) or now) / now
+    ends = [choice.low for choice in choices if choice.value == devices // job.unit]
     size = 1.0 if devices > job.devices else devices / job.devices
     return Advice(
         what=What.WORKERS,
@@ -74,7 +75,7 @@ def _advice(job: AllocationJob, devices: int, reason: Reason, *, urgent: bool) -
         value=devices // job.unit,
         reason=reason,
         gain=goodput / size - 1,
-        gain_low=goodput / size - 1,
+        gain_low=(ends[0] if ends else goodput) / size - 1,
         urgent=urgent,
         choices=choices,
     )

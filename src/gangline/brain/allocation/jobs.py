@@ -8,6 +8,9 @@ class SizePoint(msgspec.Struct, frozen=True, kw_only=True):
 
     devices: int
     goodput: float
+    low: float | None = None
+    """The ends of the range of 80 %; None: as ``goodput``."""
+    high: float | None = None
 
 
 class AllocationJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -133,6 +133,15 @@ async def find_brain(client: ApiClient, given: str = "") -> str:
     )
 
 
+async def brain_token(client: ApiClient, url: str) -> str:
+    """Return the token of the kubeconfig for a Brain that asks for it; never for plain HTTP."""
+    if not url.startswith("https://"):
+        return ""
+    credential = await client.config.credentials.current()
+    scheme, _, token = credential.authorization.partition(" ")
+    return token if scheme.lower() == "bearer" else ""
+
+
 class BrainClient:
     """The HTTP API of a Brain. Use as ``async with BrainClient(url, token) as brain``."""
 

@@ -1,7 +1,7 @@
 """``gangline history``: ended jobs and what they used."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -9,9 +9,6 @@ from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.options import output_option
 from gangline.cli.params.session import ClusterSession, namespace_command
 from gangline.cli.render.output import format_age, format_table, print_result, print_status
-
-if TYPE_CHECKING:
-    from gangline.kube.client.client import ApiClient
 
 _GIB = 2**30
 
@@ -72,14 +69,19 @@ async def show_command(  # noqa: PLR0913, PLR0917 - one for each option
     output: str,
 ) -> None:
     """Show ended jobs, the latest first; for JOB also what each replica used."""
-    from gangline.sdk.advice import BrainClient, BrainUnavailable, find_brain  # noqa: PLC0415
+    from gangline.sdk.advice import (  # noqa: PLC0415
+        BrainClient,
+        BrainUnavailable,
+        brain_token,
+        find_brain,
+    )
 
     filters: dict[str, str | int] = {"owner": owner, "stem": stem, "outcome": outcome or ""}
     filters["namespace"] = "" if all_namespaces else cluster.namespace
     filters = {name: value for name, value in filters.items() if value} | {"limit": limit}
     try:
         url = await find_brain(cluster.client, brain_url)
-        async with BrainClient(url, await _token(cluster.client, url)) as brain:
+        async with BrainClient(url, await brain_token(cluster.client, url)) as brain:
             if job:
                 found = await brain.run(cluster.namespace, job)
             else:
@@ -102,15 +104,6 @@ async def show_command(  # noqa: PLR0913, PLR0917 - one for each option
         print_status(f"{hidden} jobs of other namespaces are not shown.")
     if found["next"]:
         print_status(f"There are more; --limit shows up to 500, now {limit}.")
-
-
-async def _token(client: "ApiClient", url: str) -> str:
-    """Return the token of the kubeconfig, for a Brain that asks for it; never over plain HTTP."""
-    if not url.startswith("https://"):
-        return ""
-    credential = await client.config.credentials.current()
-    scheme, _, token = credential.authorization.partition(" ")
-    return token if scheme.lower() == "bearer" else ""
 
 
 def format_jobs(jobs: list[dict[str, Any]], *, namespaces: bool = False) -> str:

@@ -109,6 +109,20 @@ def size_choices(view: View, model: ThroughputModel) -> list[Choice]:
     return choices
 
 
+def fitted_segments(segments: Sequence[Segment], most: int = 20) -> list[Segment]:
+    """The last good segments of each configuration: what a fit needs of a long history.
+
+    Sizes that were left long ago stay known; a size that the job keeps does not outweigh them.
+    """
+    groups: dict[tuple[object, ...], list[Segment]] = {}
+    for segment in segments:
+        if segment.quality is Quality.GOOD:
+            key = (segment.nodes, segment.procs, segment.micro_batch, segment.accumulation)
+            groups.setdefault(key, []).append(segment)
+    kept = [segment for group in groups.values() for segment in group[-most:]]
+    return sorted(kept, key=lambda segment: segment.since_ms)
+
+
 def largest_micro_batch(run: Run) -> int:
     """The largest micro-batch that ran well with the job; 1 if none is known."""
     good = (segment for segment in run.segments if segment.quality is Quality.GOOD)
@@ -148,8 +162,10 @@ def best_size(choices: Sequence[Choice], now: float, floor: float) -> Choice:
         best = choice
     present = next(choice for choice in choices if choice.value == now)
     if best.value < now:
-        below = [choice for choice in hull if choice.value < now]
-        if below and marginal_gain(below[-1], present) >= KEEP_SHARE * floor:
+        # GPUs are given up only if they gain too little even where less is known of the smaller
+        # size than its most likely goodput.
+        doubtful = Choice(value=best.value, goodput=best.low, low=best.low, high=best.high)
+        if marginal_gain(doubtful, present) >= KEEP_SHARE * floor:
             return present
     return best
 
@@ -261,6 +277,7 @@ def _advice(
         gain_low=best.low / size - 1,
         extrapolated=extrapolated,
         probe=probe,
+        floor=floor,
         choices=(best,) if probe else way,
     )
 

@@ -150,7 +150,6 @@ def begin_action(  # noqa: PLR0913 - what an action is made of, by name
     now_ms: int,
     *,
     baseline: Baseline | None = None,
-    floor: float = 0.0,
     efficiency: float = 1.0,
 ) -> tuple[Action, JobState, ClusterState]:
     """Return the action of a decision to act, and the states once its plan is written."""
@@ -165,7 +164,8 @@ def begin_action(  # noqa: PLR0913 - what an action is made of, by name
         before=advice.was,
         after=decision.value,
         predicted=decision.predicted,
-        floor=floor,
+        floor=advice.floor,
+        probe=advice.probe,
         baseline=baseline,
         efficiency=efficiency,
     )

@@ -85,6 +85,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     floor: float = 0.0
     """Least goodput of an added GPU, relative to the others, that justified a growth."""
     baseline: Baseline | None = None
+    probe: bool = False
+    """True if it was made to learn."""
     efficiency: float = 1.0
     """Statistical efficiency of a record after the change, relative to one before it."""
     rollback_of: str = ""

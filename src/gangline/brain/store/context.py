@@ -7,8 +7,17 @@ from typing import Any, TypeVar
 import msgspec
 from sqlalchemy import Connection, select
 
+from gangline.brain.facts.belief import (
+    CLUSTER_LENGTH,
+    UID_LENGTH,
+    believe_job,
+    believe_node_speed,
+    believe_pod_run,
+    believe_segment,
+    possible_text,
+)
 from gangline.brain.facts.records import Job
-from gangline.brain.store.batch import Fact
+from gangline.brain.store.batch import Fact, PodFact, SegmentFact, SpeedFact
 from gangline.brain.store.keys import Keys
 from gangline.brain.store.sql import rows, tables
 from gangline.brain.store.sql.database import Database
@@ -51,8 +60,19 @@ class Context:
         return self.database.write(work)
 
     def believe(self, facts: Iterable[Fact]) -> tuple[list[Fact], list[str]]:
-        """Split facts into those that are possible, with names as they are stored, and reasons."""
-        return [self._stored(fact) for fact in facts], []
+        """Return the facts that are possible, with names as they are stored, and what is not."""
+        now_ms = self.clock_ms()
+        believed: list[Fact] = []
+        refused: list[str] = []
+        for fact in facts:
+            possible, dropped = _possible(fact, now_ms)
+            for name in dropped:
+                self.dropped[name] = self.dropped.get(name, 0) + 1
+            if possible is None:
+                refused.append(f"{dropped[-1]} is impossible: the record was dropped")
+            else:
+                believed.append(self.private(possible) if isinstance(possible, Job) else possible)
+        return believed, refused
 
     def private(self, job: Job) -> Job:
         """Return the job with its names as they are stored."""
@@ -70,9 +90,6 @@ class Context:
         if not self.digest_names or not name or name.startswith("digest:"):
             return name
         return f"digest:{self.keys.digest('name', name)}"
-
-    def _stored(self, fact: Fact) -> Fact:
-        return self.private(fact) if isinstance(fact, Job) else fact
 
     def job_row(self, job: Job) -> dict[str, Any]:
         """Columns of a job with its keys, without ids of other tables."""
@@ -103,6 +120,15 @@ class Context:
             "job": self.mark("job", job.cluster, job.namespace, job.name),
         }
 
+    def forgotten_uids(self, connection: Connection, cluster: str, uids: set[str]) -> set[str]:
+        """Return those UIDs whose jobs were forgotten."""
+        digests = {self.mark("uid", cluster, uid): uid for uid in uids}
+        if not digests:
+            return set()
+        column = tables.forgotten.c.digest
+        found = connection.execute(select(column).where(column.in_(sorted(digests)))).scalars()
+        return {digests[digest] for digest in found}
+
     def mark(self, what: str, *parts: str) -> str:
         """Digest of what was forgotten."""
         return self.keys.digest("forgotten", what, *parts)
@@ -122,3 +148,22 @@ class Context:
             for job in jobs
             if any(times.get(digest, -1) >= job.submitted_ms for digest in digests[job.uid])
         }
+
+
+def _possible(fact: Fact, now_ms: int) -> tuple[Fact | None, list[str]]:
+    if not isinstance(fact, Job):
+        uid = "" if isinstance(fact, SpeedFact) else fact.uid
+        if not possible_text(fact.cluster, CLUSTER_LENGTH) or not possible_text(uid, UID_LENGTH):
+            return None, [f"{type(fact).__name__}.uid"]
+    match fact:
+        case Job():
+            return believe_job(fact)
+        case SegmentFact(cluster, uid, segment):
+            after, dropped = believe_segment(segment, now_ms)
+            return (None if after is None else SegmentFact(cluster, uid, after)), dropped
+        case PodFact(cluster, uid, pod):
+            run, dropped = believe_pod_run(pod)
+            return (None if run is None else PodFact(cluster, uid, run)), dropped
+        case SpeedFact(cluster, speed):
+            day, dropped = believe_node_speed(speed)
+            return (None if day is None else SpeedFact(cluster, day)), dropped

@@ -10,20 +10,24 @@ import logging
 import os
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+import msgspec
 from sqlalchemy import Connection, select
 
 from gangline.brain.store.batch import Fact
 from gangline.brain.store.buffer import FactBuffer
 from gangline.brain.store.context import Context
 from gangline.brain.store.errors import BadAddress, NoRights, StoreError, StoreUnavailable
+from gangline.brain.store.forgetting import Forget, Forgetting, Forgotten
 from gangline.brain.store.keys import Keys
 from gangline.brain.store.reading.reader import Reader
+from gangline.brain.store.retention import Pruning, RetentionSettings
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.database import Database
 from gangline.brain.store.sql.dialect import insert_missing, parse_address
@@ -132,6 +136,11 @@ class Store:
         """
         return dict(self._context.dropped) | {"buffer": self.buffer.dropped}
 
+    def digest(self, *parts: object) -> str:
+        """Return a keyed digest of JSON values: equal ones match within this database only."""
+        text = msgspec.json.encode(parts, order="deterministic").decode()
+        return self._context.keys.digest(text)
+
     def add(self, facts: Iterable[Fact]) -> None:
         """Take facts to be written by the next ``flush``; does not wait for the database."""
         self.buffer.put(facts)
@@ -181,6 +190,29 @@ class Store:
                 log.debug(
                     "facts stay in memory", extra={"facts": len(self.buffer), "why": str(exc)}
                 )
+
+    async def prune(
+        self, now_ms: int, settings: RetentionSettings, *, pause_s: float = 0.05
+    ) -> Counter[str]:
+        """Delete what is older than ``settings`` allow; return the numbers of rows by table.
+
+        Other writes happen between its transactions of at most 500 rows.
+
+        Raises:
+            StoreError: the database failed; what is left goes the next time.
+        """
+        pruning = Pruning(self._context, settings, now_ms)
+        loop = asyncio.get_running_loop()
+        await pruning.run(lambda step: loop.run_in_executor(self._writer, step), pause_s)
+        return pruning.deleted
+
+    def forget(self, asked: Forget) -> Forgotten:
+        """Forget an owner, a namespace or a job; blocks until it is done.
+
+        Raises:
+            StoreError: the database failed; repeat it.
+        """
+        return Forgetting(self._context).run(asked)
 
     def close(self) -> None:
         """End the threads, after what they are doing, and close all connections."""

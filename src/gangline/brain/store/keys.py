@@ -34,7 +34,8 @@ class Keys:
         """Level 0: the same specification by the same owner; None if it has no digest."""
         if not job.spec_digest:
             return None
-        return self.number("spec", job.cluster, job.namespace, job.owner, job.spec_digest)
+        parts = (job.cluster, job.namespace, job.kind, job.owner, job.spec_digest)
+        return self.number("spec", *parts)
 
     def base(self, job: Job) -> int:
         """Level 2: the family without its command, of any owner."""
@@ -65,8 +66,8 @@ class Keys:
 
 
 def gpu_model(job: Job) -> str:
-    """Return the device model of the first role that has devices, in the order of names."""
-    return next((size.gpu_model for size in job.roles if size.gpus and size.gpu_model), "")
+    """Return the device model of the role that was sized last, as ``advisers.similarity`` does."""
+    return next((size.gpu_model for size in reversed(job.roles) if size.gpu_model), "")
 
 
 def _family(job: Job) -> tuple[str, ...]:

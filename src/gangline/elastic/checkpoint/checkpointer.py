@@ -31,6 +31,7 @@ from gangline.elastic.checkpoint.auto_interval import AutoInterval
 from gangline.elastic.checkpoint.errors import CheckpointError, FolderInUseError, StorageError
 from gangline.elastic.checkpoint.format.plan import SavePlan
 from gangline.elastic.checkpoint.ranks import SaveGroup, node_name
+from gangline.elastic.checkpoint.replicas import ReplicaCheck
 from gangline.elastic.checkpoint.restore.restore import Loaded, Restorer, incomplete_steps
 from gangline.elastic.checkpoint.saver.client import SaverClient
 from gangline.elastic.checkpoint.saver.messages import ClientHello, SaveNotice
@@ -47,6 +48,7 @@ from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest, 
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import open_target
 from gangline.elastic.checkpoint.training_state import TrainingState
+from gangline.elastic.checkpoint.tuned_prior import TunedPrior
 from gangline.elastic.progress import SaveCounts, SaveReporter
 from gangline.renamed import renamed
 
@@ -110,7 +112,7 @@ class Checkpointer:
             self.folder = str(Path(self.folder).absolute())
         self.ranks = SaveGroup()
         self.counts, self.interval = CheckpointCounts(), interval
-        self.auto_interval = AutoInterval()
+        self.auto_interval, self._tuned_prior = AutoInterval(), TunedPrior(environment)
         base = directory.shared_memory_root(environment)
         job = self.ranks.broadcast(directory.job_name(environment, self.folder))
         self.home = directory.create_job_directory(base, job, self.folder)
@@ -130,6 +132,7 @@ class Checkpointer:
         if replicas:
             self._exchange_addresses(environment)
         self.plan = SavePlan(self.ranks, self.node)
+        self.replicas = ReplicaCheck(self.ranks)
         self.auto_interval.failures = int(environment.get("TORCHELASTIC_RESTART_COUNT") or 0)
         self._awaiting_storage: set[int] = set()
         self._progress_reporter = SaveReporter(environment)
@@ -190,6 +193,8 @@ class Checkpointer:
     def due(self, step: int) -> bool:
         """Return whether to save after this step; all ranks get the same answer."""
         if self.interval == "auto":
+            if (prior := self._tuned_prior.changed()) is not None:
+                self.auto_interval.set_prior(prior.failures, prior.seconds)
             return self.ranks.broadcast(self.auto_interval.due(time.monotonic()))
         return step % self.interval == 0
 
@@ -204,6 +209,7 @@ class Checkpointer:
         """
         self.buffers.wait_for_memory()  # before other ranks measure free memory
         plain = state_templates_of(state)
+        self.plan.declare_common(common_paths(state))
         agreement = self.plan.agree(plain)
         self.buffers.accelerator = find_accelerator(plain)
         request = memory_request(self.node, self.home, *self.buffers.required_bytes(agreement))
@@ -229,7 +235,10 @@ class Checkpointer:
         """
         begin = time.monotonic()
         plain, known = state_dicts_of(state), self.plan.agreement
+        self.plan.declare_common(common_paths(state))
         fitted = self.plan.fit(plain)
+        if level == "storage":
+            self.replicas.check(step, fitted.replicas)
         if fitted.agreement is not known:
             self.buffers.accelerator = find_accelerator(plain)
         saved = self.buffers.save(SaveRequest(fitted, step, level == "storage"))
@@ -377,6 +386,16 @@ def optional_paths(state: Mapping[str, Any]) -> list[tuple[str, ...]]:
         (key, *value.optional_values)
         for key, value in state.items()
         if isinstance(value, TrainingState)
+    ]
+
+
+def common_paths(state: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the paths below which values are the same on all ranks, or sharded."""
+    return [
+        (key, *path)
+        for key, value in state.items()
+        if isinstance(value, TrainingState)
+        for path in value.common_values
     ]
 
 

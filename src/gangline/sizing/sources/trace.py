@@ -14,6 +14,7 @@ import argparse
 import importlib.util
 import json
 import sys
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ def trace(target: str, shape: list[int], *, tokens: bool) -> dict[str, Any]:
         inputs = tuple(each.to("meta") for each in inputs)
     model.train()
     seen = Operators(torch, flop_registry)
+    live = LiveBytes(model)
     own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     saved: dict[int, int] = {}
 
@@ -61,13 +63,15 @@ def trace(target: str, shape: list[int], *, tokens: bool) -> dict[str, Any]:
         storage = tensor.untyped_storage()
         if storage._cdata not in own:
             saved[storage._cdata] = storage.nbytes()
-        kept.append(tensor)  # a released storage's address could be used again
+        addressed.append(storage)  # a released storage's address could be used again
         return tensor
 
-    kept: list[Any] = []
+    addressed: list[Any] = []
     counter = FlopCounterMode(display=False)
     hooks = torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor)
-    with counter, seen.mode(), hooks:
+    for each in inputs:
+        live.add(each)
+    with counter, observed(seen, live), hooks:
         loss = scalar(torch, model(*inputs))
         forward = counter.get_total_flops()
         loss.backward()
@@ -78,6 +82,7 @@ def trace(target: str, shape: list[int], *, tokens: bool) -> dict[str, Any]:
         "forward_flops": forward,
         "backward_flops": counter.get_total_flops() - forward,
         "saved_bytes": sum(saved.values()),
+        "peak_bytes": live.peak(),
         "largest_module": max(sizes, default=0),
         "uncounted_operators": dict(seen.uncounted),
         "coverage": seen.coverage,
@@ -106,28 +111,14 @@ class Operators:
         self._torch, self._formulas = torch, formulas
         self._counted = 0
 
-    def mode(self) -> Any:
-        """A mode in which every operator is seen."""
-        from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415
-
-        observe = self._observe
-
-        class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-            def __torch_dispatch__(
-                self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-            ) -> Any:
-                observe(function)
-                return function(*args, **(kwargs or {}))
-
-        return Mode()  # type: ignore[no-untyped-call]
-
     @property
     def coverage(self) -> float:
         """Share of the operators with much work that have a formula."""
         known = self._counted
         return known / (known + sum(self.uncounted.values())) if known or self.uncounted else 1.0
 
-    def _observe(self, function: Any) -> None:
+    def see(self, function: Any) -> None:
+        """Take note of an operator that runs."""
         packet = function._overloadpacket
         if packet in self._formulas:
             self._counted += 1
@@ -142,6 +133,66 @@ class Operators:
         return bool(name.startswith(CHEAP) or name.endswith(CHEAP_ENDS))
 
 
+class LiveBytes:
+    """The peak of what exists at one time beside parameters and their gradients."""
+
+    def __init__(self, model: Any) -> None:
+        self._changes: list[tuple[int, int]] = []
+        """Number of a storage, and the bytes by which the memory grows or shrinks."""
+        self._numbers: dict[int, int] = {}
+        """The number of each live storage, by its address."""
+        self._gradients: set[int] = set()
+        for tensor in (*model.parameters(), *model.buffers()):
+            self._numbers[tensor.untyped_storage()._cdata] = -1
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._see_gradient)
+
+    def add(self, tensor: Any) -> None:
+        """Count the storage of a tensor until it is released."""
+        storage = tensor.untyped_storage()
+        address, size = storage._cdata, storage.nbytes()
+        if address not in self._numbers:
+            number = self._numbers[address] = len(self._changes)
+            self._changes.append((number, size))
+            weakref.finalize(storage, self._release, address, number, size)
+
+    def peak(self) -> int:
+        """Return the most bytes at one time; gradients count with the states of a training."""
+        most = now = 0
+        for number, change in self._changes:
+            if number not in self._gradients:
+                now += change
+                most = max(most, now)
+        return most
+
+    def _release(self, address: int, number: int, size: int) -> None:
+        self._numbers.pop(address, None)
+        self._changes.append((number, -size))
+
+    def _see_gradient(self, parameter: Any) -> None:
+        self._gradients.add(self._numbers.get(parameter.grad.untyped_storage()._cdata, -1))
+
+
+def observed(operators: Operators, live: LiveBytes) -> Any:
+    """Return a mode in which every operator and its outputs are seen."""
+    from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415
+    from torch.utils._pytree import tree_leaves  # noqa: PLC0415
+
+    class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            operators.see(function)
+            outputs = function(*args, **(kwargs or {}))
+            for output in tree_leaves(outputs):
+                if hasattr(output, "untyped_storage"):
+                    live.add(output)
+            return outputs
+
+    return Mode()  # type: ignore[no-untyped-call]
+
+
 CHEAP = (
     "sum", "mean", "max", "min", "amax", "argmax", "softmax", "log_softmax", "native_layer_norm",
     "native_batch_norm", "native_group_norm", "fused_rms_norm", "cudnn_batch_norm", "batch_norm",
@@ -153,6 +204,7 @@ CHEAP = (
     "var", "std", "norm", "linalg_vector_norm", "threshold", "gelu", "silu", "hardtanh",
     "logsumexp", "one_hot", "histc", "bincount", "searchsorted", "resize", "set", "local_scalar",
     "trunc_normal", "erfinv", "upsample", "im2col", "col2im", "flip", "repeat", "split",
+    "safe_softmax", "unsafe_split",
 )  # fmt: skip
 """Beginnings of operators whose work is small beside that of matrix products."""
 CHEAP_ENDS = ("_backward_data", "pool2d_backward", "norm_backward", "loss_backward")

@@ -15,7 +15,6 @@ from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.facts.records import Job, NodeSpeed, Outcome, Run
 from gangline.brain.models.histogram import Histogram
 from gangline.brain.store.context import Context
-from gangline.brain.store.reading.load import complete_jobs, job_query, load_jobs, load_runs
 from gangline.brain.store.reading.similar import SimilarLookup
 from gangline.brain.store.records import (
     HISTOGRAM_KINDS,
@@ -28,6 +27,7 @@ from gangline.brain.store.records import (
 )
 from gangline.brain.store.sql import rows, tables
 from gangline.brain.store.sql.advice_rows import action_of, action_query, advice_of, advice_query
+from gangline.brain.store.sql.load import complete_jobs, job_query, load_jobs, load_runs
 
 MAX_PAGE = 500
 """Rows of one answer: no query is without a limit."""
@@ -110,31 +110,25 @@ class Reader:
         return self._context.read(transaction)
 
     def similar_runs(
-        self,
-        job: Job,
-        *,
-        now_ms: int,
-        level: int | None = None,
-        days: int = 30,
-        limit: int = 20,
+        self, asked: Run | Job, *, now_ms: int, level: int | None = None, limit: int = 20
     ) -> SimilarRuns | None:
-        """Return runs that are similar to ``job``, which need not be stored, best first.
+        """Return runs of the last 30 days that are similar to a job, best first.
 
         Args:
-            job: the job; it is never among the runs.
+            asked: the job, which need not be stored; it is never among the runs.
             now_ms: the present time.
-            level: of similarity; None: the first with three complete successful runs (one for
-                level 0).
-            days: how far back runs count.
+            level: only runs of this level of ``advisers.similarity``; None: the first level with
+                enough successful runs, and the levels before it.
             limit: the most runs, and the most lower bounds.
 
         Returns:
-            The runs, at most ``limit``; None if there are none.
+            None if nothing is similar. ``runs`` is empty if no level has enough.
         """
-        stored = self._context.private(job)
+        run = asked if isinstance(asked, Run) else Run(job=asked)
+        stored = msgspec.structs.replace(run, job=self._context.private(run.job))
 
         def transaction(connection: Connection) -> SimilarRuns | None:
-            lookup = SimilarLookup(connection, self._context.keys, stored, now_ms, days, limit)
+            lookup = SimilarLookup(connection, self._context.keys, stored, now_ms, limit)
             return lookup.first() if level is None else lookup.level(level)
 
         return self._context.read(transaction)

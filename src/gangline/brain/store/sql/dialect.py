@@ -205,6 +205,7 @@ _SQLITE: Final = {
 _POSTGRES: Final = {
     "40001": Fault.TRANSIENT,
     "40P01": Fault.TRANSIENT,
+    "23503": Fault.TRANSIENT,  # an image or node was deleted, or used again, meanwhile
     "53100": Fault.FULL,
     "53300": Fault.UNAVAILABLE,
     "57P01": Fault.UNAVAILABLE,
@@ -221,6 +222,8 @@ _MYSQL: Final = {
     1213: Fault.TRANSIENT,
     1205: Fault.TRANSIENT,
     1020: Fault.TRANSIENT,
+    1451: Fault.TRANSIENT,  # an image or node was deleted, or used again, meanwhile
+    1452: Fault.TRANSIENT,
     1021: Fault.FULL,
     1114: Fault.FULL,
     1040: Fault.UNAVAILABLE,

@@ -28,15 +28,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql
 
-CLUSTER: Final = 128
-NAME: Final = 253
-NAMESPACE: Final = 63
-UID: Final = 64
-OWNER: Final = 253
-WORD: Final = 64
-"""Kinds, roles, strategies, outcomes, reasons, data types."""
-REPOSITORY: Final = 512
-DIGEST: Final = 128
+from gangline.brain.facts.belief import CLUSTER_LENGTH as CLUSTER
+from gangline.brain.facts.belief import DIGEST_LENGTH as DIGEST
+from gangline.brain.facts.belief import NAME_LENGTH as NAME
+from gangline.brain.facts.belief import NAMESPACE_LENGTH as NAMESPACE
+from gangline.brain.facts.belief import REPOSITORY_LENGTH as REPOSITORY
+from gangline.brain.facts.belief import UID_LENGTH as UID
+from gangline.brain.facts.belief import WORD_LENGTH as WORD
 
 MYSQL: Final[dict[str, Any]] = {
     "mysql_engine": "InnoDB",
@@ -124,7 +122,7 @@ family = _table(
     _text("namespace", NAMESPACE),
     _text("stem", NAME),
     _text("kind", WORD),
-    _text("owner", OWNER),
+    _text("owner", NAME),
     _text("image_repository", REPOSITORY),
     Column("digest", String(DIGEST), nullable=False, unique=True),
     _number("jobs", default=0),
@@ -144,7 +142,7 @@ job = _table(
     _reference("family_id", "family"),
     _text("kind", WORD),
     _text("strategy", WORD),
-    _text("owner", OWNER),
+    _text("owner", NAME),
     _text("queue", NAME),
     _number("priority", default=0),
     _reference("image_id", "image"),

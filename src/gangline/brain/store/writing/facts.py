@@ -20,9 +20,9 @@ from gangline.brain.facts.merge import (
 from gangline.brain.facts.records import Image, Job, NodeSpeed, PodRun, Run, Segment
 from gangline.brain.store.batch import Fact, PodFact, SegmentFact, SpeedFact, batches, facts_of
 from gangline.brain.store.context import Context
-from gangline.brain.store.reading.load import load_jobs, pod_columns
 from gangline.brain.store.sql import rows, tables
 from gangline.brain.store.sql.dialect import upsert
+from gangline.brain.store.sql.load import load_jobs, pod_columns
 from gangline.brain.store.sql.lock import lock_cluster
 
 
@@ -117,7 +117,11 @@ class _BatchWriter:
         self._write_jobs(cluster, [fact for fact in facts if isinstance(fact, Job)])
         of_jobs = [fact for fact in facts if isinstance(fact, SegmentFact | PodFact)]
         ids = self._job_ids(cluster, {fact.uid for fact in of_jobs})
-        self._written.orphans += [fact for fact in of_jobs if fact.uid not in ids]
+        orphans = [fact for fact in of_jobs if fact.uid not in ids]
+        gone = self._context.forgotten_uids(
+            self._connection, cluster, {fact.uid for fact in orphans}
+        )
+        self._written.orphans += [fact for fact in orphans if fact.uid not in gone]
         known = [fact for fact in of_jobs if fact.uid in ids]
         self._write_segments(ids, [fact for fact in known if isinstance(fact, SegmentFact)])
         self._write_pods(cluster, ids, [fact for fact in known if isinstance(fact, PodFact)])

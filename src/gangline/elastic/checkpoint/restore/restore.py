@@ -207,7 +207,7 @@ class Restorer:
         try:
             source = self._source(candidate)
             pass_failpoint("restore-source")
-            filled = load_state(source, state, optional)
+            filled = load_state(source, state, optional, self.ranks.rank)
             pass_failpoint("restore-loaded")
         except (CorruptError, OSError, StorageError) as error:
             problem = str(error) or type(error).__name__

@@ -7,6 +7,7 @@ from gangline.brain.advisers import rightsize, start
 from gangline.brain.advisers.advice import Advice
 from gangline.brain.advisers.batch import advise_batch
 from gangline.brain.advisers.checkpoints import advise_checkpoints
+from gangline.brain.advisers.servers import advise_servers
 from gangline.brain.advisers.stragglers import advise_stragglers
 from gangline.brain.advisers.view import View
 from gangline.brain.advisers.workers import advise_workers, fitted_segments
@@ -31,6 +32,7 @@ def _plain(view: View) -> Iterator[Callable[[], list[Advice]]]:
     yield lambda: rightsize.advise(view)
     yield lambda: advise_checkpoints(view)
     yield lambda: advise_stragglers(view)
+    yield lambda: advise_servers(view)
 
 
 def _with_model(view: View) -> Iterator[Callable[[], list[Advice]]]:

@@ -58,6 +58,9 @@ from gangline.local.apiserver.kubelet_proxy.spdy_streams import SpdyExecHandler
 from gangline.local.apiserver.kubelet_proxy.streams import ExecHandler
 from gangline.local.apiserver.memory import release_memory_forever
 from gangline.local.apiserver.metrics import ApiServerMetrics
+from gangline.local.apiserver.quota.admission import QuotaAdmission
+from gangline.local.apiserver.quota.ledger import QuotaLedger
+from gangline.local.apiserver.quota.status import QuotaStatusSync
 from gangline.local.apiserver.storage.durability import Durability
 from gangline.local.apiserver.storage.encryption import load_keys
 from gangline.local.apiserver.storage.sqlite import DatabaseError, StateDatabase
@@ -202,6 +205,7 @@ class ApiServer:
         kubeconfig.write_kubeconfig(self.kubeconfig, config)
         self._tasks.append(asyncio.create_task(self._compact_forever()))
         self._tasks.append(asyncio.create_task(self._event_expiry.run()))
+        self._tasks.append(asyncio.create_task(self._quota_status.run()))
         self._tasks.append(asyncio.create_task(release_memory_forever()))
 
     async def stop(self) -> None:
@@ -258,7 +262,11 @@ class ApiServer:
         self._own_writer = WritePath(self.store, admission, self._flow)
         self._authorizer = Authorizer(self.store)
         guard = EscalationGuard(self._authorizer)
-        self.writer = WritePath(self.store, admission, self._flow, self._webhooks, guard)
+        ledger = QuotaLedger(self.store)
+        self._quota_status = QuotaStatusSync(self.store, ledger)
+        self.writer = WritePath(
+            self.store, admission, self._flow, self._webhooks, guard, QuotaAdmission(ledger)
+        )
         self._cluster_roles = ClusterRoleSync(self.store, self._own_writer, self.registry)
         crds = self.registry.by_plural("apiextensions.k8s.io", "customresourcedefinitions")
         pods = self.registry.by_plural("", "pods")

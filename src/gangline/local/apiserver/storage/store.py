@@ -74,6 +74,7 @@ class ObjectStore:
         self._disk_error: DatabaseError | None = None
         self._caches: dict[str, WatchCache] = {}
         self._listeners: dict[str, list[Callable[[CacheEvent], None]]] = {}
+        self._observers: list[Callable[[str, CacheEvent], None]] = []
 
     def load(self, index: IndexFunction) -> None:
         """Read all rows; Secrets are first encrypted with the present key, if they are not.
@@ -108,6 +109,10 @@ class ObjectStore:
         response.
         """
         self._listeners.setdefault(name, []).append(listener)
+
+    def add_observer(self, observer: Callable[[str, CacheEvent], None]) -> None:
+        """Call ``observer`` with each committed change of any kind and the name of its cache."""
+        self._observers.append(observer)
 
     def stage(
         self,
@@ -235,6 +240,8 @@ class ObjectStore:
                 del cache.staged[key]
             for listener in self._listeners.get(cache.name, ()):
                 listener(event)
+            for observer in self._observers:
+                observer(cache.name, event)
             if not done.done():
                 done.set_result(event.record)
             self._added += len(event.record.body)

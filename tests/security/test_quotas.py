@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from integration.cluster.embedded import until
 from security.conftest import AttackedServer
 
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
@@ -234,3 +235,48 @@ async def test_kubectl_creates_and_describes_a_quota(attacked: AttackedServer) -
         check=False,
     )
     assert ["count/configmaps", "0", "3"] in [line.split() for line in shown.stdout.splitlines()]
+
+
+async def test_a_job_beyond_a_quota_says_so_and_starts_when_it_is_raised(
+    attacked_cluster: AttackedServer,
+) -> None:
+    await limit(attacked_cluster, {"count/pods": "1"})
+    template = {
+        "spec": {"containers": [{"name": "pytorch", "image": "any", "command": ["sleep", "600"]}]}
+    }
+    job = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "large"},
+        "spec": {
+            "pytorchReplicaSpecs": {
+                role: {"replicas": 1, "template": template} for role in ("Master", "Worker")
+            }
+        },
+    }
+    jobs = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
+    status, body = await attacked_cluster.request("POST", jobs, json=job)
+    assert status == 201, body
+
+    async def refused() -> bool:
+        _, events = await attacked_cluster.request("GET", "/api/v1/namespaces/default/events")
+        return any(
+            event["involvedObject"]["name"] == "large"
+            and event["type"] == "Warning"
+            and "exceeded quota: q, requested: count/pods=1, used: count/pods=1" in event["message"]
+            for event in events["items"]
+        )
+
+    await until(refused)
+    _, found = await attacked_cluster.request("GET", PODS)
+    assert len(found["items"]) == 1
+    merge = {"Content-Type": "application/merge-patch+json"}
+    raised = {"spec": {"hard": {"count/pods": "2"}}}
+    await attacked_cluster.request("PATCH", f"{QUOTAS}/q", json=raised, headers=merge)
+
+    async def both_exist() -> bool:
+        _, found = await attacked_cluster.request("GET", PODS)
+        return len(found["items"]) == 2
+
+    await until(both_exist)
+    await used(attacked_cluster, {"count/pods": "2"})

@@ -48,7 +48,6 @@ from gangline.local.apiserver.http import (
     ApiHandlers,
     RequestFunction,
     StreamFunction,
-    TlsSite,
     make_http_server,
 )
 from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient, make_kubelet_tls
@@ -71,6 +70,7 @@ from gangline.local.apiserver.verbs.token_requests import TokenRequestHandler
 from gangline.local.apiserver.verbs.watch import WatchHandler
 from gangline.local.apiserver.verbs.write import WritePath, index_object
 from gangline.local.apiserver.watch.broadcast import WatchBroadcasters
+from gangline.local.connections.site import BoundedSite
 
 COMPACT_INTERVAL_S = 30.0
 OBJECTS_PER_SEAT, MAX_WIDTH = 100, 10
@@ -374,7 +374,7 @@ class ApiServer:
         self._http = make_http_server(self._api)
         self._runner = web.ServerRunner(self._http, shutdown_timeout=1.0)
         await self._runner.setup()
-        site = TlsSite(
+        site = BoundedSite(
             self._runner, self.settings.host, self.settings.port, ssl_context=context, backlog=1024
         )
         await site.start()

@@ -21,8 +21,11 @@ RETRY_S = 0.05
 """Seconds until the next attempt to accept when no file descriptor is left."""
 
 
-class Listener(asyncio.AbstractServer):
-    """Listens with TLS. Between two accepted connections other work of the event loop is done."""
+class Listener:
+    """Accepts connections with TLS: the part of ``asyncio.AbstractServer`` that a site uses.
+
+    Between two accepted connections other work of the event loop is done.
+    """
 
     def __init__(
         self,

@@ -1,5 +1,8 @@
 """Listening addresses of aiohttp servers, with bounds on unauthenticated connections."""
 
+import asyncio
+from typing import cast
+
 from aiohttp import web
 
 from gangline.local.connections.listener import Listener
@@ -26,7 +29,7 @@ class BoundedSite(web.TCPSite):
             raise TypeError("the runner must have a DeadlineServer, and the site TLS")
         self.table = ConnectionTable()
         listener = Listener(server, self.table, self._ssl_context)
-        self._server = listener
+        self._server = cast(asyncio.AbstractServer, listener)
         await listener.start(self._host or "", self._port, self._backlog)
 
 

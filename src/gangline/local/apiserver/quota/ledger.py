@@ -113,10 +113,12 @@ class QuotaLedger:
 
     def forget(self, namespace: str) -> None:
         """Drop what was read of a namespace that has no quota any more."""
-        for key in [key for key in self._measured if key[1] == namespace]:
-            del self._measured[key]
-        for key in [key for key in self._rules if key.partition("/")[0] == namespace]:
-            del self._rules[key]
+        self._measured = {
+            known: found for known, found in self._measured.items() if known[1] != namespace
+        }
+        self._rules = {
+            key: rules for key, rules in self._rules.items() if key.partition("/")[0] != namespace
+        }
 
 
 def measure(storage_name: str, obj: Json) -> tuple[Usage, PodScopes | None]:

@@ -122,10 +122,7 @@ class ApiHandler:
                 trace.reason = authorizer.authorize_path(user, request.method, path)
                 if request.method not in ("GET", "HEAD"):
                     raise method_not_allowed(request.method)
-                answer = await self._handlers.non_resource(
-                    user, path, request.headers.get("Accept", "")
-                )
-                response = await send_response(request, answer)
+                response = await self._handle_non_resource(request, user, path)
             else:
                 api_request = resolve_request(self._registry, request.method, path, options)
                 trace.request = api_request
@@ -145,6 +142,18 @@ class ApiHandler:
             log.exception("request failed", extra={"path": request.raw_path})
             response = error_response(internal(f"{type(error).__name__}: {error}"))
         return response
+
+    async def _handle_non_resource(
+        self, request: web.BaseRequest, user: RequestUser, path: str
+    ) -> web.StreamResponse:
+        get, accept = self._handlers.non_resource, request.headers.get("Accept", "")
+        if path in PUBLIC_PATHS:  # as in Kubernetes, probes of health do not wait for a seat
+            return await send_response(request, await get(user, path, accept))
+        flow = self._handlers.flow
+        async with flow.seat(user):
+            answer = await get(user, path, accept)
+        with flow.response(user, len(answer.body)):
+            return await send_response(request, answer)
 
     async def _handle_resource(
         self,

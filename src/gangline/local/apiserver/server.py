@@ -282,6 +282,7 @@ class ApiServer:
             self.metrics,
             lambda: self.url.removeprefix("https://"),
             self._write_snapshot,
+            self._flow,
         )
         self._kubelets = KubeletProxyClient(self.store, make_kubelet_tls(self.certificates))
         rest = ResourceHandler(self.store, self.writer, self._authorizer, self._flow)

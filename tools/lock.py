@@ -21,7 +21,16 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 INDEX = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/")
-SECTIONS = ("runtime", "build", "demo", "dev", "browser")
+SECTIONS = (
+    "runtime",
+    "build",
+    "demo",
+    "dev",
+    "brain",
+    "brain-postgres",
+    "brain-mysql",
+    "browser",
+)
 """``runtime`` and ``build`` have what the package needs, the others are its extras."""
 BUILD = ("hatchling", "editables")
 """What ``pip install --editable`` would otherwise fetch for an environment of its own."""

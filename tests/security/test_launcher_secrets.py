@@ -23,6 +23,7 @@ TRAIN = """
 import os, sys, time
 import torch
 from gangline.elastic.checkpoint import Checkpointer
+torch.distributed.init_process_group("gloo")
 top, secret = sys.argv[1], os.environ["HF_TOKEN"]
 with Checkpointer(f"{top}/checkpoints") as checkpointer:
     checkpointer.save(1, {"x": torch.ones(4), "secret": secret}, "storage")
@@ -31,6 +32,7 @@ with Checkpointer(f"{top}/checkpoints") as checkpointer:
         open(f"{top}/up-{os.environ['RANK']}", "w").close()
     while not os.path.exists(f"{top}/end"):
         time.sleep(0.05)
+torch.distributed.destroy_process_group()
 """
 
 

@@ -45,11 +45,20 @@ def out_of_memory_kills(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> i
 
 def resident_bytes(pid: int, proc: Path = Path("/proc")) -> int:
     """Return the resident set size of a process; 0 if it has ended."""
+    return _status_bytes(pid, "VmRSS:", proc)
+
+
+def peak_resident_bytes(pid: int, proc: Path = Path("/proc")) -> int:
+    """Return the highest resident set size of a process so far; 0 if it has ended."""
+    return _status_bytes(pid, "VmHWM:", proc) or resident_bytes(pid, proc)
+
+
+def _status_bytes(pid: int, name: str, proc: Path) -> int:
     try:
         lines = (proc / str(pid) / "status").read_text().splitlines()
     except OSError:
         return 0
-    found = next((line for line in lines if line.startswith("VmRSS:")), None)
+    found = next((line for line in lines if line.startswith(name)), None)
     return int(found.split()[1]) * _KIB if found else 0
 
 

@@ -6,6 +6,7 @@ The file (``GANGLINE_PROGRESS_FILE``) holds lines of a name and a number. Any sc
 
 ``ElasticTrainer`` and ``Checkpointer`` write it themselves, each its own fixed part of the file.
 That is one system call, which costs microseconds a step. Only the standard library is used here.
+Batch sizes, times and more are optional: ``training_report`` has their names.
 """
 
 import contextlib
@@ -18,6 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from gangline.elastic.training_report import (
+    DEVICE_MODEL,
+    TrainingReport,
+    first_line,
+    format_report,
+    parse_report,
+)
+
 PROGRESS_VARIABLE: Final = "GANGLINE_PROGRESS_FILE"
 METRICS_VARIABLE: Final = "RUNTIME_METRICS_PATH"
 """Names the file to which trainers written for DLRover report their steps."""
@@ -26,6 +35,8 @@ _SKIPPED: Final = "saves_skipped"
 _OVERTAKEN: Final = "saves_overtaken"
 _FAILED: Final = "saves_failed"
 _PART: Final = 128
+_TRAINING_AT: Final = 2 * _PART
+_TRAINING_PART: Final = 1024
 _LARGEST: Final = 4096
 
 
@@ -62,13 +73,15 @@ class WorkerProgress:
     blocked_s: float = 0.0
     """Time for which training has waited for checkpoints."""
     saves: SaveCounts = SaveCounts()
+    training: TrainingReport | None = None
+    """Batch sizes, times of steps and more; None if none is reported."""
 
 
 class _FilePart:
     """One writer's fixed part of the file; without a file it does nothing."""
 
-    def __init__(self, index: int, environment: Mapping[str, str]) -> None:
-        self._at, self._file = index * _PART, -1
+    def __init__(self, start: int, size: int, environment: Mapping[str, str]) -> None:
+        self._at, self._size, self._file = start, size, -1
         if path := environment.get(PROGRESS_VARIABLE):
             with contextlib.suppress(OSError):
                 self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -76,7 +89,7 @@ class _FilePart:
     def write(self, text: str) -> None:
         if self._file >= 0:
             with contextlib.suppress(OSError):  # a full disk must not end the training
-                os.pwrite(self._file, text.ljust(_PART - 1).encode() + b"\n", self._at)
+                os.pwrite(self._file, text.ljust(self._size - 1).encode() + b"\n", self._at)
 
     def __del__(self) -> None:
         if self._file >= 0:
@@ -87,7 +100,7 @@ class StepReporter:
     """Reports finished steps."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        self._part = _FilePart(0, environment)
+        self._part = _FilePart(0, _PART, environment)
         self._first = ""
 
     def report_step(self, step: int) -> None:
@@ -101,7 +114,7 @@ class SaveReporter:
     """Reports saved steps, and the time for which training has waited for checkpoints."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        self._part = _FilePart(1, environment)
+        self._part = _FilePart(_PART, _PART, environment)
         self._blocked_s, self._saved = 0.0, ""
         self._saves = SaveCounts()
         self._write_lock = threading.Lock()
@@ -130,9 +143,24 @@ class SaveReporter:
             self._part.write(f"{self._saved}blocked_s {self._blocked_s:.3f}\n{more}")
 
 
+class TrainingReporter:
+    """Reports batch sizes, times of steps and more."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._part = _FilePart(_TRAINING_AT, _TRAINING_PART, environment)
+        self.is_enabled = bool(environment.get(PROGRESS_VARIABLE))
+        """False if no agent reads the reports."""
+
+    def report(self, report: TrainingReport) -> None:
+        """Replace the last report."""
+        self._part.write(format_report(report))
+
+
 def read_progress(progress: Path, metrics: Path) -> WorkerProgress:
     """Read the progress of a process; invalid lines are ignored."""
-    numbers = _numbers(_text(progress))
+    text = _text(progress)
+    numbers = _numbers(text)
+    device_model = first_line((DEVICE_MODEL,), text).get(DEVICE_MODEL, "")
     step = _integer(numbers, "step")
     if step is None:
         step = _dlrover_step(_text(metrics))
@@ -147,6 +175,7 @@ def read_progress(progress: Path, metrics: Path) -> WorkerProgress:
         saves=SaveCounts(
             *(_integer(numbers, name) or 0 for name in (_SKIPPED, _OVERTAKEN, _FAILED))
         ),
+        training=parse_report(numbers, device_model),
     )
 
 

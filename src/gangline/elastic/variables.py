@@ -10,3 +10,8 @@ LOCAL_MASTER_VARIABLE: Final = "GANGLINE_LOCAL_MASTER_ADDR"
 It differs from the variable with which a cluster names its master: with that one, a launcher
 started by a worker would join this job as a node.
 """
+
+TUNING_FILE_VARIABLE: Final = "GANGLINE_TUNING_FILE"
+"""The file to which the agent writes the tuning of the job; see ``agent.tuning_file``."""
+LOADER_FILE_VARIABLES: Final = ("GANGLINE_PARALLEL_CONFIG", "DLROVER_PARAL_CONFIG_PATH")
+"""Variables that may name the file that data loaders read; the first one that is set counts."""

@@ -114,4 +114,4 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     probes: int = 0
     """Changes that were made to this job to learn; at most one is made."""
     prediction_error: float = 0.0
-    """Standard deviation of log(measured / predicted goodput) in the trials of the family."""
+    """Standard deviation of log goodput beyond the predicted ranges in trials of the family."""

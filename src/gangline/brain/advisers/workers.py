@@ -91,7 +91,7 @@ def size_choices(view: View, model: ThroughputModel) -> list[Choice]:
     sizes = {n for n in range(low, high + 1) if n % unit == 0 or n in (low, high)}
     choices = []
     for size in sorted({*sizes, present.nodes}):
-        at = configuration_at(present, size)
+        at = configuration_at(present, size, largest_micro_batch(view.run))
         if at is None:
             continue
         goodput = step_s / model.step_time(at)
@@ -109,10 +109,33 @@ def size_choices(view: View, model: ThroughputModel) -> list[Choice]:
     return choices
 
 
-def configuration_at(present: Segment, nodes: int) -> Configuration | None:
+def fitted_segments(segments: Sequence[Segment], most: int = 20) -> list[Segment]:
+    """The last good segments of each configuration: what a fit needs of a long history.
+
+    Sizes that were left long ago stay known; a size that the job keeps does not outweigh them.
+    """
+    groups: dict[tuple[object, ...], list[Segment]] = {}
+    for segment in segments:
+        if segment.quality is Quality.GOOD:
+            key = (segment.nodes, segment.procs, segment.micro_batch, segment.accumulation)
+            groups.setdefault(key, []).append(segment)
+    kept = [segment for group in groups.values() for segment in group[-most:]]
+    return sorted(kept, key=lambda segment: segment.since_ms)
+
+
+def largest_micro_batch(run: Run) -> int:
+    """The largest micro-batch that ran well with the job; 1 if none is known."""
+    good = (segment for segment in run.segments if segment.quality is Quality.GOOD)
+    return max((segment.micro_batch or 1 for segment in good), default=1)
+
+
+def configuration_at(
+    present: Segment, nodes: int, most_micro_batch: int = 0
+) -> Configuration | None:
     """The configuration of the same global batch on ``nodes``; None if it cannot be split so.
 
-    Shares are as the trainer makes them: micro-batches of at most the present size, nearly equal.
+    Shares are as the trainer makes them: nearly equal micro-batches of at most
+    ``most_micro_batch``, or of the present size if that is larger.
     """
     if present.micro_batch is None:
         return None
@@ -125,7 +148,7 @@ def configuration_at(present: Segment, nodes: int) -> Configuration | None:
     if nodes == present.nodes:
         return Configuration(nodes, procs, float(present.micro_batch), accumulation)
     share = math.ceil(batch / procs)
-    count = math.ceil(share / present.micro_batch)
+    count = math.ceil(share / max(present.micro_batch, most_micro_batch))
     return Configuration(nodes, procs, share / count, count)
 
 
@@ -139,8 +162,10 @@ def best_size(choices: Sequence[Choice], now: float, floor: float) -> Choice:
         best = choice
     present = next(choice for choice in choices if choice.value == now)
     if best.value < now:
-        below = [choice for choice in hull if choice.value < now]
-        if below and marginal_gain(below[-1], present) >= KEEP_SHARE * floor:
+        # GPUs are given up only if they gain too little even where less is known of the smaller
+        # size than its most likely goodput.
+        doubtful = Choice(value=best.value, goodput=best.low, low=best.low, high=best.high)
+        if marginal_gain(doubtful, present) >= KEEP_SHARE * floor:
             return present
     return best
 
@@ -236,7 +261,7 @@ def _advice(
     gain = best.high - 1 if probe else best.goodput / size - 1
     low, high = sorted((was, best.value))
     way = tuple(choice for choice in choices if low <= choice.value <= high)
-    at = configuration_at(present, int(best.value))
+    at = configuration_at(present, int(best.value), largest_micro_batch(view.run))
     extrapolated = at is None or model.extrapolated(at)
     return Advice(
         what=What.WORKERS,
@@ -252,6 +277,7 @@ def _advice(
         gain_low=best.low / size - 1,
         extrapolated=extrapolated,
         probe=probe,
+        floor=floor,
         choices=(best,) if probe else way,
     )
 

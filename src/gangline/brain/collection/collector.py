@@ -37,7 +37,7 @@ from gangline.brain.collection.pod_digest import (
     digest_pod,
     end_of_deleted,
 )
-from gangline.brain.collection.usage import PodSample, SampleBuffer, poll_usage
+from gangline.brain.collection.usage import POLL_S, PodSample, SampleBuffer, poll_usage
 from gangline.brain.facts.records import MemorySample, NodeCapacity, Outcome, Run
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.informer import Informer
@@ -102,9 +102,11 @@ class Collector:
         client: ApiClient,
         settings: DigestSettings,
         namespaces: tuple[str, ...] = (),
+        usage_s: float = POLL_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client, self._settings, self._clock = client, settings, clock
+        self._usage_s = usage_s
         self.jobs: dict[str, WatchedJob] = {}
         """By uid."""
         self.dropped_facts = 0
@@ -157,7 +159,7 @@ class Collector:
             await self._namespaces.wait_for_sync()
             for informer in self._informers():
                 tasks.create_task(informer.run())
-            tasks.create_task(poll_usage(self._client, self._on_usage))
+            tasks.create_task(poll_usage(self._client, self._on_usage, self._usage_s))
 
     async def synced(self) -> None:
         """Wait for the first complete lists of pods, nodes, namespaces and existing job kinds."""
@@ -286,7 +288,11 @@ class Collector:
                 age_s <= WATCHED_FROM_START_S or meta.uid in self._known
             )
         job.meta, job.stored, job.problems = meta, stored, digested.problems
-        record = msgspec.structs.replace(digested.job, priority=self._priority(meta.uid))
+        record = msgspec.structs.replace(
+            digested.job,
+            priority=self._priority(meta.uid),
+            observed_ms=round(self._clock() * 1000),
+        )
         if job.observations.add_job(record):
             self._changed.add(meta.uid)
         if record.outcome is not Outcome.RUNNING and job.ended_at is None:

@@ -125,6 +125,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     records_total: int | None = None
     complete: bool = False
     """True if it was watched from its start to its end."""
+    observed_ms: int = 0
+    """When this was observed. Of two records of one job the later one counts."""
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,6 +215,8 @@ class NodeSpeed(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int
     checks_failed: int = 0
     failures: int = 0
+    observed_ms: int = 0
+    """When it was computed. Of two records of one day the later one counts."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

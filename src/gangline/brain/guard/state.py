@@ -85,6 +85,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     floor: float = 0.0
     """Least goodput of an added GPU, relative to the others, that justified a growth."""
     baseline: Baseline | None = None
+    probe: bool = False
+    """True if it was made to learn."""
     efficiency: float = 1.0
     """Statistical efficiency of a record after the change, relative to one before it."""
     rollback_of: str = ""
@@ -142,6 +144,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int
     last_segment_ms: int | None = None
     """End of the last closed segment."""
+    good_segments: int | None = None
+    """Good segments with the present settings; None: not counted."""
     bounds: tuple[Bound, ...] = ()
     streaks: tuple[AdviceStreak, ...] = ()
     actions: tuple[Action, ...] = ()

@@ -11,13 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gangline.brain.models.throughput import (
-    HIGH,
-    LOW,
-    Array,
-    Configuration,
-    ThroughputModel,
-)
+from gangline.brain.models.nnls import Array
+from gangline.brain.models.throughput import HIGH, LOW, Configuration, ThroughputModel
 
 _BATCHES = 50
 

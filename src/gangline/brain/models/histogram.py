@@ -114,9 +114,11 @@ class Histogram:
     def weight_at(self, now_ms: int) -> float:
         """Return the total weight as it is at a time: 1 for each sample of that moment."""
         half_life = self.kind.half_life_ms
-        return sum(
-            amount / _SCALE * 2.0 ** (slot - now_ms / half_life)
-            for (_, slot), amount in self.slots.items()
+        return float(
+            sum(
+                amount / _SCALE * 2.0 ** (slot - now_ms / half_life)
+                for (_, slot), amount in self.slots.items()
+            )
         )
 
     def encode(self) -> bytes:

@@ -68,30 +68,28 @@ def noise_scale(segments: Sequence[Segment]) -> NoiseScale | None:
         gradient cannot be told from 0: the batch must then stay as it is.
     """
     reporting = [
-        each
+        (each, each.grad_sqr, each.grad_var)
         for each in segments
         if each.quality is Quality.GOOD
         and each.grad_sqr is not None
         and each.grad_var is not None
         and each.steps > 0
     ]
-    total = sum(each.steps for each in reporting)
+    total = sum(each.steps for each, _, _ in reporting)
     if total < _FEWEST_STEPS:
         return None
-    sqr = var = known = 0.0
+    sqr = var = 0.0
     singles = []
-    for each in reporting:
-        assert each.grad_sqr is not None and each.grad_var is not None
+    for each, grad_sqr, grad_var in reporting:
         keep = _DECAY**each.steps
-        sqr = keep * sqr + (1 - keep) * each.grad_sqr
-        var = keep * var + (1 - keep) * each.grad_var
-        known = keep * known + (1 - keep)
-        if each.grad_sqr > 0 and each.grad_var > 0:
-            singles.append((each.grad_var / each.grad_sqr, each.steps))
-    if sqr <= 0 or var <= 0 or known <= 0:
+        sqr = keep * sqr + (1 - keep) * grad_sqr
+        var = keep * var + (1 - keep) * grad_var
+        if grad_sqr > 0 and grad_var > 0:
+            singles.append((grad_var / grad_sqr, each.steps))
+    if sqr <= 0 or var <= 0:
         return None
     phi = var / sqr
-    biased = any(each.procs == 1 and (each.accumulation or 1) == 1 for each in reporting)
+    biased = any(each.procs == 1 and (each.accumulation or 1) == 1 for each, _, _ in reporting)
     low, high = _spread(phi, singles)
     factor = _UNCERTAIN if biased else 1.0
     return NoiseScale(phi, low / factor, high * factor, total, biased)

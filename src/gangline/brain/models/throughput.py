@@ -201,7 +201,7 @@ def observations(segments: Sequence[Segment], now_ms: int) -> list[Observation]:
             Configuration(
                 max(segment.nodes, 1),
                 segment.procs,
-                float(segment.micro_batch),
+                _exact_micro_batch(segment),
                 max(segment.accumulation or 1, 1),
             ),
             segment.steps,
@@ -220,9 +220,17 @@ def observations(segments: Sequence[Segment], now_ms: int) -> list[Observation]:
     ]
 
 
+def _exact_micro_batch(segment: Segment) -> float:
+    """The mean of the shares of all processes, which differ by one sample."""
+    micro_batch = float(segment.micro_batch or 0)
+    parts = segment.procs * max(segment.accumulation or 1, 1)
+    exact = (segment.global_batch or 0) / parts
+    return exact if abs(exact - micro_batch) < 1 else micro_batch
+
+
 def weight(each: Observation) -> float:
     """Relative errors count, by steps, and old ones less."""
-    return each.steps / each.step_s**2 * 0.5 ** (each.age_days / _HALF_LIFE_DAYS)
+    return float(each.steps / each.step_s**2 * 0.5 ** (each.age_days / _HALF_LIFE_DAYS))
 
 
 def seen_range(data: Sequence[Observation]) -> SeenRange:

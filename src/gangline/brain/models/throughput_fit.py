@@ -227,13 +227,13 @@ class _Parts:
         least = _LEAST_NOISE**2 * float(np.mean((a @ best) ** 2))
         variance = max(float(rest @ rest) / free if free > 0 else 0.0, least)
         normal = a[:, active] / lengths[active]
-        gram = normal.T @ normal + _PRIOR_WEIGHT * np.eye(len(active))
-        inverse = np.linalg.inv(gram) / np.outer(lengths[active], lengths[active])
+        # A column is not farther from its value than this value: what limits the columns that the
+        # data does not separate, and leaves their sum as certain as the data makes it.
+        limits = np.diag(variance / np.maximum(best[active] * lengths[active], 1e-12) ** 2)
+        inverse = np.linalg.inv(normal.T @ normal + limits)
+        inverse /= np.outer(lengths[active], lengths[active])
         where = [group[index] for index in active]
-        # Where columns are not separated, alternatives bound the range, not a huge covariance.
-        spread = np.sqrt(np.diag(variance * inverse))
-        limit = np.minimum(1.0, best[active] / np.where(spread > 0, spread, 1.0))
-        self.covariance[np.ix_(where, where)] = variance * inverse * np.outer(limit, limit)
+        self.covariance[np.ix_(where, where)] = variance * inverse
 
     def fill(self, data: Sequence[Observation]) -> None:
         """Give regimes that were not seen their prior."""

@@ -1,5 +1,14 @@
 """The SQL database of the history: SQLite, PostgreSQL, MariaDB and MySQL by SQLAlchemy Core.
 
-``tables`` (the schema), ``dialect`` (upserts, retries, what differs between servers), ``engine``
-(connections and migrations), then ``write``, ``read`` and ``retention``. Imports ``facts``.
+``engine.open_store`` returns a ``Store``. In an event loop::
+
+    store = open_store("sqlite:////var/lib/gangline/brain.db")
+    store.add([job, SegmentFact(cluster, uid, segment)])     # never waits; written by flush()
+    similar = await store.query(lambda read: read.similar_runs(job, now_ms=now_ms))
+    fence = await store.update(lambda write: write.lead(cluster, identity))
+    await store.update(lambda write: write.advice(cluster, uid, records, fence=fence))
+
+``read`` and ``write`` have the same methods without a loop. ``errors`` is the tree of exceptions,
+``reading.reader`` what can be asked, ``writing`` what can be stored. Nothing outside of this
+package imports SQLAlchemy. Imports ``facts``, ``models`` and ``advisers``.
 """

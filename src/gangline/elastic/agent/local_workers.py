@@ -5,12 +5,14 @@ import logging
 import signal
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gangline.elastic.agent.hang.detector import RankStack
 from gangline.elastic.agent.hang.stacks import collect_stacks, describe_evidence, rank_stacks
 from gangline.elastic.agent.process import Process, end_processes, start_process
 from gangline.elastic.agent.progress_report import ProgressReport, ProgressTracker, WorkerUsage
 from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.workers.memory_peak import PeakMemory
 from gangline.elastic.agent.workers.usage import UsageMeter, read_worker_progress
 from gangline.elastic.agent.workers.worker_group import WorkerGroup
 from gangline.elastic.agent.world import WorldSpec
@@ -27,6 +29,7 @@ class LocalWorkers:
         self._group: WorkerGroup | None = None
         self._tracker: ProgressTracker | None = None
         self._meter: UsageMeter | None = None
+        self._peak_memory = PeakMemory()
         self._last_report = ProgressReport()
         self._ended: tuple[WorkerGroup, ProgressTracker] | None = None
         self._ended_at = 0.0
@@ -67,11 +70,15 @@ class LocalWorkers:
         if self._group and self._tracker and self._meter:
             self._usage = self._meter.usage()
             progress = read_worker_progress(self._group)
-            return self._tracker.report(progress, time.monotonic(), self._usage)
+            report = self._tracker.report(progress, time.monotonic(), self._usage)
+            if report.is_detailed:
+                peak_bytes = self._peak_memory.peak_bytes()
+                report = replace(report, memory_peak_bytes=peak_bytes)
+            return report
         if self._ended:
             (group, tracker), self._ended = self._ended, None
             progress = read_worker_progress(group)
-            self._last_report = tracker.report(progress, self._ended_at, self._usage)
+            self._last_report = tracker.report(progress, self._ended_at, self._usage, is_last=True)
         return self._last_report
 
     async def rank_stacks(self) -> list[RankStack]:

@@ -9,6 +9,10 @@ from dataclasses import dataclass, field
 
 from gangline.elastic.phase import NodePhase
 from gangline.elastic.progress import SaveCounts, WorkerProgress
+from gangline.elastic.training_report import TrainingReport
+
+TRAINING_REPORT_S = 5.0
+"""Interval of reports about batch sizes and times: the master digests those of a thousand nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,12 @@ class ProgressReport:
     spent_s: dict[str, float] = field(default_factory=dict)
     """Seconds of this attempt without training, by phase."""
     usage: WorkerUsage | None = None
+    training: TrainingReport | None = None
+    """What the workers report about their steps, every ``TRAINING_REPORT_S``; None in between."""
+    memory_peak_bytes: int | None = None
+    """Highest memory use of this pod so far, with ``training``; None if it is not known."""
+    is_detailed: bool = False
+    """True for a report in which ``training`` was due, also if the workers report nothing."""
 
 
 @dataclass(slots=True)
@@ -54,16 +64,25 @@ class ProgressTracker:
     """True if the script has reported steps in this or an earlier attempt."""
     hung_since: float | None = None
     """Time of the last progress before the workers hung; None while they do not hang."""
+    _training_at: float | None = None
     _last_sample: tuple[float, int] | None = None
     _last_rate: float = 0.0
 
     def report(
-        self, workers: Sequence[WorkerProgress], now: float, usage: WorkerUsage | None
+        self,
+        workers: Sequence[WorkerProgress],
+        now: float,
+        usage: WorkerUsage | None,
+        *,
+        is_last: bool = False,
     ) -> ProgressReport:
-        """Combine what the workers report now."""
+        """Combine what the workers report now; ``is_last`` after they have ended."""
         step = _minimum(progress.step for progress in workers)
         self.reports_steps = self.reports_steps or step is not None
         firsts = [progress.first_step for progress in workers if progress.first_step is not None]
+        is_due = self._training_at is None or now - self._training_at >= TRAINING_REPORT_S
+        if is_detailed := is_last or is_due:
+            self._training_at = now
         return ProgressReport(
             round=self.round,
             attempt=self.attempt,
@@ -75,6 +94,8 @@ class ProgressTracker:
             saves=SaveCounts.merge_max(progress.saves for progress in workers),
             spent_s=self._lost_seconds(workers, step, now),
             usage=usage,
+            training=_merge_training(workers) if is_detailed else None,
+            is_detailed=is_detailed,
         )
 
     def _lost_seconds(
@@ -103,6 +124,11 @@ class ProgressTracker:
             self._last_rate = max(0.0, (step - self._last_sample[1]) / (now - self._last_sample[0]))
         self._last_sample = now, step
         return self._last_rate
+
+
+def _merge_training(workers: Sequence[WorkerProgress]) -> TrainingReport | None:
+    reports = [progress.training for progress in workers if progress.training is not None]
+    return TrainingReport.merge(reports)
 
 
 def _minimum(numbers: Iterable[int | None]) -> int | None:

@@ -93,6 +93,10 @@ class AgentSettings:
     """
     saves_on_failure: bool = False
     """True if it is also run at each restart, and awaited at the end."""
+    tunes_batch: bool = False
+    """True if data loaders read settings that the master passes on."""
+    brain_url: str | None = None
+    """URL of a Brain outside of a cluster, to which facts are sent."""
     affinity: tuple[frozenset[int], ...] = ()
     """Processors of each local rank; empty for all."""
     logs: LogSettings = field(default_factory=LogSettings)
@@ -121,6 +125,8 @@ class NodeIdentity:
     join_timeout_s: float
     connect_timeout_s: float = 60.0
     topology: tuple[str, ...] = ()
+    pod: str = ""
+    """Name of the pod, or of the host outside of a cluster."""
     witness_address: str | None = None
     """host:port of the cluster's API server; None if no component would replace this node.
 

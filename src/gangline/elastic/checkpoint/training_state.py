@@ -15,10 +15,17 @@ from typing import Any, Protocol
 import numpy
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
 from gangline.elastic.checkpoint.format.safe_unpickle import safe_unpickle
 from gangline.elastic.checkpoint.format.torch_framing import check_loadable, pickle_value
+from gangline.elastic.checkpoint.optimizer_state import (
+    NOT_INITIALISABLE,
+    load_optimizer_state,
+    optimizer_state_template,
+    read_optimizer_state,
+    unwrap_optimizers,
+)
 
 
 class Stateful(Protocol):
@@ -68,12 +75,32 @@ class TrainingState:
     ) -> None:
         """Combine them; ``others`` are schedulers, samplers, data shards … under your names."""
         self.model, self.optimizer, self.others = model, optimizer, others
+        self.optimizers = list[torch.optim.Optimizer]()
+        for number, one in enumerate(unwrap_optimizers(optimizer)):
+            if isinstance(one, NOT_INITIALISABLE):
+                self.others[f"optimizer-{number}"] = SingleValueState(one)
+            else:
+                self.optimizers.append(one)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state; its tensors are the model's own, not copies."""
-        model, optimizer = get_state_dict(self.model, self.optimizer)
+        """Return the state; its tensors are the model's own, not copies.
+
+        An optimizer that has not stepped has no state of parameters.
+        """
+        return self._state_dict(read_optimizer_state(self.model, self.optimizers))
+
+    def state_template(self) -> dict[str, Any]:
+        """Return what ``state_dict`` returns after the first step, to load into."""
+        return self._state_dict(optimizer_state_template(self.model, self.optimizers))
+
+    optional_values = ("optimizer", "state")
+    """Values below this path are loaded as far as they were saved, parameter by parameter."""
+    common_values = (("model",), ("optimizer",))
+    """Values below these paths are the same on all ranks, or sharded."""
+
+    def _state_dict(self, optimizer: dict[str, Any]) -> dict[str, Any]:
         return {
-            "model": model,
+            "model": get_model_state_dict(self.model),
             "optimizer": optimizer,
             "others": {name: other.state_dict() for name, other in self.others.items()},
             "random": {f"rank-{_rank()}": random_states()},
@@ -81,12 +108,8 @@ class TrainingState:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a state."""
-        set_state_dict(
-            self.model,
-            self.optimizer,
-            model_state_dict=state_dict["model"],
-            optim_state_dict=state_dict["optimizer"],
-        )
+        set_model_state_dict(self.model, state_dict["model"])
+        load_optimizer_state(self.model, self.optimizers, state_dict["optimizer"])
         for name, other in self.others.items():
             other.load_state_dict(state_dict["others"][name])
         set_random_states(state_dict["random"][f"rank-{_rank()}"])

@@ -74,7 +74,7 @@ DLROVER_FLAGS = (
     Flag("comm-perf-test", "Measure communication before training.", is_switch=True),
     Flag("node-unit", "The number of nodes is a multiple of this.", 1, int),
     Flag("auto-config", "Nodes from NODE_NUM, workers from devices.", is_switch=True),
-    Flag("auto-tunning", "Refused: there is no tuner.", is_switch=True),
+    Flag("auto-tunning", "Data loaders read settings that the master passes on.", is_switch=True),
     Flag("exclude-straggler", "Exclude nodes that the node check finds slow.", is_switch=True),
     Flag("save-at-breakpoint", "Save checkpoints in memory when workers fail.", is_switch=True),
     Flag("accelerator", "Kind of device.", "nvidia.com/gpu",
@@ -93,6 +93,7 @@ OWN_FLAGS = (
     Flag(
         "hang-timeout", "Seconds without progress after which workers count as hung.", None, float
     ),
+    Flag("brain", "URL of a Brain outside of a cluster, to which facts of the job are sent."),
     Flag("check-matrix-size", "Node check: rows of the matrices; 0: by device.", 0, int),
     Flag("check-matrix-repeats", "Node check: timed products; 0: by device.", 0, int),
     Flag("check-collective-mib", "Node check: MiB of an all-reduce; 0: by device.", 0.0, float),

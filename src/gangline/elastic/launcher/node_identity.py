@@ -10,7 +10,11 @@ _ID_BITS = 31
 
 
 def node_identity(
-    settings: AgentSettings, config: RendezvousConfig, *, hosts_master: bool = False
+    settings: AgentSettings,
+    config: RendezvousConfig,
+    *,
+    hosts_master: bool = False,
+    pod: str = "",
 ) -> NodeIdentity:
     """Return this node's identity. A node without a number draws a random one.
 
@@ -18,6 +22,7 @@ def node_identity(
         settings: the agent's settings.
         config: how the nodes find each other.
         hosts_master: True if this node runs the master, whose start takes time.
+        pod: name of the pod; empty: the name of the host.
     """
     assert config.master_address is not None, "a single node needs no identity"
     return NodeIdentity(
@@ -32,6 +37,25 @@ def node_identity(
         node_unit=config.node_unit,
         last_call_s=config.last_call_s,
         join_timeout_s=config.join_timeout_s,
+        pod=pod or settings.node_name,
         witness_address=config.witness_address,
         connect_timeout_s=max(config.connect_timeout_s, CONNECT_TIMEOUT_S if hosts_master else 0.0),
+    )
+
+
+def single_node_identity(settings: AgentSettings) -> NodeIdentity:
+    """Return the identity of the only node of a job, for its reports."""
+    return NodeIdentity(
+        job=settings.run_id,
+        master_address="",
+        node_id=0,
+        node_rank=0,
+        host=settings.node_name,
+        local_world_size=settings.local_world_size,
+        min_nodes=1,
+        max_nodes=1,
+        node_unit=1,
+        last_call_s=0.0,
+        join_timeout_s=0.0,
+        pod=settings.node_name,
     )

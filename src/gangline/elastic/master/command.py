@@ -10,12 +10,21 @@ import logging
 import os
 import signal
 import sys
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from gangline.elastic.brain_url import BrainUrlError, check_brain_url
 from gangline.elastic.master.journal.journal import FileJournal, Journal, JournalError
 from gangline.elastic.master.settings import MasterSettings
+
+if TYPE_CHECKING:
+    from gangline.elastic.master.facts.publication import Publication
 
 EXIT_CANNOT_START = 3
 """Exit code if another process uses the port or the journal: an immediate restart would not help.
@@ -64,15 +73,21 @@ def _upstream_flags(command: click.Command) -> click.Command:
               help="End this many seconds after all workers succeeded; else never.")  # fmt: skip
 @click.option("--metrics/--no-metrics", "serves_metrics", default=True, show_default=True,
               help="Answer GET /metrics on the port.")  # fmt: skip
+@click.option("--brain", "brain_url", metavar="URL", default=None,
+              help="Send facts of the job to the Brain at this URL.")  # fmt: skip
+@click.option("--job-uid", envvar="JOB_UID", default="",
+              help="Unique identifier of the job in its facts.")  # fmt: skip
 @click.option("--port-file", type=click.Path(dir_okay=False, path_type=Path), default=None,
               help="A file to write the port to once it is open.")  # fmt: skip
 @click.option("--log-level", default="info", show_default=True,
               type=click.Choice(["debug", "info", "warning", "error"]))  # fmt: skip
-def master_command(
+def master_command(  # noqa: PLR0913, PLR0917 - the flags of the command
     namespace: str,
     platform: str,
     journal: Path | None,
     journal_configmap: str | None,
+    brain_url: str | None,
+    job_uid: str,
     port_file: Path | None,
     log_level: str,
     **settings: object,
@@ -90,7 +105,16 @@ def master_command(
     )
     store = FileJournal(journal) if journal is not None else Journal()
     configuration = MasterSettings(**settings)  # type: ignore[arg-type]
-    sys.exit(_run(configuration, store, _place(journal_configmap, namespace), port_file))
+    place = _place(journal_configmap, namespace)
+    try:
+        brain_url = brain_url and check_brain_url(brain_url)
+    except BrainUrlError as error:
+        raise click.UsageError(f"--brain {error}") from error
+    facts = partial(
+        _open_publication, configuration.job, place[0] if place else namespace, job_uid,
+        in_cluster=place is not None, brain_url=brain_url,
+    )  # fmt: skip
+    sys.exit(_run(configuration, store, place, port_file, facts))
 
 
 _upstream_flags(master_command)
@@ -103,11 +127,22 @@ def _place(configmap: str | None, namespace: str) -> tuple[str, str] | None:
     return before or namespace, name
 
 
+def _open_publication(
+    name: str, namespace: str, uid: str, *, in_cluster: bool, brain_url: str | None
+) -> "AbstractAsyncContextManager[Publication | None]":
+    from gangline.elastic.master.facts.destination import open_publication  # noqa: PLC0415
+    from gangline.elastic.master.segments.document import JobIdentity  # noqa: PLC0415
+
+    identity = JobIdentity(name, namespace, uid or uuid.uuid4().hex)
+    return open_publication(identity, in_cluster=in_cluster, brain_url=brain_url)
+
+
 def _run(
     settings: MasterSettings,
     journal: Journal,
     configmap: tuple[str, str] | None,
     port_file: Path | None,
+    open_facts: "Callable[[], AbstractAsyncContextManager[Publication | None]]",
 ) -> int:
     from gangline.elastic.protocol.channel.job_secret import read_job_secret  # noqa: PLC0415 - not needed for --help
 
@@ -135,15 +170,17 @@ def _run(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         if configmap is None:
-            await run_master(settings, secret, journal, stop, listening)
+            async with open_facts() as publication:
+                await run_master(settings, secret, journal, stop, listening, publication)
             return
         from gangline.elastic.master.journal import cluster_journal as cluster  # noqa: PLC0415
 
         about = cluster.job_reference(os.environ, namespace=configmap[0])
-        async with cluster.cluster_journal(
-            *configmap, on_fenced=stop.set, job=about
-        ) as cluster_journal:
-            await run_master(settings, secret, cluster_journal, stop, listening)
+        async with (
+            cluster.cluster_journal(*configmap, on_fenced=stop.set, job=about) as cluster_journal,
+            open_facts() as publication,
+        ):
+            await run_master(settings, secret, cluster_journal, stop, listening, publication)
 
     import uvloop  # noqa: PLC0415
 

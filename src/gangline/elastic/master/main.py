@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from gangline.elastic.master.facts.publication import Publication
 from gangline.elastic.master.group_commit import GroupCommit
 from gangline.elastic.master.journal.journal import Journal, JournalError
 from gangline.elastic.master.service import MasterService
@@ -26,15 +27,24 @@ async def run_master(
     journal: Journal,
     stop: asyncio.Event,
     listening: Callable[[int], None] = lambda port: None,
+    publication: Publication | None = None,
 ) -> None:
     """Serve a job until ``stop`` is set, or until the job has been over for the configured time.
+
+    Args:
+        settings: the settings of the master.
+        secret: the job's secret.
+        journal: stores the state.
+        stop: ends the master.
+        listening: called with the port.
+        publication: where facts are published and tuning comes from; None for nowhere.
 
     Raises:
         JournalError: the journal cannot be used.
         OSError: the port is in use.
     """
     try:
-        await _serve(settings, secret, journal, stop, listening)
+        await _serve(settings, secret, journal, stop, listening, publication)
     finally:
         await journal.close()
 
@@ -45,6 +55,7 @@ async def _serve(
     journal: Journal,
     stop: asyncio.Event,
     listening: Callable[[int], None],
+    publication: Publication | None,
 ) -> None:
     core, at = replay_journal(journal)
     now = read_clocks()
@@ -64,12 +75,16 @@ async def _serve(
     listening(port)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(group_commit.run()), group.create_task(service.run())]
+        if publication is not None:
+            tasks.append(group.create_task(publication.run(service)))
         await _end(settings, service, stop)
         for task in tasks:
             task.cancel()
     service.record_goodput()
     await group_commit.flush()
     await server.stop()
+    if publication is not None:
+        await publication.finish()
 
 
 async def _end(settings: MasterSettings, service: MasterService, stop: asyncio.Event) -> None:

@@ -4,10 +4,11 @@ Nothing is journaled: after a restart of the master nodes start the check again.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gangline.elastic.master.long_polls import LongPoll, LongPolls
 from gangline.elastic.nodecheck.coordinator import CheckCoordinator, UnknownCheckError
+from gangline.elastic.nodecheck.result import CheckOutcome
 from gangline.elastic.protocol.check_messages import PARTNER_LOST
 from gangline.elastic.protocol.messages import CheckRequest, CheckResult, Reply, RequestRefused
 from gangline.elastic.protocol.server import Peer
@@ -21,6 +22,16 @@ class NodeCheckRequests:
         self._conductor = CheckCoordinator()
         self._polls: LongPolls[int] = LongPolls(self._expired)
         self._alarm: asyncio.TimerHandle | None = None
+
+    @property
+    def ended(self) -> int:
+        """Number of checks that have ended."""
+        return self._conductor.ended
+
+    @property
+    def outcomes(self) -> Mapping[int, CheckOutcome]:
+        """Outcome of the last check of each node."""
+        return self._conductor.outcomes
 
     def handle(self, peer: Peer, number: int, request: CheckRequest | CheckResult) -> None:
         """Process a node's arrival or result, and answer now or later."""

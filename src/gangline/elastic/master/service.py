@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
+from gangline.elastic.master.facts.collector import FactsCollector
 from gangline.elastic.master.group_commit import GroupCommit
 from gangline.elastic.master.liveness import LivenessTracker
 from gangline.elastic.master.long_polls import LongPoll, LongPolls
@@ -50,6 +51,8 @@ class MasterService:
         self._keys: LongPolls[str] = LongPolls(self._reply_with(_KEYS_MISSING))
         self._shards: LongPolls[str] = LongPolls(self._reply_with(_NO_SHARDS_YET))
         self._checks = NodeCheckRequests(self._send)
+        self.facts = FactsCollector(core, clock.now, self._checks)
+        self._tuning: msg.Tuning | None = None
         self._world: tuple[int, bytes] = (0, b"")
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
@@ -235,8 +238,22 @@ class MasterService:
                 persistent.account.phase = heartbeat.phase
             if heartbeat.round > 0:
                 persistent.account.book_heartbeat(heartbeat)
-        commands = self.core.commands_for(node, heartbeat.commands_seen)
-        self._send(peer, number, commands or msg.Commands())
+        self.facts.observe(heartbeat)
+        commands = self.core.commands_for(node, heartbeat.commands_seen) or msg.Commands()
+        commands.tuning = self._tuning_for(heartbeat)
+        self._send(peer, number, commands)
+
+    def set_tuning(self, tuning: msg.Tuning) -> None:
+        """Pass a tuning on to all nodes, unless it is older than the last one."""
+        if self._tuning is None or tuning.version > self._tuning.version:
+            self._tuning = tuning
+
+    def _tuning_for(self, heartbeat: msg.Heartbeat) -> msg.Tuning | None:
+        """Return the tuning if the node takes one and has not applied it."""
+        report, tuning = heartbeat.node, self._tuning
+        if report is None or report.tuning_version is None or tuning is None:
+            return None
+        return tuning if report.tuning_version < tuning.version else None
 
     def _check_round(self, heartbeat: msg.Heartbeat) -> None:
         """Detect what the rendezvous does not know: a lost world, a restart in place."""

@@ -10,7 +10,14 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from gangline.elastic.nodecheck.group_testing import CheckRules, choose_next_step
-from gangline.elastic.nodecheck.result import LOST_RESULT, CheckConclusion, CheckRound, NodeResult
+from gangline.elastic.nodecheck.result import (
+    LOST_RESULT,
+    CheckConclusion,
+    CheckOutcome,
+    CheckRound,
+    NodeResult,
+    check_outcomes,
+)
 from gangline.elastic.nodecheck.speed import NodeTimes, SpeedLimits
 from gangline.elastic.protocol.check_messages import (
     CheckGroup,
@@ -68,6 +75,10 @@ class CheckCoordinator:
         self._trusted: set[int] = set()
         self._history: dict[int, deque[NodeTimes]] = {}
         self._verdicts: dict[ParticipantKey, CheckConclusion] = {}
+        self.outcomes: dict[int, CheckOutcome] = {}
+        """Outcome of the last check of each node."""
+        self.ended = 0
+        """Number of checks that have ended."""
 
     def receive(self, message: CheckRequest | CheckResult, now: float) -> None:
         """Process a request or a result; repetitions change nothing.
@@ -219,6 +230,8 @@ class CheckCoordinator:
             if verdict.passed(node) and not participant.is_lost and node not in self._waiting:
                 self._trusted.add(node)
                 self._remember(session, verdict, node)
+        self.outcomes |= check_outcomes(session.nodes, session.rounds, verdict)
+        self.ended += 1
         while len(self._verdicts) > MAX_VERDICTS:
             del self._verdicts[next(iter(self._verdicts))]
         self._session = None

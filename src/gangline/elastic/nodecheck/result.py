@@ -1,6 +1,7 @@
 """Results of a test round, and the conclusion of a check."""
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -95,3 +96,28 @@ class CheckConclusion:
 
     def passed(self, node: int) -> bool:
         return node not in self.faulty and node not in self.undecided
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOutcome:
+    """Outcome of a check for one node."""
+
+    passed: bool
+    factor: float | None = None
+    """Its best time of the matrix test over the median of all nodes; None if it has none."""
+
+
+def check_outcomes(
+    nodes: Iterable[int], rounds: Sequence[CheckRound], conclusion: CheckConclusion
+) -> dict[int, CheckOutcome]:
+    """Return the outcome of every node of a check."""
+    times: dict[int, float] = {}
+    for round_ in rounds:
+        for node, result in round_.results.items():
+            if result.passed and result.compute_s > 0:
+                times[node] = min(result.compute_s, times.get(node, result.compute_s))
+    median = statistics.median(times.values()) if times else 0.0
+    return {
+        node: CheckOutcome(conclusion.passed(node), times[node] / median if node in times else None)
+        for node in nodes
+    }

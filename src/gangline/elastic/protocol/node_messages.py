@@ -7,6 +7,7 @@ import msgspec
 from gangline.elastic.phase import NodePhase
 from gangline.elastic.progress import SaveCounts
 from gangline.elastic.protocol.base_messages import ProtocolMessage
+from gangline.elastic.training_report import ModelShape, StepTimes
 
 
 class DeviceUsage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -26,6 +27,36 @@ class NodeResources(msgspec.Struct, frozen=True, omit_defaults=True):
     """CPUs in use."""
     memory_bytes: int = 0
     devices: tuple[DeviceUsage, ...] = ()
+
+
+class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Steps, memory and tuning of a node. None and empty values are not known.
+
+    The fields up to ``model`` are those of ``TrainingReport``. They are one field of ``Heartbeat``,
+    because maps of up to 15 fields have a shorter header, which earlier releases have written.
+    """
+
+    batch_size: int | None = None
+    accumulation: int | None = None
+    compute_s: float | None = None
+    sync_s: float | None = None
+    data_s: float | None = None
+    grad_sqr: float | None = None
+    grad_var: float | None = None
+    device_peak_bytes: tuple[int, ...] = ()
+    """By device."""
+    device_model: str = ""
+    global_batch: int | None = None
+    step_times: StepTimes | None = None
+    model: ModelShape | None = None
+    pod: str = ""
+    """Name of the pod, or of the host."""
+    memory_peak_bytes: int | None = None
+    """Highest memory use of the pod so far."""
+    tuning_version: int | None = None
+    """Version of the tuning that the node has applied; None if it takes none."""
+    tunes_batch: bool = False
+    """True if its workers read the settings of the data loader from the agent's file."""
 
 
 class Heartbeat(ProtocolMessage):
@@ -49,6 +80,8 @@ class Heartbeat(ProtocolMessage):
     saves: SaveCounts = SaveCounts()
     resources: NodeResources | None = None
     commands_seen: int = 0
+    node: NodeReport | None = None
+    """What the workers report about their steps; sent every few seconds, not in each heartbeat."""
 
 
 class RestartCommand(ProtocolMessage, tag="Restart"):
@@ -109,6 +142,39 @@ class NodeCommand(msgspec.Struct, frozen=True):
     what: CommandBody
 
 
+class LoaderValues(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Settings of the data loader; None keeps the present value."""
+
+    batch_size: int | None = None
+    num_workers: int | None = None
+    pin_memory: bool | None = None
+
+
+class OptimizerValues(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Settings of the optimizer; None keeps the present value."""
+
+    learning_rate: float | None = None
+    weight_decay: float | None = None
+
+
+class CheckpointValues(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Prior of the rate of failures, for the interval of checkpoints."""
+
+    failures: float
+    seconds: float
+
+
+class Tuning(ProtocolMessage):
+    """Settings for workers, which agents write to the parallel configuration file."""
+
+    version: int
+    dataloader: LoaderValues = LoaderValues()
+    devices: dict[str, LoaderValues] = {}
+    """Instead of ``dataloader`` on nodes with this device model."""
+    optimizer: OptimizerValues = OptimizerValues()
+    checkpoint: CheckpointValues | None = None
+
+
 class GetCommands(ProtocolMessage):
     """Wait for commands -> ``Commands``. A long poll; skips commands up to ``seen``."""
 
@@ -122,6 +188,10 @@ class Commands(ProtocolMessage):
     """Commands, in order; often none."""
 
     commands: tuple[NodeCommand, ...] = ()
+    tuning: Tuning | None = None
+    """In replies to heartbeats: a tuning that the node has not applied. It is no command, because
+    releases without it ignore unknown fields, but cannot read unknown commands.
+    """
 
 
 class SendCommand(ProtocolMessage):

@@ -34,7 +34,7 @@ MAX_MESSAGE = 1024
 """Maximum length of a message in Kubernetes."""
 MAX_PENDING = 1000
 MAX_REMEMBERED = 1024
-"""Maximum number of remembered events. Each takes about 5 kB; a cluster has several recorders."""
+"""Maximum number of remembered events. Each takes about 2 kB; a cluster has several recorders."""
 SIMILAR_LIMIT = 10
 """From this number of different messages per object and reason on, they are combined."""
 SIMILAR_WINDOW_S = 600.0
@@ -70,6 +70,16 @@ class _SimilarEvents:
     messages: set[str] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class _SentEvent:
+    """What the next update of a stored event needs."""
+
+    name: str
+    resource_version: str
+    first_timestamp: datetime | None
+    count: int
+
+
 class EventCorrelator:
     """Decides about an event: drop it, create a new one, or increment a previous one's count."""
 
@@ -78,7 +88,7 @@ class EventCorrelator:
         self._clock = clock
         self._buckets: OrderedDict[tuple[str, ...], TokenBucket] = OrderedDict()
         self._similar: OrderedDict[tuple[str, ...], _SimilarEvents] = OrderedDict()
-        self._sent: OrderedDict[tuple[str, ...], Event] = OrderedDict()
+        self._sent: OrderedDict[tuple[str, ...], _SentEvent] = OrderedDict()
 
     def admit(self, note: PendingEvent) -> bool:
         """Whether the rate limit of the object admits one more event now."""
@@ -90,16 +100,27 @@ class EventCorrelator:
     def next_event(self, note: PendingEvent, now: datetime) -> Event:
         """Return the event to send: a new one, or an update (it then has a resource version)."""
         key, message = self._key(note)
+        event = self._new_event(note, message, now)
         before = self._sent.get(key)
-        if before is not None:
-            return msgspec.structs.replace(
-                before, count=before.count + 1, last_timestamp=now, message=message
-            )
-        return self._new_event(note, message, now)
+        if before is None:
+            return event
+        return msgspec.structs.replace(
+            event,
+            metadata=ObjectMeta(
+                name=before.name,
+                namespace=event.metadata.namespace,
+                resource_version=before.resource_version,
+            ),
+            first_timestamp=before.first_timestamp,
+            count=before.count + 1,
+        )
 
     def record_sent(self, note: PendingEvent, event: Event) -> None:
         """Remember an event as the server stored it, for later counts."""
-        _remember(self._sent, self._key(note)[0], event)
+        stored = _SentEvent(
+            event.metadata.name, event.metadata.resource_version, event.first_timestamp, event.count
+        )
+        _remember(self._sent, self._key(note)[0], stored)
 
     def forget(self, note: PendingEvent) -> None:
         """Forget an event that the server has deleted: the next one is a new event."""

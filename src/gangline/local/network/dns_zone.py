@@ -100,7 +100,10 @@ class DnsZone:
         for name in old.forward:
             self._forward.pop(name, None)
         for ip in old.reverse:
-            self._reverse.get(ip, {}).pop(key, None)
+            owners = self._reverse.get(ip, {})
+            owners.pop(key, None)
+            if not owners:
+                self._reverse.pop(ip, None)
         if records is not None:
             self._services[key] = new
             self._forward.update(new.forward)

@@ -5,6 +5,8 @@ from heapq import nlargest
 
 from gangline.scheduler.types.types import GroupKey, Request
 
+MAX_CHARGED = 1000
+"""Charged gangs above which cached results are dropped; nothing may ask for them again."""
 NO_QUEUE = ""
 """The queue of gangs whose group does not exist."""
 
@@ -30,12 +32,20 @@ class UsageLedger:
             queue[resource] += sign * amount
         if group is None:
             return
-        self._charged.add(group)
+        self._record_charge(group)
         own = self.by_group[group]
         for resource, amount in request:
             own[resource] += sign * amount
         if not any(own.values()):
             del self.by_group[group]
+
+    def _record_charge(self, group: GroupKey) -> None:
+        if not self._largest:
+            return
+        self._charged.add(group)
+        if len(self._charged) > MAX_CHARGED:
+            self._largest.clear()
+            self._charged.clear()
 
     def largest(self, resource: str, count: int) -> list[tuple[GroupKey, int]]:
         """Return the gangs with the largest usage of a resource; ties go to the last name."""

@@ -186,3 +186,9 @@ def test_a_chain_of_compression_pointers_is_refused() -> None:
     packet += (0xC000 | offsets[-1]).to_bytes(2, "big") + b"\0\1\0\1\0\0\0\0\0\4\1\2\3\4"
     with pytest.raises(DnsMessageError):
         parse_query(bytes(packet))
+
+
+def test_zone_stores_nothing_of_removed_services(zone: DnsZone) -> None:
+    for name in ("web", "gang"):
+        zone.set_service(("ns", name), None)
+    assert (zone._services, zone._forward, zone._reverse) == ({}, {}, {})

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from gangline.api.failure import Failure
 from gangline.elastic.agent.membership.peers import TEXT_LIMIT
@@ -16,6 +16,7 @@ from gangline.elastic.agent.world import free_port
 from gangline.elastic.protocol import messages as msg
 from gangline.elastic.protocol.client import MasterClient
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
+from gangline.elastic.training_report import NOTHING, TrainingReport
 
 LONG_POLL_S = 30.0
 
@@ -49,7 +50,13 @@ class MasterMessages:
             join_timeout_s=place.join_timeout_s,
         )
 
-    def heartbeat(self, round_: int, attempt: int, report: ProgressReport) -> msg.Heartbeat:
+    def heartbeat(
+        self,
+        round_: int,
+        attempt: int,
+        report: ProgressReport,
+        details: msg.NodeReport | None = None,
+    ) -> msg.Heartbeat:
         usage = report.usage
         return msg.Heartbeat(
             node_id=self.identity.node_id,
@@ -64,7 +71,22 @@ class MasterMessages:
             checkpoint_step=report.checkpoint_step,
             saves=report.saves,
             resources=msg.NodeResources(usage.cpus, usage.memory_bytes) if usage else None,
+            node=details,
         )
+
+
+def node_report(
+    report: ProgressReport, pod: str, tuning_version: int | None, tunes_batch: bool
+) -> msg.NodeReport:
+    """Return the part of a heartbeat that is not sent each time."""
+    training = report.training or NOTHING
+    return msg.NodeReport(
+        **{field.name: getattr(training, field.name) for field in fields(TrainingReport)},
+        pod=pod,
+        memory_peak_bytes=report.memory_peak_bytes,
+        tuning_version=tuning_version,
+        tunes_batch=tunes_batch,
+    )
 
 
 def failure_message(

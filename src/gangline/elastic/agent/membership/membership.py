@@ -27,6 +27,7 @@ from gangline.elastic.agent.membership.master_messages import (
     WAIT_MESSAGE_INTERVAL_S,
     MasterMessages,
     failure_message,
+    node_report,
     wait_for_master,
 )
 from gangline.elastic.agent.membership.partition import PartitionDetector
@@ -51,6 +52,7 @@ from gangline.elastic.agent.rendezvous import (
     WorkerControl,
 )
 from gangline.elastic.agent.settings import NodeIdentity
+from gangline.elastic.agent.tuning_file import TuningFile
 from gangline.elastic.agent.world import WorldSpec
 from gangline.elastic.protocol import messages as msg
 from gangline.elastic.protocol.channel.job_secret import JobSecret
@@ -103,9 +105,14 @@ class Membership:
     """One node's membership of a job; implements ``RendezvousHandler``."""
 
     def __init__(
-        self, identity: NodeIdentity, secret: JobSecret, check: NodeCheck | None = None
+        self,
+        identity: NodeIdentity,
+        secret: JobSecret,
+        check: NodeCheck | None = None,
+        tuning_file: TuningFile | None = None,
     ) -> None:
         self._identity, self._check = identity, check
+        self._tuning_file = tuning_file
         self._pending_check: msg.RunCheck | None = None
         self._workers: WorkerControl | None = None
         self._current_world: WorldSpec | None = None
@@ -124,7 +131,7 @@ class Membership:
         self._changed = asyncio.Condition()
         self._pending_orders = PendingOrders()
         self._running_attempt = -1
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[object]] = set()
         self._latest_start = (0, -1)
         """Latest (round, attempt) whose first workers are known to have started."""
         self._partition_detector = PartitionDetector(
@@ -370,7 +377,7 @@ class Membership:
 
     # Orders of the master
 
-    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run_in_background(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -405,7 +412,12 @@ class Membership:
         while True:
             welcome = self._client.welcome
             await asyncio.sleep(welcome.heartbeat_s if welcome else 1.0)
-            await self._send(self._heartbeat())
+            await self._send_heartbeat()
+
+    async def _send_heartbeat(self) -> None:
+        reply = await self._send(self._heartbeat())
+        if isinstance(reply, msg.Commands) and reply.tuning is not None and self._tuning_file:
+            self._tuning_file.apply(reply.tuning)
 
     @property
     def _round_number(self) -> int:
@@ -426,7 +438,21 @@ class Membership:
         current = self._current_world
         if current is None or (report.round, report.attempt) != (current.round, current.attempt):
             report = ProgressReport(phase=msg.NodePhase.TRAINING)  # its workers are about to start
-        return messages.heartbeat(self._round_number, max(self._running_attempt, 0), report)
+        details = self._node_report(report) if report.is_detailed else None
+        return messages.heartbeat(
+            self._round_number, max(self._running_attempt, 0), report, details
+        )
+
+    def _node_report(self, report: ProgressReport) -> msg.NodeReport:
+        file = self._tuning_file
+        if file is not None and report.training is not None:
+            file.set_device_model(report.training.device_model)
+        return node_report(
+            report,
+            self._identity.pod,
+            None if file is None else file.version,
+            file is not None and file.tunes_batch,
+        )
 
     async def _report_finished(self) -> StopNotice | None:
         assert self._round is not None
@@ -449,6 +475,7 @@ class Membership:
             if not isinstance(reply, msg.JoinPending):
                 return None
 
-    async def _send(self, message: msg.ProtocolMessage) -> None:
+    async def _send(self, message: msg.ProtocolMessage) -> msg.Reply | None:
         with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
-            await self._client.call(message, timeout_s=LONG_POLL_S)
+            return await self._client.call(message, timeout_s=LONG_POLL_S)
+        return None

@@ -144,8 +144,15 @@ class Restorer:
         """Format of foreign checkpoints in the folder if it has none of ours."""
         self.fetched = False
 
-    def load(self, state: dict[str, Any] | None, step: int | None) -> Loaded | None:
+    def load(
+        self,
+        state: dict[str, Any] | None,
+        step: int | None,
+        optional: Sequence[tuple[str, ...]] = (),
+    ) -> Loaded | None:
         """Load the best candidate that all ranks can load.
+
+        ``optional`` are paths of groups of values that may be missing in the checkpoint.
 
         Raises:
             CheckpointError: there are candidates, but none could be loaded.
@@ -160,7 +167,7 @@ class Restorer:
         for candidate in options:
             if step is not None and candidate.step != step:
                 continue
-            loaded = self._try(candidate, state, reasons)
+            loaded = self._try(candidate, state, optional, reasons)
             if loaded is not None:
                 self._invalidate_newer(candidate.step)
                 return loaded
@@ -182,12 +189,16 @@ class Restorer:
                 )
         except (OSError, StorageError) as error:
             problem = str(error)
-            log.warning("storage cannot be read", extra={"reason": problem})
+            log.warning(f"storage cannot be read: {problem}", extra={"reason": problem})
         steps, self.foreign_format = self.ranks.broadcast((steps, kind))
         return steps
 
     def _try(
-        self, candidate: RestoreCandidate, state: dict[str, Any] | None, reasons: list[str]
+        self,
+        candidate: RestoreCandidate,
+        state: dict[str, Any] | None,
+        optional: Sequence[tuple[str, ...]],
+        reasons: list[str],
     ) -> Loaded | None:
         """Load one candidate on all ranks, or on none."""
         problem, fatal, filled = "", "", dict[str, Any]()
@@ -196,7 +207,7 @@ class Restorer:
         try:
             source = self._source(candidate)
             pass_failpoint("restore-source")
-            filled = load_state(source, state)
+            filled = load_state(source, state, optional, self.ranks.rank)
             pass_failpoint("restore-loaded")
         except (CorruptError, OSError, StorageError) as error:
             problem = str(error) or type(error).__name__
@@ -213,7 +224,7 @@ class Restorer:
             if text:
                 reason = f"step {candidate.step} from {where}: rank {rank}: {text}"
                 reasons.append(reason)
-                log.warning("checkpoint skipped", extra={"reason": reason})
+                log.warning(f"checkpoint skipped: {reason}", extra={"reason": reason})
         if any(text for text, _ in answers):
             return None
         if candidate.plan is None:
@@ -267,7 +278,10 @@ class Restorer:
             try:
                 fetch_segment(self.home, one.address, self.settings.token, request)
             except (OSError, CheckpointError) as error:
-                log.warning("a peer did not send its copy", extra={"reason": str(error)})
+                log.warning(
+                    f"the peer {one.address} did not send its copy: {error}",
+                    extra={"reason": str(error)},
+                )
                 continue
             self.fetched = True
             return next(

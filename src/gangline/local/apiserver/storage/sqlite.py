@@ -13,6 +13,11 @@ Invariant: on the thread that commits, SQLite itself never waits for the disk. W
 ``synchronous=NORMAL`` it does so in ``checkpoint``, and in the first commit after one, which
 ``checkpoint`` therefore makes itself. The store runs ``checkpoint`` in a thread.
 
+The write-ahead log is overwritten from its start after a checkpoint, and not truncated: to sync
+blocks that exist takes a third of the time of new ones, for which the file system commits the size
+of the file, too. The pages of dropped history are reused; ``shrink`` returns them to the file
+system in small steps if there are many.
+
 Constraint: the connection is used from one thread at a time, which the store guarantees.
 """
 
@@ -27,6 +32,12 @@ from typing import NamedTuple
 from gangline.local.apiserver.storage.durability import Durability
 from gangline.local.apiserver.storage.durable_files import make_directory, sync_directory
 from gangline.local.apiserver.storage.encryption import ENCRYPTED_TOPICS, EncryptionKeys
+from gangline.local.apiserver.storage.free_pages import (
+    PAGE_BYTES,
+    free_pages_step,
+    make_shrinkable,
+    surplus_pages,
+)
 from gangline.local.apiserver.storage.state_file import (
     DamagedDatabase,
     DatabaseError,
@@ -40,7 +51,8 @@ from gangline.local.apiserver.storage.state_file import (
 
 __all__ = ["DamagedDatabase", "DatabaseError", "LogRow", "StateDatabase"]
 
-CHECKPOINT_BYTES = 8 << 20
+CHECKPOINT_BYTES = 16 << 20
+"""Approximate size of the write-ahead log from which it is moved into the file."""
 CONCURRENT_SYNCS = 4
 """Eight writers reach nine tenths of their rate without syncs, and a third with one at a time: a
 write then waits for the sync that began before it, too.
@@ -115,6 +127,7 @@ class StateDatabase:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
             connection.execute("PRAGMA wal_autocheckpoint=0")
+            connection.execute(f"PRAGMA journal_size_limit={2 * CHECKPOINT_BYTES}")
             # The log of a killed server continues: a checkpoint could fill a disk that is nearly
             # full, and the server would not start.
             if not self._logged:
@@ -187,7 +200,7 @@ class StateDatabase:
             if _mark(connection, "vacuum"):
                 connection.execute("VACUUM")
                 _set_mark(connection, "vacuum", 0)
-                _checkpoint(connection)
+                _checkpoint(connection, "TRUNCATE")  # the log contains the former values, too
         except sqlite3.Error as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -213,11 +226,43 @@ class StateDatabase:
                 connection.executemany("DELETE FROM log WHERE rv=?", [(rv,) for rv in dropped])
                 _set_mark(connection, "horizon", horizon)
             connection.execute("COMMIT")
-            self._logged += sum(len(row.body) for row in rows)
+            self._logged += _logged_bytes(rows, dropped)
         except sqlite3.Error as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise self._explain(error) from error
+
+    def make_shrinkable(self) -> None:
+        """Rewrite a file of an earlier version once, so that ``shrink`` can make it smaller.
+
+        Raises:
+            DatabaseError: nothing was changed.
+        """
+        try:
+            if make_shrinkable(self._connection, self.path):
+                _checkpoint(self._connection, "TRUNCATE")
+        except (sqlite3.Error, OSError) as error:
+            raise self._explain(error) from error
+
+    def shrink(self) -> bool:
+        """Move some pages to free ones, so that the next checkpoint makes the file smaller.
+
+        Takes some milliseconds. Returns True if more can be done.
+
+        Raises:
+            DatabaseError: as for ``sync``.
+        """
+        try:
+            if surplus_pages(self._connection) <= 0:
+                return False
+            self._logged += free_pages_step(self._connection) * PAGE_BYTES
+            if surplus_pages(self._connection) > 0:
+                return True
+            self._logged += CHECKPOINT_BYTES  # which makes the file smaller
+        except sqlite3.Error as error:
+            if _is_disk_failure(error):
+                raise self._sync_error(error) from error
+        return False  # also if the disk is full: the next compaction tries again
 
     def set_horizon(self, revision: int) -> None:
         """Drop all history before ``revision``, from which the next write continues.
@@ -318,7 +363,7 @@ class StateDatabase:
         try:
             _checkpoint(self._connection)
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR:
+            if _is_disk_failure(error):
                 raise self._sync_error(error) from error
 
     def close(self) -> None:
@@ -368,14 +413,28 @@ def _set_mark(connection: sqlite3.Connection, name: str, value: int) -> None:
     connection.execute("INSERT OR REPLACE INTO mark VALUES (?,?)", (name, value))
 
 
-def _checkpoint(connection: sqlite3.Connection) -> None:
+def _logged_bytes(rows: Sequence[LogRow], dropped: Sequence[int]) -> int:
+    """Return about how much a commit adds to the log: each changed page completely."""
+    pages = 2 + len(dropped) + len(rows)
+    return pages * PAGE_BYTES + sum(len(row.body) for row in rows)
+
+
+def _is_disk_failure(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR
+
+
+def _checkpoint(connection: sqlite3.Connection, mode: str = "RESTART") -> None:
     """Move the write-ahead log into the file, and start the next one.
 
     The first commit to an empty log writes and syncs its header. That of ``logged`` does it here,
     where waiting for the disk blocks no other write.
+
+    Args:
+        connection: the open file.
+        mode: ``RESTART`` overwrites the log from its start, ``TRUNCATE`` empties it first.
     """
     _set_mark(connection, "logged", 1)
     try:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.execute(f"PRAGMA wal_checkpoint({mode})")
     finally:
         _set_mark(connection, "logged", 0)

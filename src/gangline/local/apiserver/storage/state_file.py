@@ -21,6 +21,7 @@ from pathlib import Path
 
 from gangline.local.apiserver.storage.backup_record import LAST_BACKUP, read_record
 from gangline.local.apiserver.storage.durable_files import publish_new, sync_file
+from gangline.local.apiserver.storage.free_pages import enable_incremental_vacuum
 
 APPLICATION_ID = 0x47414E47  # "GANG"
 FORMAT = 1
@@ -79,6 +80,7 @@ def create_state_file(path: Path) -> None:
     try:
         connection = sqlite3.connect(temporary, isolation_level=None)
         try:
+            enable_incremental_vacuum(connection)
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version={FORMAT}")
             connection.executescript(SCHEMA)

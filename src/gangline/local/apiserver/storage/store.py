@@ -40,10 +40,15 @@ from gangline.local.apiserver.storage.watch_cache import (
     CacheEvent,
     ObjectRevision,
     WatchCache,
+    history_limit,
+    make_revision,
 )
 
 Json = dict[str, Any]
 IndexFunction = Callable[[str, bytes], tuple[dict[str, str], dict[str, str]]]
+
+MAX_DROPPED_ROWS = 500
+"""Obsolete rows that one commit deletes, in some milliseconds of the event loop."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -66,12 +71,19 @@ class ObjectStore:
         self._assigned = self.revision = self._horizon = database.horizon()
         self._staged: list[_StagedWrite] = []
         self._obsolete_rows: list[int] = []
+        """Revisions to delete, an object's oldest first: its deletion is the last to be forgotten.
+        """
+        self._dropping = False
+        """True while obsolete rows are deleted; False after an error, until the next compaction."""
         self._committing: asyncio.Task[None] | None = None
         self._sync_threads = ThreadPoolExecutor(CONCURRENT_SYNCS, thread_name_prefix="sync")
         self._syncing: deque[tuple[list[_StagedWrite], asyncio.Future[None]]] = deque()
         """Committed batches, oldest first, and the syncs that they wait for."""
         self._write_staged: asyncio.Future[None] | None = None
         self._disk_error: DatabaseError | None = None
+        self._shrinking = False
+        """True while the file may have more free pages than it needs."""
+        self._closing = False
         self._caches: dict[str, WatchCache] = {}
         self._listeners: dict[str, list[Callable[[CacheEvent], None]]] = {}
         self._observers: list[Callable[[str, CacheEvent], None]] = []
@@ -86,14 +98,16 @@ class ObjectStore:
             EncryptionKeyError: the key of an object is missing or is another one.
         """
         self._database.encrypt_stored()
+        self._database.make_shrinkable()
         for row in self._database.rows():
             cache = self.cache(row.topic)
+            before = cache.records.get(row.key)
             try:
-                labels, fields = index(row.topic, row.body)
+                indexed = index(row.topic, row.body)
+                record = make_revision(row.key, row.rv, row.body, indexed, before)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise self._database.damaged(f"revision {row.rv}: {error}") from error
-            record = ObjectRevision(row.key, row.rv, row.body, labels, fields)
-            cache.publish(CacheEvent(row.type, record, cache.records.get(row.key)))
+            cache.publish(CacheEvent(row.type, record, before))
             # The newest row may be older than the horizon: a trimmed deletion leaves no row.
             self._assigned = self.revision = max(self.revision, row.rv)
 
@@ -134,8 +148,8 @@ class ObjectStore:
             raise internal(str(self._disk_error))
         self._assigned += 1
         obj["metadata"]["resourceVersion"] = str(self._assigned)
-        record = ObjectRevision(key, self._assigned, _encode(obj), *index)
         before = cache.latest(key)
+        record = make_revision(key, self._assigned, _encode(obj), index, before)
         type_ = DELETED if removed else MODIFIED if before else ADDED
         cache.staged[key] = None if removed else record
         done: asyncio.Future[ObjectRevision] = self._loop.create_future()
@@ -157,16 +171,19 @@ class ObjectStore:
         return cache.in_flight.get(key)
 
     async def _commit_all(self) -> None:
-        """Commit batches until no write is staged and all are published.
+        """Commit batches until no write is staged and all are published, and the file is small.
 
-        Writes that are staged while all syncs are busy form the next batch.
+        Writes that are staged while all syncs are busy form the next batch. Between two steps that
+        make the file smaller, staged writes come first.
         """
-        while self._staged or self._obsolete_rows or self._syncing:
-            if (self._staged or self._obsolete_rows) and len(self._syncing) < CONCURRENT_SYNCS:
+        while self._staged or self._dropping or self._syncing or self._shrinking:
+            if (self._staged or self._dropping) and len(self._syncing) < CONCURRENT_SYNCS:
                 await self._commit_batch()
-            else:
+            elif self._syncing:
                 await self._wait_for_sync_or_write()
                 self._publish_synced()
+            else:
+                await self._shrink()
             if self._database.checkpoint_due:
                 await self._drain()
                 await self._checkpoint()
@@ -174,7 +191,7 @@ class ObjectStore:
 
     async def _commit_batch(self) -> None:
         batch, self._staged = self._staged, []
-        dropped, self._obsolete_rows = self._obsolete_rows, []
+        dropped = self._obsolete_rows[:MAX_DROPPED_ROWS] if self._dropping else []
         rows = [
             LogRow(event.record.rv, cache.name, event.record.key, event.type, event.record.body)
             for cache, event, _ in batch
@@ -185,9 +202,12 @@ class ObjectStore:
             # On this thread: a worker thread would wait for the interpreter lock under load.
             self._database.commit(rows, dropped, self._horizon)
         except DatabaseError as error:
+            self._dropping = False
             await self._drain()  # those batches are committed, and must not fail with this one
             self._fail(batch, error)
             return
+        del self._obsolete_rows[: len(dropped)]
+        self._dropping = self._dropping and bool(self._obsolete_rows)
         if rows and self._database.syncs_to_disk:
             sync = self._loop.run_in_executor(self._sync_threads, self._database.sync)
             self._syncing.append((batch, sync))
@@ -231,6 +251,13 @@ class ObjectStore:
         except DatabaseError as error:
             self._disk_error = error  # reported to the next write
 
+    async def _shrink(self) -> None:
+        try:
+            more = await self._loop.run_in_executor(self._thread, self._database.shrink)
+        except DatabaseError as error:
+            self._disk_error, more = error, False  # reported to the next write
+        self._shrinking = self._shrinking and more
+
     def _publish(self, batch: list[_StagedWrite]) -> None:
         for cache, event, done in batch:
             key = event.record.key
@@ -244,7 +271,7 @@ class ObjectStore:
                 observer(cache.name, event)
             if not done.done():
                 done.set_result(event.record)
-            self._added += len(event.record.body)
+            self._added += event.size
         if batch:
             self.revision = batch[-1].event.record.rv
         if self._added > self._history_bytes // 4:
@@ -265,14 +292,12 @@ class ObjectStore:
         """Drop history before ``older_than`` (monotonic seconds) or above the size limit."""
         self._added = 0
         caches = list(self._caches.values())
-        held = sum(cache.history_bytes for cache in caches)
-        for cache in sorted(caches, key=lambda cache: -cache.history_bytes):
-            surplus = max(0, held - self._history_bytes)
-            held -= cache.history_bytes
-            self._obsolete_rows += cache.trim(older_than, surplus)
-            held += cache.history_bytes
+        limit = history_limit([cache.history_bytes for cache in caches], self._history_bytes)
+        for cache in caches:
+            self._obsolete_rows += cache.trim(older_than, cache.history_bytes - limit)
             self._horizon = max(self._horizon, cache.horizon)
-        if self._obsolete_rows and self._committing is None:
+        self._dropping, self._shrinking = bool(self._obsolete_rows), not self._closing
+        if self._committing is None and not self._closing:
             self._committing = self._loop.create_task(self._commit_all())
 
     async def write_snapshot(self, path: Path) -> int:
@@ -295,6 +320,7 @@ class ObjectStore:
 
     async def close(self) -> None:
         """Commit staged writes and close the file."""
+        self._closing, self._shrinking = True, False
         if self._committing is not None:
             await self._committing
         # Syncs that were given up after an error may still run.

@@ -4,11 +4,16 @@ An event is encoded once for all watchers: it caches its encodings (plain, Table
 """
 
 import asyncio
+import sys
 import time
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
+EVENT_BYTES = 500
+"""Memory of an event beside the body of its object: its record, labels and fields, measured as the
+mean over the events of small jobs.
+"""
 
 
 class ObjectRevision:
@@ -26,6 +31,36 @@ class ObjectRevision:
         self.fields = fields
 
 
+def make_revision(
+    key: str,
+    rv: int,
+    body: bytes,
+    index: tuple[dict[str, str], dict[str, str]],
+    before: ObjectRevision | None,
+) -> ObjectRevision:
+    """Return a state of an object. What equals the state before it is shared with it.
+
+    Revisions are numerous, and all of the history is in memory: labels and fields of their own
+    would take about as much as the bodies of small objects.
+    """
+    labels, fields = index
+    if before is None:
+        return ObjectRevision(key, rv, body, _share_texts(labels), _share_texts(fields))
+    return ObjectRevision(
+        before.key,
+        rv,
+        body,
+        before.labels if labels == before.labels else _share_texts(labels),
+        before.fields if fields == before.fields else _share_texts(fields),
+    )
+
+
+def _share_texts(texts: dict[str, str]) -> dict[str, str]:
+    """Return equal texts whose keys and values are shared with all other revisions."""
+    intern = sys.intern
+    return {intern(key): intern(value) for key, value in texts.items()} if texts else texts
+
+
 class CacheEvent:
     """One change: the state after it (the last state, for a deletion) and the state before it."""
 
@@ -37,6 +72,11 @@ class CacheEvent:
         self.before = before
         self.at = time.monotonic()
         self.encoded_forms: dict[object, bytes] | None = None
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory the event takes."""
+        return len(self.record.body) + EVENT_BYTES
 
 
 class WatchCache:
@@ -106,7 +146,7 @@ class WatchCache:
                 insort(self._keys, key)
             self.records[key] = event.record
         self.events.append(event)
-        self.history_bytes += len(event.record.body)
+        self.history_bytes += event.size
         if self.on_publish is not None:
             self.on_publish()
 
@@ -139,7 +179,7 @@ class WatchCache:
             if event.at >= older_than and freed >= surplus:
                 break
             count += 1
-            freed += len(event.record.body)
+            freed += event.size
             if event.before is not None:
                 rows.append(event.before.rv)
             if event.type == DELETED:
@@ -151,3 +191,18 @@ class WatchCache:
             self.base += count
             self.history_bytes -= freed
         return rows
+
+
+def history_limit(sizes: Sequence[int], total: int) -> int:
+    """Return the size to which each history is trimmed, so that all together have ``total`` bytes.
+
+    Small histories stay as they are, and the large ones share the rest equally: many changes of one
+    kind do not shorten the history of another.
+    """
+    left = total
+    for number, size in enumerate(sorted(sizes)):
+        share = left // (len(sizes) - number)
+        if size > share:
+            return share
+        left -= size
+    return max(sizes, default=0)

@@ -174,7 +174,8 @@ class WatchBroadcaster:
         self.watchers: set[Watcher] = set()
         self._loop = asyncio.get_running_loop()
         self._not_before = 0.0
-        self._sent = cache.end
+        self._encoded: list[CacheEvent] = []
+        """Events that hold encodings for the watchers of this round."""
         self._due: asyncio.TimerHandle | None = None
         self._round: list[Watcher] = []
         """The watchers that the present round has not reached."""
@@ -213,12 +214,11 @@ class WatchBroadcaster:
 
     def _drop_encoded_forms(self) -> None:
         """Drop the encodings of sent events: nearly all watchers have them, and the history is
-        long.
+        long. Those of old events too, which a resumed watch was sent.
         """
-        cache = self.cache
-        for event in cache.events[max(self._sent - cache.base, 0) :]:
+        for event in self._encoded:
             event.encoded_forms = None
-        self._sent = cache.end
+        self._encoded.clear()
 
     def _send_to(self, watcher: Watcher, joined: dict[object, tuple[bytes, int]]) -> None:
         cache = self.cache
@@ -242,6 +242,8 @@ class WatchBroadcaster:
         lines: list[bytes] = []
         count = size = 0
         for event in self.cache.events[start : start + MAX_EVENTS_PER_ROUND]:
+            if event.encoded_forms is None:
+                self._encoded.append(event)
             line = watcher.view.encode(event)
             if size and size + len(line) > MAX_BYTES_PER_ROUND:
                 break

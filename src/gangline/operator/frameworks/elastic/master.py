@@ -1,13 +1,14 @@
 """The master of an ElasticJob: its pod template and its objects.
 
 The user's template under ``dlrover-master`` is merged over a default one, field by field; most jobs
-have none. The master stores its journal in a ConfigMap of the job. Its service account may write
-only this ConfigMap and events.
+have none. The master stores its journal in a ConfigMap of the job, publishes facts in a second one
+and reads tuning from a third. Its service account may write only the first two, and events.
 """
 
 from collections.abc import Mapping
 
 from gangline.api.jobs.elastic import CONTAINER, MASTER, master_name
+from gangline.api.jobs.training_facts import facts_name, tuning_name
 from gangline.operator.frameworks.elastic.pods import PORT
 from gangline.operator.frameworks.elastic.secret import SECRET_KEY, current_secret_name
 from gangline.operator.model import pod_template
@@ -75,8 +76,9 @@ def _command(name: str, namespace: str, workers: int) -> list[str]:
 
 
 def master_objects(job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
-    """List the job's Secret and the master's ConfigMap, service account and RBAC objects."""
+    """List the job's Secret and the master's ConfigMaps, service account and RBAC objects."""
     name = master_name(job.name)
+    facts, tuning = facts_name(job.name), tuning_name(job.name)
     meta = {"name": name}
     needed: list[Manifest] = [
         {
@@ -87,13 +89,20 @@ def master_objects(job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
             "stringData": {SECRET_KEY: RANDOM_VALUE},
         },
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": facts}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": tuning}},
     ]
     role = job.find_role(MASTER)
     if role and pod_template.pod_spec(role.template).get("serviceAccountName") != name:
         return needed
-    named = {"apiGroups": [""], "resourceNames": [name], "resources": ["configmaps"]}
+    written = {"apiGroups": [""], "resourceNames": [name, facts], "resources": ["configmaps"]}
+    read = {"apiGroups": [""], "resourceNames": [tuning], "resources": ["configmaps"]}
     events = {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}
-    rules = [{**named, "verbs": ["get", "patch", "update"]}, events]
+    rules = [
+        {**written, "verbs": ["get", "patch", "update"]},
+        {**read, "verbs": ["get", "watch"]},
+        events,
+    ]
     subject = {"kind": "ServiceAccount", "name": name, "namespace": job.meta.namespace}
     return [
         *needed,

@@ -110,9 +110,14 @@ def test_the_master_runs_in_the_workers_image_with_a_journal_that_it_may_write()
     (container,) = world.made(decision)["master-0"]["spec"]["containers"]
     assert container["image"] == "train:1"
     assert f"--journal-configmap=team/{MASTER}" in container["command"]
-    assert MASTER in world.made(decision, TargetKind.CONFIG_MAP)
+    facts, tuning = "elasticjob-train-facts", "elasticjob-train-tuning"
+    maps = world.made(decision, TargetKind.CONFIG_MAP)
+    assert maps.keys() == {MASTER, facts, tuning}
+    assert not any(each.get("data") for each in maps.values())
     (rights,) = world.made(decision, TargetKind.ROLE).values()
-    assert rights["rules"][0]["resourceNames"] == [MASTER]
+    written, read, _ = rights["rules"]
+    assert written["resourceNames"] == [MASTER, facts]
+    assert (read["resourceNames"], read["verbs"]) == ([tuning], ["get", "watch"])
     assert world.made(decision)["master-0"]["spec"]["serviceAccountName"] == MASTER
     assert not world.made(decision)["worker-0"]["spec"].get("serviceAccountName")
 

@@ -1,0 +1,74 @@
+"""Right-sizing: memory and CPU of each role, from what similar runs used.
+
+Memory: ``max(p98 of the peaks, largest peak of the last 3 runs) * 1.15``, at least 256 MiB, where
+a sample is the peak of one rank in one run; ranks that were killed count as ``usage.peaks`` says,
+without a margin on top. The limit equals the request. A rank that uses much more than all others
+gets a number of its own. CPU: ``p95 * 1.1`` of what ranks used; it is raised, never lowered, where
+training waits for its data. Nothing is lowered on the evidence of runs that are only similar, or
+where the job is larger than all of them.
+
+Reasons, with their arguments and an example of a sentence; bytes, millicores and seconds are in
+the names, times are milliseconds since 1970, and ``role`` is an argument of all of them:
+
+``HighestPeak``
+    ``runs, level, stem, first_ms, last_ms, peak_bytes, peak_rank, peak_run, margin_percent, ooms,
+    replicas, saved_bytes`` (of all replicas; negative if more is advised; 0 if nothing is asked).
+    "memory of worker: 11.3Gi instead of 32Gi. The highest peak of the last 9 runs of train-resnet
+    (8 to 21 Nov) was 9.8 GiB, in rank 3 of train-resnet-41; 15 % are added. None of them ran out
+    of memory. Saves 82.8Gi for 4 workers."
+``UsualPeak``
+    As ``HighestPeak``, with ``usual_bytes, highest_bytes`` instead of ``peak_bytes, peak_rank,
+    peak_run``: the highest peak is old or rare. "memory of worker: 9.2Gi instead of 32Gi. 9 runs
+    of train-resnet (25 Oct to 21 Nov) usually needed up to 8.0 GiB, to which 15 % are added; a
+    single peak of 14.0 GiB has faded."
+``OutOfMemory``
+    ``limit_bytes, kills, ranks, runs, rank``. "memory of worker: 12Gi instead of 10Gi. Rank 2 was
+    killed 10 times at 10Gi; how much it needs is not known, so 20 % are added."
+``LowerBound``
+    ``runs, peak_bytes, margin_percent``. "memory of worker: 9.2Gi instead of 8Gi. No similar run
+    has succeeded; 3 unfinished or failed ones used up to 8.0 GiB, and 15 % are added."
+``NotLowered``
+    ``runs, level, estimate_bytes`` or ``estimate_millis``, ``because`` (``similarity`` or
+    ``size``). "memory of worker stays 32Gi. 12 similar runs used at most 9.8 GiB, but they are of
+    other jobs with the same image." / "..., but this job is larger than all of them."
+``CpuUse``
+    ``runs, level, p95_millis, margin_percent, replicas, saved_millis``. "CPU of worker: 3.1
+    instead of 8. In 9 runs a rank used at most 2.8 cores in 95 % of the time; 10 % are added."
+``LoaderStarved``
+    ``data_percent, p95_millis, runs``. "CPU of worker: 6 instead of 4. 31 % of a step is waiting
+    for data, and the CPU is used up to 3.9 cores."
+
+Warnings (``What.WARNING``, nothing to set):
+
+``RequestBelowNeed``
+    ``request_bytes, need_bytes, runs, ooms``. "worker asks for 8Gi, and similar runs needed 11.3Gi;
+    2 of 9 ran out of memory."
+``LimitTooLow``
+    ``limit_bytes, kills, runs, days, need_bytes``. "50 kills in 7 days at 8Gi: the limit is too
+    low, at least 9.6Gi are needed."
+``LargestNodeTooSmall``
+    ``limit_bytes, node_bytes, kills``. "worker was killed at 512Gi, and the largest node has
+    512Gi. More memory is no remedy: use a smaller batch or more shards; see gangline plan."
+``GrowingMemory``
+    ``rank, limit_bytes, used_bytes, bytes_per_hour, runs_out_ms, seconds, needed_bytes`` (at the
+    expected end). "rank 3 of worker grows by 1.2 GiB an hour and runs out of memory at about
+    14:20, in 58 minutes; the job needs about 16Gi until its end."
+"""
+
+from gangline.brain.advisers.advice import Advice
+from gangline.brain.advisers.usage.cpu_advice import advise_cpu
+from gangline.brain.advisers.usage.growth import growing_memory
+from gangline.brain.advisers.usage.memory_advice import advise_memory
+from gangline.brain.advisers.usage.peaks import requested_size
+from gangline.brain.advisers.view import View
+
+
+def advise(view: View) -> list[Advice]:
+    """Return advice on memory and CPU of each role, and warnings about them."""
+    found: list[Advice] = []
+    for role in sorted({each.role for each in view.run.job.roles}):
+        size = requested_size(view.run.job, role)
+        if size is not None:
+            found += advise_memory(view, size)
+            found += advise_cpu(view, size)
+    return found + growing_memory(view)

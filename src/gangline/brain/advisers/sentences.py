@@ -1,0 +1,268 @@
+"""The sentence of each reason: why something is advised, why it is held, how a trial ended.
+
+``{key:kind}`` is replaced by the argument of that name; the kinds are those of ``quantities``, or
+``n NOUN`` for a count with its noun. A part in brackets appears if its arguments are there, one
+that begins with a plus sign only if they are positive. Each sentence differs from all others in its
+fixed words, so that it can be parsed.
+"""
+
+SIZES = {
+    "HighestPeak": (
+        "The highest peak of the last {runs:n run} of {stem:name} ({first_ms:day} to "
+        "{last_ms:day}, similarity {level:count}) was {peak_bytes:bytes}, in rank "
+        "{peak_rank:count} of {peak_run:name}; {margin_percent:points} are added. Runs that ran "
+        "out of memory: {ooms:count}.[+ Saves {saved_bytes:bytes} for {replicas:n pod}.]"
+    ),
+    "UsualPeak": (
+        "{runs:n run} of {stem:name} ({first_ms:day} to {last_ms:day}, similarity {level:count}) "
+        "usually needed up to {usual_bytes:bytes}, to which {margin_percent:points} are added; a "
+        "single peak of {highest_bytes:bytes} has faded. Runs that ran out of memory: "
+        "{ooms:count}.[+ Saves {saved_bytes:bytes} for {replicas:n pod}.]"
+    ),
+    "OutOfMemory": (
+        "Rank {rank:count} ran out of memory at {limit_bytes:bytes}: {kills:n kill} of "
+        "{ranks:n rank} in {runs:n run}. What it needs is not known, so 20 % are added."
+    ),
+    "LowerBound": (
+        "No similar run has succeeded; {runs:n run} that failed or did not end used up to "
+        "{peak_bytes:bytes}, and {margin_percent:points} are added."
+    ),
+    "NotLowered": (
+        "{runs:n run} (similarity {level:count}) used less[: {estimate_bytes:bytes} would suffice]"
+        "[: {estimate_millis:millicores} would suffice]. A request is lowered only if the same job "
+        "ran before, and as large; the obstacle is {because:name}."
+    ),
+    "CpuUse": (
+        "In {runs:n run} (similarity {level:count}) a rank used at most {p95_millis:millicores} in "
+        "95 % of the time; {margin_percent:points} are added."
+        "[+ Saves {saved_millis:millicores} for {replicas:n pod}.]"
+    ),
+    "LoaderStarved": (
+        "{data_percent:points} of a step is waiting for records, and the CPU is used up to "
+        "{p95_millis:millicores} in {runs:n run}."
+    ),
+    "RequestBelowNeed": (
+        "The request is {request_bytes:bytes}, and similar runs needed {need_bytes:bytes}; "
+        "{ooms:count} of {runs:n run} ran out of memory."
+    ),
+    "LimitTooLow": (
+        "{kills:n kill} in {days:n day} and {runs:n run} at {limit_bytes:bytes}: the limit is too "
+        "low, at least {need_bytes:bytes} are needed."
+    ),
+    "LargestNodeTooSmall": (
+        "Killed {kills:n time} at up to {limit_bytes:bytes}, and the largest node has "
+        "{node_bytes:bytes}. More memory is no remedy: use a smaller batch or more shards; see "
+        "gangline plan."
+    ),
+    "GrowingMemory": (
+        "Memory of rank {rank:count} grows by {bytes_per_hour:bytes} an hour, from "
+        "{used_bytes:bytes}, and reaches its limit of {limit_bytes:bytes} on {runs_out_ms:time}, "
+        "in {seconds:seconds}; the job needs about {needed_bytes:bytes} until its end."
+    ),
+}
+START = {
+    "BestGoodput": (
+        "By the steps of {runs:n run} (similarity {level:count}) this trains "
+        "{gain_percent:points} faster, {samples_per_second:number} records a second; the last "
+        "workers add {marginal_percent:points} of an average one. The price of a device is "
+        "{price:percent}."
+    ),
+    "KeptCount": (
+        "The last {runs:n run} (similarity {level:count}) ended with {fewest:count} to "
+        "{most:n worker}, half of them with this number or fewer."
+    ),
+    "SizingPrior": (
+        "Nothing similar ran yet. A model ({source:name}) of {parameters:large} parameters keeps "
+        "{bytes_per_parameter:number} bytes of each, {copies:n time}."
+    ),
+}
+WORKERS = {
+    "MoreWorkersGain": (
+        "The model of step times, fitted to sizes that were run, predicts {goodput:percent} more "
+        "goodput ({goodput_low:percent} to {goodput_high:percent}). Now a step takes {step:seconds}"
+        ", the mean of {segments:n segment}. An added worker must gain {floor:percent} of an "
+        "average one[; from here to {next:n worker} each gains {next_gain:percent}]."
+    ),
+    "MoreWorkersExtrapolated": (
+        "No run had this size. The model of step times predicts {goodput:percent} more goodput "
+        "({goodput_low:percent} to {goodput_high:percent}). Now a step takes {step:seconds}, the "
+        "mean of {segments:n segment}. An added worker must gain {floor:percent} of an average one"
+        "[; from here to {next:n worker} each gains {next_gain:percent}]."
+    ),
+    "LastWorkersGainLittle": (
+        "The last workers gain little: without them goodput changes by {goodput:percent} "
+        "({goodput_low:percent} to {goodput_high:percent}). Now a step takes {step:seconds}, the "
+        "mean of {segments:n segment}. A worker must gain {floor:percent} of an average one"
+        "[; from there to {next:n worker} each gains {next_gain:percent}]."
+    ),
+    "NeverTried": (
+        "One trial to learn how the job scales: no run had this size, and goodput could change by "
+        "{goodput_low:percent} to {goodput_high:percent}, most likely by {goodput:percent}. Now a "
+        "step takes {step:seconds}, the mean of {segments:n segment}. An added worker must gain "
+        "{floor:percent} of an average one."
+    ),
+    "SpareDevices": (
+        "The cluster has spare devices: with {devices:n device} goodput is {speedup:number} times "
+        "that of the fair share of {fair:n device}. The price of a device is {price:percent}."
+    ),
+    "OthersGainMore": (
+        "Other jobs gain more by these devices: with {devices:n device} goodput is "
+        "{speedup:number} times that of the fair share of {fair:n device}. The price of a device "
+        "is {price:percent}."
+    ),
+    "GiveBack": (
+        "{gang:name} waits for {needed:n device} and has a right to start. Giving back "
+        "{devices:n device} costs this job {loss:percent} of its goodput, the least of all jobs."
+    ),
+}
+BATCH = {
+    "StepsWaitForData": (
+        "Steps wait for records {share:percent} of their time, at least, in the last "
+        "{segments:n segment}. CPU and memory suffice for at most {most:count} of each rank."
+    ),
+    "DeviceMemoryFree": (
+        "Peak memory is {used:percent} of the {memory:bytes} of {device:name}. A line through "
+        "measured micro-batches predicts {predicted:percent}. It divides the share of "
+        "{share:n record} of a rank."
+    ),
+    "DeviceOutOfMemory": "A rank on {device:name} ran out of device memory with {batch:n record}.",
+    "NoiseAllowsLargerBatch": (
+        "The noise scale of the gradients is {noise:n record}, so larger batches lose little: "
+        "{goodput:percent} more goodput, at least {goodput_low:percent}. The script must follow "
+        "the rule {rule:name} for the learning rate. The job allows at most {most:n record}."
+    ),
+}
+CHECKPOINTS = {
+    "SavesAndFailures": (
+        "A save stops training for {save:seconds}, and a failure is expected every "
+        "{between_failures:seconds}, from {failures:n observed failure}. Saves and repeated steps "
+        "then cost {lost:percent} of the time instead of {lost_was:percent}."
+    ),
+}
+STRAGGLERS = {
+    "SlowRank": (
+        "Rank {rank:count} on node {node:name} is {slower:percent} slower than the median of "
+        "{ranks:n rank}, for minutes. A node check between it and two good peers shows whether "
+        "the node is the cause."
+    ),
+    "SlowRankConfirmed": (
+        "Rank {rank:count} on node {node:name} is {slower:percent} slower than the median of "
+        "{ranks:n rank}, and a node check found the node slow. Its pod should move to another "
+        "node."
+    ),
+    "SlowRankGoodNode": (
+        "Rank {rank:count} on node {node:name} is {slower:percent} slower than the median of "
+        "{ranks:n rank}, but a node check found the node good: the rank has more work, or slower "
+        "records."
+    ),
+    "SlowGroup": (
+        "{slow:count} of {ranks:n rank} are slower than the others at one time. So many point to "
+        "the network or the data, and to no node."
+    ),
+    "SlowNode": (
+        "Node {node:name} was {slower:percent} slower than the median in {jobs:n job}. This job "
+        "has too few ranks to compare; a node check can."
+    ),
+}
+SERVERS = {
+    "SkewedServer": (
+        "Parameter server {rank:count} on node {node:name} uses {used:percent} of its CPU, the "
+        "others {others:percent} on average. Moving this one, with more CPU, suffices."
+    ),
+    "HotServers": (
+        "Parameter servers use {used:percent} of their CPU, evenly. Nodes have enough CPU for more."
+    ),
+    "HotServersFewerWorkers": (
+        "Parameter servers use {used:percent} of their CPU, evenly, and no node has enough for "
+        "more. With fewer workers they use {target:percent}."
+    ),
+    "ServerMemoryGrows": (
+        "Memory of parameter server {rank:count} grows by {hourly:bytes} an hour, and reaches its "
+        "limit in {left:seconds}; the rest of the job takes {rest:seconds}."
+    ),
+    "IdleServers": (
+        "Parameter servers used at most {used:percent} of their CPU for an hour. Smaller ones "
+        "suffice from their next move on."
+    ),
+}
+HOLDS = {
+    "PolicyForbids": "The policy of the cluster allows {mode:name} at most.",
+    "JobForbids": "The job allows {mode:name} at most (gangline.dev/brain, optimizeMode).",
+    "DryRun": "The Brain runs with --dry-run: {mode:name} at most.",
+    "NothingToSet": "This is a warning: there is nothing to set.",
+    "FieldNotAllowed": "Policy or job do not allow a change of {field:name}.",
+    "FieldNotNamed": "The job does not name {field:name} in gangline.dev/brain-may.",
+    "AutoScaleOff": "The job says autoScale: false.",
+    "KindNotElastic": "Only an ElasticJob can be changed while it runs, not a {kind:name}.",
+    "NotLeader": "Another Brain is the leader.",
+    "LeaseStale": "The lease of the leader was not renewed in time.",
+    "ClockWrong": "The clock differs from that of the API server, or could not be compared.",
+    "DatabaseDown": "The database of the history cannot be reached.",
+    "NoSegments": "The job has not reported a closed segment yet.",
+    "SegmentsOld": "The last closed segment of the job is {age:seconds} old.",
+    "TooFewSegments": "Of the present settings {count:n segment} are known; {needed:count} needed.",
+    "NotStable": "Advised {count:n time} in succession; {needed:count} and a minute are needed.",
+    "AtLimit": "A limit ({limit:name}) leaves no other value.",
+    "GainUnknown": "The gain is not known.",
+    "GainTooSmall": "The gain is too small: {gain:percent}, at least {low:percent}.",
+    "ChangeTooSmall": "The change is too small: {change:percent}.",
+    "ProbeMade": "The one trial to learn was made.",
+    "ProbeTooLate": "A trial to learn is made in the first hour of a job only.",
+    "RestUnknown": "The rest of the job's time is not known.",
+    "NotWorthIt": "Not worth it: it saves {saved:seconds} and costs {cost:seconds}.",
+    "CheckpointOld": (
+        "The last checkpoint is too old to restart now: it saves {saved:seconds}, and costs "
+        "{cost:seconds} with the steps since."
+    ),
+    "CoolDown": "The job was changed a short time ago; {left:seconds} of the pause are left.",
+    "JobActionsSpent": "The job had {count:n change} in 24 hours.",
+    "JobTimeSpent": "Changes have cost {share:percent} of the job's time.",
+    "ClusterBusy": "{count:n resize} of the cluster are under way.",
+    "ClusterActionsSpent": "The cluster had {count:n resize} in the last hour.",
+    "ClusterRestarting": "{count:n device} of the cluster restart now.",
+    "PersonActed": "A person changed this field; {left:seconds} of the hour after it are left.",
+    "RolledBackBefore": "This was rolled back in the family; not again in {left:seconds}.",
+    "PlanOpen": "A ScalePlan of the job is not finished.",
+    "TrialPending": "The trial of a change is not finished.",
+    "Shrinking": "The job is shrinking.",
+    "Failing": "The job is failing.",
+    "RolledBackOnce": "The change was rolled back already.",
+}
+TRIALS = {
+    "TrialOver": "The trial is over.",
+    "TrialOvertaken": "Another change came before the trial ended.",
+    "TrialOutOfMemory": "A rank ran out of memory after the change.",
+    "TrialFailure": "A rank failed after the change: {cause:name}.",
+    "TrialNoWorld": "After the change the world did not form in time.",
+    "TrialNotMeasured": "No goodput could be compared.",
+    "TrialWorse": "Goodput changed by {measured:percent}[; predicted was {predicted:percent}].",
+    "TrialNotWorthPrice": (
+        "Goodput changed by only {measured:percent}[; predicted was {predicted:percent}]: others "
+        "gain more with the devices."
+    ),
+    "TrialAsPredicted": (
+        "Goodput changed by {measured:percent}, as predicted[ ({predicted:percent})]."
+    ),
+    "TrialUnclear": (
+        "Goodput changed by {measured:percent}[ where {predicted:percent} was predicted], which is "
+        "not worse, but no more is certain."
+    ),
+    "TrialWorseLater": (
+        "In the hour after its trial goodput changed by {measured:percent}"
+        "[ where {predicted:percent} was predicted]."
+    ),
+    "RollBack": "The change is taken back.",
+}
+
+TEMPLATES: dict[str, str] = {
+    **SIZES,
+    **START,
+    **WORKERS,
+    **BATCH,
+    **CHECKPOINTS,
+    **STRAGGLERS,
+    **SERVERS,
+    **HOLDS,
+    **TRIALS,
+}
+"""The template of each code."""

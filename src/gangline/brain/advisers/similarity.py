@@ -1,0 +1,171 @@
+"""Which runs of the history a job is compared with: levels from the same specification outwards.
+
+=====  =========================================================================================
+level  what is equal
+=====  =========================================================================================
+0      namespace, owner, kind and digest of the specification
+1      the family: namespace, owner, kind, stem of the name, image repository, command
+2      as level 1, with another owner or another command
+3      namespace, image repository, kind, strategy, and a model size within a factor of 1.25
+4      the nearest model: distance of the logarithms of parameters, sequence, micro-batch and
+       world at most 0.7, on the same model of GPU, in any namespace
+=====  =========================================================================================
+
+The first level with enough complete successful runs is used, together with what the levels before
+it hold. Other runs count as lower bounds only: they show that a job needs at least so much. The job
+itself never counts. Pure selection: the store's queries return candidates, this decides.
+"""
+
+import math
+from collections.abc import Iterable
+
+from gangline.brain.advisers.view import SimilarRuns
+from gangline.brain.facts.records import Job, Outcome, Run
+
+LEAST_RUNS = (1, 3, 3, 3, 3)
+"""Complete successful runs that a level needs."""
+LEVEL_WEIGHTS = (1.0, 0.8, 0.6, 0.4, 0.3)
+WINDOW_MS = 30 * 86_400_000
+HALF_LIFE_MS = 14 * 86_400_000
+FARTHEST = 0.7
+SAME_SIZE = 1.25
+LOWERING_LEVEL = 1
+"""Levels above this never lower what the user wrote."""
+
+
+def select_similar(run: Run, candidates: Iterable[Run], now_ms: int) -> SimilarRuns | None:
+    """Choose the runs that a job is compared with, the most similar and newest first.
+
+    Args:
+        run: the job.
+        candidates: runs that may be similar; the job itself and older runs are left out here.
+        now_ms: the present, milliseconds since 1970.
+
+    Returns:
+        None if nothing is similar. Without enough successful runs at any level, ``runs`` is empty
+        and ``bounds`` holds what is similar.
+    """
+    ranked: list[tuple[int, int, Run]] = []
+    for each in candidates:
+        level = similarity_level(run, each)
+        at_ms = last_ms(each.job)
+        if level is not None and now_ms - at_ms <= WINDOW_MS:
+            ranked.append((level, -at_ms, each))
+    ranked.sort(key=lambda entry: (entry[0], entry[1], entry[2].job.uid))
+    for level, least in enumerate(LEAST_RUNS):
+        chosen = [each for at, _, each in ranked if at <= level]
+        if sum(is_success(each.job) for each in chosen) >= least:
+            return _similar(level, chosen, enough=True)
+    return _similar(ranked[0][0], [each for _, _, each in ranked], enough=False) if ranked else None
+
+
+def similarity_level(run: Run, other: Run) -> int | None:
+    """Return the lowest level at which two runs are similar, None if at none."""
+    job, past = run.job, other.job
+    if job.cluster != past.cluster or job.uid == past.uid:
+        return None
+    level = None
+    if job.namespace == past.namespace and job.kind == past.kind:
+        level = _level_in_namespace(job, past)
+    return _level_by_model(run, other) if level is None else level
+
+
+def run_weight(level: int, job: Job, now_ms: int) -> float:
+    """Return how much a run counts: less the older it is, and the less similar."""
+    age_ms = max(now_ms - last_ms(job), 0)
+    return float(LEVEL_WEIGHTS[level] * 0.5 ** (age_ms / HALF_LIFE_MS))
+
+
+def is_success(job: Job) -> bool:
+    """Whether a run shows what the job needs: it succeeded, and was watched from start to end."""
+    return job.outcome is Outcome.SUCCEEDED and job.complete and job.finished_ms is not None
+
+
+def last_ms(job: Job) -> int:
+    """When the job finished; if it has not, when it started or was submitted."""
+    return job.finished_ms or job.started_ms or job.submitted_ms
+
+
+def is_larger(run: Run, others: Iterable[Run]) -> bool:
+    """Whether a reported size of a job is more than 1.25 times that of all others.
+
+    Sizes that either side does not report do not count.
+    """
+    mine = _sizes(run)
+    largest: dict[str, float] = {}
+    for other in others:
+        for name, value in _sizes(other).items():
+            largest[name] = max(largest.get(name, 0.0), value)
+    return any(
+        name in largest and value > SAME_SIZE * largest[name] for name, value in mine.items()
+    )
+
+
+def _level_in_namespace(job: Job, past: Job) -> int | None:
+    owned = job.owner == past.owner
+    if owned and job.spec_digest and job.spec_digest == past.spec_digest:
+        return 0
+    image = job.image.repository == past.image.repository
+    if job.stem == past.stem and image:
+        command = job.command_digest and job.command_digest == past.command_digest
+        return 1 if owned and command else 2
+    same = image and job.strategy == past.strategy
+    return 3 if same and _model_ratio(job, past) <= SAME_SIZE else None
+
+
+def _level_by_model(run: Run, other: Run) -> int | None:
+    gpu, past_gpu = _gpu_model(run), _gpu_model(other)
+    mine, theirs = _shape(run), _shape(other)
+    if not gpu or gpu != past_gpu or "parameters" not in mine or "parameters" not in theirs:
+        return None
+    shared = mine.keys() & theirs.keys()
+    distance = math.sqrt(sum(math.log(mine[name] / theirs[name]) ** 2 for name in shared))
+    return 4 if distance <= FARTHEST else None
+
+
+def _model_ratio(job: Job, past: Job) -> float:
+    mine = job.model.parameters if job.model else None
+    theirs = past.model.parameters if past.model else None
+    if not mine or not theirs:
+        return math.inf
+    return max(mine / theirs, theirs / mine)
+
+
+def _gpu_model(run: Run) -> str:
+    for segment in reversed(run.segments):
+        if segment.gpu_model:
+            return segment.gpu_model
+    return next((role.gpu_model for role in reversed(run.job.roles) if role.gpu_model), "")
+
+
+def _shape(run: Run) -> dict[str, float]:
+    """What is known of parameters, sequence, micro-batch and world, each above 0."""
+    model, last = run.job.model, run.segments[-1] if run.segments else None
+    found = {
+        "parameters": model.parameters if model else None,
+        "sequence": model.sequence if model else None,
+        "micro_batch": last.micro_batch if last else None,
+        "world": last.procs if last else None,
+    }
+    return {name: float(value) for name, value in found.items() if value}
+
+
+def _sizes(run: Run) -> dict[str, float]:
+    model = run.job.model
+    found = {
+        "records": run.job.records_total,
+        "parameters": model.parameters if model else None,
+        "sequence": model.sequence if model else None,
+    }
+    return {name: float(value) for name, value in found.items() if value}
+
+
+def _similar(level: int, chosen: list[Run], *, enough: bool) -> SimilarRuns:
+    runs = tuple(each for each in chosen if is_success(each.job)) if enough else ()
+    bounds = tuple(each for each in chosen if not (enough and is_success(each.job)))
+    return SimilarRuns(
+        level=level,
+        runs=runs,
+        bounds=bounds,
+        namespaces=len({each.job.namespace for each in chosen}),
+    )

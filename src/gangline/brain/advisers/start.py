@@ -1,0 +1,275 @@
+"""Start values of a job that does not run yet: how many workers, and memory where nothing is known.
+
+Memory and CPU from the history are ``rightsize``'s, by the same similar runs. This adds the number
+of workers, and for a job without any history a prior from the shape of its model. Without history
+and without a shape there is no advice. Which runs are similar is decided in ``similarity``.
+
+Workers: the throughput model is fitted to the segments of the similar runs. Counts between those
+seen are possible, and from half the smallest to twice the largest once three were seen. The largest
+is advised whose last workers still bring the floor of ``workers``: ``0.5 + price / 2`` of what the
+average worker brings. Where one size only was seen, it is the median of the counts with which the
+runs ended. Jobs without bounds (``workers_min``, ``workers_max``) keep their number.
+
+Reasons, with their arguments and an example of a sentence:
+
+``BestGoodput``
+    ``runs, level, samples_per_second, gain_percent`` (against the count that was asked for; 0 if
+    none was), ``marginal_percent`` (of the last workers), ``price``. "workers: 8 instead of 4. By
+    the steps of 9 runs, 8 workers train 71 % faster; the last ones add 62 % of their share."
+``KeptCount``
+    ``runs, level, fewest, most``. "workers: 6 instead of 2. The last 5 runs ended with 4 to 8
+    workers, half of them with 6 or fewer."
+``SizingPrior``
+    ``role, parameters, copies, bytes_per_parameter, source``. "memory of worker: 104Gi. Nothing
+    similar ran yet; a model of 7.0 billion parameters keeps 2 copies of 14 bytes each for
+    checkpoints in memory, if they are not sharded."
+"""
+
+import math
+from statistics import median
+
+import numpy as np
+
+from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, Unit, What
+from gangline.brain.advisers.similarity import is_success
+from gangline.brain.advisers.usage.peaks import MIB, requested_size
+from gangline.brain.advisers.usage.rules import confidence_of, range_factor
+from gangline.brain.advisers.view import View
+from gangline.brain.advisers.workers import (
+    concave_envelope,
+    configuration_at,
+    floor_of,
+    largest_micro_batch,
+    marginal_gain,
+    present_segment,
+)
+from gangline.brain.facts.records import ModelFacts, RoleSize, Run
+from gangline.brain.models.throughput import LOW, Configuration, ThroughputModel, observations
+from gangline.brain.models.throughput_fit import fit_throughput
+from gangline.sizing.model import ModelShape, ShapeError
+from gangline.sizing.storage import CHECKPOINT_BYTES, MEMORY_COPIES
+
+WORKER = "worker"
+_PROCESS_BYTES = 4 << 30
+"""Interpreter, libraries and buffers of a process that uses a GPU."""
+_TRAINING_BYTES = 16.0
+"""Weights, gradients and moments of a parameter, where the CPU trains."""
+_ENOUGH_SIZES = 3
+
+
+def advise(view: View) -> list[Advice]:
+    """Return start values; nothing for a job that has started."""
+    if view.run.job.started_ms is not None:
+        return []
+    return [*_advise_workers(view), *_advise_from_shape(view)]
+
+
+def _advise_workers(view: View) -> list[Advice]:
+    job, similar = view.run.job, view.similar
+    if similar is None or job.workers_min is None or job.workers_max is None:
+        return []
+    runs = [each for each in similar.runs if is_success(each.job)]
+    if not runs or job.workers_max <= job.workers_min:
+        return []
+    return _by_goodput(view, runs) or _by_kept_count(view, runs)
+
+
+def _counts(view: View) -> list[int]:
+    job = view.run.job
+    unit = max(job.unit, 1)
+    first, last = job.workers_min or 1, job.workers_max or 1
+    first = max(-(-first // unit) * unit, unit)
+    return list(range(first, last + 1, unit))
+
+
+def _by_goodput(view: View, runs: list[Run]) -> list[Advice]:
+    """The largest count whose last workers are worth their price, by the fitted model."""
+    job, level = view.run.job, view.similar.level if view.similar else 0
+    segments = [each for run in runs for each in run.segments if each.ps == 0]
+    reference = next((s for run in runs if (s := present_segment(run)) is not None), None)
+    model = fit_throughput(observations(segments, view.now_ms))
+    if model is None or reference is None or model.seen.procs[0] == model.seen.procs[1]:
+        return []  # one size says nothing about others
+    micro = max(largest_micro_batch(run) for run in runs)
+    found: dict[int, Configuration] = {}
+    fewest, most = _possible_worlds(model)
+    for count in _counts(view):
+        at = configuration_at(reference, count, micro)
+        if at is not None and fewest <= at.procs <= most:
+            found[count] = at
+    if len(found) < 2:
+        return []
+    batch = float(reference.global_batch or found[min(found)].global_batch)
+    speeds = {count: batch / model.step_time(at) for count, at in found.items()}
+    count, marginal = largest_worthwhile(speeds, view.cluster.price)
+    asked = job.workers_asked
+    if count == asked:
+        return []
+    gain = speeds[count] / speeds[asked] - 1 if asked in found else None
+    gain_low = None
+    if asked in found:
+        ratios = model.sample(found[asked]) / model.sample(found[count])
+        gain_low = float(np.quantile(ratios, LOW)) - 1
+    near = [other for other in speeds if speeds[other] >= 0.95 * speeds[count]]
+    wider = range_factor(level)
+    return [
+        Advice(
+            what=What.WORKERS,
+            role=WORKER,
+            was=asked,
+            value=count,
+            low=max(min(near) // wider, job.workers_min or 1),
+            high=min(math.ceil(max(near) * wider), job.workers_max or count),
+            reason=Reason(
+                code="BestGoodput",
+                arguments={
+                    "runs": len(runs),
+                    "level": level,
+                    "samples_per_second": round(speeds[count], 3),
+                    "gain_percent": round(100 * (gain or 0.0)),
+                    "marginal_percent": round(100 * marginal),
+                    "price": view.cluster.price,
+                },
+            ),
+            evidence=tuple(run.job.uid for run in runs),
+            confidence=confidence_of(level, len(runs)),
+            gain=gain,
+            gain_low=gain_low,
+            extrapolated=model.extrapolated(found[count]),
+        )
+    ]
+
+
+def _possible_worlds(model: ThroughputModel) -> tuple[float, float]:
+    """The worlds that may be advised: those seen, and a factor of 2 once three were."""
+    fewest, most = model.seen.procs
+    factor = 2 if len(model.seen.configurations) >= _ENOUGH_SIZES else 1
+    return fewest / factor, most * factor
+
+
+def largest_worthwhile(speeds: dict[int, float], price: float) -> tuple[int, float]:
+    """Return the largest count whose last workers are worth it, and what they bring.
+
+    What workers bring is their speed for each of them, relative to the average worker before, on
+    the upper concave envelope of the speeds.
+
+    Args:
+        speeds: useful samples per second by the number of workers; at least one.
+        price: loss per GPU of the best refused use, 0 to 1.
+    """
+    floor = floor_of(price)
+    hull = concave_envelope(
+        [Choice(value=n, goodput=speeds[n], low=speeds[n], high=speeds[n]) for n in sorted(speeds)]
+    )
+    best, brought = hull[0], 1.0
+    for choice in hull[1:]:
+        marginal = marginal_gain(best, choice)
+        if marginal < floor:
+            break
+        best, brought = choice, marginal
+    return round(best.value), brought
+
+
+def _kept_count(run: Run) -> int | None:
+    sizes = [each for each in run.job.roles if each.role == WORKER]
+    return max(sizes, key=lambda each: each.since_ms).replicas if sizes else None
+
+
+def _by_kept_count(view: View, runs: list[Run]) -> list[Advice]:
+    counts = [count for run in runs if (count := _kept_count(run))]
+    possible = _counts(view)
+    if not counts or not possible:
+        return []
+    middle = median(counts)
+    value = min(possible, key=lambda count: (abs(count - middle), count))
+    if value == view.run.job.workers_asked:
+        return []
+    level = view.similar.level if view.similar else 0
+    return [
+        Advice(
+            what=What.WORKERS,
+            role=WORKER,
+            was=view.run.job.workers_asked,
+            value=value,
+            low=min(*counts, value),
+            high=max(*counts, value),
+            reason=Reason(
+                code="KeptCount",
+                arguments={
+                    "runs": len(runs),
+                    "level": level,
+                    "fewest": min(counts),
+                    "most": max(counts),
+                },
+            ),
+            evidence=tuple(run.job.uid for run in runs),
+            confidence=confidence_of(level, len(runs)),
+        )
+    ]
+
+
+def _advise_from_shape(view: View) -> list[Advice]:
+    """Host memory of workers by the shape of the model, only if nothing similar ever ran."""
+    similar, model = view.similar, view.run.job.model
+    size = requested_size(view.run.job, WORKER)
+    if model is None or size is None or (similar and (similar.runs or similar.bounds)):
+        return []
+    parameters = model.parameters or _count_parameters(model)
+    if not parameters:
+        return []
+    low, value = _host_memory(parameters, size)
+    was = size.memory_bytes
+    if was is not None and was >= low:
+        return []  # what the user wrote is possible; a prior is no reason to change it
+    copies, each = (MEMORY_COPIES, CHECKPOINT_BYTES) if size.gpus else (1, _TRAINING_BYTES)
+    return [
+        Advice(
+            what=What.MEMORY,
+            role=WORKER,
+            unit=Unit.BYTES,
+            was=was,
+            value=value,
+            low=low,
+            high=2 * value,
+            reason=Reason(
+                code="SizingPrior",
+                arguments={
+                    "role": WORKER,
+                    "parameters": parameters,
+                    "copies": copies,
+                    "bytes_per_parameter": each,
+                    "source": model.source,
+                },
+            ),
+            confidence=Confidence.LOW,
+            extrapolated=True,
+        )
+    ]
+
+
+def _host_memory(parameters: int, size: RoleSize) -> tuple[int, int]:
+    """Return the bytes of a worker if states are sharded among all workers, and if they are not."""
+    if size.gpus:
+        states, fixed = MEMORY_COPIES * CHECKPOINT_BYTES * parameters, size.gpus * _PROCESS_BYTES
+        return _rounded(states / max(size.replicas, 1) + fixed), _rounded(states + fixed)
+    states = _TRAINING_BYTES * parameters
+    return _rounded(states), _rounded(2 * states + _PROCESS_BYTES)
+
+
+def _count_parameters(model: ModelFacts) -> int | None:
+    try:
+        return ModelShape(
+            layers=model.layers or 0,
+            hidden=model.hidden or 0,
+            heads=model.heads or 0,
+            sequence=model.sequence or 1,
+            vocab=model.vocab or 0,
+            kv_heads=model.kv_heads or 0,
+            ffn=model.ffn or 0,
+        ).parameters
+    except ShapeError:
+        return None
+
+
+def _rounded(amount: float) -> int:
+    return -(-int(amount) // MIB) * MIB

@@ -1,0 +1,277 @@
+"""Which facts are possible. What is not possible is dropped and counted before it is stored.
+
+Masters, scripts and clocks report whatever they report. A record whose identity, times or essential
+numbers are impossible is dropped as a unit. Another impossible value becomes unknown: None, or an
+empty text. Text with control characters, with spaces at its ends (MySQL ignores those when it
+compares), or longer than its column is impossible as well.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from gangline.brain.facts.records import (
+    Image,
+    Job,
+    ModelFacts,
+    NodeSpeed,
+    PodRun,
+    Quality,
+    RoleSize,
+    Segment,
+    Wishes,
+)
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+CLUSTER_LENGTH: Final = 128
+UID_LENGTH: Final = 64
+NAMESPACE_LENGTH: Final = 63
+NAME_LENGTH: Final = 253
+"""Names of objects and of users."""
+WORD_LENGTH: Final = 64
+"""Kinds, roles, strategies, data types."""
+DIGEST_LENGTH: Final = 128
+"""Digests, tags, models of devices."""
+REPOSITORY_LENGTH: Final = 512
+
+MAX_ROLES: Final = 64
+"""Sizes of roles of one job."""
+MAX_WISHES_BYTES: Final = 4_096
+FUTURE_MS: Final = 10 * 60_000
+"""A segment that ends later than this from now is stored as disturbed."""
+
+_EARLIEST_MS: Final = 946_684_800_000  # the year 2000
+_LATEST_MS: Final = 4_102_444_800_000  # the year 2100
+_MAX_INTEGER: Final = 2**53
+_MAX_REAL: Final = 1e60
+_MAX_BYTES: Final = 2**46
+"""64 TiB, more than a machine has."""
+_MAX_MILLICORES: Final = 10_000_000
+_MAX_COUNT: Final = 1_000_000
+"""Processes, replicas, ranks, devices."""
+_MIN_STEP_US: Final = 10.0
+_MAX_STEP_US: Final = 7 * 86_400e6
+
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+Range = tuple[float, float]
+_TIME: Final[Range] = (_EARLIEST_MS, _LATEST_MS)
+_COUNT: Final[Range] = (0, _MAX_COUNT)
+_BYTES: Final[Range] = (1, _MAX_BYTES)
+_CPU: Final[Range] = (0, _MAX_MILLICORES)
+_ANY: Final[Range] = (0, _MAX_INTEGER)
+_MICROS: Final[Range] = (0.0, _MAX_STEP_US)
+
+_RANGES: Final[Mapping[type[msgspec.Struct], Mapping[str, Range]]] = {
+    Job: {
+        "submitted_ms": _TIME,
+        "started_ms": _TIME,
+        "finished_ms": _TIME,
+        "priority": (-_MAX_INTEGER, _MAX_INTEGER),
+        "workers_min": _COUNT,
+        "workers_max": _COUNT,
+        "workers_asked": _COUNT,
+        "unit": (1, _MAX_COUNT),
+        "restarts": _COUNT,
+    },
+    RoleSize: {
+        "since_ms": (0, _LATEST_MS),
+        "replicas": _COUNT,
+        "cpu_millis": _CPU,
+        "memory_bytes": _BYTES,
+        "gpus": _COUNT,
+    },
+    ModelFacts: {},
+    Segment: {
+        "since_ms": _TIME,
+        "until_ms": _TIME,
+        "nodes": (1, _MAX_COUNT),
+        "procs": (1, _MAX_COUNT),
+        "ps": _COUNT,
+        "steps": (1, _MAX_INTEGER),
+        "step_mean_us": (_MIN_STEP_US, _MAX_STEP_US),
+        "step_m2": (0.0, _MAX_REAL),
+        "micro_batch": (1, _MAX_INTEGER),
+        "accumulation": (1, _MAX_INTEGER),
+        "global_batch": (1, _MAX_INTEGER),
+        "compute_us": _MICROS,
+        "sync_us": _MICROS,
+        "data_us": _MICROS,
+        "grad_sqr": (0.0, _MAX_REAL),
+        "grad_var": (0.0, _MAX_REAL),
+    },
+    PodRun: {
+        "rank": _COUNT,
+        "number": _COUNT,
+        "started_ms": _TIME,
+        "ended_ms": _TIME,
+        "limit_memory_bytes": _BYTES,
+        "peak_memory_bytes": _BYTES,
+        "peak_device_memory_bytes": _BYTES,
+        "cpu_p50_millis": _CPU,
+        "cpu_p95_millis": _CPU,
+        "cpu_max_millis": _CPU,
+    },
+    NodeSpeed: {"day": (10_957, 47_482), "score": (0.001, 1_000.0), "jobs": _COUNT},
+}
+"""Other numbers are between 0 and 2^53, or finite and below 1e60."""
+
+_LENGTHS: Final[Mapping[str, int]] = {
+    "cluster": CLUSTER_LENGTH,
+    "uid": UID_LENGTH,
+    "namespace": NAMESPACE_LENGTH,
+    "name": NAME_LENGTH,
+    "stem": NAME_LENGTH,
+    "owner": NAME_LENGTH,
+    "queue": NAME_LENGTH,
+    "node": NAME_LENGTH,
+    "cause": NAME_LENGTH,
+    "repository": REPOSITORY_LENGTH,
+    "tag": DIGEST_LENGTH,
+    "digest": DIGEST_LENGTH,
+    "command_digest": DIGEST_LENGTH,
+    "spec_digest": DIGEST_LENGTH,
+    "gpu_model": DIGEST_LENGTH,
+}
+"""Other texts are words."""
+
+_ESSENTIAL: Final[Mapping[type[msgspec.Struct], frozenset[str]]] = {
+    Job: frozenset({"cluster", "uid", "namespace", "name", "stem", "kind", "submitted_ms"}),
+    RoleSize: frozenset({"role", "since_ms", "replicas"}),
+    ModelFacts: frozenset({"source"}),
+    Image: frozenset(),
+    Segment: frozenset(
+        {"round", "since_ms", "until_ms", "nodes", "procs", "steps", "step_mean_us", "step_m2"}
+    ),
+    PodRun: frozenset({"role", "rank", "number", "started_ms"}),
+    NodeSpeed: frozenset({"node", "day", "score", "jobs"}),
+}
+"""Without these the record has no meaning. Texts among them are not empty."""
+
+
+def believe_job(job: Job) -> tuple[Job | None, list[str]]:
+    """Return what is possible of a job, or None, and the names of what was dropped."""
+    believed, dropped = _believe(job)
+    if believed is None:
+        return None, dropped
+    roles = []
+    for size in job.roles[:MAX_ROLES]:
+        known, missing = _believe(size)
+        dropped += missing
+        if known is not None:
+            roles.append(known)
+    if len(job.roles) > MAX_ROLES:
+        dropped.append("Job.roles")
+    model, missing = _believe(job.model) if job.model is not None else (None, [])
+    image, more = _believe(job.image)
+    dropped += missing + more
+    wishes = job.wishes
+    if not _encodable(wishes):
+        wishes = Wishes()
+        dropped.append("Job.wishes")
+    finished_ms = believed.finished_ms
+    if finished_ms is not None and finished_ms < believed.submitted_ms:
+        finished_ms = believed.submitted_ms  # clocks of two machines
+    return (
+        msgspec.structs.replace(
+            believed,
+            roles=tuple(roles),
+            model=model,
+            image=image or Image(repository=""),
+            wishes=wishes,
+            finished_ms=finished_ms,
+        ),
+        dropped,
+    )
+
+
+def believe_segment(segment: Segment, now_ms: int) -> tuple[Segment | None, list[str]]:
+    """Return what is possible of a segment, or None, and the names of what was dropped."""
+    believed, dropped = _believe(segment)
+    if believed is None:
+        return None, dropped
+    if believed.until_ms < believed.since_ms:
+        return None, [*dropped, "Segment.until_ms"]
+    if believed.until_ms > now_ms + FUTURE_MS:
+        return msgspec.structs.replace(believed, quality=Quality.DISTURBED), dropped
+    return believed, dropped
+
+
+def believe_pod_run(pod: PodRun) -> tuple[PodRun | None, list[str]]:
+    """Return what is possible of a pod run, or None, and the names of what was dropped."""
+    believed, dropped = _believe(pod)
+    if believed is None or believed.ended_ms is None or believed.ended_ms >= believed.started_ms:
+        return believed, dropped
+    return None, [*dropped, "PodRun.ended_ms"]
+
+
+def believe_node_speed(speed: NodeSpeed) -> tuple[NodeSpeed | None, list[str]]:
+    """Return what is possible of a day of a node, or None, and the names of what was dropped."""
+    return _believe(speed)
+
+
+def possible_text(text: str, length: int) -> bool:
+    """Whether every database stores and compares ``text`` as it is."""
+    return len(text) <= length and text == text.strip() and not _CONTROL.search(text)
+
+
+def _believe(record: S) -> tuple[S | None, list[str]]:
+    kind = type(record)
+    ranges = _RANGES.get(kind, {})
+    essential = _ESSENTIAL[kind]
+    dropped: list[str] = []
+    unknown: dict[str, Any] = {}
+    for field in _fields(kind):
+        value = getattr(record, field.name)
+        if _possible(field.name, value, ranges.get(field.name)) and not (
+            value == "" and field.name in essential
+        ):
+            continue
+        dropped.append(f"{kind.__name__}.{field.name}")
+        if field.name in essential:
+            return None, dropped
+        unknown[field.name] = _unknown(field)
+    return (msgspec.structs.replace(record, **unknown) if unknown else record), dropped
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(kind)
+
+
+def _unknown(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default is not msgspec.NODEFAULT:
+        return field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return ""
+
+
+def _possible(name: str, value: object, limits: Range | None) -> bool:
+    match value:
+        case bool() | None:
+            return True
+        case str():
+            return possible_text(value, _LENGTHS.get(name, WORD_LENGTH))
+        case int():
+            low, high = limits or _ANY
+            return low <= value <= high
+        case float():
+            low, high = limits or (-_MAX_REAL, _MAX_REAL)
+            return math.isfinite(value) and low <= value <= high
+        case msgspec.Struct() | tuple():
+            return True  # checked by itself, or without a column of its own
+        case _:
+            return _encodable(value)
+
+
+def _encodable(value: object) -> bool:
+    try:
+        return len(msgspec.json.encode(value)) <= MAX_WISHES_BYTES
+    except (TypeError, ValueError, UnicodeError):
+        return False

@@ -1,0 +1,169 @@
+"""What writers and readers of one database share: secret, clock, and how names are stored."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from gangline.brain.facts.belief import (
+    CLUSTER_LENGTH,
+    UID_LENGTH,
+    believe_job,
+    believe_node_speed,
+    believe_pod_run,
+    believe_segment,
+    possible_text,
+)
+from gangline.brain.facts.records import Job
+from gangline.brain.store.batch import Fact, PodFact, SegmentFact, SpeedFact
+from gangline.brain.store.keys import Keys
+from gangline.brain.store.sql import rows, tables
+from gangline.brain.store.sql.database import Database
+
+T = TypeVar("T")
+
+
+@dataclass
+class Context:
+    """Shared by the threads of one store. ``dropped`` counts facts that were not believed."""
+
+    database: Database
+    keys: Keys
+    clock_ms: Callable[[], int]
+    digest_names: bool = False
+    """Digests of owners and names are stored in their place."""
+    load_secret: Callable[[], bytes] | None = None
+    """Where the secret of ``keys`` comes from, once the database can be reached."""
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        """Connect, migrate, and load the secret, unless that has happened.
+
+        Raises:
+            StoreError: the database cannot be used; see ``Database.prepare``.
+        """
+        self.database.prepare()
+        if self.load_secret is not None:
+            self.keys = Keys(self.load_secret())
+            self.load_secret = None
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in a transaction that only reads."""
+        self.prepare()
+        return self.database.read(work)
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in a transaction; at a conflict with others again."""
+        self.prepare()
+        return self.database.write(work)
+
+    def believe(self, facts: Iterable[Fact]) -> tuple[list[Fact], list[str]]:
+        """Return the facts that are possible, with names as they are stored, and what is not."""
+        now_ms = self.clock_ms()
+        believed: list[Fact] = []
+        refused: list[str] = []
+        for fact in facts:
+            possible, dropped = _possible(fact, now_ms)
+            for name in dropped:
+                self.dropped[name] = self.dropped.get(name, 0) + 1
+            if possible is None:
+                refused.append(f"{dropped[-1]} is impossible: the record was dropped")
+            else:
+                believed.append(self.private(possible) if isinstance(possible, Job) else possible)
+        return believed, refused
+
+    def private(self, job: Job) -> Job:
+        """Return the job with its names as they are stored."""
+        if not self.digest_names:
+            return job
+        return msgspec.structs.replace(
+            job,
+            owner=self.private_name(job.owner),
+            name=self.private_name(job.name),
+            stem=self.private_name(job.stem),
+        )
+
+    def private_name(self, name: str) -> str:
+        """Return an owner's or job's name as it is stored."""
+        if not self.digest_names or not name or name.startswith("digest:"):
+            return name
+        return f"digest:{self.keys.digest('name', name)}"
+
+    def job_row(self, job: Job) -> dict[str, Any]:
+        """Columns of a job with its keys, without ids of other tables."""
+        return rows.job_row(job) | {
+            "spec_key": self.keys.specification(job),
+            "base_key": self.keys.base(job),
+            "image_key": self.keys.image(job),
+            "model_key": self.keys.model(job),
+        }
+
+    def family_row(self, job: Job, digest: str) -> dict[str, Any]:
+        """Columns of the family of a job."""
+        return {
+            "cluster": job.cluster,
+            "namespace": job.namespace,
+            "stem": job.stem,
+            "kind": job.kind,
+            "owner": job.owner,
+            "image_repository": job.image.repository,
+            "digest": digest,
+        }
+
+    def marks(self, job: Job) -> dict[str, str]:
+        """Digests by which a job may have been forgotten, by what they are of."""
+        return {
+            "owner": self.mark("owner", job.cluster, job.owner),
+            "namespace": self.mark("namespace", job.cluster, job.namespace),
+            "job": self.mark("job", job.cluster, job.namespace, job.name),
+        }
+
+    def forgotten_uids(self, connection: Connection, cluster: str, uids: set[str]) -> set[str]:
+        """Return those UIDs whose jobs were forgotten."""
+        digests = {self.mark("uid", cluster, uid): uid for uid in uids}
+        if not digests:
+            return set()
+        column = tables.forgotten.c.digest
+        found = connection.execute(select(column).where(column.in_(sorted(digests)))).scalars()
+        return {digests[digest] for digest in found}
+
+    def mark(self, what: str, *parts: str) -> str:
+        """Digest of what was forgotten."""
+        return self.keys.digest("forgotten", what, *parts)
+
+    def forgotten(self, connection: Connection, jobs: Sequence[Job]) -> set[str]:
+        """UIDs of those jobs that were submitted before their owner, name or namespace went."""
+        digests = {job.uid: set(self.marks(job).values()) for job in jobs}
+        if not digests:
+            return set()
+        column = tables.forgotten.c
+        query = select(column.digest, column.at_ms).where(
+            column.digest.in_(sorted(set().union(*digests.values())))
+        )
+        times = dict(connection.execute(query).tuples().all())
+        return {
+            job.uid
+            for job in jobs
+            if any(times.get(digest, -1) >= job.submitted_ms for digest in digests[job.uid])
+        }
+
+
+def _possible(fact: Fact, now_ms: int) -> tuple[Fact | None, list[str]]:
+    if not isinstance(fact, Job):
+        uid = "" if isinstance(fact, SpeedFact) else fact.uid
+        if not possible_text(fact.cluster, CLUSTER_LENGTH) or not possible_text(uid, UID_LENGTH):
+            return None, [f"{type(fact).__name__}.uid"]
+    match fact:
+        case Job():
+            return believe_job(fact)
+        case SegmentFact(cluster, uid, segment):
+            after, dropped = believe_segment(segment, now_ms)
+            return (None if after is None else SegmentFact(cluster, uid, after)), dropped
+        case PodFact(cluster, uid, pod):
+            run, dropped = believe_pod_run(pod)
+            return (None if run is None else PodFact(cluster, uid, run)), dropped
+        case SpeedFact(cluster, speed):
+            day, dropped = believe_node_speed(speed)
+            return (None if day is None else SpeedFact(cluster, day)), dropped

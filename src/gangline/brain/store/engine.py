@@ -1,0 +1,273 @@
+"""Opens a store, and runs its reads and writes beside an event loop.
+
+One thread writes, a few read. The synchronous drivers are used there: those of asyncio bring more
+dependencies and are not faster. ``Store.add`` never waits for the database; ``Store.flush`` writes
+what was added, and keeps it if it cannot.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from gangline.brain.store.batch import Fact
+from gangline.brain.store.buffer import FactBuffer
+from gangline.brain.store.context import Context
+from gangline.brain.store.errors import BadAddress, NoRights, StoreError, StoreUnavailable
+from gangline.brain.store.forgetting import Forget, Forgetting, Forgotten
+from gangline.brain.store.keys import Keys
+from gangline.brain.store.reading.reader import Reader
+from gangline.brain.store.retention import Pruning, RetentionSettings
+from gangline.brain.store.sql import tables
+from gangline.brain.store.sql.database import Database
+from gangline.brain.store.sql.dialect import insert_missing, parse_address
+from gangline.brain.store.writing.facts import Written
+from gangline.brain.store.writing.writer import Writer
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+READERS: Final = 4
+_SECRET_BYTES: Final = 32
+
+
+def open_store(
+    url: str,
+    *,
+    migrate: bool = True,
+    secret: bytes | None = None,
+    digest_names: bool = False,
+    wait_for_server: bool = False,
+    on_problem: Callable[[str], None] | None = None,
+    clock_ms: Callable[[], int] | None = None,
+) -> "Store":
+    """Open the history.
+
+    Args:
+        url: ``sqlite:////folder/brain.db``, ``postgresql://user@host/database`` or
+            ``mysql://user@host/database``.
+        migrate: bring an older schema up to date. Otherwise it is refused.
+        secret: key of the digests that are stored in the place of names and commands; None: a file
+            beside a SQLite database (``brain.db.key``), else a row of the database.
+        digest_names: store digests of owners and of names of jobs.
+        wait_for_server: return a store that is not healthy, instead of raising, if the server
+            cannot be reached at the moment; it connects later.
+        on_problem: receives the text of each new problem once, in a thread of the store.
+        clock_ms: the present time, milliseconds since 1970 UTC.
+
+    Raises:
+        BadAddress: the URL is wrong, or its driver or database is missing.
+        NoRights: the server refuses the user, or the file may not be written.
+        NewerSchema: a newer version of Gangline has migrated the database.
+        OldSchema: the schema is older, and ``migrate`` is false.
+        StoreUnavailable: the server cannot be reached.
+        StoreFull: the disk of the database is full.
+    """
+
+    def report(text: str) -> None:
+        log.error("history", extra={"problem": text})
+        if on_problem is not None:
+            on_problem(text)
+
+    address = parse_address(url)
+    database = Database(address, readers=READERS, migrate=migrate, on_problem=report)
+    if database.file is not None:
+        _check_file(database.file)
+    context = Context(
+        database=database,
+        keys=Keys(secret or b""),
+        clock_ms=clock_ms or _now_ms,
+        digest_names=digest_names,
+        load_secret=None if secret else _secret_loader(database),
+    )
+    try:
+        context.prepare()
+    except StoreUnavailable:
+        if not wait_for_server:
+            database.close()
+            raise
+    except StoreError:
+        database.close()
+        raise
+    return Store(context)
+
+
+class Store:
+    """The history of the Brain; ``async with`` closes it.
+
+    ``read`` and ``write`` are synchronous, for programs without an event loop and for tests: each
+    method blocks until the database has answered. In an event loop use ``query`` and ``update``.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.read = Reader(context)
+        self.write = Writer(context)
+        self.buffer = FactBuffer()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="brain-store-writer")
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="brain-store-reader")
+
+    @property
+    def problem(self) -> StoreError | None:
+        """Why the last transaction failed; None while the database answers."""
+        return self._context.database.problem
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the history can be read and written, as far as the last transaction shows."""
+        return self.problem is None
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Facts that were not stored, by reason; ``buffer`` counts those that it had no place for.
+
+        The numbers only grow.
+        """
+        return dict(self._context.dropped) | {"buffer": self.buffer.dropped}
+
+    def digest(self, *parts: object) -> str:
+        """Return a keyed digest of JSON values: equal ones match within this database only."""
+        text = msgspec.json.encode(parts, order="deterministic").decode()
+        return self._context.keys.digest(text)
+
+    def add(self, facts: Iterable[Fact]) -> None:
+        """Take facts to be written by the next ``flush``; does not wait for the database."""
+        self.buffer.put(facts)
+
+    async def query(self, work: Callable[[Reader], T]) -> T:
+        """Run ``work`` in a thread that reads.
+
+        Raises:
+            StoreUnavailable: and other errors of the store, from ``work``.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work, self.read)
+
+    async def update(self, work: Callable[[Writer], T]) -> T:
+        """Run ``work`` in the thread that writes, after what it was given before.
+
+        Raises:
+            StoreUnavailable: and other errors of the store, from ``work``.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._writer, work, self.write)
+
+    async def flush(self) -> Written:
+        """Write the buffered facts; those that cannot be written stay.
+
+        Raises:
+            StoreUnavailable, StoreFull: the facts stay in the buffer.
+        """
+        return await self.update(lambda _: self.flush_now())
+
+    def flush_now(self) -> Written:
+        """Write the buffered facts in this thread; see ``flush``."""
+        facts = self.buffer.take(self.buffer.capacity)
+        written = self.write.facts(facts, on_batch=self.buffer.discard)
+        self.buffer.put(written.orphans)
+        return written
+
+    async def run(self, stop: asyncio.Event, *, interval_s: float = 5.0) -> None:
+        """Flush every ``interval_s`` seconds until ``stop``, and once more then."""
+        while not stop.is_set():
+            try:
+                async with asyncio.timeout(interval_s):
+                    await stop.wait()
+            except TimeoutError:
+                pass
+            try:
+                await self.flush()
+            except StoreError as exc:
+                log.debug(
+                    "facts stay in memory", extra={"facts": len(self.buffer), "why": str(exc)}
+                )
+
+    async def prune(
+        self, now_ms: int, settings: RetentionSettings, *, pause_s: float = 0.05
+    ) -> Counter[str]:
+        """Delete what is older than ``settings`` allow; return the numbers of rows by table.
+
+        Other writes happen between its transactions of at most 500 rows.
+
+        Raises:
+            StoreError: the database failed; what is left goes the next time.
+        """
+        pruning = Pruning(self._context, settings, now_ms)
+        loop = asyncio.get_running_loop()
+        await pruning.run(lambda step: loop.run_in_executor(self._writer, step), pause_s)
+        return pruning.deleted
+
+    def forget(self, asked: Forget) -> Forgotten:
+        """Forget an owner, a namespace or a job; blocks until it is done.
+
+        Raises:
+            StoreError: the database failed; repeat it.
+        """
+        return Forgetting(self._context).run(asked)
+
+    def close(self) -> None:
+        """End the threads, after what they are doing, and close all connections."""
+        self._writer.shutdown()
+        self._readers.shutdown()
+        self._context.database.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _check_file(path: Path) -> None:
+    """Refuse a path at which no SQLite file can be, with words that SQLite does not have."""
+    folder = path.parent
+    if not folder.is_dir():
+        raise BadAddress(f"the folder {folder} of the database does not exist: create it")
+    if path.is_dir():
+        raise BadAddress(f"{path} is a folder: name a file for the database")
+    needs = path if path.exists() else folder
+    if not os.access(needs, os.R_OK | os.W_OK) or not os.access(folder, os.W_OK):
+        raise NoRights(f"{needs} may not be read and written by user {os.geteuid()}")
+
+
+def _secret_loader(database: Database) -> Callable[[], bytes]:
+    path = database.file
+    if path is None:
+        return lambda: database.write(_stored_secret)
+    return lambda: _secret_file(path.with_name(path.name + ".key"))
+
+
+def _stored_secret(connection: Connection) -> bytes:
+    setting = tables.setting
+    value = {"name": "secret", "value": secrets.token_bytes(_SECRET_BYTES)}
+    insert_missing(connection, setting, [value], "name")
+    query = select(setting.c.value).where(setting.c.name == "secret")
+    return bytes(connection.execute(query).scalar_one())
+
+
+def _secret_file(path: Path) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except FileExistsError:
+        return path.read_bytes()
+    with open(descriptor, "wb") as file:
+        file.write(secrets.token_bytes(_SECRET_BYTES))
+    return path.read_bytes()

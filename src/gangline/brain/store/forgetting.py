@@ -1,0 +1,155 @@
+"""Forgets jobs of an owner, a namespace or a name: rows, what was learned of them, and mentions.
+
+A salted mark remains, so that a re-list of the API server does not bring the same jobs back. Jobs
+that are submitted later are stored again.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, delete, select, update
+
+from gangline.brain.advisers.advice import Advice
+from gangline.brain.store.batch import MAX_ROWS
+from gangline.brain.store.context import Context
+from gangline.brain.store.sql import tables
+from gangline.brain.store.sql.dialect import upsert
+from gangline.brain.store.usage import rebuild_histograms
+from gangline.brain.store.writing.removal import MAX_JOBS, remove_children, remove_jobs
+
+
+class Forget(msgspec.Struct, frozen=True, kw_only=True):
+    """What to forget in one cluster: one of owner, namespace, or namespace with name."""
+
+    cluster: str
+    owner: str = ""
+    namespace: str = ""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        by_owner = bool(self.owner) and not (self.namespace or self.name)
+        by_namespace = bool(self.namespace) and not self.owner
+        if not self.cluster or not (by_owner or by_namespace):
+            raise ValueError("give a cluster, and an owner, a namespace, or a namespace and a name")
+
+
+class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
+    """What was forgotten."""
+
+    jobs: int
+    families: int
+    """Families of which other jobs are left; their histograms were made from those."""
+    advice: int
+    """Advice for other jobs that rested on forgotten ones."""
+
+
+class Forgetting:
+    """Forgets, in transactions of at most 500 rows; it can be repeated if it was interrupted."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def run(self, asked: Forget) -> Forgotten:
+        """Forget, and return what was found.
+
+        Raises:
+            StoreError: the database failed. The marks are written first: repeat it.
+        """
+        condition, mark = self._meaning(asked)
+        now_ms = self._context.clock_ms()
+        self._context.write(lambda connection: _mark(connection, [mark], now_ms))
+        jobs, families, uids = 0, set[int](), set[str]()
+        for page in self._pages(condition):
+            uids.update(uid for _, _, uid in page)
+            families.update(family for _, family, _ in page)
+            marks = [self._context.mark("uid", asked.cluster, uid) for _, _, uid in page]
+            self._context.write(partial(_mark, digests=marks, now_ms=now_ms))
+            jobs += self._remove(asked.cluster, [number for number, _, _ in page])
+        left = self._rebuild(sorted(families))
+        return Forgotten(jobs=jobs, families=left, advice=self._remove_mentions(uids))
+
+    def _meaning(self, asked: Forget) -> tuple[ColumnElement[bool], str]:
+        job, private, mark = tables.job.c, self._context.private_name, self._context.mark
+        cluster = job.cluster == asked.cluster
+        if asked.owner:
+            owner = private(asked.owner)
+            return cluster & (job.owner == owner), mark("owner", asked.cluster, owner)
+        namespace = cluster & (job.namespace == asked.namespace)
+        if not asked.name:
+            return namespace, mark("namespace", asked.cluster, asked.namespace)
+        name = private(asked.name)
+        parts = ("job", asked.cluster, asked.namespace, name)
+        return namespace & (job.name == name), mark(*parts)
+
+    def _pages(self, condition: ColumnElement[bool]) -> Iterator[list[tuple[int, int, str]]]:
+        job = tables.job.c
+        query = select(job.id, job.family_id, job.uid).where(condition).order_by(job.id)
+
+        def page(connection: Connection) -> list[tuple[int, int, str]]:
+            return [tuple(row) for row in connection.execute(query.limit(MAX_JOBS))]
+
+        while found := self._context.read(page):
+            yield found
+
+    def _remove(self, cluster: str, ids: Sequence[int]) -> int:
+        removed = 0
+        while not removed:
+            while self._context.write(lambda connection: remove_children(connection, ids)):
+                pass
+            removed = self._context.write(lambda connection: remove_jobs(connection, cluster, ids))
+        return removed
+
+    def _rebuild(self, families: Sequence[int]) -> int:
+        family = tables.family.c
+        left = 0
+        for number in families:
+
+            def transaction(connection: Connection, number: int = number) -> int:
+                query = select(family.id).where(family.id == number)
+                found = list(connection.execute(query).scalars())
+                rebuild_histograms(connection, found)
+                return len(found)
+
+            left += self._context.write(transaction)
+        return left
+
+    def _remove_mentions(self, uids: set[str]) -> int:
+        """Delete advice for other jobs whose evidence names a forgotten run."""
+        advice = tables.advice
+        last_id, removed = 0, 0
+        while uids:
+
+            def page(connection: Connection, last_id: int = last_id) -> list[tuple[int, str]]:
+                query = select(advice.c.id, advice.c.body).where(advice.c.id > last_id)
+                rows = connection.execute(query.order_by(advice.c.id).limit(MAX_ROWS))
+                return [tuple(row) for row in rows]
+
+            found = self._context.read(page)
+            if not found:
+                break
+            last_id = found[-1][0]
+            ids = [
+                number
+                for number, body in found
+                if not uids.isdisjoint(msgspec.json.decode(body, type=Advice).evidence)
+            ]
+            if ids:
+                self._context.write(partial(_delete_advice, ids=ids))
+                removed += len(ids)
+        return removed
+
+
+_KEYS: Final = ("digest",)
+
+
+def _mark(connection: Connection, digests: Sequence[str], now_ms: int) -> None:
+    rows = [{"digest": digest, "at_ms": now_ms} for digest in sorted(set(digests))]
+    upsert(connection, tables.forgotten, rows, _KEYS)
+
+
+def _delete_advice(connection: Connection, ids: Sequence[int]) -> None:
+    action, advice = tables.action, tables.advice
+    connection.execute(update(action).where(action.c.advice_id.in_(ids)).values(advice_id=None))
+    connection.execute(delete(advice).where(advice.c.id.in_(ids)))

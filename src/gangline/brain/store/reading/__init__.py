@@ -1,0 +1,1 @@
+"""Reads from the store: runs and similar runs, advice and actions, what models have learned."""

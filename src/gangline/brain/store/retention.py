@@ -1,0 +1,189 @@
+"""Deletes what is older than the settings allow: small transactions with pauses between them.
+
+Segments go first, then pod runs, and jobs last; a family goes with its last job. The history that
+remains says less about old jobs, and still how they ended. Prices become hourly means.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Final
+
+import msgspec
+from sqlalchemy import Connection, Table, delete, exists, func, select, tuple_
+
+from gangline.brain.store.batch import MAX_ROWS
+from gangline.brain.store.context import Context
+from gangline.brain.store.records import PriceRecord
+from gangline.brain.store.sql import tables
+from gangline.brain.store.sql.dialect import upsert
+from gangline.brain.store.writing.models import price_row
+from gangline.brain.store.writing.removal import (
+    MAX_JOBS,
+    delete_some,
+    remove_children,
+    remove_jobs,
+)
+
+_DAY_MS: Final = 86_400_000
+_HOUR_MS: Final = 3_600_000
+
+Step = Callable[[Connection], int]
+"""Deletes or checks at most 500 rows and returns how many; 0: nothing is left to do."""
+
+
+class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How many days what is kept."""
+
+    segments_days: int = 90
+    pods_days: int = 180
+    jobs_days: int = 400
+    """Also of advice, actions, speeds of nodes, and marks of what was forgotten."""
+    prices_days: int = 30
+    hourly_prices_days: int = 400
+
+
+class Pruning:
+    """One run of deletions. ``deleted`` counts rows by table."""
+
+    def __init__(self, context: Context, settings: RetentionSettings, now_ms: int) -> None:
+        self._context = context
+        self._settings = settings
+        self._now_ms = now_ms
+        self.deleted: Counter[str] = Counter()
+
+    async def run(
+        self, in_writer: Callable[[Callable[[], int]], Awaitable[int]], pause_s: float
+    ) -> None:
+        """Make all steps, each by ``in_writer``, with ``pause_s`` seconds after each."""
+        for name, step in self.steps():
+            while deleted := await in_writer(partial(self._context.write, step)):
+                self.deleted[name] += deleted
+                await asyncio.sleep(pause_s)
+
+    def steps(self) -> Iterator[tuple[str, Step]]:
+        """Name and step, in the order in which they are repeated until nothing is left."""
+        settings = self._settings
+        segments_before = self._before(settings.segments_days)
+        pods_before = self._before(settings.pods_days)
+        jobs_before = self._before(settings.jobs_days)
+        yield "segment", self._old(tables.segment, "until_ms", segments_before)
+        yield "pod_run", self._old(tables.pod_run, "ended_ms", pods_before)
+        yield "action", self._old(tables.action, "at_ms", jobs_before)
+        yield "advice", self._old(tables.advice, "at_ms", jobs_before)
+        yield "job", lambda connection: self._old_jobs(connection, jobs_before)
+        yield "price", self._fold_prices
+        yield "hourly_price", self._old_hourly_prices
+        yield "node_speed", self._old_speeds
+        yield "forgotten", self._old_marks
+        yield "checked_node", _UnusedNodes().step
+
+    def _before(self, days: int) -> int:
+        return self._now_ms - days * _DAY_MS
+
+    def _old(self, table: Table, column: str, before_ms: int) -> Step:
+        return lambda connection: delete_some(connection, table, table.c[column] < before_ms)
+
+    def _old_jobs(self, connection: Connection, before_ms: int) -> int:
+        job = tables.job.c
+        # Each cluster has a row in this table, and the index of jobs begins with the cluster.
+        for cluster in list(connection.execute(select(tables.leader.c.cluster)).scalars()):
+            finished = select(job.id).where(job.cluster == cluster, job.finished_ms < before_ms)
+            lost = select(job.id).where(
+                job.cluster == cluster, job.finished_ms.is_(None), job.submitted_ms < before_ms
+            )
+            for query in (finished, lost):
+                ids = list(connection.execute(query.limit(MAX_JOBS)).scalars())
+                if ids:
+                    return remove_children(connection, ids) or remove_jobs(connection, cluster, ids)
+        return 0
+
+    def _fold_prices(self, connection: Connection) -> int:
+        """Replace the prices of one resource in one hour by their mean."""
+        price = tables.price
+        before_ms = self._before(self._settings.prices_days) // _HOUR_MS * _HOUR_MS
+        oldest = (
+            select(price.c.cluster, price.c.resource, price.c.at_ms)
+            .where(price.c.hourly.is_(False), price.c.at_ms < before_ms)
+            .order_by(price.c.at_ms)
+            .limit(1)
+        )
+        first = connection.execute(oldest).first()
+        if first is None:
+            return 0
+        hour_ms = first.at_ms // _HOUR_MS * _HOUR_MS
+        same = (
+            (price.c.cluster == first.cluster)
+            & (price.c.resource == first.resource)
+            & price.c.hourly.is_(False)
+            & (price.c.at_ms >= hour_ms)
+            & (price.c.at_ms < hour_ms + _HOUR_MS)
+        )
+        means = connection.execute(
+            select(*(func.avg(price.c[name]) for name in ("price", "free", "waiting"))).where(same)
+        ).one()
+        mean = PriceRecord(
+            resource=first.resource,
+            at_ms=hour_ms,
+            price=float(means[0]),
+            free=float(means[1]),
+            waiting=float(means[2]),
+        )
+        row = price_row(first.cluster, mean, hourly=True)
+        upsert(connection, price, [row], ("cluster", "resource", "hourly", "at_ms"))
+        return connection.execute(delete(price).where(same)).rowcount
+
+    def _old_hourly_prices(self, connection: Connection) -> int:
+        price = tables.price
+        before_ms = self._before(self._settings.hourly_prices_days)
+        columns = (price.c.cluster, price.c.resource, price.c.hourly, price.c.at_ms)
+        old = (price.c.hourly.is_(True)) & (price.c.at_ms < before_ms)
+        query = select(*columns).where(old).limit(MAX_ROWS)
+        keys = [tuple(row) for row in connection.execute(query)]
+        if keys:
+            connection.execute(delete(price).where(tuple_(*columns).in_(keys)))
+        return len(keys)
+
+    def _old_speeds(self, connection: Connection) -> int:
+        speed = tables.node_speed
+        before_day = self._before(self._settings.jobs_days) // _DAY_MS
+        query = select(speed.c.node_id, speed.c.day).where(speed.c.day < before_day)
+        keys = [tuple(row) for row in connection.execute(query.limit(MAX_ROWS))]
+        if keys:
+            connection.execute(delete(speed).where(tuple_(speed.c.node_id, speed.c.day).in_(keys)))
+        return len(keys)
+
+    def _old_marks(self, connection: Connection) -> int:
+        forgotten = tables.forgotten
+        query = select(forgotten.c.digest).where(
+            forgotten.c.at_ms < self._before(self._settings.jobs_days)
+        )
+        digests = list(connection.execute(query.limit(MAX_ROWS)).scalars())
+        if digests:
+            connection.execute(delete(forgotten).where(forgotten.c.digest.in_(digests)))
+        return len(digests)
+
+
+class _UnusedNodes:
+    """Deletes nodes without pod runs and speeds, page by page: no index knows them."""
+
+    def __init__(self) -> None:
+        self._last_id = 0
+
+    def step(self, connection: Connection) -> int:
+        node = tables.node
+        page = select(node.c.id).where(node.c.id > self._last_id).order_by(node.c.id)
+        ids = list(connection.execute(page.limit(MAX_ROWS)).scalars())
+        if not ids:
+            return 0
+        used = [
+            exists().where(child.c.node_id == node.c.id)
+            for child in (tables.pod_run, tables.node_speed)
+        ]
+        unused = select(node.c.id).where(node.c.id.in_(ids), ~used[0], ~used[1])
+        found = list(connection.execute(unused).scalars())
+        if found:
+            connection.execute(delete(node).where(node.c.id.in_(found)))
+        self._last_id = ids[-1]
+        return len(ids)

@@ -1,0 +1,1 @@
+"""Schema and transactions: tables, migrations, rows of records, differences of servers."""

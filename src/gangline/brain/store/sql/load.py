@@ -1,0 +1,153 @@
+"""Loads jobs, segments and pod runs; a bounded number of statements, whatever their number."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Column, ColumnElement, Connection, Select, select, union_all
+
+from gangline.brain.facts.records import Image, Job, ModelFacts, PodRun, RoleSize, Run, Segment
+from gangline.brain.store.sql import rows, tables
+
+MAX_SEGMENTS: Final = 200
+"""Of a run, the last ones: 16 hours of 5 minutes each."""
+MAX_PODS: Final = 1_000
+"""Of a run, in the order of role and rank."""
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """A job with its numbers in the database."""
+
+    id: int
+    family_id: int
+    job: Job
+
+
+def job_query() -> Select[Any]:
+    """Select jobs with their images."""
+    image = tables.image.c
+    return select(
+        tables.job,
+        image.repository.label("image_repository"),
+        image.tag.label("image_tag"),
+        image.digest.label("image_digest"),
+    ).join_from(tables.job, tables.image)
+
+
+def load_jobs(connection: Connection, condition: ColumnElement[bool]) -> list[StoredJob]:
+    """Load the jobs for which ``condition`` holds; it must bound their number."""
+    return complete_jobs(connection, job_query().where(condition))
+
+
+def complete_jobs(connection: Connection, query: Select[Any]) -> list[StoredJob]:
+    """Run a query made from ``job_query``, and add role sizes and models, in its order."""
+    found = [dict(row) for row in connection.execute(query).mappings()]
+    if not found:
+        return []
+    ids = [row["id"] for row in found]
+    roles = _roles(connection, ids)
+    models = _models(connection, ids)
+    return [
+        StoredJob(
+            row["id"],
+            row["family_id"],
+            rows.job_of(row, _image(row), roles.get(row["id"], ()), models.get(row["id"])),
+        )
+        for row in found
+    ]
+
+
+def load_runs(connection: Connection, jobs: Sequence[StoredJob]) -> list[Run]:
+    """Add the last segments and the pod runs of each job."""
+    ids = [each.id for each in jobs]
+    segments = _segments(connection, ids)
+    pods = _pods(connection, ids)
+    return [
+        Run(job=each.job, segments=tuple(segments[each.id]), pods=tuple(pods[each.id]))
+        for each in jobs
+    ]
+
+
+def pod_columns() -> list[Column[Any] | ColumnElement[Any]]:
+    """Columns of a pod run with the name of its node."""
+    return [*tables.pod_run.c, tables.node.c.name.label("node_name")]
+
+
+def _image(row: Mapping[str, Any]) -> Image:
+    return Image(
+        repository=row["image_repository"], tag=row["image_tag"], digest=row["image_digest"]
+    )
+
+
+def _roles(connection: Connection, ids: Sequence[int]) -> dict[int, list[RoleSize]]:
+    size = tables.role_size
+    query = (
+        select(size)
+        .where(size.c.job_id.in_(ids))
+        .order_by(size.c.job_id, size.c.role, size.c.since_ms)
+    )
+    roles: dict[int, list[RoleSize]] = defaultdict(list)
+    for row in connection.execute(query).mappings():
+        roles[row["job_id"]].append(rows.role_of(row))
+    return {
+        number: sorted(sizes, key=lambda size: (size.role, size.since_ms))
+        for number, sizes in roles.items()
+    }
+
+
+def _models(connection: Connection, ids: Sequence[int]) -> dict[int, ModelFacts]:
+    query = select(tables.model).where(tables.model.c.job_id.in_(ids))
+    return {row["job_id"]: rows.model_of(row) for row in connection.execute(query).mappings()}
+
+
+def _segments(connection: Connection, ids: Sequence[int]) -> dict[int, list[Segment]]:
+    segment = tables.segment
+    loaded: dict[int, list[Segment]] = defaultdict(list)
+    if not ids:
+        return loaded
+    # One limited range of the index for each job, in one statement.
+    last = [
+        select(segment)
+        .where(segment.c.job_id == number)
+        .order_by(segment.c.since_ms.desc())
+        .limit(MAX_SEGMENTS)
+        .subquery()
+        for number in ids
+    ]
+    for row in connection.execute(union_all(*(select(each) for each in last))).mappings():
+        loaded[row["job_id"]].append(rows.segment_of(row))
+    for segments in loaded.values():
+        segments.sort(key=lambda each: (each.since_ms, each.round))
+    return loaded
+
+
+def _pods(connection: Connection, ids: Sequence[int]) -> dict[int, list[PodRun]]:
+    pod_run = tables.pod_run
+    loaded: dict[int, list[PodRun]] = defaultdict(list)
+    if not ids:
+        return loaded
+    first = [
+        select(pod_run)
+        .where(pod_run.c.job_id == number)
+        .order_by(pod_run.c.role, pod_run.c.rank, pod_run.c.number)
+        .limit(MAX_PODS)
+        .subquery()
+        for number in ids
+    ]
+    found = [dict(row) for row in connection.execute(union_all(*map(select, first))).mappings()]
+    nodes = _node_names(connection, {row["node_id"] for row in found if row["node_id"]})
+    for row in found:
+        loaded[row["job_id"]].append(rows.pod_of(row, nodes.get(row["node_id"], "")))
+    for pods in loaded.values():
+        pods.sort(key=lambda pod: (pod.role, pod.rank, pod.number))
+    return loaded
+
+
+def _node_names(connection: Connection, ids: set[int]) -> dict[int, str]:
+    if not ids:
+        return {}
+    node = tables.node.c
+    query = select(node.id, node.name).where(node.id.in_(sorted(ids)))
+    return dict(connection.execute(query).tuples().all())

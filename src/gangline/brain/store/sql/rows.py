@@ -1,0 +1,160 @@
+"""Records as rows of tables and back. Fields that have no column go into the column ``extra``."""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, Final, TypeAlias, TypeVar
+
+import msgspec
+from sqlalchemy import RowMapping, Table
+
+from gangline.brain.facts.records import (
+    Image,
+    Job,
+    ModelFacts,
+    NodeSpeed,
+    PodRun,
+    RoleSize,
+    Segment,
+    Wishes,
+)
+from gangline.brain.store.sql import tables
+
+S = TypeVar("S", bound=msgspec.Struct)
+Columns: TypeAlias = Mapping[str, Any] | RowMapping
+
+_ELSEWHERE: Final[Mapping[type[msgspec.Struct], frozenset[str]]] = {
+    Job: frozenset({"image", "wishes", "roles", "model"}),
+    PodRun: frozenset({"node"}),
+    NodeSpeed: frozenset({"node", "gpu_model", "day"}),
+}
+"""Fields that other tables hold, or that have their own conversion."""
+
+_encode: Final = msgspec.json.Encoder(order="deterministic").encode
+
+
+def leaf(value: object) -> str:
+    """Encode what a ``Leaf`` column holds."""
+    return _encode(value).decode()
+
+
+def read_leaf(text: str | None, kind: type[S]) -> S:
+    """Decode a record from a ``Leaf`` column; an empty one has the defaults."""
+    return msgspec.json.decode(text or "{}", type=kind)
+
+
+def read_numbers(text: str | None) -> dict[str, float]:
+    """Decode numbers by name from a ``Leaf`` column."""
+    return msgspec.json.decode(text or "{}", type=dict[str, float])
+
+
+@cache
+def _split(kind: type[msgspec.Struct], table: Table) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Names of the fields with a column, and the others with their defaults."""
+    elsewhere = _ELSEWHERE.get(kind, frozenset())
+    direct, extra = [], {}
+    for field in msgspec.structs.fields(kind):
+        if field.name in elsewhere:
+            continue
+        if field.name in table.c:
+            direct.append(field.name)
+        else:
+            extra[field.name] = (
+                field.default_factory()
+                if field.default_factory is not msgspec.NODEFAULT
+                else field.default
+            )
+    return tuple(direct), extra
+
+
+def _to_row(record: msgspec.Struct, table: Table) -> dict[str, Any]:
+    direct, extra = _split(type(record), table)
+    row = {name: getattr(record, name) for name in direct}
+    others = {
+        name: value
+        for name, default in extra.items()
+        if (value := getattr(record, name)) != default
+    }
+    row["extra"] = leaf(others) if others else None
+    return row
+
+
+def _from_row(kind: type[S], table: Table, row: Columns, others: Mapping[str, Any] = {}) -> S:
+    direct, _ = _split(kind, table)
+    values = {name: row[name] for name in direct} | dict(others)
+    if row["extra"]:
+        values |= msgspec.json.decode(row["extra"])
+    # Not strict: SQLite and MySQL return booleans as numbers.
+    return msgspec.convert(values, kind, strict=False)
+
+
+def job_row(job: Job) -> dict[str, Any]:
+    """Columns of a job, without ids and keys."""
+    row = _to_row(job, tables.job)
+    row["outcome"] = job.outcome.value
+    row["wishes"] = None if job.wishes == Wishes() else leaf(job.wishes)
+    return row
+
+
+def job_of(
+    row: Columns,
+    image: Image,
+    roles: Iterable[RoleSize] = (),
+    model: ModelFacts | None = None,
+) -> Job:
+    """Put a job together."""
+    others = {
+        "image": image,
+        "wishes": read_leaf(row["wishes"], Wishes),
+        "roles": tuple(roles),
+        "model": model,
+    }
+    return _from_row(Job, tables.job, row, others)
+
+
+def image_row(image: Image) -> dict[str, Any]:
+    return {"repository": image.repository, "tag": image.tag, "digest": image.digest}
+
+
+def image_of(row: Columns) -> Image:
+    return Image(repository=row["repository"], tag=row["tag"], digest=row["digest"])
+
+
+def role_row(size: RoleSize) -> dict[str, Any]:
+    return _to_row(size, tables.role_size)
+
+
+def role_of(row: Columns) -> RoleSize:
+    return _from_row(RoleSize, tables.role_size, row)
+
+
+def model_row(model: ModelFacts) -> dict[str, Any]:
+    return _to_row(model, tables.model)
+
+
+def model_of(row: Columns) -> ModelFacts:
+    return _from_row(ModelFacts, tables.model, row)
+
+
+def segment_row(segment: Segment) -> dict[str, Any]:
+    return _to_row(segment, tables.segment) | {"quality": segment.quality.value}
+
+
+def segment_of(row: Columns) -> Segment:
+    return _from_row(Segment, tables.segment, row)
+
+
+def pod_row(pod: PodRun) -> dict[str, Any]:
+    return _to_row(pod, tables.pod_run)
+
+
+def pod_of(row: Columns, node: str) -> PodRun:
+    return _from_row(PodRun, tables.pod_run, row, {"node": node})
+
+
+def speed_row(speed: NodeSpeed) -> dict[str, Any]:
+    return _to_row(speed, tables.node_speed) | {"day": speed.day}
+
+
+def speed_of(row: Columns, node: str, gpu_model: str) -> NodeSpeed:
+    others = {"node": node, "gpu_model": gpu_model, "day": row["day"]}
+    return _from_row(NodeSpeed, tables.node_speed, row, others)

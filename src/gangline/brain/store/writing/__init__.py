@@ -1,0 +1,1 @@
+"""Writes to the store: facts, advice and actions, what models have learned."""

@@ -1,0 +1,243 @@
+"""Writes advice and actions. Each transaction carries the leader's fencing number."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, insert, select, update
+
+from gangline.brain.advisers.advice import Advice
+from gangline.brain.advisers.decisions import (
+    CURRENT_STATES,
+    PENDING,
+    ActionRecord,
+    AdviceRecord,
+    AdviceState,
+)
+from gangline.brain.store.context import Context
+from gangline.brain.store.errors import ActionOpen, UnknownJob
+from gangline.brain.store.sql import rows, tables
+from gangline.brain.store.sql.advice_rows import action_of, action_query, advice_of, advice_query
+from gangline.brain.store.sql.lock import check_fence, take_fence
+
+_CURRENT = sorted(CURRENT_STATES)
+
+
+class AdviceWriter:
+    """Writes what the Brain advises and does."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def lead(self, cluster: str, holder: str) -> int:
+        """Take the next fencing number of the cluster, when ``holder`` has become its leader."""
+        now_ms = self._context.clock_ms()
+        return self._context.write(
+            lambda connection: take_fence(connection, cluster, holder, now_ms)
+        )
+
+    def advice(
+        self, cluster: str, uid: str, current: Iterable[AdviceRecord], *, fence: int
+    ) -> list[AdviceRecord]:
+        """Make ``current`` the open and held advice of a job, and return it with its ids.
+
+        Advice about a subject that is not in ``current`` is superseded. Advice that equals what is
+        stored keeps its id and its time; its state, expiry and reason to hold are updated.
+
+        Raises:
+            Fenced: another Brain leads.
+            UnknownJob: the job is not stored yet.
+        """
+        records = list(current)
+
+        def transaction(connection: Connection) -> list[AdviceRecord]:
+            check_fence(connection, cluster, fence)
+            job_id, _ = _job(connection, cluster, uid)
+            condition = (tables.advice.c.job_id == job_id) & tables.advice.c.state.in_(_CURRENT)
+            stored = {
+                record.advice.key: record
+                for record in map(
+                    advice_of, connection.execute(advice_query().where(condition)).mappings()
+                )
+            }
+            kept = []
+            for record in records:
+                before = stored.get(record.advice.key)
+                if before is not None and before.advice == record.advice:
+                    del stored[record.advice.key]
+                    kept.append(_refresh(connection, before, record))
+                else:
+                    kept.append(_insert(connection, job_id, record))
+            _set_state(connection, [each.id for each in stored.values()], AdviceState.SUPERSEDED)
+            return kept
+
+        return self._context.write(transaction)
+
+    def advice_state(
+        self,
+        cluster: str,
+        ids: Sequence[int],
+        state: AdviceState,
+        *,
+        fence: int,
+        held_because: str = "",
+    ) -> None:
+        """Set the state of pieces of advice.
+
+        Raises:
+            Fenced: another Brain leads.
+        """
+
+        def transaction(connection: Connection) -> None:
+            check_fence(connection, cluster, fence)
+            _set_state(connection, ids, state, held_because)
+
+        self._context.write(transaction)
+
+    def expire_advice(self, cluster: str, now_ms: int, *, fence: int, limit: int = 500) -> int:
+        """Expire open advice whose time is over, at most ``limit`` pieces; return how many.
+
+        Raises:
+            Fenced: another Brain leads.
+        """
+
+        def transaction(connection: Connection) -> int:
+            check_fence(connection, cluster, fence)
+            advice = tables.advice.c
+            query = (
+                select(advice.id)
+                .join_from(tables.advice, tables.job)
+                .where(advice.state.in_(_CURRENT), advice.expires_ms <= now_ms)
+                .where(tables.job.c.cluster == cluster)
+                .order_by(advice.expires_ms)
+                .limit(limit)
+            )
+            ids = list(connection.execute(query).scalars())
+            _set_state(connection, ids, AdviceState.EXPIRED)
+            return len(ids)
+
+        return self._context.write(transaction)
+
+    def begin_action(self, action: ActionRecord, *, fence: int) -> ActionRecord:
+        """Store an action before it happens, and return it with its id and the name of its plan.
+
+        Its advice becomes ``applied``. If the Brain ends before the plan exists, the open action
+        says what its successor must create; the name of the plan makes a second one impossible.
+
+        Raises:
+            Fenced: another Brain leads.
+            ActionOpen: the job has an action without a verdict; the error holds it.
+            UnknownJob: the job is not stored yet.
+        """
+
+        def transaction(connection: Connection) -> ActionRecord:
+            check_fence(connection, action.cluster, fence)
+            job_id, name = _job(connection, action.cluster, action.uid)
+            open_action = action_query().where(
+                tables.action.c.job_id == job_id, tables.action.c.verdict == PENDING
+            )
+            if (row := connection.execute(open_action).mappings().first()) is not None:
+                raise ActionOpen(action_of(row))
+            values = {
+                "advice_id": action.advice_id,
+                "job_id": job_id,
+                "what": action.what,
+                "plan": action.plan,
+                "at_ms": action.at_ms,
+                "body": action.body,
+                "verdict": action.verdict,
+                "judged_ms": action.judged_ms,
+                "cost_ms": action.cost_ms,
+                "fence": fence,
+            }
+            number = _inserted(connection, tables.action, values)
+            plan = action.plan or f"{name}-brain-{number}"
+            connection.execute(
+                update(tables.action).where(tables.action.c.id == number).values(plan=plan)
+            )
+            if action.advice_id is not None:
+                _set_state(connection, [action.advice_id], AdviceState.APPLIED)
+            return msgspec.structs.replace(action, id=number, plan=plan)
+
+        return self._context.write(transaction)
+
+    def update_action(self, action: ActionRecord, *, fence: int) -> None:
+        """Replace verdict, cost and body of an action.
+
+        Raises:
+            Fenced: another Brain leads.
+        """
+
+        def transaction(connection: Connection) -> None:
+            check_fence(connection, action.cluster, fence)
+            connection.execute(
+                update(tables.action)
+                .where(tables.action.c.id == action.id)
+                .values(
+                    verdict=action.verdict,
+                    judged_ms=action.judged_ms,
+                    cost_ms=action.cost_ms,
+                    body=action.body,
+                )
+            )
+
+        self._context.write(transaction)
+
+
+def _job(connection: Connection, cluster: str, uid: str) -> tuple[int, str]:
+    job = tables.job.c
+    query = select(job.id, job.name).where(job.cluster == cluster, job.uid == uid)
+    found = connection.execute(query).first()
+    if found is None:
+        raise UnknownJob(cluster, uid)
+    return found.id, found.name
+
+
+def _refresh(connection: Connection, before: AdviceRecord, record: AdviceRecord) -> AdviceRecord:
+    after = msgspec.structs.replace(record, id=before.id, at_ms=before.at_ms)
+    if after != before:
+        connection.execute(
+            update(tables.advice)
+            .where(tables.advice.c.id == before.id)
+            .values(
+                state=record.state.value,
+                mode=record.mode.value,
+                expires_ms=record.expires_ms,
+                held_because=record.held_because or None,
+            )
+        )
+    return after
+
+
+def _insert(connection: Connection, job_id: int, record: AdviceRecord) -> AdviceRecord:
+    advice: Advice = record.advice
+    values = {
+        "job_id": job_id,
+        "what": advice.what.value,
+        "at_ms": record.at_ms,
+        "expires_ms": record.expires_ms,
+        "reason": advice.reason.code,
+        "confidence": advice.confidence.value,
+        "mode": record.mode.value,
+        "state": record.state.value,
+        "held_because": record.held_because or None,
+        "body": rows.leaf(advice),
+    }
+    return msgspec.structs.replace(record, id=_inserted(connection, tables.advice, values))
+
+
+def _inserted(connection: Connection, table: Any, values: dict[str, Any]) -> int:
+    key = connection.execute(insert(table).values(values)).inserted_primary_key
+    assert key is not None, "the table has an id"
+    return int(key[0])
+
+
+def _set_state(
+    connection: Connection, ids: Sequence[int], state: AdviceState, held_because: str = ""
+) -> None:
+    if ids:
+        connection.execute(
+            update(tables.advice)
+            .where(tables.advice.c.id.in_(sorted(ids)))
+            .values(state=state.value, held_because=held_because or None)
+        )

@@ -1,0 +1,100 @@
+"""The parallel configuration file: tuning for workers, in DLRover's format.
+
+``ElasticDataLoader`` reads ``dataloader`` at the beginning of each pass, ``ElasticTrainer`` reads
+``optimizer``, and the interval of checkpoints uses ``checkpoint``, which DLRover's format lacks.
+The file is replaced by a rename, so a reader never sees a part of it.
+"""
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gangline.elastic.protocol.messages import LoaderValues, Tuning
+
+log = logging.getLogger(__name__)
+
+
+class TuningFile:
+    """Writes the file whenever its values change, with a higher version each time."""
+
+    def __init__(self, path: Path, *, tunes_batch: bool) -> None:
+        """Prepare the file; nothing is written before the first tuning.
+
+        Args:
+            path: the file.
+            tunes_batch: True if workers read the parts of loader and optimizer from it.
+        """
+        self._path, self.tunes_batch = path, tunes_batch
+        self.version = 0
+        """Version of the last tuning that was written; 0 for none."""
+        self._written: Tuning | None = None
+        self._parts = {name: {"version": 0, **part} for name, part in _parts(_NOTHING, "").items()}
+        self._device_model = ""
+        self._is_failing = False
+
+    def apply(self, tuning: Tuning) -> None:
+        """Write a tuning that is newer than the last one."""
+        if tuning.version > self.version:
+            self._write(tuning)
+
+    def set_device_model(self, device_model: str) -> None:
+        """Choose the settings of the loader by the model of this node's devices."""
+        if device_model and device_model != self._device_model:
+            self._device_model = device_model
+            if self._written is not None:
+                self._write(self._written)
+
+    def _write(self, tuning: Tuning) -> None:
+        parts = {
+            name: _with_version(part, self._parts[name])
+            for name, part in _parts(tuning, self._device_model).items()
+        }
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+            new.write_text(json.dumps({**parts, "restart": False}) + "\n", encoding="utf-8")
+            new.replace(self._path)
+        except OSError as error:
+            if not self._is_failing:
+                log.warning("the tuning of this job cannot be written: %s", error)
+            self._is_failing = True
+            return
+        self._is_failing = False
+        self._parts, self._written, self.version = parts, tuning, tuning.version
+
+
+_NOTHING = Tuning(version=0)
+
+
+def _parts(tuning: Tuning, device_model: str) -> dict[str, dict[str, Any]]:
+    loader = tuning.devices.get(device_model, tuning.dataloader)
+    return {
+        "dataloader": _loader_part(loader),
+        "optimizer": {"optimizer_name": "", **_known(tuning.optimizer)},
+        "checkpoint": {} if tuning.checkpoint is None else _known(tuning.checkpoint),
+    }
+
+
+def _loader_part(values: LoaderValues) -> dict[str, Any]:
+    return {
+        "dataloader_name": "",
+        "last_batch_size": 0,
+        "batch_size": values.batch_size or 0,  # 0 keeps the present one
+        **{name: value for name, value in _known(values).items() if name != "batch_size"},
+    }
+
+
+def _known(values: msgspec.Struct) -> dict[str, Any]:
+    return {
+        name: value for name, value in msgspec.structs.asdict(values).items() if value is not None
+    }
+
+
+def _with_version(part: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """Number a part. Its readers apply a higher version, so it rises with each change."""
+    last = before["version"]
+    return {"version": last + ({"version": last, **part} != before), **part}

@@ -1,0 +1,78 @@
+"""The highest memory use of this pod so far.
+
+A container has a cgroup of its own, whose peak the kernel records exactly. Processes without one,
+such as the pods of the embedded cluster, share a cgroup with others. Then the peaks of the resident
+sets of the agent and its descendants are added; pages that they share are counted repeatedly.
+"""
+
+import os
+from pathlib import Path
+
+from gangline.elastic.memory import peak_resident_bytes
+
+_PEAK_FILES = (
+    ("memory.peak", "cgroup.procs"),
+    ("memory/memory.max_usage_in_bytes", "memory/cgroup.procs"),
+)
+"""Peak and members of the cgroup, for version 2 and 1 of the interface."""
+
+
+class PeakMemory:
+    """Measures the peak of this process, its descendants, and the rest of its own cgroup."""
+
+    def __init__(
+        self, proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"), pid: int = 0
+    ) -> None:
+        self._proc, self._pid = proc, pid or os.getpid()
+        self._cgroup = cgroup
+        self._cgroup_file: Path | None = None
+        self._is_examined = False
+        self._highest = 0
+
+    def peak_bytes(self) -> int | None:
+        """Return the highest use so far; None if it cannot be measured."""
+        if not self._is_examined:
+            self._cgroup_file, self._is_examined = self._own_cgroup_file(), True
+        if self._cgroup_file is not None:
+            try:
+                self._highest = max(self._highest, int(self._cgroup_file.read_text()))
+            except (OSError, ValueError):
+                self._cgroup_file = None
+        if self._cgroup_file is None:
+            pids = [self._pid, *self._descendants(self._pid)]
+            now = sum(peak_resident_bytes(pid, self._proc) for pid in pids)
+            self._highest = max(self._highest, now)
+        return self._highest or None
+
+    def _own_cgroup_file(self) -> Path | None:
+        """Return the file with the cgroup's peak, if all its processes belong to this pod."""
+        for peak, members in _PEAK_FILES:
+            try:
+                int((self._cgroup / peak).read_text())
+                pids = {int(line) for line in (self._cgroup / members).read_text().split()}
+            except (OSError, ValueError):
+                continue
+            own = {self._pid, *self._ancestors(), *self._descendants(self._pid)}
+            # A process of another PID namespace is listed as 0, which is no process of ours.
+            if pids and pids <= own:
+                return self._cgroup / peak
+        return None
+
+    def _ancestors(self) -> list[int]:
+        found: list[int] = []
+        pid = self._pid
+        while pid > 1 and len(found) < 64:
+            try:
+                fields = (self._proc / f"{pid}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                break
+            pid = int(fields[1])
+            found.append(pid)
+        return found
+
+    def _descendants(self, pid: int) -> list[int]:
+        try:
+            children = (self._proc / f"{pid}/task/{pid}/children").read_text().split()
+        except OSError:
+            return []
+        return [each for child in map(int, children) for each in (child, *self._descendants(child))]

@@ -1,0 +1,108 @@
+"""Facts and tuning of a job in ConfigMaps, which the operator creates.
+
+A master without these ConfigMaps, or without rights to them, continues and logs that once.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from gangline.api.jobs.training_facts import (
+    FACTS_KEY,
+    TUNING_KEY,
+    JobTuning,
+    TrainingFacts,
+    facts_name,
+    tuning_name,
+)
+from gangline.api.meta.resource import Resource
+from gangline.elastic.master.facts.tuning import convert_tuning
+from gangline.elastic.protocol.messages import Tuning
+from gangline.kube.client.client import ApiClient
+from gangline.kube.config.config import load_config
+from gangline.kube.errors import ApiError
+
+log = logging.getLogger(__name__)
+
+COMPONENT = "gangline-master"
+RETRY_S = (5.0, 60.0)
+"""Shortest and longest pause before the tuning is watched again after an error."""
+
+
+class _ConfigMap(msgspec.Struct):
+    data: dict[str, str] | None = None
+
+
+_CONFIG_MAPS = Resource(_ConfigMap, "", "v1", "configmaps", "ConfigMap")
+
+
+class ClusterFacts:
+    """Facts and tuning of one job in a cluster."""
+
+    def __init__(self, client: ApiClient, namespace: str, job: str) -> None:
+        self._client, self._namespace, self._job = client, namespace, job
+        self._logged: set[str] = set()
+
+    async def published(self) -> TrainingFacts | None:
+        """Return the facts that an earlier master has published; None without any."""
+        name = facts_name(self._job)
+        try:
+            found = await self._client.get(_CONFIG_MAPS, name, self._namespace)
+            text = (found.data or {}).get(FACTS_KEY, "")
+            return msgspec.json.decode(text, type=TrainingFacts) if text else None
+        except (ApiError, msgspec.DecodeError) as error:
+            self._log_once("the facts of this job cannot be read", name, error)
+            return None
+
+    async def publish(self, facts: bytes) -> None:
+        """Write the facts."""
+        name = facts_name(self._job)
+        patch = {"data": {FACTS_KEY: facts.decode()}}
+        try:
+            await self._client.patch(_CONFIG_MAPS, name, patch, self._namespace)
+        except ApiError as error:
+            self._log_once("the facts of this job cannot be written", name, error)
+
+    async def watch_tuning(self, changed: Callable[[Tuning], None]) -> None:
+        """Pass each tuning to ``changed``, for ever."""
+        name, pause_s = tuning_name(self._job), RETRY_S[0]
+        while True:
+            watch = self._client.watch(
+                _CONFIG_MAPS, self._namespace, fields=f"metadata.name={name}"
+            )
+            try:
+                async with contextlib.aclosing(watch) as events:
+                    async for event in events:
+                        pause_s = RETRY_S[0]
+                        text = (event.object.data or {}).get(TUNING_KEY, "")
+                        if text:
+                            self._convert(text, name, changed)
+            except ApiError as error:
+                self._log_once("the tuning of this job cannot be read", name, error)
+                await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
+                pause_s = min(pause_s * 2, RETRY_S[1])
+
+    def _convert(self, text: str, name: str, changed: Callable[[Tuning], None]) -> None:
+        try:
+            tuning = convert_tuning(msgspec.json.decode(text, type=JobTuning))
+        except (ValueError, msgspec.DecodeError) as error:
+            log.warning("a tuning is ignored", extra={"configmap": name, "reason": str(error)})
+            return
+        changed(tuning)
+
+    def _log_once(self, problem: str, name: str, error: Exception) -> None:
+        if problem not in self._logged:
+            self._logged.add(problem)
+            log.warning(problem, extra={"configmap": name, "reason": str(error)})
+
+
+@asynccontextmanager
+async def cluster_facts(namespace: str, job: str) -> AsyncIterator[ClusterFacts]:
+    """Open a connection for facts and tuning, apart from that of the journal."""
+    async with ApiClient(load_config(), COMPONENT) as client:
+        yield ClusterFacts(client, namespace, job)

@@ -1,0 +1,157 @@
+"""Collects the facts of the job: passes heartbeats to the digest, and composes what is published.
+
+Everything is in memory. After a restart of the master the segments and pods that were published are
+read back; the open segment is lost.
+"""
+
+import math
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from gangline.api.jobs.training_facts import NodeFacts, TrainingFacts
+from gangline.elastic.master.node_checks import NodeCheckRequests
+from gangline.elastic.master.segments.digest import Instant, SegmentDigest, WorldMembers
+from gangline.elastic.master.segments.document import FactsContent
+from gangline.elastic.master.segments.model import model_facts
+from gangline.elastic.master.segments.pods import PodTable
+from gangline.elastic.master.state.core import MasterCore
+from gangline.elastic.protocol.messages import Heartbeat, NodeReport
+
+_NO_WORLD = WorldMembers(0, -1, 0, {})
+_LARGEST = 1e30
+
+
+class FactsCollector:
+    """The facts of one job."""
+
+    def __init__(
+        self,
+        core: MasterCore,
+        now: Callable[[], float],
+        checks: NodeCheckRequests,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """Begin without facts.
+
+        Args:
+            core: the state of the job.
+            now: the job's clock, in seconds.
+            checks: the node checks of the job.
+            wall_ms: milliseconds since 1970.
+        """
+        self._core, self._now, self._wall_ms, self._checks = core, now, wall_ms, checks
+        self._digest = SegmentDigest(lambda: core.state.persistent.account.goodput(now()))
+        self._pods = PodTable()
+        self._earlier_nodes: tuple[NodeFacts, ...] = ()
+        self._checks_seen, self._checked_ms = 0, 0
+        self._world = _NO_WORLD
+        self._names: dict[int, str] = {}
+        self._tuning: dict[int, NodeReport] = {}
+
+    @property
+    def changes(self) -> int:
+        """A number that rises when there is something new to publish."""
+        return self._digest.closed + self._checks_seen
+
+    def load(self, published: TrainingFacts) -> None:
+        """Continue from the facts that an earlier master has published."""
+        self._digest.restore(published.segments)
+        self._pods = PodTable(published.pods)
+        self._earlier_nodes = published.nodes
+
+    def observe(self, heartbeat: Heartbeat) -> None:
+        """Add a heartbeat; one whose workers do not run ends the segment of their world."""
+        world, node = self._members(), heartbeat.node_id
+        if world is None or node not in world.ranks:
+            return
+        if heartbeat.round == 0:
+            if node == world.leader:
+                self._digest.interrupt()
+            return
+        report = heartbeat.node
+        if report is not None:
+            if not _is_plausible(report):
+                heartbeat = msgspec.structs.replace(heartbeat, node=None)
+            elif report.tuning_version is not None:
+                self._tuning[node] = report
+            if report.pod:
+                self._names[node] = report.pod
+        at = Instant(self._now(), self._wall_ms())
+        self._pods.observe(heartbeat, world.ranks[node], at.job_s, at.wall_ms)
+        if heartbeat.node is not None or node == world.leader:
+            self._digest.observe(world, heartbeat, at)
+
+    def check(self) -> None:
+        """Notice the end of a world, and of a node check."""
+        if self._members() is None:
+            self._digest.interrupt()
+        if self._checks.ended != self._checks_seen:
+            self._checks_seen, self._checked_ms = self._checks.ended, self._wall_ms()
+
+    def finish(self) -> None:
+        """Close the open segment: the job is over, or this master ends."""
+        self._digest.interrupt()
+
+    def content(self) -> FactsContent:
+        """Return everything that is known now."""
+        versions = [
+            report.tuning_version
+            for node, report in self._tuning.items()
+            if node in self._world.ranks and report.tuning_version is not None
+        ]
+        return FactsContent(
+            segments=[*self._digest.segments],
+            pods=self._pods.facts(),
+            nodes=self._checked_nodes(),
+            model=model_facts(self._digest.model),
+            tuning_version=min(versions, default=None),
+            tunes_batch=any(report.tunes_batch for report in self._tuning.values()),
+        )
+
+    def _members(self) -> WorldMembers | None:
+        """Return the world; None while there is none."""
+        state = self._core.rendezvous.state
+        if state.world is None or state.is_broken or not state.members:
+            return None
+        if self._world.round != state.world.round:
+            members = state.world.members
+            self._world = WorldMembers(
+                state.world.round,
+                members[0].node_id,
+                state.world.world_size,
+                {member.node_id: member.group_rank for member in members},
+            )
+        return self._world
+
+    def _checked_nodes(self) -> list[NodeFacts]:
+        """Return the last check of each node. The first one precedes the first world."""
+        world = self._core.rendezvous.state.world
+        hosts = {} if world is None else {each.node_id: each.host for each in world.members}
+        ranks = {} if world is None else {each.node_id: each.group_rank for each in world.members}
+        found = [
+            NodeFacts(
+                name=self._names.get(node) or hosts.get(node) or str(node),
+                rank=ranks.get(node, -1),
+                at=self._checked_ms,
+                passed=outcome.passed,
+                factor=None if outcome.factor is None else round(outcome.factor, 4),
+            )
+            for node, outcome in self._checks.outcomes.items()
+        ]
+        return found or [*self._earlier_nodes]
+
+
+def _is_plausible(report: NodeReport) -> bool:
+    """Return whether all numbers can be added up: agents of other releases may send anything."""
+    times = report.step_times
+    numbers = [
+        report.compute_s, report.sync_s, report.data_s, report.grad_sqr, report.grad_var,
+        report.batch_size, report.accumulation, report.global_batch, *report.device_peak_bytes,
+        report.memory_peak_bytes,
+        *(() if times is None else (times.count, times.mean_s, times.m2)),
+    ]  # fmt: skip
+    return all(
+        number is None or (math.isfinite(number) and 0 <= number < _LARGEST) for number in numbers
+    )

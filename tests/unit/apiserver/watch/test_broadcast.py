@@ -1,0 +1,59 @@
+"""Watch streams: encodings are shared for one round, and nothing of them stays in the history."""
+
+import asyncio
+from typing import Any, cast
+
+from gangline.api.meta.selectors import parse_field_selector, parse_label_selector
+from gangline.local.apiserver.storage.watch_cache import (
+    ADDED,
+    CacheEvent,
+    ObjectRevision,
+    WatchCache,
+)
+from gangline.local.apiserver.watch.broadcast import WatchBroadcaster, Watcher, WatchView
+from gangline.local.apiserver.watch.selection import SelectionPredicate
+
+
+class Transport:
+    """A connection whose client reads everything immediately."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def view(labels: str) -> WatchView:
+    selection = SelectionPredicate(parse_label_selector(labels), parse_field_selector(""), None)
+    return WatchView("", selection, ("v1", None), None)
+
+
+def publish(cache: WatchCache, first: int, count: int) -> None:
+    for rv in range(first, first + count):
+        record = ObjectRevision(f"ns/o{rv}", rv, b'{"n":%d}' % rv, {"app": "a"}, {})
+        cache.publish(CacheEvent(ADDED, record, None))
+
+
+async def test_history_holds_no_encodings_after_old_events_were_sent_to_resumed_watches() -> None:
+    cache = WatchCache("things.", 0)
+    broadcaster = WatchBroadcaster(cache)
+    publish(cache, 1, 1_500)
+    transports = []
+    for number in range(5):
+        transport = Transport()
+        transports.append(transport)
+        broadcaster.add(Watcher(view(f"app!=b{number}"), number, cast(Any, transport)))
+    publish(cache, 1_501, 10)
+    async with asyncio.timeout(10):
+        while any(watcher.cursor < cache.end for watcher in broadcaster.watchers):
+            await asyncio.sleep(0.001)
+    counts = [transport.sent.count(b'"ADDED"') for transport in transports]
+    assert counts == [1_510 - number for number in range(5)]
+    assert [event for event in cache.events if event.encoded_forms is not None] == []

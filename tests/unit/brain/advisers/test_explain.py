@@ -1,0 +1,135 @@
+"""Sentences of advice: each parses back to its numbers (G12)."""
+
+import math
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gangline.brain.advisers.advice import Advice, Reason, Unit, What
+from gangline.brain.advisers.explain import (
+    displayed,
+    displayed_reason,
+    parse_reason,
+    parse_sentence,
+    reason_sentence,
+    sentence,
+)
+from gangline.brain.advisers.quantities import KINDS
+from gangline.brain.advisers.sentences import TEMPLATES
+
+AMOUNTS = st.one_of(
+    st.floats(1e-4, 1e15, allow_nan=False), st.integers(0, 10**15), st.sampled_from([0.0, 119.6])
+)
+NAMES = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,40}[a-z0-9])?", fullmatch=True)
+TIMES = st.integers(0, 4_000_000_000_000)
+TOKEN = re.compile(r"\{(\w+):([^}]+)\}")
+
+
+def values(kind: str) -> st.SearchStrategy:
+    if kind == "name":
+        return NAMES
+    if kind == "names":
+        return st.lists(NAMES, min_size=1, max_size=4)
+    if kind in ("day", "time"):
+        return TIMES
+    if kind == "count" or kind.startswith("n "):
+        return st.integers(0, 10**9)
+    if kind in ("percent", "number", "points"):
+        return st.floats(-1e4, 1e4, allow_nan=False)
+    return AMOUNTS
+
+
+@st.composite
+def reasons(draw: st.DrawFn, codes: list[str]) -> Reason:
+    code = draw(st.sampled_from(codes))
+    template = TEMPLATES[code]
+    if draw(st.booleans()):
+        template = re.sub(r"\[[^\]]*\]", "", template)
+    template = template.replace("[+", "[")
+    return Reason(
+        code=code, arguments={k: draw(values(kind)) for k, kind in TOKEN.findall(template)}
+    )
+
+
+@pytest.mark.parametrize("name", ["bytes", "millicores", "seconds", "percent", "number"])
+@given(amount=AMOUNTS)
+def test_quantity_text_is_stable_and_within_a_half_of_a_percent(name: str, amount: float) -> None:
+    kind = KINDS[name]
+    text = kind.text(amount)
+    assert re.fullmatch(kind.pattern, text)
+    assert kind.text(kind.read(text)) == text
+    read = kind.read(text)
+    assert isinstance(read, float)
+    assert math.isclose(read, amount, rel_tol=0.0101, abs_tol=1e-6)
+
+
+@pytest.mark.parametrize("code", sorted(TEMPLATES))
+def test_g12_each_reason_parses_back_to_its_numbers(code: str) -> None:
+    @settings(max_examples=30)
+    @given(reason=reasons([code]))
+    def check(reason: Reason) -> None:
+        assert parse_reason(reason_sentence(reason)) == displayed_reason(reason)
+
+    check()
+
+
+@given(
+    reason=reasons(sorted(TEMPLATES)),
+    what=st.sampled_from(What),
+    unit=st.sampled_from(Unit),
+    role=st.sampled_from(["", "worker", "ps"]),
+    rank=st.none() | st.integers(0, 10_000),
+    target=st.just("") | NAMES,
+    numbers=st.tuples(*[st.none() | AMOUNTS] * 4),
+)
+def test_g12_each_advice_parses_back_to_what_json_shows(
+    reason: Reason,
+    what: What,
+    unit: Unit,
+    role: str,
+    rank: int | None,
+    target: str,
+    numbers: tuple[float | None, ...],
+) -> None:
+    was, value, low, high = numbers
+    target = target or (reason.code if what is What.WARNING else "")
+    advice = Advice(
+        what=what, role=role, rank=rank, target=target, unit=unit,
+        was=was, value=value, low=low, high=high, reason=reason,
+    )  # fmt: skip
+    shown, parsed = displayed(advice), parse_sentence(sentence(advice))
+    for name in ("what", "role", "rank", "target", "was", "value", "low", "high", "reason"):
+        assert getattr(parsed, name) == getattr(shown, name)
+    assert sentence(shown) == sentence(advice)
+
+
+def test_sentence_of_a_checkpoint_interval_reads_well() -> None:
+    advice = Advice(
+        what=What.CHECKPOINT_INTERVAL,
+        unit=Unit.SECONDS,
+        was=3600,
+        value=660,
+        reason=Reason(
+            code="SavesAndFailures",
+            arguments={
+                "save": 12.0,
+                "between_failures": 32_000.0,
+                "failures": 3,
+                "lost": 0.019,
+                "lost_was": 0.044,
+            },
+        ),
+    )
+    assert sentence(advice) == (
+        "checkpoint interval: 11 min instead of 60 min. A save stops training for 12 s, and a "
+        "failure is expected every 8.89 h, from 3 observed failures. Saves and repeated steps then "
+        "cost 1.9 % of the time instead of 4.4 %."
+    )
+
+
+@pytest.mark.parametrize("text", ["", "memory of worker: much.", "memory: 3Gi. Because."])
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not the sentence"):
+        parse_sentence(text)

@@ -144,6 +144,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int
     last_segment_ms: int | None = None
     """End of the last closed segment."""
+    good_segments: int | None = None
+    """Good segments with the present settings; None: not counted."""
     bounds: tuple[Bound, ...] = ()
     streaks: tuple[AdviceStreak, ...] = ()
     actions: tuple[Action, ...] = ()

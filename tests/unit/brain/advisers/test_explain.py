@@ -4,7 +4,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline.brain.advisers.advice import Advice, Reason, Unit, What
@@ -67,6 +67,7 @@ def test_quantity_text_is_stable_and_within_a_half_of_a_percent(name: str, amoun
 
 @pytest.mark.parametrize("code", sorted(TEMPLATES))
 def test_g12_each_reason_parses_back_to_its_numbers(code: str) -> None:
+    @settings(max_examples=30)
     @given(reason=reasons([code]))
     def check(reason: Reason) -> None:
         assert parse_reason(reason_sentence(reason)) == displayed_reason(reason)

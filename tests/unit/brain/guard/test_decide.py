@@ -89,6 +89,7 @@ def test_advice_is_applied_when_nothing_holds() -> None:
         pytest.param({"cluster": {"database_up": False}}, "DatabaseDown", id="database"),
         pytest.param({"last_segment_ms": None}, "NoSegments", id="no segments"),
         pytest.param({"last_segment_ms": NOW - 8 * MINUTE}, "SegmentsOld", id="old segments"),
+        pytest.param({"good_segments": 2}, "TooFewSegments", id="no baseline"),
         pytest.param({"streaks": ()}, "NotStable", id="stability"),
         pytest.param({"advice": make_advice(gain=0.09)}, "GainTooSmall", id="gain"),
         pytest.param(

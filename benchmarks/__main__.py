@@ -23,6 +23,7 @@ ALL = {
     "checkpoint_speed": "checkpoint.speed",
     "checkpoint_node": "checkpoint.node",
     "checkpoint_memory": "checkpoint.memory",
+    "brain_models": "brain.models",
     "sizing": "sizing.measured",
 }
 """Modules of ``benchmarks`` by the name of their benchmark, in the order of a complete run."""

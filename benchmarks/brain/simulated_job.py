@@ -31,7 +31,7 @@ from gangline.brain.guard.decide import (
 )
 from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import Action, Bound, ClusterState, JobState, Verdict
-from gangline.brain.guard.trial import TrialEvents, baseline, judge
+from gangline.brain.guard.trial import TrialEvents, baseline, judge, present_segments
 from gangline.brain.models.throughput import Configuration, ThroughputModel, observations
 from gangline.brain.models.throughput_fit import fit_throughput
 
@@ -87,6 +87,7 @@ class SimulatedJob:
         self.history.append((0.0, self.size))
         self._model: ThroughputModel | None = None
         self._fitted = -1
+        self._advised: tuple[float, ...] = ()
         self._steady_from = float(WARM_UP_S)
         self._opened = float(WARM_UP_S)
         self._stopped_until = 0.0
@@ -214,11 +215,15 @@ class SimulatedJob:
         if len(self.segments) != self._fitted:
             self._fitted = len(self.segments)
             self._model = fit_throughput(observations(view.run.segments, self.now_ms))
-        self.advice = advise_workers(view, self._model)
+        known = (self._fitted, view.cluster.price, view.probes, view.prediction_error)
+        if known != self._advised:
+            self._advised = known
+            self.advice = advise_workers(view, self._model)
         self.state = observe(self.state, self.advice, self.now_ms)
         self.state = msgspec.structs.replace(
             self.state,
             remaining_s=expected_rest_s(view),
+            good_segments=len(present_segments(self.segments, self.now_ms)),
             bounds=(Bound(what="workers", role="worker", low=self.low, high=self.high),),  # type: ignore[arg-type]
         )
         for item in self.advice:

@@ -107,10 +107,10 @@ def report(before: Sample, after: Sample) -> None:
 
 async def soak(kubeconfig: Path, process: subprocess.Popen[bytes], jobs: int) -> None:
     """Run all jobs and print a row after each block."""
-    connection = await Connection.open(await Target.of(kubeconfig))
     print("    jobs  memory MB  processor ms  database MB   files   seconds")
     folder = kubeconfig.parent
     before = sample(process, folder, 0)
+    connection = await Connection.open(await Target.of(kubeconfig))
     while before.jobs < jobs:
         count = min(BLOCK, jobs - before.jobs)
         await run_jobs(connection, before.jobs, count)

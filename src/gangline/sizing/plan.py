@@ -23,7 +23,36 @@ from gangline.sizing.uncertainty import Range, efficiency_prior, logit_range, tr
 BYTES_PER_TOKEN = 4
 """Of a tokenised data set."""
 HOUR_S, DAY_S = 3600.0, 86_400.0
-_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192)
+_SIZES = (
+    1,
+    2,
+    4,
+    8,
+    16,
+    24,
+    32,
+    48,
+    64,
+    96,
+    128,
+    192,
+    256,
+    384,
+    512,
+    768,
+    1024,
+    2048,
+    4096,
+    8192,
+    16384,
+    32768,
+    65536,
+)
+
+_BATCH_TOKENS = ((2, 0.5e6), (20, 2e6), (200, 4e6), (math.inf, 16e6))
+"""Tokens of an optimizer step for models below so many billions of parameters, as published ones
+have: GPT-3 XL 1 M, Llama 2 4 M, BLOOM 4 M, Llama 3 405B 16 M.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +251,7 @@ def _batch(request: PlanRequest) -> tuple[int, list[str]]:
         batch = request.model.batch * request.devices
         return batch, [f"a global batch of {batch} samples, the traced one on each GPU"]
     billions = request.model.parameters / 1e9
-    usual = 0.5e6 if billions < 2 else 2e6 if billions < 20 else 4e6
+    usual = next(tokens for most, tokens in _BATCH_TOKENS if billions < most)
     odd = request.devices // (request.devices & -request.devices)
     # More devices than samples share samples or layers, at most as many as a node has.
     least = max(request.devices // request.device.node_devices, 1)
@@ -318,7 +347,7 @@ def _misses(
         affordable = request.budget / cost.middle
         missed.append(
             f"the budget of {request.budget:,.0f}: the training costs {cost.middle:,.0f}; it "
-            f"would pay for {affordable:.2g} of the tokens, or for all of them at "
+            f"would pay for {affordable:.2%} of the tokens, or for all of them at "
             f"{request.price_per_device_hour * affordable:.2g} for a GPU hour"
         )
     return tuple(missed)
@@ -338,7 +367,7 @@ def _late(request: PlanRequest, choice: Choice) -> str:
     share = days / least
     return (
         f"{missed}; no number up to {_SIZES[-1]} meets it: the shortest are {least:.3g} days with "
-        f"{count} GPUs, where {share:.2g} of the tokens would meet it"
+        f"{count} GPUs, where {share:.2%} of the tokens would meet it"
     )
 
 

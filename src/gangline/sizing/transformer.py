@@ -1,7 +1,8 @@
 """A transformer as something that can be planned: which layouts it has, and what each needs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gangline.sizing.flops import Recompute, model_per_token
 from gangline.sizing.hardware import Device
@@ -9,6 +10,8 @@ from gangline.sizing.layout import Layout, Sharding, powers
 from gangline.sizing.memory import MemoryUse, memory_use
 from gangline.sizing.model import ModelShape
 from gangline.sizing.precision import StateBytes
+from gangline.sizing.sources.guess import shape_of_size
+from gangline.sizing.sources.huggingface import shape_from_config
 from gangline.sizing.steptime import StepTime, step_time
 
 MAX_MICRO_BATCH = 64
@@ -48,6 +51,32 @@ class TransformerModel:
         self, layout: Layout, states: StateBytes, device: Device, efficiency: float
     ) -> StepTime:
         return step_time(self.shape, layout, states, device, efficiency)
+
+
+def model_of_size(parameters: float, sequence: int = 2048) -> TransformerModel:
+    """Return a model with usual dimensions for a number of parameters.
+
+    Args:
+        parameters: of the complete model.
+        sequence: tokens of a sample.
+
+    Raises:
+        ShapeError: there is no such model.
+    """
+    return TransformerModel(shape_of_size(parameters, sequence))
+
+
+def model_of_config(config: Mapping[str, Any], sequence: int = 0) -> TransformerModel:
+    """Return the model of a ``config.json`` of Hugging Face.
+
+    Args:
+        config: the content of the file.
+        sequence: tokens of a sample; 0: what the model was made for, at most 8,192.
+
+    Raises:
+        ShapeError: the architecture is unknown, or a key is missing or wrong.
+    """
+    return TransformerModel(shape_from_config(config, sequence))
 
 
 def _layouts(

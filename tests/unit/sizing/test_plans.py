@@ -186,3 +186,17 @@ def test_context_parallelism_needs_two_equal_parts_of_a_sample_for_each_rank() -
     shape = replace(SHAPE, sequence=4100)
     with pytest.raises(ShapeError, match="context: 2 x 4 does not divide the 4100 tokens"):
         Layout(context=4).check(shape)
+
+
+@pytest.mark.parametrize(
+    ("product", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100-80GB"),
+        ("NVIDIA-A100-SXM4-40GB", "A100-40GB"),
+        ("Tesla-V100-SXM2-16GB", "V100-16GB"),
+        ("NVIDIA-GeForce-RTX-4090", "RTX4090"),
+        ("NVIDIA-L40S", "L40S"),
+    ],
+)
+def test_product_names_of_drivers_and_node_labels_are_known(product: str, name: str) -> None:
+    assert find_device(product).name == name

@@ -200,6 +200,7 @@ HOLDS = {
     "DatabaseDown": "The database of the history cannot be reached.",
     "NoSegments": "The job has not reported a closed segment yet.",
     "SegmentsOld": "The last closed segment of the job is {age:seconds} old.",
+    "TooFewSegments": "Of the present settings {count:n segment} are known; {needed:count} needed.",
     "NotStable": "Advised {count:n time} in succession; {needed:count} and a minute are needed.",
     "AtLimit": "A limit ({limit:name}) leaves no other value.",
     "GainUnknown": "The gain is not known.",

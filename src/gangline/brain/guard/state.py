@@ -39,6 +39,8 @@ class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A change must save this many times its cost."""
     cooldown_s: float = 300
     cooldown_restarts: float = 20
+    server_pause_s: float = 3600
+    """Between two changes of parameter servers."""
     person_hold_s: float = 3600
     block_s: float = 30 * 60
     block_most_s: float = 24 * 3600
@@ -144,6 +146,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int
     last_segment_ms: int | None = None
     """End of the last closed segment."""
+    good_segments: int | None = None
+    """Good segments with the present settings; None: not counted."""
     bounds: tuple[Bound, ...] = ()
     streaks: tuple[AdviceStreak, ...] = ()
     actions: tuple[Action, ...] = ()

@@ -201,7 +201,7 @@ def observations(segments: Sequence[Segment], now_ms: int) -> list[Observation]:
             Configuration(
                 max(segment.nodes, 1),
                 segment.procs,
-                float(segment.micro_batch),
+                _exact_micro_batch(segment),
                 max(segment.accumulation or 1, 1),
             ),
             segment.steps,
@@ -218,6 +218,14 @@ def observations(segments: Sequence[Segment], now_ms: int) -> list[Observation]:
         and segment.micro_batch
         and segment.micro_batch > 0
     ]
+
+
+def _exact_micro_batch(segment: Segment) -> float:
+    """The mean of the shares of all processes, which differ by one sample."""
+    micro_batch = float(segment.micro_batch or 0)
+    parts = segment.procs * max(segment.accumulation or 1, 1)
+    exact = (segment.global_batch or 0) / parts
+    return exact if abs(exact - micro_batch) < 1 else micro_batch
 
 
 def weight(each: Observation) -> float:

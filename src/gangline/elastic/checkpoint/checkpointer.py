@@ -48,6 +48,7 @@ from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest, 
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import open_target
 from gangline.elastic.checkpoint.training_state import TrainingState
+from gangline.elastic.checkpoint.tuned_prior import TunedPrior
 from gangline.elastic.progress import SaveCounts, SaveReporter
 from gangline.renamed import renamed
 
@@ -111,7 +112,7 @@ class Checkpointer:
             self.folder = str(Path(self.folder).absolute())
         self.ranks = SaveGroup()
         self.counts, self.interval = CheckpointCounts(), interval
-        self.auto_interval = AutoInterval()
+        self.auto_interval, self._tuned_prior = AutoInterval(), TunedPrior(environment)
         base = directory.shared_memory_root(environment)
         job = self.ranks.broadcast(directory.job_name(environment, self.folder))
         self.home = directory.create_job_directory(base, job, self.folder)
@@ -192,6 +193,8 @@ class Checkpointer:
     def due(self, step: int) -> bool:
         """Return whether to save after this step; all ranks get the same answer."""
         if self.interval == "auto":
+            if (prior := self._tuned_prior.changed()) is not None:
+                self.auto_interval.set_prior(prior.failures, prior.seconds)
             return self.ranks.broadcast(self.auto_interval.due(time.monotonic()))
         return step % self.interval == 0
 
@@ -213,7 +216,7 @@ class Checkpointer:
         requests = self.ranks.all_gather(request)
         check_capacity(requests)
         if (warning := memory_warning(requests, self.node)) and self._is_first_on_node(requests):
-            log.warning("memory for checkpoints is short", extra={"reason": warning})
+            log.warning(f"memory for checkpoints is short: {warning}", extra={"reason": warning})
         self.buffers.prepare(agreement)
 
     def _is_first_on_node(self, requests: list[MemoryRequest]) -> bool:
@@ -255,7 +258,7 @@ class Checkpointer:
         self.counts.blocked_s += took_s
         if saved is None:
             self.counts.skipped += 1
-            log.warning("save skipped: every buffer is needed", extra={"step": step})
+            log.warning(f"step {step} not saved: every buffer is needed", extra={"step": step})
             return
         self.counts.saves += 1
         if level == "storage":
@@ -264,7 +267,7 @@ class Checkpointer:
             self.counts.superseded += 1
             self._awaiting_storage.discard(saved.superseded)
             log.warning(
-                "storage is slower than saves: a step was overtaken",
+                f"storage is slower than saves: step {step} replaces step {saved.superseded}",
                 extra={"step": saved.superseded, "by": step},
             )
 
@@ -336,7 +339,10 @@ class Checkpointer:
             self.ranks, self.home, self.node, self.settings, self.buffers.mapped_segment
         )
         for skipped, reason in sorted(incomplete_steps(restorer.holders).items(), reverse=True):
-            log.warning("a step in memory is incomplete", extra={"step": skipped, "reason": reason})
+            log.warning(
+                f"step {skipped} in memory is incomplete: {reason}",
+                extra={"step": skipped, "reason": reason},
+            )
         loaded = restorer.load(plain, step, optional_paths(state or {}))
         if state is not None:
             if loaded is not None:

@@ -87,7 +87,9 @@ def checksums(tensors: list[torch.Tensor]) -> list[int]:
 
 def _checksum(tensor: torch.Tensor) -> torch.Tensor:
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    plain = local.detach().contiguous().flatten().view(torch.uint8)
+    whole = local.detach().resolve_conj().resolve_neg().contiguous()
+    # A tensor of one element counts as contiguous whatever its stride.
+    plain = whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
     if plain.storage_offset() % 8:  # words must be aligned
         plain = plain.clone()
     words = plain.numel() // 8 * 8

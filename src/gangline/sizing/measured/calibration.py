@@ -42,9 +42,7 @@ class Calibration:
             bus_bandwidth=measured.bus_bandwidth,
             collective_s=measured.collective_s,
         )
-        if self.element == 4:
-            return replace(changed, fp32_flops=measured.fp32_flops)
-        return replace(changed, peak_flops=measured.peak_flops)
+        return _with_peak(changed, self.element, measured.peak(self.element))
 
 
 def read_calibration(found: Mapping[str, Any], file: str = "the calibration") -> Calibration:
@@ -83,10 +81,7 @@ def _fit(found: Mapping[str, Any], file: str) -> Calibration:
     )
     start_s, bandwidth = _bus(found["all_reduce"], devices, device.bus_bandwidth)
     device = replace(device, costs=costs, collective_s=start_s, bus_bandwidth=bandwidth)
-    if element == 4:
-        device = replace(device, fp32_flops=peak)
-    else:
-        device = replace(device, peak_flops=peak)
+    device = _with_peak(device, element, peak)
     efficiency = _range(rate / peak, layers["runs"][-1])
     source = (
         f"{efficiency.middle:.0%} of {peak / 1e12:.3g} TFLOP/s while it computes, "
@@ -112,6 +107,12 @@ def _device(name: str, peak: float, memory: float, devices: int, element: int) -
         overlaps=not processor,
         full_reduce=processor,
     )
+
+
+def _with_peak(device: Device, element: int, peak: float) -> Device:
+    if element == 2:
+        return replace(device, peak_flops=peak)
+    return replace(device, fp32_flops=peak)
 
 
 def _layer_line(runs: Sequence[Mapping[str, Any]], layers: int) -> tuple[float, float]:

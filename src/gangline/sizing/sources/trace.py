@@ -4,7 +4,8 @@
 
 Runs in the interpreter of the model, where Gangline need not be installed: it imports the standard
 library and torch only. The model is made on the meta device, so nothing is computed and no memory
-is needed. Prints one JSON object.
+is needed; with ``--measure`` it takes two real steps on the GPU, else on the processor, and the
+second one is counted. Prints one JSON object.
 
 The function returns a module, or a module and the tuple of its inputs. Without inputs the module
 gets one tensor of the given shape: floating-point numbers, or token ids with ``--tokens``.
@@ -40,20 +41,26 @@ def load(target: str) -> Any:
     return function
 
 
-def trace(target: str, shape: list[int], *, tokens: bool) -> dict[str, Any]:
+def trace(target: str, shape: list[int], *, tokens: bool, measure: bool = False) -> dict[str, Any]:
     """Trace one step; return the counts."""
     import torch  # noqa: PLC0415 - the options are checked before
     from torch.utils.flop_counter import FlopCounterMode, flop_registry  # noqa: PLC0415
 
     function = load(target)
-    with torch.device("meta"):
+    place = "meta"
+    if measure:
+        place = "cuda" if torch.cuda.is_available() else "cpu"
+    with torch.device(place):
         made = function()
         model, inputs = made if isinstance(made, tuple) else (made, None)
         if inputs is None:
             kind = torch.long if tokens else torch.get_default_dtype()
             inputs = (torch.zeros(shape, dtype=kind),)
-        inputs = tuple(each.to("meta") for each in inputs)
+        inputs = tuple(each.to(place) for each in inputs)
     model.train()
+    if measure:  # buffers and workspaces are made in the first step
+        scalar(torch, model(*inputs)).backward()
+        model.zero_grad()
     seen = Operators(torch, flop_registry)
     live = LiveBytes(model)
     own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
@@ -75,6 +82,7 @@ def trace(target: str, shape: list[int], *, tokens: bool) -> dict[str, Any]:
         loss = scalar(torch, model(*inputs))
         forward = counter.get_total_flops()
         loss.backward()
+    model.zero_grad()
     sizes = [sum(p.numel() for p in part.parameters(recurse=False)) for part in model.modules()]
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -216,13 +224,14 @@ def main() -> int:
     parser.add_argument("target", help="FILE:FUNCTION that returns a module")
     parser.add_argument("--batch", required=True, help="shape of the input, such as 8x3x224x224")
     parser.add_argument("--tokens", action="store_true", help="the input is token ids")
+    parser.add_argument("--measure", action="store_true", help="take two real steps")
     given = parser.parse_args()
     try:
         shape = [int(size) for size in given.batch.split("x")]
     except ValueError:
         sys.exit(f"--batch: {given.batch!r} is not a shape such as 8x3x224x224")
     try:
-        found = trace(given.target, shape, tokens=given.tokens)
+        found = trace(given.target, shape, tokens=given.tokens, measure=given.measure)
     except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return EXIT_REFUSED

@@ -89,6 +89,7 @@ def test_advice_is_applied_when_nothing_holds() -> None:
         pytest.param({"cluster": {"database_up": False}}, "DatabaseDown", id="database"),
         pytest.param({"last_segment_ms": None}, "NoSegments", id="no segments"),
         pytest.param({"last_segment_ms": NOW - 8 * MINUTE}, "SegmentsOld", id="old segments"),
+        pytest.param({"good_segments": 2}, "TooFewSegments", id="no baseline"),
         pytest.param({"streaks": ()}, "NotStable", id="stability"),
         pytest.param({"advice": make_advice(gain=0.09)}, "GainTooSmall", id="gain"),
         pytest.param(
@@ -368,6 +369,22 @@ def test_one_probe_in_the_first_hour() -> None:
     assert held(probe, **young) == ""
     assert held(probe, probes=1, **young) == "ProbeMade"
     assert held(probe) == "ProbeTooLate"
+
+
+def test_parameter_servers_change_an_hour_apart() -> None:
+    advice = Advice(
+        what=What.PS_CPU,
+        role="ps",
+        rank=0,
+        unit=Unit.MILLICORES,
+        was=10_000,
+        value=17_000,
+        reason=Reason(code="SkewedServer"),
+    )
+    recent = make_action(what=What.PS_CPU, role="ps", at_ms=NOW - 59 * MINUTE)
+    assert held(advice, actions=(recent,)) == "CoolDown"
+    older = make_action(what=What.PS_CPU, role="ps", at_ms=NOW - 61 * MINUTE)
+    assert held(advice, actions=(older,)) == ""
 
 
 def test_an_urgent_advice_does_not_wait_for_gain_or_cool_down() -> None:

@@ -79,8 +79,9 @@ def advise_memory(view: View, size: RoleSize) -> list[Advice]:
     special = outlier_rank(evidence.found)
     if special is None:
         return _size_role(evidence, None)
-    others = _size_role(evidence.of(special, only=False), None)
-    return others + _size_role(evidence.of(special, only=True), special)
+    # Both or none: the number of the others must not reach the rank that needs more.
+    others = _size_role(evidence.of(special, only=False), None, unchanged=0.0)
+    return others + _size_role(evidence.of(special, only=True), special, unchanged=0.0)
 
 
 def _gather(view: View, size: RoleSize) -> _Evidence:
@@ -103,7 +104,9 @@ def _gather(view: View, size: RoleSize) -> _Evidence:
     )
 
 
-def _size_role(evidence: _Evidence, rank: int | None) -> list[Advice]:
+def _size_role(
+    evidence: _Evidence, rank: int | None, *, unchanged: float = UNCHANGED
+) -> list[Advice]:
     weights = {}
     for run in evidence.runs:
         level = similarity_level(evidence.view.run, run)
@@ -126,7 +129,7 @@ def _size_role(evidence: _Evidence, rank: int | None) -> list[Advice]:
             return [_no_larger_node(evidence, rank, stuck, largest)]
         value = largest
     found = _warnings(evidence, rank, value)
-    if was is not None and abs(value - was) < UNCHANGED * was:
+    if was is not None and abs(value - was) < unchanged * was:
         return found
     lowered = was is not None and value < was
     blocked = evidence.may_lower if lowered else ""
@@ -139,7 +142,8 @@ def _size_role(evidence: _Evidence, rank: int | None) -> list[Advice]:
         reason = _size_reason(evidence, sized, value)
     wider = range_factor(evidence.level)
     low = (sized.low_bytes if sized else value) / wider
-    high = max(sized.high_bytes if sized else 0, value) * wider
+    # Runs that did not end say nothing about how much more they would have needed.
+    high = max(sized.high_bytes if sized else 2 * value, value) * wider
     advice = Advice(
         what=What.MEMORY,
         role=evidence.role,
@@ -241,7 +245,7 @@ def _warnings(evidence: _Evidence, rank: int | None, value: int) -> list[Advice]
                 "need_bytes": value,
             }
             return [_warning(evidence, rank, "LimitTooLow", arguments, was, value)]
-    if was is None or value <= was * (1 + UNCHANGED):
+    if was is None or value <= was * (1 + UNCHANGED) or not (evidence.runs or evidence.killed):
         return []
     arguments = {
         "role": evidence.role,
@@ -288,7 +292,8 @@ def _warning(
 
 
 def _uids(evidence: _Evidence) -> tuple[str, ...]:
-    uids = [run.job.uid for run in evidence.runs]
+    newest_first = sorted(evidence.runs, key=lambda run: (-last_ms(run.job), run.job.uid))
+    uids = [run.job.uid for run in newest_first]
     uids += [peak.job.uid for peak in evidence.found]
     uids += [kill.job.uid for kill in evidence.killed]
     return tuple(dict.fromkeys(uids))

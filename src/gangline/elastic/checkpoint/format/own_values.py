@@ -10,9 +10,11 @@ name, which any reader of PyTorch's format finds, and each other rank ``r`` save
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
+from typing import TypeGuard
 
 import torch
-from torch.distributed.tensor import DTensor
+
+from gangline.elastic.checkpoint.format.torch_framing import tensor_bytes
 
 SMALL_BYTES = 1 << 16
 """Tensors in main memory up to this size are compared; the random state of PyTorch has 5,056."""
@@ -34,21 +36,23 @@ def parse_own_name(name: str) -> tuple[str, int] | None:
     return (match["name"], int(match["rank"])) if match else None
 
 
-def is_small_tensor(value: object) -> bool:
+def is_small_tensor(value: object) -> TypeGuard[torch.Tensor]:
     """True for tensors that are compared."""
     return (
         isinstance(value, torch.Tensor)
-        and not isinstance(value, DTensor)
+        and type(value) in {torch.Tensor, torch.nn.Parameter}
         and value.device.type == "cpu"
         and value.layout == torch.strided
+        and not value.is_quantized
         and value.nbytes <= SMALL_BYTES
+        and (value.numel() == 0 or value.data_ptr() != 0)  # FSDP frees a tensor's memory
     )
 
 
 def tensor_digest(name: str, value: torch.Tensor) -> int:
     """Return a digest of name, type, shape and content."""
-    plain = value.detach().contiguous().flatten().view(torch.uint8)
-    return _digest(f"{name}|{value.dtype}|{tuple(value.shape)}", plain.numpy().tobytes())
+    plain = value.detach().resolve_conj().resolve_neg().contiguous()
+    return _digest(f"{name}|{value.dtype}|{tuple(value.shape)}", tensor_bytes(plain))
 
 
 def value_digest(name: str, pickled: bytes) -> int:
@@ -56,7 +60,7 @@ def value_digest(name: str, pickled: bytes) -> int:
     return _digest(name, pickled)
 
 
-def _digest(name: str, content: bytes) -> int:
+def _digest(name: str, content: bytes | memoryview) -> int:
     digest = blake2b(content, digest_size=8, key=blake2b(name.encode(), digest_size=16).digest())
     return int.from_bytes(digest.digest(), "little") % (1 << _DIGEST_BITS)
 

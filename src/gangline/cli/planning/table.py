@@ -126,7 +126,7 @@ def _choices(plan: "Plan") -> str:
             each.candidate.layout.micro_batch,
             each.candidate.layout.recompute.value,
             f"{each.candidate.memory.total / GIGABYTE:.3g} GB",
-            f"{each.step_s.middle:.3g} s",
+            _duration(each.step_s.middle),
             f"{each.utilisation:.0%}",
             _span(each.training_s, "-"),
         )
@@ -235,6 +235,10 @@ def _span(seconds: "Range", dash: str = " - ") -> str:
     values = (each / unit for each in (seconds.low, seconds.middle, seconds.high))
     numbers = (f"{each:.3g}" if each < 1000 else f"{each:.0f}" for each in values)
     return f"{dash.join(numbers)} {name}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def _gigabytes(size: float) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 GIGABYTE = 1e9
 WIDTH = 80
 _INDENT = 11
+_REASON_INDENT = 21
 _SUFFIX = ("", "K", "M", "B", "T")
 _SAME_TIME = 1.03
 """Layouts whose times differ by less are ordered by their simplicity."""
@@ -52,7 +53,9 @@ def check_table(findings: "tuple[Finding, ...]") -> str:
     """Return what the check of a job has found."""
     head = ("RESOURCE", "REQUESTED", "NEEDED", "VERDICT")
     rows = [(each.resource, each.requested, each.needed, each.verdict.value) for each in findings]
-    reasons = [_line(each.resource, each.reason, indent=18) for each in findings if each.reason]
+    reasons = [
+        _line(each.resource, each.reason, indent=_REASON_INDENT) for each in findings if each.reason
+    ]
     return "\n".join([format_table(head, rows), "", *reasons])
 
 
@@ -230,8 +233,9 @@ def _preference(plan: "Plan") -> str:
 
 def _span(seconds: "Range", dash: str = " - ") -> str:
     """Write the three percentiles with one unit."""
-    units = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
-    unit, name = next((each for each in units if seconds.middle >= 2 * each[0]), units[-1])
+    units = ((86_400.0, 2, "d"), (3600.0, 2, "h"), (60.0, 2, "min"), (1.0, 1, "s"))
+    fitting = ((unit, name) for unit, least, name in units if seconds.middle >= least * unit)
+    unit, name = next(fitting, (1e-3, "ms"))
     values = (each / unit for each in (seconds.low, seconds.middle, seconds.high))
     numbers = (f"{each:.3g}" if each < 1000 else f"{each:.0f}" for each in values)
     return f"{dash.join(numbers)} {name}"

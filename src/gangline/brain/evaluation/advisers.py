@@ -7,16 +7,15 @@ from gangline.brain.advisers import rightsize, start
 from gangline.brain.advisers.advice import Advice
 from gangline.brain.advisers.batch import advise_batch
 from gangline.brain.advisers.checkpoints import advise_checkpoints
+from gangline.brain.advisers.servers import advise_servers
 from gangline.brain.advisers.stragglers import advise_stragglers
 from gangline.brain.advisers.view import View
-from gangline.brain.advisers.workers import advise_workers
+from gangline.brain.advisers.workers import advise_workers, fitted_segments
 from gangline.brain.facts.records import Segment
 from gangline.brain.models.throughput import ThroughputModel, observations
 from gangline.brain.models.throughput_fit import fit_throughput
 
 log = logging.getLogger(__name__)
-
-MAX_FITTED_SEGMENTS = 200
 
 
 def advise(view: View) -> list[Advice]:
@@ -33,6 +32,7 @@ def _plain(view: View) -> Iterator[Callable[[], list[Advice]]]:
     yield lambda: rightsize.advise(view)
     yield lambda: advise_checkpoints(view)
     yield lambda: advise_stragglers(view)
+    yield lambda: advise_servers(view)
 
 
 def _with_model(view: View) -> Iterator[Callable[[], list[Advice]]]:
@@ -59,7 +59,7 @@ def _fit(view: View) -> ThroughputModel | None:
         for run in view.similar.runs:
             segments += run.segments
     try:
-        return fit_throughput(observations(segments[:MAX_FITTED_SEGMENTS], view.now_ms))
+        return fit_throughput(observations(fitted_segments(segments), view.now_ms))
     except (ArithmeticError, ValueError):
         log.exception("the throughput could not be fitted")
         return None

@@ -17,6 +17,7 @@ from gangline.api.meta.objects import Object
 from gangline.brain.advisers.advice import Advice
 from gangline.brain.advisers.decisions import ActionRecord, AdviceRecord, AdviceState
 from gangline.brain.advisers.view import ClusterView, SimilarRuns
+from gangline.brain.advisers.workers import expected_rest_s
 from gangline.brain.collection.collector import Collector, WatchedJob
 from gangline.brain.collection.policy_config import PolicyWatch
 from gangline.brain.evaluation.advisers import advise
@@ -26,9 +27,10 @@ from gangline.brain.evaluation.sentences import hold_sentence, published
 from gangline.brain.evaluation.trials import Trials
 from gangline.brain.evaluation.views import build_view
 from gangline.brain.facts.records import Job, Mode, Run
-from gangline.brain.guard.decide import decide, observe
+from gangline.brain.guard.checks import WITHOUT_RESTART
+from gangline.brain.guard.decide import block_direction, decide, observe
 from gangline.brain.guard.policy import Permission, PolicySubject, effective_permission
-from gangline.brain.guard.state import ClusterState, JobState
+from gangline.brain.guard.state import ClusterState, JobState, Verdict
 from gangline.brain.publication.actuator import Actuator
 from gangline.brain.publication.estimates import run_time_estimate_s, write_estimate
 from gangline.brain.publication.items import ROLLED_BACK_EVENT, advice_item
@@ -118,7 +120,7 @@ class Evaluator:
 
     async def _observe_cluster(self, view: ClusterView) -> None:
         now_ms = self._now_ms()
-        recent = await self._history.recent_actions(now_ms - HOUR_MS)
+        recent = await self._history.recent_actions(now_ms - DAY_MS)
         open_plans = [
             plan
             for plan in self._collector.plans.items()
@@ -132,10 +134,17 @@ class Evaluator:
             clock_skew_s=self._client.transport.clock_skew_s(),
             database_up=recent is not None,
             resizes_under_way=len(open_plans),
-            resizes_ms=tuple(record.at_ms for record in recent or ()),
+            resizes_ms=tuple(
+                record.at_ms for record in recent or () if record.what not in WITHOUT_RESTART
+            ),
             gpus=sum(node.gpus for node in view.nodes),
             gpus_in_restart=0,
+            blocks=(),
         )
+        taken_back = [action for action in map(decode_action, recent or ()) if action is not None]
+        for action in sorted(taken_back, key=lambda action: action.judged_ms or 0):
+            if action.verdict is Verdict.ROLLED_BACK and action.judged_ms is not None:
+                self._cluster_state = block_direction(self._cluster_state, action, action.judged_ms)
 
     async def _evaluate(self, watched: WatchedJob, cluster: ClusterView) -> None:
         run, stored = watched.observations.run(), watched.stored
@@ -148,13 +157,14 @@ class Evaluator:
         similar = await self._history.similar(run, now_ms)
         samples = [sample for samples in watched.memory.values() for sample in samples]
         view = build_view(run, similar, cluster, now_ms, samples)
+        state, records = await self._state_of(watched, run, expected_rest_s(view), now_ms)
+        view = msgspec.structs.replace(view, probes=state.probes)
         advice = await asyncio.to_thread(advise, view)
         await self._estimate(run, similar)
-        state, records = await self._state_of(watched, run, view.remaining_s, now_ms)
         state = observe(state, advice, now_ms)
         target = _reference(watched, stored)
         if permission.mode is Mode.APPLY and records:
-            state = await self._judge(target, run, records, state, now_ms)
+            state = await self._judge(target, run, records, state, permission, now_ms)
         items = await self._decide(target, run, similar, advice, state, permission, now_ms)
         away = HISTORY_AWAY if self._history.problem else ""
         await self._publisher.publish(target, permission.mode, items, away)
@@ -198,12 +208,15 @@ class Evaluator:
         run: Run,
         records: list[ActionRecord],
         state: JobState,
+        permission: Permission,
         now_ms: int,
     ) -> JobState:
         plans = self._collector.plans.by_index("job", f"{run.job.namespace}/{run.job.name}")
-        await self._trials.resume(target, run, records, plans, state, self._cluster_state, now_ms)
+        await self._trials.resume(
+            target, run, records, plans, state, self._cluster_state, permission, now_ms
+        )
         state, self._cluster_state, taken_back = await self._trials.judge_all(
-            target, run, records, plans, state, self._cluster_state, now_ms
+            target, run, records, plans, state, self._cluster_state, permission, now_ms
         )
         for action in taken_back:
             message = f"{action.what} is set back to {action.before:g}: the change did not help"

@@ -10,6 +10,7 @@ from gangline.brain.advisers.decisions import ActionRecord
 from gangline.brain.collection.job_digest import to_ms
 from gangline.brain.facts.records import Job, Run
 from gangline.brain.guard.state import Action, Bound, JobState, PersonAct, Verdict
+from gangline.brain.guard.trial import present_segments
 
 DAY_MS = 86_400_000
 
@@ -56,6 +57,7 @@ def job_state(
         kind=job.kind,
         started_ms=job.started_ms or job.submitted_ms,
         last_segment_ms=max(closed, default=None),
+        good_segments=len(present_segments(run.segments, max(closed, default=0))),
         bounds=tuple(_bounds(job)),
         streaks=before.streaks if before else (),
         actions=tuple(actions),
@@ -65,7 +67,7 @@ def job_state(
         restart_cost_s=max(costs, default=None),
         remaining_s=remaining_s,
         gpus=sum(role.replicas * role.gpus for role in job.roles),
-        probes=sum(1 for action in actions if action.predicted is not None and action.floor < 0),
+        probes=sum(action.probe for action in actions),
     )
 
 

@@ -17,7 +17,15 @@ from gangline.brain.advisers.decisions import ActionRecord
 from gangline.brain.evaluation.history import History
 from gangline.brain.evaluation.job_state import decode_action, encode_action
 from gangline.brain.facts.records import Outcome, Run
-from gangline.brain.guard.decide import Decision, begin_action, begin_rollback, end_action
+from gangline.brain.guard.decide import (
+    Decision,
+    begin_action,
+    begin_rollback,
+    block_direction,
+    decide_rollback,
+    end_action,
+)
+from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import Action, ClusterState, JobState, Verdict
 from gangline.brain.guard.trial import TrialEvents, baseline, judge
 from gangline.brain.publication.actuator import Actuator
@@ -86,7 +94,7 @@ class Trials:
         await self._carry_out(stored, change)
         return state, cluster
 
-    async def resume(
+    async def resume(  # noqa: PLR0913, PLR0917 - what a decision is made of
         self,
         stored: Object,
         run: Run,
@@ -94,6 +102,7 @@ class Trials:
         plans: Sequence[ScalePlan],
         state: JobState,
         cluster: ClusterState,
+        permission: Permission,
         now_ms: int,
     ) -> None:
         """Carry out what an earlier process, or an earlier attempt, began and did not write."""
@@ -106,8 +115,8 @@ class Trials:
             if now_ms - record.at_ms > RESUME_MS:
                 continue
             if action.rolled_back and action.id not in taken_back:
-                await self._roll_back(stored, run, action, state, cluster, now_ms)
-                self._carried_out.add(record.id)
+                if await self._roll_back(stored, run, action, state, cluster, permission, now_ms):
+                    self._carried_out.add(record.id)
             elif record.verdict == Verdict.PENDING or action.rollback_of:
                 await self._write_again(stored, run, record, action, known)
 
@@ -130,7 +139,7 @@ class Trials:
             ),
         )
 
-    async def judge_all(
+    async def judge_all(  # noqa: PLR0913, PLR0917 - what a decision is made of
         self,
         stored: Object,
         run: Run,
@@ -138,6 +147,7 @@ class Trials:
         plans: Sequence[ScalePlan],
         state: JobState,
         cluster: ClusterState,
+        permission: Permission,
         now_ms: int,
     ) -> tuple[JobState, ClusterState, list[Action]]:
         """Judge open actions; take back what made the job worse. Returns what was taken back."""
@@ -157,7 +167,10 @@ class Trials:
             if not await self._history.update_action(encode_action(record, judged)):
                 continue
             if verdict.verdict is Verdict.ROLLED_BACK:
-                done = await self._roll_back(stored, run, judged, state, cluster, now_ms)
+                cluster = block_direction(cluster, judged, now_ms)
+                done = await self._roll_back(
+                    stored, run, judged, state, cluster, permission, now_ms
+                )
                 if done is not None:
                     state, cluster = done
                     rolled_back.append(judged)
@@ -170,9 +183,13 @@ class Trials:
         action: Action,
         state: JobState,
         cluster: ClusterState,
+        permission: Permission,
         now_ms: int,
     ) -> tuple[JobState, ClusterState] | None:
-        if action.before is None:
+        # The record is marked first, so that a rollback that is not written yet is made once.
+        unmarked = msgspec.structs.replace(action, rolled_back=False)
+        decision = decide_rollback(unmarked, state, cluster, permission, now_ms)
+        if action.before is None or not decision.act:
             return None
         back, state, cluster = begin_rollback("0", action, state, cluster, now_ms)
         record = ActionRecord(

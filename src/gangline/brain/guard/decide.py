@@ -136,8 +136,7 @@ def not_fit_for_rollback(case: Case, action: Action) -> Reason | None:
         return reason
     if action.rolled_back or action.rollback_of:
         return Reason(code="RolledBackOnce")
-    if case.job.plan_open:
-        return Reason(code="PlanOpen")
+    # An open plan is no obstacle: it may be the one that does not succeed.
     return None
 
 

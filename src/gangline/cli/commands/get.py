@@ -133,9 +133,9 @@ class _JobPage:
 
 
 async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) -> _JobPage:
+    from gangline.sdk.addresses.tensorboard import tensorboard_address  # noqa: PLC0415
     from gangline.sdk.events import job_events  # noqa: PLC0415
     from gangline.sdk.goodput import goodput_data, read_goodput  # noqa: PLC0415
-    from gangline.sdk.tensorboard import tensorboard_address  # noqa: PLC0415
     from gangline.sdk.usage import gpu_usage  # noqa: PLC0415
 
     account = await read_goodput(client, job)

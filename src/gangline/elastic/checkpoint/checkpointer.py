@@ -216,7 +216,7 @@ class Checkpointer:
         requests = self.ranks.all_gather(request)
         check_capacity(requests)
         if (warning := memory_warning(requests, self.node)) and self._is_first_on_node(requests):
-            log.warning("memory for checkpoints is short", extra={"reason": warning})
+            log.warning(f"memory for checkpoints is short: {warning}", extra={"reason": warning})
         self.buffers.prepare(agreement)
 
     def _is_first_on_node(self, requests: list[MemoryRequest]) -> bool:
@@ -258,7 +258,7 @@ class Checkpointer:
         self.counts.blocked_s += took_s
         if saved is None:
             self.counts.skipped += 1
-            log.warning("save skipped: every buffer is needed", extra={"step": step})
+            log.warning(f"step {step} not saved: every buffer is needed", extra={"step": step})
             return
         self.counts.saves += 1
         if level == "storage":
@@ -267,7 +267,7 @@ class Checkpointer:
             self.counts.superseded += 1
             self._awaiting_storage.discard(saved.superseded)
             log.warning(
-                "storage is slower than saves: a step was overtaken",
+                f"storage is slower than saves: step {step} replaces step {saved.superseded}",
                 extra={"step": saved.superseded, "by": step},
             )
 
@@ -339,7 +339,10 @@ class Checkpointer:
             self.ranks, self.home, self.node, self.settings, self.buffers.mapped_segment
         )
         for skipped, reason in sorted(incomplete_steps(restorer.holders).items(), reverse=True):
-            log.warning("a step in memory is incomplete", extra={"step": skipped, "reason": reason})
+            log.warning(
+                f"step {skipped} in memory is incomplete: {reason}",
+                extra={"step": skipped, "reason": reason},
+            )
         loaded = restorer.load(plain, step, optional_paths(state or {}))
         if state is not None:
             if loaded is not None:

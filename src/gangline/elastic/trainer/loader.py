@@ -153,7 +153,8 @@ class ElasticDataLoader(DataLoader[T]):
             return None
         except (OSError, msgspec.DecodeError) as error:
             log.warning(
-                "cannot read the loader's settings; keeping the present ones",
+                f"cannot read the loader's settings in {self._config_file}: {error}; keeping the "
+                "present ones",
                 extra={"file": str(self._config_file), "error": str(error)},
             )
             return None

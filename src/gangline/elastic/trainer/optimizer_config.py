@@ -46,5 +46,5 @@ def _read() -> OptimizerConfig:
     except FileNotFoundError:
         return OptimizerConfig()
     except (OSError, msgspec.DecodeError) as error:
-        log.warning("cannot read the optimizer's settings", extra={"error": str(error)})
+        log.warning(f"cannot read the optimizer's settings: {error}", extra={"error": str(error)})
         return OptimizerConfig()

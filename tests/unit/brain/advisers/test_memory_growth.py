@@ -63,8 +63,8 @@ def test_noise_that_lasts_for_ten_minutes_is_hardly_an_alarm() -> None:
 
 
 def test_caches_that_fill_and_stop_are_no_leak() -> None:
-    values = 8 * GIB - 3 * GIB * np.exp(-np.arange(120) / 15)
-    values += np.random.default_rng(1).normal(0, 0.02 * GIB, 120)
+    values = 8 * GIB - 3 * GIB * np.exp(-np.arange(120) / 40)
+    values += np.random.default_rng(1).normal(0, 0.3 * GIB, 120)
     assert codes(advise(watched(values, remaining_s=20 * 3600))) == []
 
 

@@ -201,7 +201,14 @@ def test_start_count_follows_the_model_of_the_family() -> None:
 
 
 def test_w6_start_count_stays_within_the_sizes_that_were_seen() -> None:
-    runs = [scaling_run(f"r{i}", 4, 0.005) for i in range(5)]
+    runs = [
+        a_run(
+            f"r{batch}",
+            segments=[segment_at(4, batch / 1024, batch)],
+            roles=(RoleSize(role="worker", since_ms=0, replicas=4),),
+        )
+        for batch in (128, 256, 512)
+    ]
     advice = the(start.advise(a_view(runs, job=a_job(**ELASTIC))), What.WORKERS)
     assert advice.reason.code == "KeptCount"
     assert advice.value == 4

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from gangline.brain.facts.records import Quality, Segment
 from gangline.brain.models.goodput import GoodputModel
 from gangline.brain.models.throughput import (
+    A0,
+    A1,
     Configuration,
     Observation,
     Prior,
@@ -98,6 +100,8 @@ def test_w7_single_micro_batch_does_not_invent_its_fixed_part() -> None:
     model = fit_throughput(data)
     assert model is not None
     compute = true_parts(at(2))[0]
+    parts = {(each[A0] > 0, each[A1] > 0) for each in model.alternatives}
+    assert {(True, False), (False, True)} <= parts
     for other in (8.0, 64.0):
         said = model.predict(at(4, other))
         sync = true_step(at(4)) - compute
@@ -122,6 +126,17 @@ def test_sizes_on_several_nodes_are_extrapolated_from_one_node() -> None:
     assert slow.step_time(at(16)) > fast.step_time(at(16)) > slow.step_time(at(8))
     near, far = slow.predict(at(16)), slow.predict(at(64))
     assert far.high / far.low > near.high / near.low
+
+
+def test_ranges_widen_with_each_doubling_beyond_the_largest_world() -> None:
+    sizes = [at(n, 16 * (1 + n % 3)) for n in (8, 12, 16, 24, 32)]
+    data = [measured(c, parts=True, noise=0.05, seed=s) for c in sizes for s in range(4)]
+    model = fit_throughput(data)
+    assert model is not None
+    near, far, farther = (model.predict(at(n)) for n in (32, 64, 256))
+    widths = [np.log(said.high / said.low) for said in (near, far, farther)]
+    assert widths[1] > 2.2 * widths[0]
+    assert widths[2] > 5 * widths[1]
 
 
 def test_ranges_of_noisier_data_are_wider() -> None:

@@ -53,3 +53,16 @@ def test_long_series_are_reduced() -> None:
 def test_too_few_points_have_no_trend() -> None:
     assert fit_trend([0.0, 1.0, 2.0], [0.0, 1.0, 2.0]) is None
     assert fit_trend([1.0] * 20, [1.0] * 20) is None
+
+
+def test_growth_within_the_noise_is_no_growth_yet() -> None:
+    noise = np.random.default_rng(4).normal(0, 1, 120)
+    small, large = (
+        fit_trend(list(np.arange(120.0)), list(noise + rise * np.arange(120.0) / 120))
+        for rise in (2.0, 6.0)
+    )
+    assert small is not None
+    assert large is not None
+    assert small.p_value < 0.001
+    assert not small.grows
+    assert large.grows

@@ -142,7 +142,8 @@ def _size_role(
         reason = _size_reason(evidence, sized, value)
     wider = range_factor(evidence.level)
     low = (sized.low_bytes if sized else value) / wider
-    high = max(sized.high_bytes if sized else 0, value) * wider
+    # Runs that did not end say nothing about how much more they would have needed.
+    high = max(sized.high_bytes if sized else 2 * value, value) * wider
     advice = Advice(
         what=What.MEMORY,
         role=evidence.role,
@@ -244,7 +245,7 @@ def _warnings(evidence: _Evidence, rank: int | None, value: int) -> list[Advice]
                 "need_bytes": value,
             }
             return [_warning(evidence, rank, "LimitTooLow", arguments, was, value)]
-    if was is None or value <= was * (1 + UNCHANGED):
+    if was is None or value <= was * (1 + UNCHANGED) or not (evidence.runs or evidence.killed):
         return []
     arguments = {
         "role": evidence.role,

@@ -25,6 +25,7 @@ ALL = {
     "checkpoint_memory": "checkpoint.memory",
     "brain_models": "brain.models",
     "sizing": "sizing.measured",
+    "sizing_times": "sizing.times",
 }
 """Modules of ``benchmarks`` by the name of their benchmark, in the order of a complete run."""
 

@@ -355,8 +355,10 @@ class Collector:
                 self._changed.add(uid)
 
     def _on_facts(self, _: ConfigMap | None, new: ConfigMap | None) -> None:
-        owner = new.metadata.controller if new is not None else None
-        if new is None or owner is None or self.excludes(new.metadata.namespace):
+        if new is None or self.excludes(new.metadata.namespace):
+            return
+        owner = next(iter(new.metadata.owner_references), None)
+        if owner is None:
             return
         if text := new.data.get(FACTS_KEY, ""):
             problem = self.receive_facts(owner.uid, text)

@@ -71,12 +71,12 @@ def brain_process(
             brain.process.wait()
 
 
-async def brain_url(client: ApiClient, brain: BrainProcess) -> str:
+async def brain_url(client: ApiClient, brain: BrainProcess, namespace: str = "kube-system") -> str:
     """Wait until this Brain has published its address, and return it."""
 
     async def published() -> str:
         try:
-            found = await client.get(CONFIG_MAPS, BRAIN_CONFIG_MAP, "kube-system")
+            found = await client.get(CONFIG_MAPS, BRAIN_CONFIG_MAP, namespace)
         except NotFound:
             return ""
         url = found.data["url"]

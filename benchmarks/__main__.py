@@ -24,6 +24,7 @@ ALL = {
     "checkpoint_node": "checkpoint.node",
     "checkpoint_memory": "checkpoint.memory",
     "brain_models": "brain.models",
+    "brain_cluster": "brain.cluster",
     "sizing": "sizing.measured",
     "sizing_times": "sizing.times",
 }

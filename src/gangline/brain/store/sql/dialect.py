@@ -2,11 +2,24 @@
 
 import importlib.util
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Insert, Table, create_engine, event
+import msgspec
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    Insert,
+    Table,
+    create_engine,
+    event,
+    func,
+    select,
+    tuple_,
+)
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -128,6 +141,7 @@ def _sqlite_connected(connection: sqlite3.Connection, _record: object) -> None:
         "journal_mode=WAL",
         "synchronous=NORMAL",
         "busy_timeout=5000",
+        "cache_size=-16384",  # KiB of each connection
         "foreign_keys=ON",
     ):
         connection.execute(f"PRAGMA {pragma}").close()
@@ -189,6 +203,19 @@ def _insert_or_update(
             # MySQL has no "do nothing" beside IGNORE, which hides other errors as well.
             names = changed or keys
             return into.on_duplicate_key_update({name: into.inserted[name] for name in names})
+
+
+def any_of(
+    connection: Connection, columns: Sequence[Column[Any]], keys: Iterable[tuple[Any, ...]]
+) -> ColumnElement[bool]:
+    """Condition that ``columns`` equal one of ``keys``; it can use an index of these columns."""
+    ordered = sorted(keys)
+    if connection.dialect.name != "sqlite":
+        return tuple_(*columns).in_(ordered)
+    # SQLite scans the table for a list of rows, and searches the index for a subquery.
+    each = func.json_each(msgspec.json.encode(ordered).decode()).table_valued("value")
+    parts = (func.json_extract(each.c.value, f"$[{n}]") for n in range(len(columns)))
+    return tuple_(*columns).in_(select(*parts).select_from(each))
 
 
 _SQLITE: Final = {

@@ -177,4 +177,4 @@ def _node_names(connection: Connection, ids: set[int]) -> dict[int, str]:
         return {}
     node = tables.node.c
     query = select(node.id, node.name).where(node.id.in_(sorted(ids)))
-    return dict(connection.execute(query).tuples().all())
+    return dict(connection.execute(query).all())

@@ -215,7 +215,7 @@ class MariaDb(_Server):
             "--character-set-server=latin1",
             "--collation-server=latin1_swedish_ci",
             f"--innodb-buffer-pool-size={'1G' if self._durable else '64M'}",
-            f"--innodb-flush-log-at-trx-commit={1 if self._durable else 0}",
+            f"--innodb-flush-log-at-trx-commit={1 if self._durable else 2}",
             f"--innodb-log-file-size={'1G' if self._durable else '48M'}",
         )
         self._wait(self._socket, self.connect)

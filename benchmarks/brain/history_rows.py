@@ -4,6 +4,7 @@ A hundredth of the jobs belongs to ten large families, the others to families of
 jobs are spread evenly over 400 days, in the order of their ids.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -89,18 +90,30 @@ def load(engine: Engine, size: HistorySize) -> None:
     """Fill an empty schema."""
     indices = [] if engine.dialect.name in ("mysql", "mariadb") else _drop_indices(engine)
     keys = Keys(SECRET)
-    with engine.connect() as connection, connection.begin():
+    with _unlimited(engine) as connection:
         _load_families(connection, keys, size)
         _load_jobs(connection, keys, size)
     for statement in _derived(engine.dialect.name, size):
-        with engine.connect() as connection, connection.begin():
+        with _unlimited(engine) as connection:
             connection.execute(text(statement))
     for index in indices:
-        with engine.connect() as connection, connection.begin():
+        with _unlimited(engine) as connection:
             index.create(connection)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(text("SET statement_timeout = 0"))
         for statement in _statistics(engine.dialect.name):
             connection.execute(text(statement))
+
+
+@contextlib.contextmanager
+def _unlimited(engine: Engine) -> Iterator[Connection]:
+    """A transaction without limits of time, and without checks of each foreign key."""
+    with engine.connect() as connection, connection.begin():
+        if engine.dialect.name == "postgresql":
+            connection.execute(text("SET LOCAL statement_timeout = 0"))
+            connection.execute(text("SET LOCAL session_replication_role = replica"))
+        yield connection
 
 
 def _drop_indices(engine: Engine) -> list[Index]:

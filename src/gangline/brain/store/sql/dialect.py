@@ -277,14 +277,16 @@ def classify(error: DBAPIError) -> Fault:
     if isinstance(origin, sqlite3.Error):
         code = getattr(origin, "sqlite_errorcode", 0) & 0xFF
         return _SQLITE.get(code, Fault.OTHER)
-    state = getattr(origin, "sqlstate", None)
-    if state is not None:
-        return _POSTGRES.get(state, Fault.UNAVAILABLE if state[:2] == "08" else Fault.OTHER)
+    number = origin.args[0] if origin is not None and origin.args else None
+    if isinstance(number, int) and number in _MYSQL:
+        return _MYSQL[number]
     if error.connection_invalidated:
         return Fault.UNAVAILABLE
-    number = origin.args[0] if origin is not None and origin.args else None
+    state = getattr(origin, "sqlstate", None)  # PyMySQL has one as well, but not for connections
+    if state is not None:
+        return _POSTGRES.get(state, Fault.UNAVAILABLE if state[:2] == "08" else Fault.OTHER)
     if isinstance(number, int):
-        return _MYSQL.get(number, Fault.OTHER)
+        return Fault.OTHER
     return _classify_connecting(str(origin))
 
 

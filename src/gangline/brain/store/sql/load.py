@@ -26,6 +26,9 @@ MAX_SEGMENTS: Final = 200
 MAX_PODS: Final = 1_000
 """Of a run, in the order of role and rank."""
 
+_SEGMENT: Final = tuple(str(column.name) for column in tables.segment.c)
+_POD_RUN: Final = tuple(str(column.name) for column in tables.pod_run.c)
+
 
 @dataclass(frozen=True)
 class StoredJob:
@@ -117,7 +120,8 @@ def _segments(connection: Connection, ids: Sequence[int]) -> dict[int, list[Segm
     loaded: dict[int, list[Segment]] = defaultdict(list)
     if not ids:
         return loaded
-    for row in connection.execute(_last_segments(len(ids)), _parameters(ids)).mappings():
+    for values in connection.execute(_last_segments(len(ids)), _parameters(ids)):
+        row = dict(zip(_SEGMENT, values, strict=True))
         loaded[row["job_id"]].append(rows.segment_of(row))
     for segments in loaded.values():
         segments.sort(key=lambda each: (each.since_ms, each.round))
@@ -128,8 +132,8 @@ def _pods(connection: Connection, ids: Sequence[int]) -> dict[int, list[PodRun]]
     loaded: dict[int, list[PodRun]] = defaultdict(list)
     if not ids:
         return loaded
-    selected = connection.execute(_first_pods(len(ids)), _parameters(ids)).mappings()
-    found = [dict(row) for row in selected]
+    selected = connection.execute(_first_pods(len(ids)), _parameters(ids))
+    found = [dict(zip(_POD_RUN, values, strict=True)) for values in selected]
     nodes = _node_names(connection, {row["node_id"] for row in found if row["node_id"]})
     for row in found:
         loaded[row["job_id"]].append(rows.pod_of(row, nodes.get(row["node_id"], "")))

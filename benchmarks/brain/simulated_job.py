@@ -1,7 +1,8 @@
 """One elastic job that the Brain observes and resizes, on a virtual clock.
 
-The true time of a step is hidden from the Brain. It sees closed segments of five minutes with noise,
-and what the guard's states hold. A resize stops the job for ``restart_s``, then a minute is warm-up.
+The true time of a step is hidden from the Brain. It sees closed segments of five minutes with
+noise, and what the guard's states hold. A resize stops the job for ``restart_s``; then a minute is
+warm-up.
 """
 
 import math
@@ -15,10 +16,8 @@ from gangline.brain.advisers.advice import Advice
 from gangline.brain.advisers.view import ClusterView, View
 from gangline.brain.advisers.workers import (
     advise_workers,
-    configuration_at,
     expected_rest_s,
-    floor_of,
-    present_segment,
+    fitted_segments,
 )
 from gangline.brain.facts.records import Job, Mode, Quality, Run, Segment, Wishes
 from gangline.brain.guard.decide import (
@@ -32,13 +31,11 @@ from gangline.brain.guard.decide import (
 )
 from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import Action, Bound, ClusterState, JobState, Verdict
-from gangline.brain.guard.trial import TrialEvents, baseline, judge
+from gangline.brain.guard.trial import TrialEvents, baseline, judge, present_segments
 from gangline.brain.models.throughput import Configuration, ThroughputModel, observations
 from gangline.brain.models.throughput_fit import fit_throughput
 
 SEGMENT_S, WARM_UP_S, TICK_S = 300, 60, 30
-_FITTED = 20
-"""Segments of each size that a fit uses at most."""
 
 Curve = Callable[[Configuration], float]
 """True seconds of a step."""
@@ -90,6 +87,7 @@ class SimulatedJob:
         self.history.append((0.0, self.size))
         self._model: ThroughputModel | None = None
         self._fitted = -1
+        self._advised: tuple[float, ...] = ()
         self._steady_from = float(WARM_UP_S)
         self._opened = float(WARM_UP_S)
         self._stopped_until = 0.0
@@ -199,20 +197,12 @@ class SimulatedJob:
         rest = None if self.total_s is None else max(self.total_s - self.now_s, 0.0)
         return View(
             now_ms=self.now_ms,
-            run=Run(job=self.job, segments=self._fitted_segments()),
+            run=Run(job=self.job, segments=tuple(fitted_segments(self.segments))),
             cluster=ClusterView(price=self.price(self.now_s)),
             remaining_s=rest,
             probes=self.state.probes,
             prediction_error=self._prediction_error(),
         )
-
-    def _fitted_segments(self) -> tuple[Segment, ...]:
-        """The last segments of each size: old sizes stay known."""
-        by_size: dict[int, list[Segment]] = {}
-        for segment in self.segments:
-            by_size.setdefault(segment.nodes, []).append(segment)
-        kept = [each for group in by_size.values() for each in group[-_FITTED:]]
-        return tuple(sorted(kept, key=lambda segment: segment.since_ms))
 
     def _prediction_error(self) -> float:
         if not self._errors:
@@ -225,11 +215,15 @@ class SimulatedJob:
         if len(self.segments) != self._fitted:
             self._fitted = len(self.segments)
             self._model = fit_throughput(observations(view.run.segments, self.now_ms))
-        self.advice = advise_workers(view, self._model)
+        known = (self._fitted, view.cluster.price, view.probes, view.prediction_error)
+        if known != self._advised:
+            self._advised = known
+            self.advice = advise_workers(view, self._model)
         self.state = observe(self.state, self.advice, self.now_ms)
         self.state = msgspec.structs.replace(
             self.state,
             remaining_s=expected_rest_s(view),
+            good_segments=len(present_segments(self.segments, self.now_ms)),
             bounds=(Bound(what="workers", role="worker", low=self.low, high=self.high),),  # type: ignore[arg-type]
         )
         for item in self.advice:
@@ -245,7 +239,6 @@ class SimulatedJob:
                 self.cluster,
                 self.now_ms,
                 baseline=baseline(self.segments, self.now_ms),
-                floor=floor_of(view.cluster.price),
             )
             self.actions.append(action)
             self._resize(int(decision.value))
@@ -326,6 +319,3 @@ class Exchange:
         if at.procs == 1:
             return 0.0
         return self.sync_s * 2 * (at.procs - 1) / at.procs + self.per_node * max(at.nodes - 2, 0)
-
-
-__all__ = ["Amdahl", "Exchange", "SimulatedJob", "configuration_at", "present_segment"]

@@ -7,6 +7,7 @@ The user has all rights of an editor, but is no administrator.
 import asyncio
 import contextlib
 import json
+import resource
 import socket
 import struct
 import sys
@@ -63,6 +64,76 @@ async def managed_fields(target: Target) -> None:
     metadata = {"name": "owned", "managedFields": entries}
     body = json.dumps({"metadata": metadata, "data": {"k": "v"}}).encode()
     await _repeat(target, "POST", f"{CONFIG_MAPS}?fieldManager=a", body, "application/json")
+
+
+async def json_numbers(target: Target) -> None:
+    """An object with 99,000 numbers that take long to decode."""
+    numbers = b",".join([b"1.2345678901234567e-300"] * 99_000)
+    body = b'{"metadata":{"name":"numbers"},"data":{"k":[' + numbers + b"]}}"
+    await _repeat(target, "POST", CONFIG_MAPS, body, "application/json")
+
+
+def _large_config_map(name: str) -> bytes:
+    data = {f"key-{number}": "x" * 8 for number in range(50_000)}
+    return json.dumps({"metadata": {"name": name, "labels": {"size": "large"}}, "data": data},
+                      separators=(",", ":")).encode()  # fmt: skip
+
+
+async def large_deletions(target: Target) -> None:
+    """Objects of 1.3 MB with 50,000 keys that are created, and deleted as a collection."""
+    created = [
+        asyncio.create_task(
+            _repeat(
+                target, "POST", CONFIG_MAPS, _large_config_map(f"large-{n}"), "application/json"
+            )
+        )
+        for n in range(4)
+    ]
+    selected = f"{CONFIG_MAPS}?labelSelector=size%3Dlarge"
+    await asyncio.gather(*created, _repeat(target, "DELETE", selected, b"", "application/json"))
+
+
+async def wide_watches(target: Target) -> None:
+    """400 watches with different selectors that all get an object of 1 MB again and again."""
+
+    async def watch(number: int) -> None:
+        path = f"{CONFIG_MAPS}?watch=true&labelSelector=wide,no-{number}%21%3D1"
+        while True:
+            with contextlib.suppress(*CONNECTION_ERRORS):
+                connection = await (await Connection.open(target)).watch(path)
+                while await connection.read():
+                    pass
+            await asyncio.sleep(1)
+
+    watches = [asyncio.create_task(watch(number)) for number in range(400)]
+    await asyncio.sleep(3)
+    metadata = {"name": "wide", "labels": {"wide": "true"}}
+    body = json.dumps({"metadata": metadata, "data": {"k": "x" * 1_000_000}}).encode()
+    path = f"{CONFIG_MAPS}/wide"
+    connection = await Connection.open(target)
+    await connection.request("POST", CONFIG_MAPS, body)
+    patches = (
+        json.dumps({"metadata": {"annotations": {"n": str(n)}}}).encode() for n in range(1 << 30)
+    )
+    for patch in patches:
+        await connection.request("PATCH", path, patch, "application/merge-patch+json")
+        await asyncio.sleep(1)
+    await asyncio.gather(*watches)
+
+
+async def held_connections(target: Target) -> None:
+    """2,000 connections that never start a handshake; each is opened again when it is closed."""
+    loop = asyncio.get_running_loop()
+
+    async def hold() -> None:
+        while True:
+            with contextlib.suppress(OSError), socket.socket() as raw:
+                raw.setblocking(False)
+                await loop.sock_connect(raw, (target.host, target.port))
+                await loop.sock_recv(raw, 1)
+            await asyncio.sleep(1)
+
+    await asyncio.gather(*(hold() for _ in range(2000)))
 
 
 def _definition(plural: str, schema: dict, **version: object) -> bytes:
@@ -241,6 +312,7 @@ ATTACKS: dict[str, Callable[[Target], Awaitable[None]]] = {
     for attack in (
         yaml_base60, managed_fields, crd_pattern, json_path, protobuf_subjects, spdy_headers,
         unread_watches, unread_lists, half_sent, list_storm, table_storm, yaml_storm, get_storm,
+        json_numbers, large_deletions, wide_watches, held_connections,
     )
 }  # fmt: skip
 
@@ -283,6 +355,8 @@ async def prepare(admin: Target) -> None:
 
 
 async def main() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     admin = await Target.of(Path(sys.argv[1]))
     await ATTACKS[sys.argv[2]](impersonating(admin, ATTACKER))
 

@@ -27,7 +27,7 @@ class MovedModule:
 
 _SDK: Mapping[str, MovedModule] = {
     "boards": MovedModule(
-        "tensorboard",
+        "addresses.tensorboard",
         {"board_address": "tensorboard_address", "address_of": "service_address"},
     ),
     "changes": MovedModule(
@@ -58,7 +58,7 @@ _SDK: Mapping[str, MovedModule] = {
     "line_queue": MovedModule("logs", {"QUEUED_LINES": "MAX_QUEUED_LINES"}),
     "listed": MovedModule("lean_pods"),
     "places": MovedModule(
-        "port_targets", {"Place": "PortTarget", "find_place": "resolve_port_target"}
+        "addresses.port_targets", {"Place": "PortTarget", "find_place": "resolve_port_target"}
     ),
     "symptoms": MovedModule("diagnosis.symptoms"),
     "waiting": MovedModule(

@@ -63,8 +63,18 @@ class Usage:
     """What the audit log says of one account."""
 
     used: set[Right] = field(default_factory=set)
-    refused: list[str] = field(default_factory=list)
-    """Verb and address of the calls that the server did not authorise."""
+    allowed: set[tuple[Right, str]] = field(default_factory=set)
+    """Right and namespace of the calls that the server authorised."""
+    refused: dict[tuple[Right, str], str] = field(default_factory=dict)
+    """Those that it did not authorise, each with the verb and the address of one call."""
+
+    @property
+    def lacking(self) -> list[str]:
+        """The calls that were refused and never allowed.
+
+        An API server that starts refuses calls until it has read the roles.
+        """
+        return [call for key, call in self.refused.items() if key not in self.allowed]
 
 
 def read_usage(lines: Iterable[str], user: str) -> Usage:
@@ -74,13 +84,16 @@ def read_usage(lines: Iterable[str], user: str) -> Usage:
         event = json.loads(line)
         if event["user"].get("username") != user or "responseStatus" not in event:
             continue
+        about = event.get("objectRef") or {"resource": event["requestURI"]}
+        name = "/".join(filter(None, (about["resource"], about.get("subresource"))))
+        right = (about.get("apiGroup", ""), name, event["verb"])
+        key = (right, about.get("namespace", ""))
         # Not by the status: 403 also answers who creates objects in a namespace that ends.
         if event.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid":
-            usage.refused.append(f"{event['verb']} {event['requestURI']}")
-        about = event.get("objectRef")
-        if about:
-            name = "/".join(filter(None, (about["resource"], about.get("subresource"))))
-            usage.used.add((about.get("apiGroup", ""), name, event["verb"]))
+            usage.refused[key] = f"{event['verb']} {event['requestURI']}"
+        else:
+            usage.allowed.add(key)
+            usage.used.add(right)
     return usage
 
 

@@ -60,7 +60,7 @@ def test_no_call_is_refused_and_no_right_is_unused(
 ) -> None:
     with cluster.audit_log.open() as log:
         usage = component_rights.read_usage(log, component_rights.account_of(component))
-    assert usage.refused == []
+    assert usage.lacking == []
     if not request.config.getoption("--all-rights"):
         pytest.skip("--all-rights is for runs of the complete suite")
     unused = component_rights.granted(component) - usage.used

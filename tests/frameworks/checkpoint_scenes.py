@@ -1,5 +1,6 @@
 """Runs scenarios with flash checkpoints in the environment of other frameworks.
 
+    python checkpoint_scenes.py plain EXAMPLE FOLDER
     python checkpoint_scenes.py trainer EXAMPLE FOLDER
     python checkpoint_scenes.py stages FOLDER
     python checkpoint_scenes.py bucket
@@ -19,6 +20,7 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -42,6 +44,8 @@ FRAMEWORKS = {
 }
 RANKS = 2
 STEPS = 20
+LONG = 50
+"""Steps of trainings with and without checkpoints."""
 
 
 def life(
@@ -50,10 +54,11 @@ def life(
     failpoint: str = "",
     *,
     ranks: int = RANKS,
+    steps: int = STEPS,
     arguments: Sequence[str] = (),
 ) -> list[str]:
     """Run the ranks; return the losses of rank 0. With a failpoint all are killed there."""
-    ended = lives(example, folder, failpoint, ranks, arguments)
+    ended = lives(example, folder, failpoint, ranks, [str(steps), *arguments])
     output = Path(said_by(0, folder)).read_text()
     assert ended == [-9 if failpoint else 0] * ranks, f"{ended}\n{output}"
     return re.findall(r"loss (\S+)", output)
@@ -95,7 +100,7 @@ def train(example: str, folder: str, rank: int, arguments: Sequence[str]) -> Non
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     try:
-        sys.argv = [example, folder, str(STEPS), *arguments]
+        sys.argv = [example, folder, *arguments]
         runpy.run_path(str(EXAMPLES / f"{example}.py"), run_name="__main__")
         code = 0
     except BaseException:
@@ -103,6 +108,39 @@ def train(example: str, folder: str, rank: int, arguments: Sequence[str]) -> Non
     finally:
         sys.stdout.flush()
         os._exit(code)
+
+
+def plain(example: str, folder: str) -> dict[str, list[str]]:
+    """Trainings with checkpoints, and the same ones in which Gangline does nothing."""
+    load(example)
+    arguments = ["2"] if example == "deepspeed_engine" else []
+    seen = {"with": life(example, f"{folder}/with", steps=LONG, arguments=arguments)}
+    remove_checkpoints()
+    return seen | {"without": life(example, f"{folder}/no", steps=LONG, arguments=arguments)}
+
+
+def remove_checkpoints() -> None:
+    """Replace what the examples import from Gangline by objects that do nothing."""
+
+    class Callback:
+        """Stands for a callback or an engine; the frameworks ask it for anything."""
+
+        state_key = "nothing"
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_, **__: None
+
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+    for module, name in (
+        ("huggingface", "flash_callback"),
+        ("lightning", "flash_callback"),
+        ("deepspeed", "FlashEngine"),
+    ):
+        stands_in = ModuleType(f"gangline.elastic.checkpoint.{module}")
+        setattr(stands_in, name, lambda *_, **__: Callback())
+        sys.modules[stands_in.__name__] = stands_in
 
 
 def load(example: str) -> None:
@@ -121,7 +159,7 @@ def stages(folder: str) -> dict[str, Any]:
         place = f"{folder}/stage-{stage}"
         first = life(example, place, "save-copied:13", arguments=[stage])
         seen[stage] = [first, life(example, place, arguments=[stage])]
-    fewer = lives(example, place, "", 1, [stage])
+    fewer = lives(example, place, "", 1, [str(STEPS), stage])
     return seen | {"fewer": [fewer, Path(said_by(0, place)).read_text().splitlines()[-1]]}
 
 
@@ -217,7 +255,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="gangline-test-") as memory:
         os.environ["GANGLINE_CHECKPOINT_MEMORY"] = memory
         warnings.simplefilter("ignore")
-        scene = {"trainer": trainer, "stages": stages, "bucket": bucket}[sys.argv[1]]
+        scenes = {"plain": plain, "trainer": trainer, "stages": stages, "bucket": bucket}
+        scene = scenes[sys.argv[1]]
         print(json.dumps(scene(*sys.argv[2:])))
 
 

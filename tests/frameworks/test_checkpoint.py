@@ -37,6 +37,16 @@ def play(image_map: Path) -> Play:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("example", ["lightning_trainer", "hugging_face", "deepspeed_engine"])
+def test_training_with_checkpoints_equals_training_without_them(
+    example: str, play: Play, tmp_path: Path
+) -> None:
+    seen = play("plain", example, str(tmp_path))
+    assert len(set(seen["without"])) == 50
+    assert seen["with"] == seen["without"]
+
+
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("example", ["lightning_trainer", "hugging_face"])
 def test_a_trainer_that_was_killed_in_a_save_goes_on_to_the_bit(
     example: str, play: Play, tmp_path: Path

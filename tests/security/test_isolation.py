@@ -197,3 +197,64 @@ async def test_metrics_show_seats_of_each_level(shared: AttackedServer) -> None:
     _, text = await shared.request("GET", "/metrics")
     assert 'gangline_apiserver_seats_in_use{priority_level="global-default"} 0.0' in text
     assert 'gangline_apiserver_waiting_requests{priority_level="global-default"} 0.0' in text
+
+
+async def test_discovery_and_openapi_follow_the_definitions(shared: AttackedServer) -> None:
+    """They are cached, and take a seat of the user as requests for objects do."""
+    definition = {
+        "metadata": {"name": "cached.example.com"},
+        "spec": {
+            "group": "example.com",
+            "scope": "Namespaced",
+            "names": {"plural": "cached", "kind": "Cached"},
+            "versions": [
+                {
+                    "name": "v1",
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": {"type": "object"}},
+                }
+            ],
+        },
+    }
+    aggregated = {"Accept": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"}
+    openapi = "/openapi/v3/apis/example.com/v1"
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+    async def served() -> list[bool]:
+        _, groups = await shared.request("GET", "/apis", user=OTHER)
+        _, listed = await shared.request("GET", "/apis", user=OTHER, headers=aggregated)
+        codes = [
+            (await shared.request("GET", path, user=OTHER))[0]
+            for path in ("/apis/example.com", "/apis/example.com/v1", openapi)
+        ]
+        return [
+            "example.com" in [group["name"] for group in groups["groups"]],
+            "example.com" in [item["metadata"]["name"] for item in listed["items"]],
+            *(code == 200 for code in codes),
+        ]
+
+    assert await served() == [False] * 5
+    status, body = await shared.request("POST", crds, json=definition)
+    assert status == 201, body
+    async with asyncio.timeout(30):
+        while await served() != [True] * 5:
+            await asyncio.sleep(0.05)
+    await shared.request("DELETE", f"{crds}/cached.example.com")
+    async with asyncio.timeout(30):
+        while await served() != [False] * 5:
+            await asyncio.sleep(0.05)
+    status, body = await shared.request("GET", "/api/v2", user=OTHER)
+    assert status == 404
+
+
+async def test_openapi_is_answered_to_many_and_frees_its_seats(shared: AttackedServer) -> None:
+    """40 requests are more than the seats of one user; probes of health need none."""
+    path = "/openapi/v2"
+    answers = await asyncio.gather(
+        *(shared.request("GET", path, user=ATTACKER) for _ in range(40)),
+        *(shared.request("GET", "/healthz", user=ATTACKER) for _ in range(40)),
+    )
+    assert [status for status, _ in answers] == [200] * 80
+    _, text = await shared.request("GET", "/metrics")
+    assert 'gangline_apiserver_seats_in_use{priority_level="global-default"} 0.0' in text

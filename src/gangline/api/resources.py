@@ -3,7 +3,7 @@
 from typing import Any
 
 from gangline.api import job_resources
-from gangline.api.cluster import admission, autoscaling, rbac
+from gangline.api.cluster import admission, autoscaling, quota, rbac
 from gangline.api.cluster.apiextensions import CustomResourceDefinition
 from gangline.api.core import core
 from gangline.api.meta.resource import Resource
@@ -43,6 +43,7 @@ PRIORITY_CLASSES = Resource(
 STORAGE_CLASSES = Resource(
     core.StorageClass, "storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False
 )
+RESOURCE_QUOTAS = Resource(quota.ResourceQuota, "", "v1", "resourcequotas", "ResourceQuota")
 POD_DISRUPTION_BUDGETS = Resource(
     core.PodDisruptionBudget, "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"
 )
@@ -131,6 +132,7 @@ BUILT_IN_RESOURCES: tuple[Resource[Any], ...] = (
     PRIORITY_CLASSES,
     STORAGE_CLASSES,
     POD_DISRUPTION_BUDGETS,
+    RESOURCE_QUOTAS,
     DEPLOYMENTS,
     REPLICA_SETS,
     ROLES,

@@ -1,4 +1,4 @@
-"""The components that run in the process of the embedded cluster: operator and scheduler.
+"""The components that run in the process of the embedded cluster: operator, scheduler, Brain.
 
 `gangline up` and `gangline demo` start them. The command line may import every component; the
 components may not import each other.
@@ -14,9 +14,16 @@ EMBEDDED_SCHEDULER_NAMES = frozenset({"gangline", "volcano", "default-scheduler"
 """The embedded cluster has no other scheduler, so ours serves the default name too."""
 
 
-def embedded_components(without: frozenset[str], *, webhook: bool = True) -> "list[Component]":
+def embedded_components(
+    without: frozenset[str], *, webhook: bool = True, brain_database: str = ""
+) -> "list[Component]":
     """Return the components of the cluster; their imports are late, after the API server has
     started.
+
+    Args:
+        without: names of components to leave out.
+        webhook: run the operator's admission webhook.
+        brain_database: URL of the Brain's history; empty: no Brain runs.
     """
     from gangline.local.cluster import Component  # noqa: PLC0415
 
@@ -37,5 +44,15 @@ def embedded_components(without: frozenset[str], *, webhook: bool = True) -> "li
 
         await run(client, SchedulerSettings(scheduler_names=EMBEDDED_SCHEDULER_NAMES), stop)
 
+    async def think(client: Any, stop: asyncio.Event) -> None:
+        from gangline.brain.main import run  # noqa: PLC0415
+        from gangline.brain.settings import BrainSettings  # noqa: PLC0415
+        from gangline.kube.probes import Address  # noqa: PLC0415
+
+        api = Address("127.0.0.1", 0)
+        await run(client, BrainSettings(database=brain_database, api_address=api), stop)
+
     components = [Component("operator", operate), Component("scheduler", schedule)]
+    if brain_database:
+        components.append(Component("brain", think))
     return [component for component in components if component.name not in without]

@@ -36,6 +36,11 @@ IDLE_TIMEOUT_S = 90.0
 """Seconds without a request after which a connection is closed. Kubernetes: ``IdleTimeout``, 90 s.
 """
 
+MAX_UNAUTHENTICATED = 1024
+"""Open connections without a request that had valid credentials. Kubernetes: none."""
+MAX_UNAUTHENTICATED_PER_PEER = 512
+"""The same, of one address, or of one user of this machine over loopback. Kubernetes: none."""
+
 # One document: a body in JSON, YAML or protobuf.
 MAX_DEPTH = 100
 """Levels of nested objects and lists. Kubernetes: 10,000 in JSON, 32 to 100 in protobuf."""

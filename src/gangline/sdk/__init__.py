@@ -8,12 +8,20 @@
             print(line.replica, line.text)
         job = client.wait("digits")
 
+What a training needs is planned before it is submitted:
+
+    from gangline.sdk import PlanRequest, find_device, model_of_size, plan
+
+    planned = plan(PlanRequest(model_of_size(7e9, sequence=4096), find_device("H100"), devices=64))
+    print(planned.choices[0].layout_title, planned.choices[0].training_s)
+
 ``AsyncClient`` has the same methods as coroutines. Modules, from high to low: ``session`` (both
 clients), ``cluster_checks`` and ``diagnosis`` (why a job failed or does not run), ``client``
 (requests to the cluster), ``logs`` (merges the output of the replicas), ``jobs`` (state of a job).
 The command line is a thin layer over them.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gangline.moved_modules import install_moved_sdk_modules
@@ -21,8 +29,44 @@ from gangline.moved_modules import install_moved_sdk_modules
 if TYPE_CHECKING:
     from gangline.sdk.session import AsyncClient as AsyncClient
     from gangline.sdk.session import Client as Client
+    from gangline.sizing.hardware import Device as Device
+    from gangline.sizing.hardware import find_device as find_device
+    from gangline.sizing.model import ModelShape as ModelShape
+    from gangline.sizing.plan import Plan as Plan
+    from gangline.sizing.plan import PlanRequest as PlanRequest
+    from gangline.sizing.plan import make_plan as plan
+    from gangline.sizing.transformer import TransformerModel as TransformerModel
+    from gangline.sizing.transformer import model_of_config as model_of_config
+    from gangline.sizing.transformer import model_of_size as model_of_size
 
-__all__ = ["AsyncClient", "Client"]
+_MODULES = {
+    "AsyncClient": "gangline.sdk.session",
+    "Client": "gangline.sdk.session",
+    "Device": "gangline.sizing.hardware",
+    "ModelShape": "gangline.sizing.model",
+    "Plan": "gangline.sizing.plan",
+    "PlanRequest": "gangline.sizing.plan",
+    "TransformerModel": "gangline.sizing.transformer",
+    "find_device": "gangline.sizing.hardware",
+    "model_of_config": "gangline.sizing.transformer",
+    "model_of_size": "gangline.sizing.transformer",
+    "plan": "gangline.sizing.plan",
+}
+_NAMES = {"plan": "make_plan"}
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Device",
+    "ModelShape",
+    "Plan",
+    "PlanRequest",
+    "TransformerModel",
+    "find_device",
+    "model_of_config",
+    "model_of_size",
+    "plan",
+]
 
 install_moved_sdk_modules()
 
@@ -31,6 +75,4 @@ def __getattr__(name: str) -> Any:
     # Late: the model of a job is usable without importing the API client.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from gangline.sdk import session  # noqa: PLC0415
-
-    return getattr(session, name)
+    return getattr(import_module(_MODULES[name]), _NAMES.get(name, name))

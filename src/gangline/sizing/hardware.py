@@ -4,12 +4,25 @@ Peaks are dense 16-bit matrix products (bfloat16, on V100 and T4 float16) of the
 sheets. Bus bandwidths are what all-reduce reaches within a node, as ``nccl-tests`` reports it.
 """
 
+import re
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 
 class UnknownDeviceError(ValueError):
     """No device of that name is known; the message names similar ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCosts:
+    """Parts of a step that an efficiency alone does not describe; a calibration measures them."""
+
+    pass_s: float = 0.0
+    """Seconds that a layer's forward and backward pass takes however few tokens it gets."""
+    output_efficiency: float = 1.0
+    """Efficiency of the output layer and the loss, as a share of that of the layers."""
+    update_s: float = 0.0
+    """Seconds that the optimizer takes for each parameter of a rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +42,13 @@ class Device:
     """Bytes per second that a node sends over its network; all its adapters together."""
     fp32_flops: float = 0.0
     """Operations per second in 32 bits; 0: an eighth of ``peak_flops``."""
+    collective_s: float = 0.0
+    """Seconds that a collective operation within a node takes however small it is."""
+    overlaps: bool = True
+    """False where communication takes the processors that compute, as on CPUs."""
+    full_reduce: bool = False
+    """True where a reduce-scatter sends as much as an all-reduce, as gloo's does."""
+    costs: MeasuredCosts = MeasuredCosts()
 
     def peak(self, element: int) -> float:
         """Operations per second with elements of 2 or 4 bytes."""
@@ -66,13 +86,20 @@ _DEFAULTS = {
 }  # fmt: skip
 
 
+_UNUSED = re.compile(r"NVIDIA|TESLA|GEFORCE|SXM\d*|HBM\w*|MIG.*")
+"""Words in the product names of drivers and node labels that our names have not."""
+
+
 def find_device(name: str) -> Device:
     """Find a device by its name in any case, such as ``H100`` or ``a100-40gb``.
+
+    The product names of drivers and node labels are known, too: ``NVIDIA-A100-SXM4-80GB``.
 
     Raises:
         UnknownDeviceError: there is none.
     """
-    wanted = name.upper().replace(" ", "-").replace("NVIDIA-", "").replace("_", "-")
+    words = name.upper().replace(" ", "-").replace("_", "-").split("-")
+    wanted = "-".join(word for word in words if not _UNUSED.fullmatch(word))
     wanted = _DEFAULTS.get(wanted, wanted)
     for device in DEVICES:
         if device.name == wanted or device.name.replace("-", "") == wanted.replace("-", ""):

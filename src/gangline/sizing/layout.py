@@ -84,6 +84,11 @@ class Layout:
         """
         if shape.heads % self.tensor:
             raise ShapeError("tensor", f"{self.tensor} does not divide the {shape.heads} heads")
+        if self.context > 1 and shape.sequence % (2 * self.context):
+            # Each rank has one part of the beginning and one of the end, for causal attention.
+            raise ShapeError(
+                "context", f"2 x {self.context} does not divide the {shape.sequence} tokens"
+            )
         if self.pipeline * self.virtual > shape.layers:
             raise ShapeError(
                 "pipeline",

@@ -64,14 +64,49 @@ def zero_states(
 
 def rank_parameters(shape: ModelShape, layout: Layout) -> float:
     """Parameters of the fullest tensor and pipeline rank, before data-parallel ranks share them."""
+    return _shared_parameters(shape, layout) + expert_parameters(shape, layout)
+
+
+def expert_parameters(shape: ModelShape, layout: Layout) -> float:
+    """Those of ``rank_parameters`` that only every ``layout.expert``-th data-parallel rank has."""
+    if layout.expert == 1:
+        return 0.0
+    layers = ceil(shape.layers / layout.pipeline)
+    return layers * shape.experts * shape.expert_matrix / (layout.expert * layout.tensor)
+
+
+def end_parameters(shape: ModelShape, layout: Layout) -> float:
+    """Those of ``rank_parameters`` that are embeddings or output layer."""
     if shape.exact_parameters and not shape.vocab:
-        return shape.exact_parameters / (layout.tensor * layout.pipeline)
-    experts = max(shape.experts, 1) * shape.expert_matrix
-    shared = shape.layer_parameters - experts + experts / layout.expert
+        return 0.0
     ends: float = shape.embedding_parameters
     if layout.pipeline > 1 and not shape.tied:
         ends /= 2  # input and output embeddings are on different stages
-    return (ceil(shape.layers / layout.pipeline) * shared + ends) / layout.tensor
+    return ends / layout.tensor
+
+
+def _shared_parameters(shape: ModelShape, layout: Layout) -> float:
+    if shape.exact_parameters and not shape.vocab and layout.expert == 1:
+        return shape.exact_parameters / (layout.tensor * layout.pipeline)
+    spread = shape.experts * shape.expert_matrix if layout.expert > 1 else 0
+    layers = ceil(shape.layers / layout.pipeline)
+    in_layers = layers * (shape.layer_parameters - spread) / layout.tensor
+    return in_layers + end_parameters(shape, layout)
+
+
+def rank_states(
+    shape: ModelShape, layout: Layout, states: StateBytes
+) -> tuple[float, float, float]:
+    """Bytes of weights, gradients and optimizer states of the fullest rank.
+
+    The ranks with the same experts share them: their number is smaller by ``layout.expert``.
+    """
+    ranks = layout.data * layout.context
+    shared = zero_states(_shared_parameters(shape, layout), states, layout.sharding, ranks)
+    own = expert_parameters(shape, layout)
+    experts = zero_states(own, states, layout.sharding, ranks // layout.expert)
+    weights, gradients, optimizer = (a + b for a, b in zip(shared, experts, strict=True))
+    return weights, gradients, optimizer
 
 
 def layer_activations(
@@ -112,8 +147,7 @@ def _stored(
 def memory_use(shape: ModelShape, layout: Layout, states: StateBytes) -> MemoryUse:
     """Predict the memory of the fullest rank."""
     parameters = rank_parameters(shape, layout)
-    ranks = layout.data * layout.context
-    weights, gradients, optimizer = zero_states(parameters, states, layout.sharding, ranks)
+    weights, gradients, optimizer = rank_states(shape, layout, states)
     tokens = layout.micro_batch * shape.sequence / layout.context
     in_flight: float = layout.pipeline
     if layout.virtual > 1:

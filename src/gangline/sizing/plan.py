@@ -1,6 +1,7 @@
 """A plan: what a training needs, with ranges and reasons. Rendering is the callers' part."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gangline.sizing.flops import (
@@ -9,6 +10,7 @@ from gangline.sizing.flops import (
     hardware_per_token,
 )
 from gangline.sizing.hardware import Device
+from gangline.sizing.measured.calibration import Calibration
 from gangline.sizing.model import ModelShape, ShapeError
 from gangline.sizing.precision import Optimizer, Precision, state_bytes
 from gangline.sizing.search import Candidate, search
@@ -21,7 +23,13 @@ from gangline.sizing.uncertainty import Range, efficiency_prior, logit_range, tr
 BYTES_PER_TOKEN = 4
 """Of a tokenised data set."""
 HOUR_S, DAY_S = 3600.0, 86_400.0
-_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192)
+_SIZES = (1, 2, 4, 8, *(size << power for power in range(12) for size in (16, 24)), 65536)
+"""Numbers of devices that are tried."""
+
+_BATCH_TOKENS = ((2, 0.5e6), (20, 2e6), (200, 4e6), (math.inf, 16e6))
+"""Tokens of an optimizer step for models below so many billions of parameters, as published ones
+have: GPT-3 XL 1 M, Llama 2 4 M, BLOOM 4 M, Llama 3 405B 16 M.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +38,8 @@ class PlanRequest:
 
     model: TransformerModel | TracedModel
     device: Device
-    devices: int
+    devices: int = 0
+    """0: the least number that meets ``deadline_s`` and ``budget``, else one node."""
     tokens: float = 0.0
     """Tokens of the complete training, of a traced model its samples; 0: 20 for each parameter."""
     global_batch: int = 0
@@ -42,7 +51,11 @@ class PlanRequest:
     price_per_device_hour: float = 0.0
     """Money for an hour of a device; 0: unknown. Prices are never built in."""
     deadline_s: float = 0.0
+    """Longest training; 0: any."""
     budget: float = 0.0
+    """Most money for the training; needs a price. 0: any."""
+    calibration: Calibration | None = None
+    """Measured figures of the device; they replace the prior."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +115,12 @@ def make_plan(request: PlanRequest) -> Plan:
     Raises:
         ShapeError: the request contradicts itself; the message names the option.
     """
+    _check(request)
+    if request.calibration:
+        request = replace(request, device=request.calibration.apply(request.device))
+    if not request.devices:
+        return _sized(request)
     model, device = request.model, request.device
-    if request.devices < 1:
-        raise ShapeError("gpus", f"is {request.devices}, must be at least 1")
     tokens = request.tokens or TOKENS_PER_PARAMETER * float(model.parameters)
     batch, assumptions = _batch(request)
     if not request.tokens:
@@ -134,9 +150,63 @@ def make_plan(request: PlanRequest) -> Plan:
         checkpoints=checkpoints,
         data_bytes_per_s=choices[0].tokens_per_s.middle * BYTES_PER_TOKEN if choices else 0.0,
         cost=cost,
-        misses=_misses(request, choices, cost, efficiency),
+        misses=_misses(request, choices, cost),
         assumptions=tuple(assumptions),
     )
+
+
+def _check(request: PlanRequest) -> None:
+    """Check the figures of a request.
+
+    Raises:
+        ShapeError: one is impossible.
+    """
+    if request.devices < 0:
+        raise ShapeError("gpus", f"is {request.devices}, must be at least 1")
+    figures = {
+        "tokens": request.tokens,
+        "batch": request.global_batch,
+        "price": request.price_per_device_hour,
+        "deadline": request.deadline_s,
+        "budget": request.budget,
+    }
+    for name, figure in figures.items():
+        if not 0 <= figure < math.inf:
+            raise ShapeError(name, f"is {figure:g}, must be a positive number")
+    if not 0 <= request.efficiency < 1:
+        raise ShapeError("efficiency", f"is {request.efficiency:g}, must be between 0 and 1")
+    if request.budget and not request.price_per_device_hour:
+        raise ShapeError("budget", "needs a price: prices are never built in")
+
+
+def _sized(request: PlanRequest) -> Plan:
+    """Plan with the least number of devices that meets the goals, else with the fastest."""
+    if not (request.deadline_s or request.budget):
+        return make_plan(replace(request, devices=request.device.node_devices))
+    fastest: Plan | None = None
+    for plan in _larger_plans(request, 0):
+        if not plan.misses:
+            note = f"{plan.request.devices} GPUs: the least number that meets the goals"
+            return replace(plan, assumptions=(note, *plan.assumptions))
+        if fastest is None or _middle_s(plan) < _middle_s(fastest):
+            fastest = plan
+    return fastest or make_plan(replace(request, devices=request.device.node_devices))
+
+
+def _larger_plans(request: PlanRequest, devices: int) -> Iterator[Plan]:
+    """Plan with each usual number of devices above ``devices`` on which the training fits."""
+    for more in _SIZES:
+        if more > devices:
+            try:
+                plan = make_plan(replace(request, devices=more))
+            except ShapeError:
+                continue  # the model or the batch cannot be divided by so many
+            if plan.fits:
+                yield plan
+
+
+def _middle_s(plan: Plan) -> float:
+    return plan.choices[0].training_s.middle
 
 
 def training_hours(
@@ -158,16 +228,21 @@ def _batch(request: PlanRequest) -> tuple[int, list[str]]:
         batch = request.model.batch * request.devices
         return batch, [f"a global batch of {batch} samples, the traced one on each GPU"]
     billions = request.model.parameters / 1e9
-    usual = 0.5e6 if billions < 2 else 2e6 if billions < 20 else 4e6
-    devices = request.devices
-    power = max(round(usual / request.model.sample_tokens / devices), 1)
-    batch = 2 ** round(math.log2(power)) * devices
+    usual = next(tokens for most, tokens in _BATCH_TOKENS if billions < most)
+    odd = request.devices // (request.devices & -request.devices)
+    # More devices than samples share samples or layers, at most as many as a node has.
+    least = max(request.devices // request.device.node_devices, 1)
+    power = max(usual / request.model.sample_tokens, least) / odd
+    batch = 2 ** max(round(math.log2(power)), 0) * odd
     return batch, [f"a global batch of {batch} samples, usual for {billions:.3g} B parameters"]
 
 
 def _efficiency(request: PlanRequest, assumptions: list[str]) -> Range:
     if request.efficiency:
         return logit_range(request.efficiency, 1.05)
+    if request.calibration:
+        assumptions.append(request.calibration.source)
+        return request.calibration.efficiency
     if isinstance(request.model, TracedModel):
         prior = traced_prior(request.device)
         if request.model.is_lower_bound:
@@ -223,6 +298,8 @@ def _limit(candidate: Candidate, device: Device) -> str:
         "tensor parallelism within the node": step.tensor,
         "traffic between pipeline stages": step.pipeline,
         "traffic between experts": step.expert,
+        "keys and values of other ranks": step.context,
+        "the optimizer": step.update,
     }
     name = max(shares, key=lambda key: shares[key])
     full = memory.high / device.memory_bytes
@@ -238,35 +315,37 @@ def _cost(request: PlanRequest, choices: tuple[Choice, ...]) -> Range | None:
 
 
 def _misses(
-    request: PlanRequest, choices: tuple[Choice, ...], cost: Range | None, efficiency: Range
+    request: PlanRequest, choices: tuple[Choice, ...], cost: Range | None
 ) -> tuple[str, ...]:
     missed = []
     if request.deadline_s and choices and choices[0].training_s.middle > request.deadline_s:
-        enough = next(
-            (n for n in _SIZES if n > request.devices and _meets(request, n, efficiency.middle)),
-            None,
-        )
-        advice = f"{enough} would meet it" if enough else f"not even {_SIZES[-1]} would meet it"
-        missed.append(
-            f"the deadline of {request.deadline_s / DAY_S:.3g} days: {request.devices} GPUs need "
-            f"{choices[0].training_s.middle / DAY_S:.3g}; {advice}"
-        )
+        missed.append(_late(request, choices[0]))
     if request.budget and cost and cost.middle > request.budget:
         affordable = request.budget / cost.middle
         missed.append(
             f"the budget of {request.budget:,.0f}: the training costs {cost.middle:,.0f}; it "
-            f"would pay for {affordable:.0%} of the tokens"
+            f"would pay for {affordable:.2%} of the tokens, or for all of them at "
+            f"{request.price_per_device_hour * affordable:.2g} for a GPU hour"
         )
     return tuple(missed)
 
 
-def _meets(request: PlanRequest, devices: int, efficiency: float) -> bool:
-    larger = replace(request, devices=devices, deadline_s=0.0, budget=0.0, efficiency=efficiency)
-    try:
-        plan = make_plan(larger)
-    except ShapeError:
-        return False
-    return plan.fits and plan.choices[0].training_s.middle <= request.deadline_s
+def _late(request: PlanRequest, choice: Choice) -> str:
+    """Say what would meet the deadline: more devices, else fewer tokens."""
+    days, least = request.deadline_s / DAY_S, choice.training_s.middle / DAY_S
+    missed = f"the deadline of {days:.3g} days: {request.devices} GPUs need {least:.3g}"
+    free = replace(request, deadline_s=0.0, budget=0.0)
+    count = request.devices
+    for plan in _larger_plans(free, request.devices):
+        if _middle_s(plan) <= request.deadline_s:
+            return f"{missed}; {plan.request.devices} would meet it"
+        if _middle_s(plan) / DAY_S < least:
+            least, count = _middle_s(plan) / DAY_S, plan.request.devices
+    share = days / least
+    return (
+        f"{missed}; no number up to {_SIZES[-1]} meets it: the shortest are {least:.3g} days with "
+        f"{count} GPUs, where {share:.2%} of the tokens would meet it"
+    )
 
 
 def _fitting_devices(request: PlanRequest, efficiency: float) -> int | None:

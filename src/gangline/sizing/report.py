@@ -71,6 +71,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
             "tensor": layout.tensor,
             "pipeline": layout.pipeline,
             "virtual": layout.virtual,
+            "context": layout.context,
             "expert": layout.expert,
         },
         "sharding": layout.sharding.title,

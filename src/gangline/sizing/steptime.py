@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from gangline.sizing.flops import hardware_per_token
 from gangline.sizing.hardware import Device
 from gangline.sizing.layout import Layout, Sharding
+from gangline.sizing.memory import rank_parameters
 from gangline.sizing.model import ModelShape
 from gangline.sizing.precision import StateBytes
 from gangline.sizing.traffic import LATENCY_S, group_bandwidth, step_traffic
@@ -14,6 +15,8 @@ BACKWARD_SHARE = 2 / 3
 """Part of the computing that is the backward pass, behind which gradients are reduced."""
 LAST_BUCKET = 0.05
 """Part of the gradients whose reduction nothing hides: the last bucket, or the first block."""
+BUCKET_BYTES = 25 * 2**20
+"""Gradients that DDP reduces together (its default)."""
 EXPOSED_LIMIT = 0.05
 """Communication that is not hidden may take this share of a step, for ``bandwidth_needed``."""
 
@@ -30,15 +33,18 @@ class StepTime:
     tensor: float
     pipeline: float
     expert: float
+    context: float = 0.0
+    update: float = 0.0
+    """The optimizer, where a calibration has measured it; else a part of the efficiency."""
 
     @property
     def exposed(self) -> float:
         """Communication that computing does not hide."""
-        return self.data + self.tensor + self.pipeline + self.expert
+        return self.data + self.tensor + self.pipeline + self.expert + self.context
 
     @property
     def total(self) -> float:
-        return self.compute + self.bubble + self.exposed
+        return self.compute + self.bubble + self.exposed + self.update
 
 
 def step_time(
@@ -47,12 +53,20 @@ def step_time(
     """Predict the time of a step at an efficiency (share of the device's peak)."""
     tokens = layout.global_batch * shape.sequence
     work = tokens * hardware_per_token(shape, layout.recompute) / layout.devices
-    compute = work / (device.peak(states.element) * efficiency)
+    output = tokens * 6 * shape.vocab * shape.hidden / layout.devices
+    layer_passes = layout.micro_batches * shape.layers / layout.pipeline
+    compute = (
+        compute_time(work - output, output, device, states, efficiency)
+        + layer_passes * device.costs.pass_s
+    )
     bubble = compute * (layout.pipeline - 1) / (layout.virtual * max(layout.micro_batches, 1))
-    sent = step_traffic(shape, layout, states)
+    sent = step_traffic(shape, layout, states, full_reduce=device.full_reduce)
     inner = layout.tensor
     ranks = layout.data * layout.context
-    data = data_parallel_time(sent.data, compute, layout, device)
+    sharded = layout.sharding is Sharding.PARAMETERS
+    messages = 3 * layer_passes if sharded else sent.data / BUCKET_BYTES
+    data = data_parallel_time(sent.data, compute, layout, device, messages=messages)
+    own = rank_parameters(shape, layout) / (ranks if layout.sharding > Sharding.NONE else 1)
     return StepTime(
         compute,
         bubble,
@@ -60,14 +74,46 @@ def step_time(
         _time(sent.tensor, group_bandwidth(device, 1, inner), inner, device),
         _time(sent.pipeline, group_bandwidth(device, inner * ranks, layout.pipeline), 1, device),
         _time(sent.expert, group_bandwidth(device, inner, layout.expert), 1, device),
+        _time(sent.context, group_bandwidth(device, inner, layout.context), 1, device),
+        own * device.costs.update_s,
     )
 
 
-def data_parallel_time(sent: float, compute: float, layout: Layout, device: Device) -> float:
-    """Seconds of gradient and weight traffic that computing does not hide."""
+def compute_time(
+    work: float, output: float, device: Device, states: StateBytes, efficiency: float
+) -> float:
+    """Seconds of computing.
+
+    Args:
+        work: operations of the layers.
+        output: operations of the output layer.
+        device: the device.
+        states: the number format.
+        efficiency: share of the device's peak.
+    """
+    reached = device.peak(states.element) * efficiency
+    return work / reached + output / (reached * device.costs.output_efficiency)
+
+
+def data_parallel_time(
+    sent: float, compute: float, layout: Layout, device: Device, *, messages: float = 0.0
+) -> float:
+    """Seconds of gradient and weight traffic that computing does not hide.
+
+    Args:
+        sent: bytes that a rank sends.
+        compute: seconds of computing.
+        layout: how the training is spread.
+        device: the device and its network.
+        messages: number of collective operations.
+    """
     ranks = layout.data * layout.context
     bandwidth = group_bandwidth(device, layout.tensor, ranks)
     taken = _time(sent, bandwidth, ranks, device)
+    if sent:
+        taken += messages * device.collective_s
+    if not device.overlaps:
+        return taken
     hidden = compute if layout.sharding is Sharding.PARAMETERS else compute * BACKWARD_SHARE
     return max(taken - hidden, LAST_BUCKET * taken)
 

@@ -13,8 +13,13 @@ from gangline.sizing.layout import Layout, Sharding, powers
 from gangline.sizing.memory import MemoryUse, runtime_bytes, zero_states
 from gangline.sizing.model import ShapeError
 from gangline.sizing.precision import StateBytes
-from gangline.sizing.steptime import StepTime, data_parallel_time
-from gangline.sizing.traffic import all_gather_bytes, all_reduce_bytes
+from gangline.sizing.steptime import (
+    BUCKET_BYTES,
+    StepTime,
+    compute_time,
+    data_parallel_time,
+)
+from gangline.sizing.traffic import all_reduce_bytes, sharded_bytes
 
 COVERED = 0.95
 """Below this share of operators with a formula the operations are a lower bound."""
@@ -35,6 +40,8 @@ class TracedModel:
     saved_bytes: float
     """Activations that the traced step saved, in 32 bits."""
     largest_module: int
+    peak_bytes: float = 0.0
+    """Most bytes of activations and temporary tensors at one time; 0: ``saved_bytes``."""
     coverage: float = 1.0
     uncounted: Mapping[str, int] = field(default_factory=dict)
 
@@ -88,7 +95,7 @@ class TracedModel:
             working = 2 * self.largest_module * (states.weights + states.gradients)
         elif layout.data > 1 and layout.sharding is Sharding.NONE:
             working += self.parameters * states.gradients
-        saved = self.saved_bytes / self.batch * layout.micro_batch
+        saved = (self.peak_bytes or self.saved_bytes) / self.batch * layout.micro_batch
         activations = saved * states.element / _TRACED_ELEMENT
         dynamic = weights + gradients + optimizer + working + activations
         runtime = runtime_bytes(dynamic, layout.devices)
@@ -99,14 +106,21 @@ class TracedModel:
     ) -> StepTime:
         """Predict the time of an optimizer step."""
         work = self.sample_flops * layout.global_batch / layout.devices
-        compute = work / (device.peak(states.element) * efficiency)
+        compute = compute_time(work, 0.0, device, states, efficiency)
+        compute += layout.micro_batches * device.costs.pass_s
+        sent = self.traffic(layout, states, full_reduce=device.full_reduce)
+        data = data_parallel_time(sent, compute, layout, device, messages=sent / BUCKET_BYTES)
+        own = self.parameters / (layout.data if layout.sharding > Sharding.NONE else 1)
+        update = own * device.costs.update_s
+        return StepTime(compute, 0.0, data, 0.0, 0.0, 0.0, update=update)
+
+    def traffic(self, layout: Layout, states: StateBytes, *, full_reduce: bool = False) -> float:
+        """Predict the bytes that a rank sends in an optimizer step."""
         if layout.sharding is Sharding.PARAMETERS:
             wire = self.parameters * min(states.weights, states.element)
-            sent = 3 * layout.micro_batches * all_gather_bytes(wire, layout.data)
-        else:
-            sent = all_reduce_bytes(self.parameters * states.gradients, layout.data)
-        data = data_parallel_time(sent, compute, layout, device)
-        return StepTime(compute, 0.0, data, 0.0, 0.0, 0.0)
+            sent = sharded_bytes(wire, 0.0, layout.data, full_reduce=full_reduce)
+            return layout.micro_batches * sent
+        return all_reduce_bytes(self.parameters * states.gradients, layout.data)
 
 
 def read_trace(found: Mapping[str, Any]) -> TracedModel:
@@ -122,6 +136,7 @@ def read_trace(found: Mapping[str, Any]) -> TracedModel:
             flops=float(found["forward_flops"]) + float(found["backward_flops"]),
             saved_bytes=float(found["saved_bytes"]),
             largest_module=int(found["largest_module"]),
+            peak_bytes=float(found.get("peak_bytes", 0.0)),
             coverage=float(found["coverage"]),
             uncounted=dict(found["uncounted_operators"]),
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gangline.sizing.flops import Recompute
 from gangline.sizing.hardware import Device
 from gangline.sizing.layout import Layout, Sharding
-from gangline.sizing.memory import rank_parameters
+from gangline.sizing.memory import end_parameters, expert_parameters, rank_parameters
 from gangline.sizing.model import ModelShape
 from gangline.sizing.precision import StateBytes
 
@@ -25,10 +25,11 @@ class StepTraffic:
     tensor: float
     pipeline: float
     expert: float
+    context: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.data + self.tensor + self.pipeline + self.expert
+        return self.data + self.tensor + self.pipeline + self.expert + self.context
 
 
 def all_reduce_bytes(volume: float, ranks: int) -> float:
@@ -41,9 +42,34 @@ def all_gather_bytes(volume: float, ranks: int) -> float:
     return (ranks - 1) / ranks * volume
 
 
-def step_traffic(shape: ModelShape, layout: Layout, states: StateBytes) -> StepTraffic:
-    """Predict what a rank sends in an optimizer step."""
-    parameters = rank_parameters(shape, layout)
+def sharded_bytes(
+    regathered: float, gathered_once: float, ranks: int, *, full_reduce: bool = False
+) -> float:
+    """Bytes that a rank of FSDP or ZeRO-3 sends for one forward and backward pass.
+
+    Args:
+        regathered: bytes of parameters that are gathered for each of the two passes.
+        gathered_once: bytes of those that stay gathered between the passes.
+        ranks: their number.
+        full_reduce: whether a reduce-scatter sends as much as an all-reduce.
+    """
+    reduced = (regathered + gathered_once) * (2 if full_reduce else 1)
+    return all_gather_bytes(2 * regathered + gathered_once + reduced, ranks)
+
+
+def step_traffic(
+    shape: ModelShape, layout: Layout, states: StateBytes, *, full_reduce: bool = False
+) -> StepTraffic:
+    """Predict what a rank sends in an optimizer step.
+
+    Args:
+        shape: the model.
+        layout: how it is spread.
+        states: bytes for each parameter.
+        full_reduce: whether a reduce-scatter sends as much as an all-reduce.
+    """
+    experts = expert_parameters(shape, layout)
+    parameters = rank_parameters(shape, layout) - experts
     ranks = layout.data * layout.context
     passes = max(layout.micro_batches, 1)
     tokens = layout.micro_batch * shape.sequence / layout.context
@@ -51,15 +77,24 @@ def step_traffic(shape: ModelShape, layout: Layout, states: StateBytes) -> StepT
     layers = shape.layers / layout.pipeline
     if layout.sharding is Sharding.PARAMETERS:  # gathered forward and backward, then reduced
         wire = min(states.weights, states.element)
-        data = 3 * passes * all_gather_bytes(parameters * wire, ranks)
+        # A tied embedding is used by the first and the last module: FSDP2 leaves it gathered.
+        ends = end_parameters(shape, layout) if shape.tied else 0.0
+        data = sharded_bytes(
+            (parameters - ends) * wire, ends * wire, ranks, full_reduce=full_reduce
+        ) + sharded_bytes(experts * wire, 0.0, ranks // layout.expert, full_reduce=full_reduce)
+        data *= passes
     else:
         data = all_reduce_bytes(parameters * states.gradients, ranks)
+        data += all_reduce_bytes(experts * states.gradients, ranks // layout.expert)
     reductions = 6 if layout.recompute is Recompute.FULL else 4
     tensor = reductions * layers * passes * all_reduce_bytes(message, layout.tensor)
     pipeline = 2 * passes * message * layout.virtual if layout.pipeline > 1 else 0.0
     routed = message * max(shape.active_experts, 1)
     expert = 4 * layers * passes * all_gather_bytes(routed, layout.expert)
-    return StepTraffic(data, tensor, pipeline, expert)
+    # Keys and values are gathered forward and backward, their gradients reduced (Llama 3, 2024).
+    keys = tokens * 2 * shape.kv_width * states.element / layout.tensor
+    context = 3 * layers * passes * (layout.context - 1) * keys
+    return StepTraffic(data, tensor, pipeline, expert, context)
 
 
 def group_bandwidth(device: Device, stride: int, ranks: int) -> float:

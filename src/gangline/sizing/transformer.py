@@ -1,7 +1,8 @@
 """A transformer as something that can be planned: which layouts it has, and what each needs."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from gangline.sizing.flops import Recompute, model_per_token
 from gangline.sizing.hardware import Device
@@ -9,9 +10,13 @@ from gangline.sizing.layout import Layout, Sharding, powers
 from gangline.sizing.memory import MemoryUse, memory_use
 from gangline.sizing.model import ModelShape
 from gangline.sizing.precision import StateBytes
+from gangline.sizing.sources.guess import shape_of_size
+from gangline.sizing.sources.huggingface import shape_from_config
 from gangline.sizing.steptime import StepTime, step_time
 
 MAX_MICRO_BATCH = 64
+LEAST_CONTEXT_TOKENS = 2048
+"""Tokens of a sample that each rank has at least where ranks share samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,32 @@ class TransformerModel:
         return step_time(self.shape, layout, states, device, efficiency)
 
 
+def model_of_size(parameters: float, sequence: int = 2048) -> TransformerModel:
+    """Return a model with usual dimensions for a number of parameters.
+
+    Args:
+        parameters: of the complete model.
+        sequence: tokens of a sample.
+
+    Raises:
+        ShapeError: there is no such model.
+    """
+    return TransformerModel(shape_of_size(parameters, sequence))
+
+
+def model_of_config(config: Mapping[str, Any], sequence: int = 0) -> TransformerModel:
+    """Return the model of a ``config.json`` of Hugging Face.
+
+    Args:
+        config: the content of the file.
+        sequence: tokens of a sample; 0: what the model was made for, at most 8,192.
+
+    Raises:
+        ShapeError: the architecture is unknown, or a key is missing or wrong.
+    """
+    return TransformerModel(shape_from_config(config, sequence))
+
+
 def _layouts(
     shape: ModelShape, device: Device, devices: int, global_batch: int
 ) -> Iterator[Layout]:
@@ -57,19 +88,21 @@ def _layouts(
         for pipeline in _divisors(devices // tensor):
             if pipeline > shape.layers:
                 continue
-            data = devices // (tensor * pipeline)
-            if global_batch % data:
-                continue
-            for expert in _experts(shape, data):
-                yield from _variants(shape, global_batch, tensor, pipeline, data, expert)
+            for context in powers(max(shape.sequence // LEAST_CONTEXT_TOKENS, 1)):
+                data, rest = divmod(devices, tensor * pipeline * context)
+                if rest or not data or global_batch % data:
+                    continue
+                for expert in _experts(shape, data):
+                    degrees = Layout(
+                        data=data, tensor=tensor, pipeline=pipeline, context=context, expert=expert
+                    )
+                    yield from _variants(shape, global_batch, degrees)
 
 
-def _variants(
-    shape: ModelShape, global_batch: int, tensor: int, pipeline: int, data: int, expert: int
-) -> Iterator[Layout]:
-    share = global_batch // data
+def _variants(shape: ModelShape, global_batch: int, degrees: Layout) -> Iterator[Layout]:
+    share, pipeline = global_batch // degrees.data, degrees.pipeline
     shardings = [Sharding.NONE]
-    if data > 1:
+    if degrees.data * degrees.context > 1:
         shardings = [*Sharding][: 2 if pipeline > 1 else 4]
     for micro_batch in powers(min(share, MAX_MICRO_BATCH)):
         if share % micro_batch:
@@ -78,12 +111,9 @@ def _variants(
         for virtual in virtuals:
             for sharding in shardings:
                 for recompute in (Recompute.SELECTIVE, Recompute.FULL):
-                    yield Layout(
-                        data=data,
-                        tensor=tensor,
-                        pipeline=pipeline,
+                    yield replace(
+                        degrees,
                         virtual=virtual,
-                        expert=expert,
                         sharding=sharding,
                         recompute=recompute,
                         micro_batch=micro_batch,

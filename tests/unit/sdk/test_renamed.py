@@ -30,7 +30,7 @@ NAMES = [
     ("goodput", "goodput_of", "read_goodput"),
 ]
 PATHS = [
-    ("boards", "address_of", "tensorboard", "service_address"),
+    ("boards", "address_of", "addresses.tensorboard", "service_address"),
     ("changes", "Changes", "job_editor", "JobEditor"),
     ("checks", "Verdict", "cluster_checks.checks", "CheckStatus"),
     ("doctor", "examine", "cluster_checks.run", "check_cluster"),
@@ -38,7 +38,7 @@ PATHS = [
     ("gpu_usage", "GpuUsage", "usage", "GpuUsage"),
     ("line_queue", "LineQueue", "logs", "LineQueue"),
     ("listed", "LISTED_PODS", "lean_pods", "LISTED_PODS"),
-    ("places", "find_place", "port_targets", "resolve_port_target"),
+    ("places", "find_place", "addresses.port_targets", "resolve_port_target"),
     ("symptoms", "find_symptom", "diagnosis.symptoms", "find_symptom"),
     ("waiting", "waiting_cause", "diagnosis.pending", "find_pending_cause"),
     ("written", "as_written", "manifests", "to_submittable"),

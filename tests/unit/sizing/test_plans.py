@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gangline.sizing.flops import Recompute
 from gangline.sizing.hardware import DEVICES, UnknownDeviceError, find_device
 from gangline.sizing.layout import Layout, Sharding
-from gangline.sizing.memory import memory_use
+from gangline.sizing.memory import memory_use, rank_states
 from gangline.sizing.model import ModelShape, ShapeError
 from gangline.sizing.plan import PlanRequest, make_plan
 from gangline.sizing.precision import Optimizer, Precision, state_bytes
@@ -17,7 +17,8 @@ from gangline.sizing.search import CHOICES, search
 from gangline.sizing.sources.guess import shape_of_size
 from gangline.sizing.steptime import bandwidth_needed, step_time
 from gangline.sizing.storage import daly_interval
-from gangline.sizing.transformer import TransformerModel
+from gangline.sizing.traffic import step_traffic
+from gangline.sizing.transformer import LEAST_CONTEXT_TOKENS, TransformerModel
 
 SHAPE = ModelShape(32, 4096, 32, 4096, 32000, ffn=11008, gated=True, tied=False, biases=False)
 MODEL = TransformerModel(SHAPE)
@@ -143,3 +144,59 @@ def test_the_interval_of_checkpoints_costs_least(save_s: float, failure_s: float
 
     if save_s < failure_s / 8:
         assert cost(best) <= min(cost(best * 0.8), cost(best * 1.25)) + 1e-9
+
+
+@given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4]), st.sampled_from([*Sharding]))
+def test_all_ranks_together_hold_at_least_one_copy_of_all_states(
+    expert: int, tensor: int, sharding: Sharding
+) -> None:
+    shape = ModelShape(4, 512, 8, 128, 1000, experts=8, active_experts=2, tied=False, biases=False)
+    layout = Layout(data=8, tensor=tensor, expert=expert, sharding=sharding, global_batch=8)
+    held = sum(rank_states(shape, layout, MIXED)) * layout.devices
+    needed = MIXED.total * shape.parameters
+    if sharding is Sharding.PARAMETERS:
+        assert held == pytest.approx(needed)
+    else:
+        assert held >= needed * (1 - 1e-9)
+
+
+def test_long_samples_are_shared_by_context_parallelism() -> None:
+    long = ModelShape(32, 4096, 32, 131_072, 32000, gated=True, tied=False, biases=False)
+    plan = make_plan(PlanRequest(TransformerModel(long), H100, 64, global_batch=8))
+    assert plan.choices
+    assert any(choice.candidate.layout.context > 1 for choice in plan.choices)
+    for choice in plan.choices:
+        layout = choice.candidate.layout
+        assert long.sequence // layout.context >= LEAST_CONTEXT_TOKENS
+        assert (choice.candidate.step.context > 0) is (layout.context > 1)
+
+
+def test_context_parallelism_divides_activations_and_gathers_keys_and_values() -> None:
+    layout = Layout(data=1, context=4, sharding=Sharding.PARAMETERS)
+    alone = replace(layout, context=1)
+    spread, whole = memory_use(SHAPE, layout, MIXED), memory_use(SHAPE, alone, MIXED)
+    assert spread.activations == pytest.approx(whole.activations / 4)
+    sent = step_traffic(SHAPE, layout, MIXED).context
+    # Three times (forward, backward, gradients) the keys and values of the three other ranks.
+    assert sent == 32 * 3 * 3 * (4096 / 4) * 2 * 4096 * 2
+    assert step_traffic(SHAPE, alone, MIXED).context == 0
+
+
+def test_context_parallelism_needs_two_equal_parts_of_a_sample_for_each_rank() -> None:
+    shape = replace(SHAPE, sequence=4100)
+    with pytest.raises(ShapeError, match="context: 2 x 4 does not divide the 4100 tokens"):
+        Layout(context=4).check(shape)
+
+
+@pytest.mark.parametrize(
+    ("product", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100-80GB"),
+        ("NVIDIA-A100-SXM4-40GB", "A100-40GB"),
+        ("Tesla-V100-SXM2-16GB", "V100-16GB"),
+        ("NVIDIA-GeForce-RTX-4090", "RTX4090"),
+        ("NVIDIA-L40S", "L40S"),
+    ],
+)
+def test_product_names_of_drivers_and_node_labels_are_known(product: str, name: str) -> None:
+    assert find_device(product).name == name

@@ -98,6 +98,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     probe: bool = False
     """True if it is made to learn, and not because it is known to be better."""
 
+    floor: float = 0.0
+    """Least gain of an added worker, relative to the average one, that justifies a growth."""
     urgent: bool = False
     """True if another job waits for it: neither hysteresis nor a cool-down delays it."""
     choices: tuple[Choice, ...] = ()

@@ -2,9 +2,9 @@
 
 The interval is Daly's (J. T. Daly, "A higher order estimate of the optimum checkpoint interval for
 restart dumps", FGCS 22(3), 2006, equation 37). The rate of failures is a Gamma posterior: one
-failure per 30,000 GPU hours to begin with, then what was observed in the cluster, on the nodes and
-in the family. Cluster and nodes count for four failures at most, so that the family's own
-observations outweigh them.
+failure per 30,000 GPU hours to begin with, then what was observed in the cluster and on the nodes;
+the rate that this gives counts for four failures at most, so that the observations of the family,
+which are added last, outweigh it.
 """
 
 import math
@@ -45,13 +45,14 @@ def posterior(*observed: Exposure, limited: tuple[Exposure, ...] = ()) -> Exposu
 
     Args:
         observed: what counts in full: the job and its family.
-        limited: what counts for four failures at most: the cluster and the nodes.
+        limited: what gives the prior with four failures at most: the cluster and the nodes.
     """
     failures, hours = PRIOR.failures, PRIOR.gpu_hours
     for exposure in limited:
-        share = min(1.0, _MOST_FAILURES / exposure.failures) if exposure.failures else 1.0
-        failures += share * exposure.failures
-        hours += share * exposure.gpu_hours
+        failures += exposure.failures
+        hours += exposure.gpu_hours
+    share = min(1.0, _MOST_FAILURES / failures)
+    failures, hours = share * failures, share * hours
     for exposure in observed:
         failures += exposure.failures
         hours += exposure.gpu_hours

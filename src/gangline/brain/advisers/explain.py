@@ -14,7 +14,7 @@ from gangline.brain.advisers.advice import Advice, Reason, Unit, What
 from gangline.brain.advisers.quantities import KINDS, QuantityKind, Value, kind_of
 from gangline.brain.advisers.sentences import TEMPLATES
 
-_TOKEN = re.compile(r"\{(\w+):([^}]+)\}|\[([^\]]*)\]")
+_TOKEN = re.compile(r"\{(\w+):([^}]+)\}|\[(\+?[^\]]*)\]")
 _SUBJECTS = {
     What.WORKERS: "workers",
     What.MEMORY: "memory",
@@ -70,7 +70,7 @@ def sentence(advice: Advice) -> str:
         head += f" of {advice.role}"
     if advice.rank is not None:
         head += f" rank {advice.rank}"
-    if advice.target:
+    if advice.target and not _is_implied(advice):
         head += f" on {advice.target}"
     if advice.value is not None:
         kind = _UNITS[advice.unit]
@@ -91,16 +91,18 @@ def parse_sentence(text: str) -> ParsedSentence:
     match = _HEAD.match(text)
     if match is None:
         raise ValueError(f"not the sentence of an advice: {text!r}")
+    what = next(what for what, subject in _SUBJECTS.items() if subject == match["what"])
+    reason = parse_reason(text[match.end() :])
     return ParsedSentence(
-        what=next(what for what, subject in _SUBJECTS.items() if subject == match["what"]),
+        what=what,
         role=match["role"] or "",
         rank=None if match["rank"] is None else int(match["rank"]),
-        target=match["target"] or "",
+        target=match["target"] or (reason.code if what is What.WARNING else ""),
         was=_quantity(match["was"]),
         value=_quantity(match["value"]),
         low=_quantity(match["low"]),
         high=_quantity(match["high"]),
-        reason=parse_reason(text[match.end() :]),
+        reason=reason,
     )
 
 
@@ -155,6 +157,11 @@ def displayed_reason(reason: Reason) -> Reason:
     return Reason(code=reason.code, arguments=rounded)
 
 
+def _is_implied(advice: Advice) -> bool:
+    """The target of a warning is the code of its reason, which the sentence shows."""
+    return advice.what is What.WARNING and advice.target == advice.reason.code
+
+
 def _quantity(text: str | None) -> float | None:
     if text is None:
         return None
@@ -174,7 +181,8 @@ def _fill(template: str, arguments: dict[str, Value]) -> str:
         key, kind, group = token.groups()
         if group is None:
             return kind_of(kind).text(arguments[key])
-        return _fill(group, arguments) if _has_all(group, arguments) else ""
+        shown = _has_all(group, arguments)
+        return _fill(group.removeprefix("+"), arguments) if shown else ""
 
     return _TOKEN.sub(replace, template)
 
@@ -190,7 +198,15 @@ def _shown(template: str, arguments: dict[str, Value]) -> list[str]:
 
 
 def _has_all(group: str, arguments: dict[str, Value]) -> bool:
-    return all(key in arguments for key, _, _ in _TOKEN.findall(group))
+    keys = [key for key, _, _ in _TOKEN.findall(group)]
+    if any(key not in arguments for key in keys):
+        return False
+    values = (arguments[key] for key in keys)
+    return not group.startswith("+") or all(_is_positive(value) for value in values)
+
+
+def _is_positive(value: Value) -> bool:
+    return not isinstance(value, int | float) or value > 0
 
 
 @cache
@@ -205,7 +221,7 @@ def _compiled(code: str) -> tuple[re.Pattern[str], dict[str, QuantityKind]]:
             end = token.end()
             key, kind, group = token.groups()
             if group is not None:
-                parts.append(f"(?:{expression(group)})?")
+                parts.append(f"(?:{expression(group.removeprefix('+'))})?")
             else:
                 kinds[key] = kind_of(kind)
                 parts.append(f"(?P<{key}>{kinds[key].pattern})")

@@ -133,6 +133,15 @@ KINDS: dict[str, QuantityKind] = {
         )
     ),
     "percent": _scaled(((" %", 0.01, float("inf")),)),
+    "points": _scaled(((" %", 1.0, float("inf")),)),
+    "large": _scaled(
+        (
+            ("", 1.0, 1e6),
+            (" million", 1e6, 1000.0),
+            (" billion", 1e9, 1000.0),
+            (" trillion", 1e12, float("inf")),
+        )
+    ),
     "number": QuantityKind(_NUMBER, lambda value: three_digits(_number(value)), float),
     "count": QuantityKind(r"-?\d+", lambda value: str(round(_number(value))), int),
     "name": QuantityKind(_NAME, str, str),

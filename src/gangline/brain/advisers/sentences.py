@@ -1,10 +1,81 @@
 """The sentence of each reason: why something is advised, why it is held, how a trial ended.
 
 ``{key:kind}`` is replaced by the argument of that name; the kinds are those of ``quantities``, or
-``n NOUN`` for a count with its noun. A part in brackets appears if its arguments are there. Each
-sentence differs from all others in its fixed words, so that it can be parsed.
+``n NOUN`` for a count with its noun. A part in brackets appears if its arguments are there, one
+that begins with a plus sign only if they are positive. Each sentence differs from all others in its
+fixed words, so that it can be parsed.
 """
 
+SIZES = {
+    "HighestPeak": (
+        "The highest peak of the last {runs:n run} of {stem:name} ({first_ms:day} to "
+        "{last_ms:day}, similarity {level:count}) was {peak_bytes:bytes}, in rank "
+        "{peak_rank:count} of {peak_run:name}; {margin_percent:points} are added. Runs that ran "
+        "out of memory: {ooms:count}.[+ Saves {saved_bytes:bytes} for {replicas:n pod}.]"
+    ),
+    "UsualPeak": (
+        "{runs:n run} of {stem:name} ({first_ms:day} to {last_ms:day}, similarity {level:count}) "
+        "usually needed up to {usual_bytes:bytes}, to which {margin_percent:points} are added; a "
+        "single peak of {highest_bytes:bytes} has faded. Runs that ran out of memory: "
+        "{ooms:count}.[+ Saves {saved_bytes:bytes} for {replicas:n pod}.]"
+    ),
+    "OutOfMemory": (
+        "Rank {rank:count} ran out of memory at {limit_bytes:bytes}: {kills:n kill} of "
+        "{ranks:n rank} in {runs:n run}. What it needs is not known, so 20 % are added."
+    ),
+    "LowerBound": (
+        "No similar run has succeeded; {runs:n run} that failed or did not end used up to "
+        "{peak_bytes:bytes}, and {margin_percent:points} are added."
+    ),
+    "NotLowered": (
+        "{runs:n run} (similarity {level:count}) used less[: {estimate_bytes:bytes} would suffice]"
+        "[: {estimate_millis:millicores} would suffice]. A request is lowered only if the same job "
+        "ran before, and as large; the obstacle is {because:name}."
+    ),
+    "CpuUse": (
+        "In {runs:n run} (similarity {level:count}) a rank used at most {p95_millis:millicores} in "
+        "95 % of the time; {margin_percent:points} are added."
+        "[+ Saves {saved_millis:millicores} for {replicas:n pod}.]"
+    ),
+    "LoaderStarved": (
+        "{data_percent:points} of a step is waiting for records, and the CPU is used up to "
+        "{p95_millis:millicores} in {runs:n run}."
+    ),
+    "RequestBelowNeed": (
+        "The request is {request_bytes:bytes}, and similar runs needed {need_bytes:bytes}; "
+        "{ooms:count} of {runs:n run} ran out of memory."
+    ),
+    "LimitTooLow": (
+        "{kills:n kill} in {days:n day} and {runs:n run} at {limit_bytes:bytes}: the limit is too "
+        "low, at least {need_bytes:bytes} are needed."
+    ),
+    "LargestNodeTooSmall": (
+        "Killed {kills:n time} at up to {limit_bytes:bytes}, and the largest node has "
+        "{node_bytes:bytes}. More memory is no remedy: use a smaller batch or more shards; see "
+        "gangline plan."
+    ),
+    "GrowingMemory": (
+        "Memory of rank {rank:count} grows by {bytes_per_hour:bytes} an hour, from "
+        "{used_bytes:bytes}, and reaches its limit of {limit_bytes:bytes} on {runs_out_ms:time}, "
+        "in {seconds:seconds}; the job needs about {needed_bytes:bytes} until its end."
+    ),
+}
+START = {
+    "BestGoodput": (
+        "By the steps of {runs:n run} (similarity {level:count}) this trains "
+        "{gain_percent:points} faster, {samples_per_second:number} records a second; the last "
+        "workers add {marginal_percent:points} of an average one. The price of a device is "
+        "{price:percent}."
+    ),
+    "KeptCount": (
+        "The last {runs:n run} (similarity {level:count}) ended with {fewest:count} to "
+        "{most:n worker}, half of them with this number or fewer."
+    ),
+    "SizingPrior": (
+        "Nothing similar ran yet. A model ({source:name}) of {parameters:large} parameters keeps "
+        "{bytes_per_parameter:number} bytes of each, {copies:n time}."
+    ),
+}
 WORKERS = {
     "MoreWorkersGain": (
         "The model of step times, fitted to sizes that were run, predicts {goodput:percent} more "
@@ -129,6 +200,7 @@ HOLDS = {
     "DatabaseDown": "The database of the history cannot be reached.",
     "NoSegments": "The job has not reported a closed segment yet.",
     "SegmentsOld": "The last closed segment of the job is {age:seconds} old.",
+    "TooFewSegments": "Of the present settings {count:n segment} are known; {needed:count} needed.",
     "NotStable": "Advised {count:n time} in succession; {needed:count} and a minute are needed.",
     "AtLimit": "A limit ({limit:name}) leaves no other value.",
     "GainUnknown": "The gain is not known.",
@@ -183,6 +255,8 @@ TRIALS = {
 }
 
 TEMPLATES: dict[str, str] = {
+    **SIZES,
+    **START,
     **WORKERS,
     **BATCH,
     **CHECKPOINTS,

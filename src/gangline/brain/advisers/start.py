@@ -4,11 +4,11 @@ Memory and CPU from the history are ``rightsize``'s, by the same similar runs. T
 of workers, and for a job without any history a prior from the shape of its model. Without history
 and without a shape there is no advice. Which runs are similar is decided in ``similarity``.
 
-Workers: the throughput model is fitted to the segments of the similar runs. Among the counts that
-were seen, or lie between such, the largest one is advised whose last workers still bring
-``0.5 + price / 2`` of what the average worker brings. Without segments it is the median of the
-counts with which the runs ended. Jobs without bounds (``workers_min``, ``workers_max``) keep their
-number.
+Workers: the throughput model is fitted to the segments of the similar runs. Counts between those
+seen are possible, and from half the smallest to twice the largest once three were seen. The largest
+is advised whose last workers still bring the floor of ``workers``: ``0.5 + price / 2`` of what the
+average worker brings. Where one size only was seen, it is the median of the counts with which the
+runs ended. Jobs without bounds (``workers_min``, ``workers_max``) keep their number.
 
 Reasons, with their arguments and an example of a sentence:
 
@@ -25,17 +25,27 @@ Reasons, with their arguments and an example of a sentence:
     checkpoints in memory, if they are not sharded."
 """
 
-import itertools
+import math
 from statistics import median
 
-from gangline.brain.advisers.advice import Advice, Confidence, Reason, Unit, What
+import numpy as np
+
+from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, Unit, What
 from gangline.brain.advisers.similarity import is_success
 from gangline.brain.advisers.usage.peaks import MIB, requested_size
 from gangline.brain.advisers.usage.rules import confidence_of, range_factor
 from gangline.brain.advisers.view import View
+from gangline.brain.advisers.workers import (
+    concave_envelope,
+    configuration_at,
+    floor_of,
+    largest_micro_batch,
+    marginal_gain,
+    present_segment,
+)
 from gangline.brain.facts.records import ModelFacts, RoleSize, Run
-from gangline.brain.models.goodput import GoodputModel, divide_batch
-from gangline.brain.models.throughput import Configuration, observations
+from gangline.brain.models.prior import job_prior
+from gangline.brain.models.throughput import LOW, Configuration, ThroughputModel, observations
 from gangline.brain.models.throughput_fit import fit_throughput
 from gangline.sizing.model import ModelShape, ShapeError
 from gangline.sizing.storage import CHECKPOINT_BYTES, MEMORY_COPIES
@@ -45,7 +55,7 @@ _PROCESS_BYTES = 4 << 30
 """Interpreter, libraries and buffers of a process that uses a GPU."""
 _TRAINING_BYTES = 16.0
 """Weights, gradients and moments of a parameter, where the CPU trains."""
-_FIRST_PRICE_FLOOR = 0.5
+_ENOUGH_SIZES = 3
 
 
 def advise(view: View) -> list[Advice]:
@@ -75,91 +85,91 @@ def _counts(view: View) -> list[int]:
 
 def _by_goodput(view: View, runs: list[Run]) -> list[Advice]:
     """The largest count whose last workers are worth their price, by the fitted model."""
+    job, level = view.run.job, view.similar.level if view.similar else 0
     segments = [each for run in runs for each in run.segments if each.ps == 0]
-    model = fit_throughput(observations(segments, view.now_ms))
-    batches = [each.global_batch for each in segments if each.global_batch]
-    micro = max((each.micro_batch or 0 for each in segments), default=0)
-    if model is None or not batches or not micro:
-        return []
-    batch = float(median(batches))
-    goodput = GoodputModel(model, batch)
-    per_worker = _procs_per_worker(view, runs)
-    per_node = max(-(-each.procs // max(each.nodes, 1)) for each in segments)
-    least, most = model.seen.procs
-    found: dict[int, tuple[float, Configuration]] = {}
-    for count in _counts(view):
-        procs = count * per_worker
-        at = divide_batch(-(-procs // per_node), procs, batch, micro)
-        if at is not None and least <= procs <= most:
-            found[count] = (goodput.throughput.step_time(at), at)
-    if len(found) < 2 or least == most:
+    reference = next((s for run in runs if (s := present_segment(run)) is not None), None)
+    prior = job_prior([view.run, *runs])
+    model = fit_throughput(observations(segments, view.now_ms), prior)
+    if model is None or reference is None or model.seen.procs[0] == model.seen.procs[1]:
         return []  # one size says nothing about others
-    speeds = {count: batch / step for count, (step, _) in found.items()}
+    micro = max(largest_micro_batch(run) for run in runs)
+    found: dict[int, Configuration] = {}
+    fewest, most = _possible_worlds(model)
+    for count in _counts(view):
+        at = configuration_at(reference, count, micro)
+        if at is not None and fewest <= at.procs <= most:
+            found[count] = at
+    if len(found) < 2:
+        return []
+    batch = float(reference.global_batch or found[min(found)].global_batch)
+    speeds = {count: batch / model.step_time(at) for count, at in found.items()}
     count, marginal = largest_worthwhile(speeds, view.cluster.price)
-    asked = view.run.job.workers_asked
+    asked = job.workers_asked
     if count == asked:
         return []
-    gain = speeds[count] / speeds[asked] - 1 if asked in speeds else 0.0
-    worth = [other for other in speeds if speeds[other] >= 0.95 * speeds[count]]
-    wider = range_factor(view.similar.level if view.similar else 0)
-    now = found[asked][1] if asked in found else found[count][1]
-    expected = goodput.gain(found[count][1], now)
+    gain = speeds[count] / speeds[asked] - 1 if asked in found else None
+    gain_low = None
+    if asked in found:
+        ratios = model.sample(found[asked]) / model.sample(found[count])
+        gain_low = float(np.quantile(ratios, LOW)) - 1
+    near = [other for other in speeds if speeds[other] >= 0.95 * speeds[count]]
+    wider = range_factor(level)
     return [
         Advice(
             what=What.WORKERS,
             role=WORKER,
             was=asked,
             value=count,
-            low=max(min(worth) // wider, view.run.job.workers_min or 1),
-            high=min(max(worth) * wider, view.run.job.workers_max or count),
+            low=max(min(near) // wider, job.workers_min or 1),
+            high=min(math.ceil(max(near) * wider), job.workers_max or count),
             reason=Reason(
                 code="BestGoodput",
                 arguments={
                     "runs": len(runs),
-                    "level": view.similar.level if view.similar else 0,
+                    "level": level,
                     "samples_per_second": round(speeds[count], 3),
-                    "gain_percent": round(100 * gain),
+                    "gain_percent": round(100 * (gain or 0.0)),
                     "marginal_percent": round(100 * marginal),
                     "price": view.cluster.price,
                 },
             ),
             evidence=tuple(run.job.uid for run in runs),
-            confidence=confidence_of(view.similar.level if view.similar else 0, len(runs)),
-            gain=expected.expected if expected else None,
-            gain_low=expected.low if expected else None,
+            confidence=confidence_of(level, len(runs)),
+            gain=gain,
+            gain_low=gain_low,
+            extrapolated=model.extrapolated(found[count]),
         )
     ]
+
+
+def _possible_worlds(model: ThroughputModel) -> tuple[float, float]:
+    """The worlds that may be advised: those seen, and a factor of 2 once three were."""
+    fewest, most = model.seen.procs
+    factor = 2 if len(model.seen.configurations) >= _ENOUGH_SIZES else 1
+    return fewest / factor, most * factor
 
 
 def largest_worthwhile(speeds: dict[int, float], price: float) -> tuple[int, float]:
     """Return the largest count whose last workers are worth it, and what they bring.
 
-    What workers bring is their speed for each of them, relative to the average worker before.
+    What workers bring is their speed for each of them, relative to the average worker before, on
+    the upper concave envelope of the speeds.
 
     Args:
         speeds: useful samples per second by the number of workers; at least one.
         price: loss per GPU of the best refused use, 0 to 1.
     """
-    floor = _FIRST_PRICE_FLOOR + min(max(price, 0.0), 1.0) / 2
-    counts = sorted(speeds)
-    best, brought = counts[0], 1.0
-    for before, after in itertools.pairwise(counts):
-        more = (speeds[after] - speeds[before]) / (after - before)
-        marginal = more / (speeds[before] / before)
-        if marginal >= floor:
-            best, brought = after, marginal
-    return best, brought
-
-
-def _procs_per_worker(view: View, runs: list[Run]) -> int:
-    """Processes of a worker pod: as it ran before; else one for each GPU."""
-    for run in runs:
-        replicas = _kept_count(run)
-        for segment in reversed(run.segments):
-            if replicas and segment.procs % replicas == 0:
-                return segment.procs // replicas
-    size = requested_size(view.run.job, WORKER)
-    return max(size.gpus if size else 1, 1)
+    floor = floor_of(price)
+    hull = concave_envelope(
+        [Choice(value=n, goodput=speeds[n], low=speeds[n], high=speeds[n]) for n in sorted(speeds)]
+    )
+    best, brought = hull[0], 1.0
+    for choice in hull[1:]:
+        marginal = marginal_gain(best, choice)
+        if marginal < floor:
+            break
+        best, brought = choice, marginal
+    return round(best.value), brought
 
 
 def _kept_count(run: Run) -> int | None:

@@ -109,6 +109,20 @@ def size_choices(view: View, model: ThroughputModel) -> list[Choice]:
     return choices
 
 
+def fitted_segments(segments: Sequence[Segment], most: int = 20) -> list[Segment]:
+    """The last good segments of each configuration: what a fit needs of a long history.
+
+    Sizes that were left long ago stay known; a size that the job keeps does not outweigh them.
+    """
+    groups: dict[tuple[object, ...], list[Segment]] = {}
+    for segment in segments:
+        if segment.quality is Quality.GOOD:
+            key = (segment.nodes, segment.procs, segment.micro_batch, segment.accumulation)
+            groups.setdefault(key, []).append(segment)
+    kept = [segment for group in groups.values() for segment in group[-most:]]
+    return sorted(kept, key=lambda segment: segment.since_ms)
+
+
 def largest_micro_batch(run: Run) -> int:
     """The largest micro-batch that ran well with the job; 1 if none is known."""
     good = (segment for segment in run.segments if segment.quality is Quality.GOOD)
@@ -177,7 +191,7 @@ def expected_rest_s(view: View) -> float | None:
     As the master reports it; else the median rest of the family's runs that became older than this
     one; else the age so far.
     """
-    if view.remaining_s is not None:
+    if view.remaining_s is not None and math.isfinite(view.remaining_s):
         return view.remaining_s
     job = view.run.job
     if job.started_ms is None:
@@ -263,6 +277,7 @@ def _advice(
         gain_low=best.low / size - 1,
         extrapolated=extrapolated,
         probe=probe,
+        floor=floor,
         choices=(best,) if probe else way,
     )
 

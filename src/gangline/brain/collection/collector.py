@@ -23,8 +23,16 @@ from gangline.api.jobs.elastic import ScalePlan
 from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.training_facts import FACTS_KEY, FACTS_LABEL
 from gangline.api.meta.objects import Object, ObjectMeta
-from gangline.api.resources import CONFIG_MAPS, NAMESPACES, NODES, POD_GROUPS, PODS, SCALE_PLANS
-from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION, PodGroup
+from gangline.api.resources import (
+    CONFIG_MAPS,
+    NAMESPACES,
+    NODES,
+    POD_GROUPS,
+    PODS,
+    QUEUES,
+    SCALE_PLANS,
+)
+from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION, PodGroup, Queue
 from gangline.brain.collection.facts_digest import digest_facts
 from gangline.brain.collection.job_digest import DigestSettings, digest_job
 from gangline.brain.collection.node_digest import digest_node, gpus_by_node
@@ -37,7 +45,7 @@ from gangline.brain.collection.pod_digest import (
     digest_pod,
     end_of_deleted,
 )
-from gangline.brain.collection.usage import PodSample, SampleBuffer, poll_usage
+from gangline.brain.collection.usage import POLL_S, PodSample, SampleBuffer, poll_usage
 from gangline.brain.facts.records import MemorySample, NodeCapacity, Outcome, Run
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.informer import Informer
@@ -102,9 +110,11 @@ class Collector:
         client: ApiClient,
         settings: DigestSettings,
         namespaces: tuple[str, ...] = (),
+        usage_s: float = POLL_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client, self._settings, self._clock = client, settings, clock
+        self._usage_s = usage_s
         self.jobs: dict[str, WatchedJob] = {}
         """By uid."""
         self.dropped_facts = 0
@@ -137,6 +147,7 @@ class Collector:
         self.groups: Informer[PodGroup] = Informer(
             client, POD_GROUPS, scope, indexes={"job": lambda group: [_controller_uid(group)]}
         )
+        self.queues: Informer[Queue] = Informer(client, QUEUES)
         self._namespaces: Informer[Namespace] = Informer(client, NAMESPACES)
         self._namespaces.add_listener(self._on_namespace)
         for kind, informer in self._kinds:
@@ -157,7 +168,7 @@ class Collector:
             await self._namespaces.wait_for_sync()
             for informer in self._informers():
                 tasks.create_task(informer.run())
-            tasks.create_task(poll_usage(self._client, self._on_usage))
+            tasks.create_task(poll_usage(self._client, self._on_usage, self._usage_s))
 
     async def synced(self) -> None:
         """Wait for the first complete lists of pods, nodes, namespaces and existing job kinds."""
@@ -244,6 +255,7 @@ class Collector:
             self._facts,
             self.plans,
             self.groups,
+            self.queues,
         ]
 
     def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
@@ -286,7 +298,11 @@ class Collector:
                 age_s <= WATCHED_FROM_START_S or meta.uid in self._known
             )
         job.meta, job.stored, job.problems = meta, stored, digested.problems
-        record = msgspec.structs.replace(digested.job, priority=self._priority(meta.uid))
+        record = msgspec.structs.replace(
+            digested.job,
+            priority=self._priority(meta.uid),
+            observed_ms=round(self._clock() * 1000),
+        )
         if job.observations.add_job(record):
             self._changed.add(meta.uid)
         if record.outcome is not Outcome.RUNNING and job.ended_at is None:
@@ -339,8 +355,10 @@ class Collector:
                 self._changed.add(uid)
 
     def _on_facts(self, _: ConfigMap | None, new: ConfigMap | None) -> None:
-        owner = new.metadata.controller if new is not None else None
-        if new is None or owner is None or self.excludes(new.metadata.namespace):
+        if new is None or self.excludes(new.metadata.namespace):
+            return
+        owner = next(iter(new.metadata.owner_references), None)
+        if owner is None:
             return
         if text := new.data.get(FACTS_KEY, ""):
             problem = self.receive_facts(owner.uid, text)

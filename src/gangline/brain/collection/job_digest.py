@@ -1,7 +1,7 @@
 """Digestion of jobs: a stored job of any kind becomes a ``Job`` of the history. Pure."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from gangline.api.brain.job_advice import (
     MAYS,
     OWNER_ANNOTATION,
 )
+from gangline.api.job_resources import MAIN_CONTAINERS
 from gangline.api.jobs.elastic import MANUAL_MODES, PARAMETER_SERVER, ElasticJob
 from gangline.api.jobs.elastic_fields import job_node_range
 from gangline.api.jobs.kind import JobKind, JobObject, ReplicaSpecLike
@@ -24,14 +25,10 @@ from gangline.api.meta.conditions import find_condition, is_condition_true
 from gangline.api.names import name_stem
 from gangline.api.quantity import QuantityError
 from gangline.api.resource_list import CPU, GPU, MEMORY, parse_resource
-from gangline.brain.collection.command_digest import keyed_digest
 from gangline.brain.facts.records import Image, Job, Mode, Outcome, RoleSize, Wishes
 
 WORKER_ROLES = ("worker", "master", "chief")
 """Roles that train, in the order in which they stand for the job."""
-MAIN_CONTAINERS = frozenset(
-    {"main", "pytorch", "tensorflow", "mindspore", "paddle", "mpi", "jax", "xgboost"}
-)
 _NODE_MODEL_LABELS = ("nvidia.com/gpu.product", "gangline.dev/gpu-model")
 _DIGEST = re.compile(r"@([a-z0-9]+:[0-9a-f]{16,128})$")
 
@@ -42,10 +39,8 @@ class DigestSettings:
 
     cluster: str
     """Identity of the cluster: the uid of its namespace kube-system."""
-    key: bytes
-    """Key of the digests of commands."""
-    owner_names: bool = True
-    """False stores digests of owners and names of jobs instead of the names."""
+    digest: Callable[..., str]
+    """Keyed digest of JSON values: equal ones match within one cluster only."""
 
 
 class DigestedJob(NamedTuple):
@@ -64,27 +59,21 @@ def digest_job(kind: JobKind, job: JobObject, settings: DigestSettings) -> Diges
     wishes, problems = read_wishes(meta.annotations, job)
     outcome, finished, cause = _outcome(job)
     low, high, asked = _worker_range(job, meta.annotations, container, roles)
-    owner = meta.annotations.get(OWNER_ANNOTATION, "")
-    name, stem = meta.name, name_stem(meta.name)
-    if not settings.owner_names:
-        name, stem, owner = (
-            keyed_digest(settings.key, [x]) if x else "" for x in (name, stem, owner)
-        )
     command = [container.get("command") or [], container.get("args") or []]
     return DigestedJob(
         Job(
             cluster=settings.cluster,
             uid=meta.uid,
             namespace=meta.namespace,
-            name=name,
-            stem=stem,
+            name=meta.name,
+            stem=name_stem(meta.name),
             kind=kind.resource.kind,
             strategy=_strategy(job, roles),
-            owner=owner,
+            owner=meta.annotations.get(OWNER_ANNOTATION, ""),
             queue=_queue(job),
             image=parse_image(str(container.get("image") or "")),
-            command_digest=keyed_digest(settings.key, _without_name(command, meta.name)),
-            spec_digest=keyed_digest(settings.key, [kind.resource.kind, *_comparable(roles)]),
+            command_digest=settings.digest(*_without_name(command, meta.name)),
+            spec_digest=settings.digest(kind.resource.kind, *_comparable(roles)),
             submitted_ms=to_ms(meta.creation_timestamp) or 0,
             started_ms=to_ms(job.status.start_time),
             finished_ms=finished,

@@ -46,10 +46,14 @@ class JobObservations:
     watched_from_start: bool = False
 
     def add_job(self, job: Job) -> bool:
-        """Take a newer state of the job. Returns whether it has changed."""
-        changed = self.job != job
+        """Take a newer state of the job. Returns whether anything but its time has changed."""
+        before = self.job
+        if before is not None and before == msgspec.structs.replace(
+            job, observed_ms=before.observed_ms
+        ):
+            return False
         self.job = job
-        return changed
+        return True
 
     def add_run(self, run: ContainerRun) -> bool:
         """Join an observation of a run. Returns whether anything is new."""
@@ -89,12 +93,19 @@ class JobObservations:
             self.job,
             model=self.model or self.job.model,
             complete=self.watched_from_start and self.job.outcome is not Outcome.RUNNING,
-            started_ms=self.job.started_ms
-            or min((run.started_ms for run in self.runs.values()), default=None),
+            started_ms=self._started_ms(self.job),
         )
         job = _with_accounts(job, list(self.runs.values()), self.segments.values())
         segments = tuple(self.segments[key] for key in sorted(self.segments))
         return Run(job=job, segments=segments, pods=tuple(self._pod_runs()))
+
+    def _started_ms(self, job: Job) -> int | None:
+        """Return when the first pod started: the status has the time of the first reconciliation,
+        before which a running job has only waited.
+        """
+        starts = [key[2] for key in (*self.runs, *self.earlier)]
+        ended = job.outcome is not Outcome.RUNNING
+        return min(starts, default=job.started_ms if ended else None)
 
     def _pod_runs(self) -> list[PodRun]:
         """Number the runs of each rank by their start; so the order of events has no effect."""

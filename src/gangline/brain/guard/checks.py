@@ -86,6 +86,10 @@ def not_fit_to_act(case: Case) -> Reason | None:
         return hold("NoSegments")
     if case.now_ms - last > settings.segment_age_s * 1000:
         return hold("SegmentsOld", age=round((case.now_ms - last) / 1000))
+    good = case.job.good_segments
+    if good is not None and good < settings.trial_segments and not case.advice.urgent:
+        # Without a baseline no trial could show whether the change helps.
+        return hold("TooFewSegments", count=good, needed=settings.trial_segments)
     return None
 
 
@@ -170,6 +174,8 @@ def cooling_down(case: Case) -> Reason | None:
     if not times:
         return None
     pause_s = max(settings.cooldown_s, settings.cooldown_restarts * case.cost_s)
+    if FIELDS.get(case.advice.what) == "ps":
+        pause_s = max(pause_s, settings.server_pause_s)
     left_s = pause_s - (case.now_ms - max(times)) / 1000
     return hold("CoolDown", left=round(left_s, 3)) if left_s > 0 else None
 

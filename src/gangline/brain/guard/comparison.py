@@ -8,7 +8,7 @@ the iterated logarithm", Ann. Math. Stat. 41(5), 1970: the boundary of a normal 
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 import msgspec
 
@@ -18,6 +18,7 @@ PRIOR_SD = 0.05
 """Standard deviation of the logarithm of a segment's goodput, before a job shows its own."""
 PRIOR_WEIGHT = 4
 """Observations that the prior counts for."""
+_LEAST_SD = 0.01
 ALPHA = 0.2
 """The intervals hold 80 %, as all ranges of the Brain."""
 _Z = 1.2816
@@ -37,9 +38,17 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def moments(logs: Sequence[float]) -> Baseline | None:
-    """Summarise logarithms of goodput; None if there are none."""
+    """Summarise logarithms of goodput; None if there are none.
+
+    From three on, those farther from the median than two robust deviations count as at two: one
+    segment with a slow rank must not decide a trial.
+    """
     if not logs:
         return None
+    if len(logs) >= 3:
+        middle = median(logs)
+        limit = 2 * max(1.4826 * median(abs(log - middle) for log in logs), _LEAST_SD)
+        logs = [min(max(log, middle - limit), middle + limit) for log in logs]
     mean = fmean(logs)
     return Baseline(mean=mean, count=len(logs), m2=sum((log - mean) ** 2 for log in logs))
 

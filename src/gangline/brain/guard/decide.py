@@ -136,8 +136,7 @@ def not_fit_for_rollback(case: Case, action: Action) -> Reason | None:
         return reason
     if action.rolled_back or action.rollback_of:
         return Reason(code="RolledBackOnce")
-    if case.job.plan_open:
-        return Reason(code="PlanOpen")
+    # An open plan is no obstacle: it may be the one that does not succeed.
     return None
 
 
@@ -150,7 +149,6 @@ def begin_action(  # noqa: PLR0913 - what an action is made of, by name
     now_ms: int,
     *,
     baseline: Baseline | None = None,
-    floor: float = 0.0,
     efficiency: float = 1.0,
 ) -> tuple[Action, JobState, ClusterState]:
     """Return the action of a decision to act, and the states once its plan is written."""
@@ -165,7 +163,8 @@ def begin_action(  # noqa: PLR0913 - what an action is made of, by name
         before=advice.was,
         after=decision.value,
         predicted=decision.predicted,
-        floor=floor,
+        floor=advice.floor,
+        probe=advice.probe,
         baseline=baseline,
         efficiency=efficiency,
     )

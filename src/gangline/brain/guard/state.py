@@ -39,6 +39,8 @@ class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A change must save this many times its cost."""
     cooldown_s: float = 300
     cooldown_restarts: float = 20
+    server_pause_s: float = 3600
+    """Between two changes of parameter servers."""
     person_hold_s: float = 3600
     block_s: float = 30 * 60
     block_most_s: float = 24 * 3600
@@ -85,6 +87,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     floor: float = 0.0
     """Least goodput of an added GPU, relative to the others, that justified a growth."""
     baseline: Baseline | None = None
+    probe: bool = False
+    """True if it was made to learn."""
     efficiency: float = 1.0
     """Statistical efficiency of a record after the change, relative to one before it."""
     rollback_of: str = ""
@@ -142,6 +146,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int
     last_segment_ms: int | None = None
     """End of the last closed segment."""
+    good_segments: int | None = None
+    """Good segments with the present settings; None: not counted."""
     bounds: tuple[Bound, ...] = ()
     streaks: tuple[AdviceStreak, ...] = ()
     actions: tuple[Action, ...] = ()

@@ -14,6 +14,8 @@ from gangline.brain.facts.records import Quality, Segment
 from gangline.brain.guard.comparison import Ratio, compare, lower_bound, moments
 from gangline.brain.guard.state import DEFAULTS, Action, Baseline, GuardSettings, Verdict
 
+_BASELINE = 12
+"""Segments of the baseline at most: an hour."""
 _FACTS_S = 6 * 60
 """A segment closes after 5 minutes and is published within a minute."""
 
@@ -50,14 +52,16 @@ def baseline(
     segments: Sequence[Segment], at_ms: int, settings: GuardSettings = DEFAULTS
 ) -> Baseline | None:
     """The good segments with the present settings before ``at_ms``; None if fewer than three."""
-    past = [s for s in segments if s.quality is Quality.GOOD and s.until_ms <= at_ms]
-    if not past:
-        return None
-    last = past[-1]
-    same = [s for s in past if _settings(s) == _settings(last)][-12:]
+    same = present_segments(segments, at_ms)[-_BASELINE:]
     if len(same) < settings.trial_segments:
         return None
     return moments([log_goodput(segment) for segment in same])
+
+
+def present_segments(segments: Sequence[Segment], at_ms: int) -> list[Segment]:
+    """The good segments before ``at_ms`` with the settings of the last of them."""
+    past = [s for s in segments if s.quality is Quality.GOOD and s.until_ms <= at_ms]
+    return [s for s in past if _settings(s) == _settings(past[-1])]
 
 
 def log_goodput(segment: Segment) -> float:
@@ -154,6 +158,8 @@ def _least(action: Action, settings: GuardSettings) -> float:
 def _price(action: Action, settings: GuardSettings) -> float:
     """Goodput at which the added GPUs are worth what others would do with them; 0 for fewer."""
     if action.what is not What.WORKERS or action.direction <= 0 or not action.before:
+        return 0.0
+    if not action.floor:
         return 0.0
     growth = (action.after or action.before) / action.before - 1
     return 1 + settings.last_gpus * action.floor * growth

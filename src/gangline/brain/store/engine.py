@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+import msgspec
 from sqlalchemy import Connection, Engine, select
 
 from gangline.brain.store.batch import Fact
@@ -139,6 +140,11 @@ class Store:
         The numbers only grow.
         """
         return dict(self._context.dropped) | {"buffer": self.buffer.dropped}
+
+    def digest(self, *parts: object) -> str:
+        """Return a keyed digest of JSON values: equal ones match within this database only."""
+        text = msgspec.json.encode(parts, order="deterministic").decode()
+        return self._context.keys.digest(text)
 
     def add(self, facts: Iterable[Fact]) -> None:
         """Take facts to be written by the next ``flush``; does not wait for the database."""

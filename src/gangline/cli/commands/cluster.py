@@ -68,6 +68,12 @@ name_option = click.option(
     help="Refuse invalid jobs at submission (on), or report errors in their status (off).",
 )
 @click.option(
+    "--brain/--no-brain",
+    default=False,
+    show_default=True,
+    help="Run the Brain: it learns from ended jobs and advises running ones.",
+)
+@click.option(
     "--node-silence",
     "node_silence_s",
     type=click.FloatRange(min=0.1),
@@ -106,6 +112,7 @@ def up_command(
     /,
     without: tuple[str, ...],
     webhook: str,
+    brain: bool,
     detach: bool,
     log_level: str,
     durability: str,
@@ -116,17 +123,24 @@ def up_command(
     It runs until Ctrl-C, or with --detach until 'gangline down'. Its jobs and all other objects are
     stored, and continue when it is started again.
     """
+    from gangline.cli.commands.brain import require_brain_packages  # noqa: PLC0415
     from gangline.cli.embedded_components import embedded_components  # noqa: PLC0415
     from gangline.local.apiserver.storage.durability import Durability  # noqa: PLC0415
     from gangline.local.settings import ClusterSettings  # noqa: PLC0415
 
     settings = ClusterSettings(durability=Durability(durability), **options)
     _check_image_map(settings)
+    if brain:
+        require_brain_packages()
     if detach:
         _start_in_background(settings, _repeated_arguments(context))
     else:
         start_logging(log_level)
-        _run(settings, embedded_components(frozenset(without), webhook=webhook == "on"))
+        database = f"sqlite:///{settings.directory.folder / 'brain.db'}" if brain else ""
+        parts = embedded_components(
+            frozenset(without), webhook=webhook == "on", brain_database=database
+        )
+        _run(settings, parts)
 
 
 @click.command("down")

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from gangline.kube.client.client import ApiClient
     from gangline.kube.client.exec import RemoteCommand
     from gangline.kube.http.transport import Transport
+    from gangline.sdk.addresses.port_targets import PortTarget
     from gangline.sdk.jobs import Job, Replica
-    from gangline.sdk.port_targets import PortTarget
 
 
 _CHUNK = 1 << 16
@@ -219,7 +219,7 @@ async def port_forward_command(
     job: str, ports: tuple[str, ...], instance: str, address: str, cluster: ClusterSession
 ) -> None:
     """Forward local ports to a replica of a job, to a pod of a service, or to a pod."""
-    from gangline.sdk.port_targets import PortTarget  # noqa: PLC0415
+    from gangline.sdk.addresses.port_targets import PortTarget  # noqa: PLC0415
 
     target = PortTarget(cluster.namespace, job, cluster.kind, instance)
     await forward_ports(cluster.client, target, list(map(parse_port_mapping, ports)), address)
@@ -245,7 +245,7 @@ async def forward_ports(
     from contextlib import AsyncExitStack  # noqa: PLC0415
 
     from gangline.kube.client.port_forward import forward_port  # noqa: PLC0415
-    from gangline.sdk.port_targets import resolve_port_target  # noqa: PLC0415
+    from gangline.sdk.addresses.port_targets import resolve_port_target  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         for local, remote in ports:

@@ -133,9 +133,9 @@ class _JobPage:
 
 
 async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) -> _JobPage:
+    from gangline.sdk.addresses.tensorboard import tensorboard_address  # noqa: PLC0415
     from gangline.sdk.events import job_events  # noqa: PLC0415
     from gangline.sdk.goodput import goodput_data, read_goodput  # noqa: PLC0415
-    from gangline.sdk.tensorboard import tensorboard_address  # noqa: PLC0415
     from gangline.sdk.usage import gpu_usage  # noqa: PLC0415
 
     account = await read_goodput(client, job)
@@ -146,7 +146,28 @@ async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) 
     busy = await gpu_usage(client) if gpus and job.allocated_gpus else None
     data = add_gpu_metrics(data, busy) if gpus else data
     more = [("Goodput", account.summary), ("Step", account.progress)] if account else []
+    if advice := await _advice_line(client, job):
+        more.append(("Advice", advice))
     return _JobPage(job, data, more, board, happened, busy)
+
+
+async def _advice_line(client: "ApiClient", job: "Job") -> str:
+    """Return the advice on a job in one line; empty if there is none, or it may not be read."""
+    from gangline.kube.errors import ApiError  # noqa: PLC0415
+    from gangline.sdk.advice import job_advice  # noqa: PLC0415
+
+    try:
+        advice = await job_advice(client, job.namespace, job.name)
+    except ApiError:
+        return ""
+    if advice is None or all(each.uid != job.uid for each in advice.metadata.owner_references):
+        return ""
+    parts = [
+        f"{item.role} {item.what} {item.advised}{f' instead of {item.now}' if item.now else ''}"
+        for item in advice.status.items
+        if item.advised
+    ]
+    return f"{', '.join(parts)} (gangline advise {job.name})" if parts else ""
 
 
 def _print_pages(

@@ -1,99 +1,48 @@
 """``gangline plan``: what a training needs, and the layouts that fit, before anything runs."""
 
-import sys
-from importlib.resources import files
+import asyncio
+import contextlib
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.render.output import format_table, serialize
+from gangline.cli.planning.amounts import AMOUNT, COUNT, DURATION
+from gangline.cli.planning.model_flags import (
+    ModelFlags,
+    check_model_flags,
+    model_options,
+    names_model,
+    read_model,
+    read_shape,
+)
+from gangline.cli.render.output import serialize
 
 if TYPE_CHECKING:
+    from gangline.cli.planning.job_request import JobSource
+    from gangline.sizing.goals.job_check import JobRequest
+    from gangline.sizing.goals.record import PlannedTraining
     from gangline.sizing.hardware import Device
-    from gangline.sizing.model import ModelShape
-    from gangline.sizing.plan import Plan
-    from gangline.sizing.traced import TracedModel
-    from gangline.sizing.transformer import TransformerModel
-    from gangline.sizing.uncertainty import Range
+    from gangline.sizing.measured.calibration import Calibration
+    from gangline.sizing.plan import Plan, PlanRequest
 
 PRECISIONS = ("mixed", "mixed-fp32-gradients", "autocast", "bf16", "fp32")
-TRACE_TIMEOUT_S = 300
 NOTHING_FITS = 3
-"""Exit status when no layout fits."""
-_UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
-_DURATIONS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-GIB = 1e9
-_SUFFIX = ("", "K", "M", "B", "T")
+"""Exit status when no layout fits, a goal is missed, or a checked job requests too little."""
+DEFAULT_GPU = "H100"
+NO_CALIBRATION = "off"
 
 
-class _Amount(click.ParamType[float]):
-    """A number such as 7e9, 7B or 300G."""
-
-    name = "number"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        text = str(value).strip().lower()
-        unit = _UNITS.get(text[-1:], 1.0)
-        try:
-            number = float(text[:-1] if text[-1:] in _UNITS else text) * unit
-        except ValueError:
-            self.fail(f"{value!r} is not a number such as 7e9 or 7B", param, ctx)
-        if not 0 < number < float("inf"):
-            self.fail(f"{value!r} must be greater than 0", param, ctx)
-        return number
-
-
-class _Duration(click.ParamType[float]):
-    """A duration such as 36h or 7d, in seconds."""
-
-    name = "duration"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        text = str(value).strip().lower()
-        try:
-            seconds = float(text[:-1]) * _DURATIONS[text[-1:]]
-        except (KeyError, ValueError):
-            self.fail(f"{value!r} is not a duration such as 36h or 7d", param, ctx)
-        if not 0 < seconds < float("inf"):
-            self.fail(f"{value!r} must be greater than 0", param, ctx)
-        return seconds
-
-
-AMOUNT, DURATION = _Amount(), _Duration()
-COUNT = click.IntRange(min=1)
-
-
-class PlanFlags(TypedDict):
+class PlanFlags(ModelFlags):
     """Options of the command."""
 
-    trace: str | None
-    input_shape: str | None
-    token_ids: bool
-    python: str
     samples: float | None
     epochs: float | None
-    config: Path | None
-    params: float | None
-    layers: int | None
-    hidden: int | None
-    heads: int | None
-    kv_heads: int | None
-    ffn: int | None
-    gated: bool
-    vocab: int | None
-    untied: bool
-    experts: int | None
-    active_experts: int | None
-    sequence: int | None
     tokens: float | None
     batch: int | None
-    gpu: str
+    gpu: str | None
     gpus: int | None
     nodes: int | None
     node_gpus: int | None
@@ -101,59 +50,72 @@ class PlanFlags(TypedDict):
     memory: float | None
     network: float | None
     efficiency: float | None
-    precision: str
-    optimizer: str
+    calibration: str | None
+    precision: str | None
+    optimizer: str | None
     price: float | None
     deadline: float | None
     budget: float | None
+    like: str | None
+    check: str | None
+    file: str | None
+    namespace: str | None
+    kubeconfig: str | None
+    context: str | None
     output: str
     name: str
     image: str
     estimator: str
 
 
-@click.command("plan")
-@click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="The model's config.json of Hugging Face.")  # fmt: skip
-@click.option("--trace", metavar="FILE:FUNCTION",
-              help="Trace the model that FUNCTION returns, on PyTorch's meta device.")  # fmt: skip
-@click.option("--input", "input_shape", metavar="SHAPE",
-              help="With --trace: the shape of a batch, such as 8x3x224x224.")  # fmt: skip
-@click.option("--token-ids", is_flag=True, help="With --trace: the input is token ids.")
-@click.option("--python", default=sys.executable, help="With --trace: the interpreter with torch.",
-              show_default="this one")  # fmt: skip
+class PlanCommand(click.Command):
+    """``plan``, whose first word may be ``calibrate``."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Hand over to the calibration if its name comes first."""
+        if args[:1] == [calibrate_command.name]:
+            name = f"{info_name} {calibrate_command.name}"
+            return calibrate_command.make_context(name, args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command("plan", cls=PlanCommand)
+@model_options
 @click.option("--samples", type=AMOUNT, help="With --trace: samples of an epoch.")
 @click.option("--epochs", type=AMOUNT, help="With --trace: epochs.  [default: 1]")
-@click.option("--params", type=AMOUNT, help="Number of parameters, such as 7B.")
-@click.option("--layers", type=COUNT, help="Number of layers.")
-@click.option("--hidden", type=COUNT, help="Width of the model.")
-@click.option("--heads", type=COUNT, help="Attention heads.")
-@click.option("--kv-heads", type=COUNT, help="Heads of keys and values; default: as many.")
-@click.option("--ffn", type=COUNT, help="Width of the MLP; default: 4 x hidden.")
-@click.option("--gated", is_flag=True, help="The MLP is gated, as in Llama; without biases.")
-@click.option("--vocab", type=COUNT, help="Tokens of the vocabulary.")
-@click.option("--untied", is_flag=True, help="The output layer has a matrix of its own.")
-@click.option("--experts", type=COUNT, help="Experts of each layer.")
-@click.option("--active-experts", type=COUNT, help="Experts that process a token.")
-@click.option("--seq", "sequence", type=COUNT, help="Tokens of a sample.  [default: 2048]")
 @click.option("--tokens", type=AMOUNT, help="Tokens of the training; default: 20 per parameter.")
 @click.option("--batch", type=COUNT, help="Samples of an optimizer step, over all GPUs.")
-@click.option("--gpu", default="H100", show_default=True, help="The kind of GPU.")
-@click.option("--gpus", type=COUNT, help="Number of GPUs.")
+@click.option("--gpu", help=f"The kind of GPU.  [default: {DEFAULT_GPU}]")
+@click.option("--gpus", type=COUNT,
+              help="Number of GPUs; default: the fewest for the goals, or a node.")  # fmt: skip
 @click.option("--nodes", type=COUNT, help="Number of nodes, in place of --gpus.")
 @click.option("--gpus-per-node", "node_gpus", type=COUNT, help="GPUs of a node.")
 @click.option("--peak", type=AMOUNT, help="16-bit operations per second of a GPU, such as 312T.")
 @click.option("--memory", type=AMOUNT, help="Memory of a GPU in bytes, such as 80G.")
 @click.option("--network", type=AMOUNT, help="Network of a node in bits per second, such as 400G.")
 @click.option("--efficiency", type=click.FloatRange(0, 1, min_open=True, max_open=True),
-              help="Measured share of the peak; default: usual for the GPU.")  # fmt: skip
-@click.option("--precision", default="mixed", show_default=True, help="Number formats.",
+              help="Measured share of the peak; default: calibrated, or usual.")  # fmt: skip
+@click.option("--calibration", metavar="FILE",
+              help="File of 'plan calibrate'; 'off': ignore that of this machine.")  # fmt: skip
+@click.option("--precision", help="Number formats.  [default: mixed]",
               type=click.Choice(PRECISIONS))  # fmt: skip
-@click.option("--optimizer", default="adam", show_default=True, help="The optimizer.",
+@click.option("--optimizer", help="The optimizer.  [default: adam]",
               type=click.Choice(["adam", "adam-8bit", "adafactor", "momentum", "sgd"]))  # fmt: skip
 @click.option("--price", type=AMOUNT, help="Price of a GPU for an hour.")
 @click.option("--deadline", type=DURATION, help="Longest training, such as 7d.")
 @click.option("--budget", type=AMOUNT, help="Most money; needs --price.")
+@click.option("--like", metavar="JOB", help="Take model and GPUs of a job of the cluster.")
+@click.option("--check", metavar="JOB", help="Compare the resources of a job with the plan.")
+@click.option("-f", "--file", metavar="FILE", help="Compare those of a manifest; '-': input.")
+@click.option("-n", "--namespace", help="Namespace of the job.")
+@click.option("--kubeconfig", metavar="FILE", type=click.Path(), help="Kubeconfig for the job.")
+@click.option("--context", help="Context of the kubeconfig.")
 @click.option("-o", "--output", default="table", show_default=True, help="Format of the result.",
               type=click.Choice(["table", "json", "yaml", "job"]))  # fmt: skip
 @click.option("--name", default="train", show_default=True, help="With -o job: the job's name.")
@@ -167,183 +129,210 @@ def plan_command(command: tuple[str, ...], **flags: Unpack[PlanFlags]) -> None:
     """Plan a training: memory, time, cost and the best layouts, before anything runs.
 
     With -o job a PyTorchJob that runs COMMAND is printed, ready for 'kubectl apply'.
+    'gangline plan calibrate' measures this machine; see 'gangline plan calibrate --help'.
 
     \b
     gangline plan --params 7B --seq 4096 --tokens 300B --gpu H100 --gpus 64
+    gangline plan --params 7B --tokens 300B --deadline 14d --price 2.5
     gangline plan --config config.json --gpu A100-40GB --nodes 8 -o json
     gangline plan --params 7B --gpus 16 -o job -- train.py --epochs 3
     gangline plan --trace train.py:make_model --input 8x3x224x224 --samples 1.28M --epochs 90
+    gangline plan --check JOB
     """
     from gangline.sizing.hardware import UnknownDeviceError  # noqa: PLC0415 - not needed for --help
     from gangline.sizing.model import ShapeError  # noqa: PLC0415
-    from gangline.sizing.plan import PlanRequest, make_plan  # noqa: PLC0415
-    from gangline.sizing.precision import Optimizer, Precision  # noqa: PLC0415
+    from gangline.sizing.plan import make_plan  # noqa: PLC0415
 
-    if flags["budget"] and not flags["price"]:
-        raise click.UsageError("--budget needs --price: prices are never built in")
+    _check_flags(flags, command)
+    job = _job(flags)
     try:
-        device = _device(flags)
-        plan = make_plan(
-            PlanRequest(
-                model=_model(flags),
-                device=device,
-                devices=_devices(flags, device),
-                tokens=flags["tokens"] or _samples(flags),
-                global_batch=flags["batch"] or 0,
-                precision=Precision(flags["precision"]),
-                optimizer=Optimizer(flags["optimizer"]),
-                efficiency=flags["efficiency"] or 0.0,
-                price_per_device_hour=flags["price"] or 0.0,
-                deadline_s=flags["deadline"] or 0.0,
-                budget=flags["budget"] or 0.0,
-            )
-        )
+        request = _request(flags, job)
+        plan = make_plan(request)
     except UnknownDeviceError as error:
         raise CommandError(f"--gpu: {error} (--peak and --memory)", code=ExitCode.USAGE) from error
     except ShapeError as error:
-        prefix = "config.json: " if flags["config"] else "--"
+        prefix = "config.json: " if flags["config"] else "" if "/" in error.field else "--"
         raise CommandError(f"{prefix}{error}", code=ExitCode.USAGE) from error
-    if flags["estimator"] == "deepspeed":
-        click.echo(_deepspeed(plan))
+    if job and not flags["like"]:
+        _print_check(job, plan, flags["output"])
         return
     _print(plan, flags, command)
-    if not plan.fits:
+    if plan.misses or not plan.fits:
         raise click.exceptions.Exit(NOTHING_FITS)
 
 
-def _model(flags: PlanFlags) -> "TransformerModel | TracedModel":
-    from gangline.sizing.transformer import TransformerModel  # noqa: PLC0415
+def _check_flags(flags: PlanFlags, command: tuple[str, ...]) -> None:
+    """Check that the options do not contradict each other."""
+    check_model_flags(flags)
+    jobs = [f"--{name}" for name in ("like", "check", "file") if flags[name]]
+    if len(jobs) > 1:
+        raise click.UsageError(f"{' and '.join(jobs)} name two jobs; give one of them")
+    if flags["trace"]:
+        if flags["tokens"]:
+            raise click.UsageError("--trace counts samples: give --samples in place of --tokens")
+        if not flags["samples"]:
+            raise click.UsageError("--trace needs --samples, the samples of an epoch")
+    elif flags["samples"] or flags["epochs"]:
+        raise click.UsageError("--samples and --epochs need --trace; else give --tokens")
+    if flags["budget"] and not flags["price"]:
+        raise click.UsageError("--budget needs --price: prices are never built in")
+    if flags["efficiency"] and (flags["calibration"] or NO_CALIBRATION) != NO_CALIBRATION:
+        raise click.UsageError("--efficiency contradicts --calibration: omit one of them")
+    if command and flags["output"] != "job":
+        raise click.UsageError(f"{command[0]!r} is a part of a job's command, which needs -o job")
+    if flags["output"] == "job" and (flags["check"] or flags["file"]):
+        raise click.UsageError("-o job contradicts --check, which prints no job")
 
-    return _traced(flags) if flags["trace"] else TransformerModel(_shape(flags))
+
+def _job(flags: PlanFlags) -> "JobSource | None":
+    """Return the job that the options name."""
+    from gangline.cli.planning.job_request import JobSource  # noqa: PLC0415
+
+    if flags["file"]:
+        from gangline.cli.submit.manifests import read_manifests  # noqa: PLC0415
+
+        return JobSource(read_manifests(flags["file"])[0])
+    name = flags["like"] or flags["check"]
+    if not name:
+        return None
+    from gangline.cli.params.target import resolve_target  # noqa: PLC0415
+    from gangline.cli.planning.stored_job import load_job  # noqa: PLC0415
+
+    return asyncio.run(load_job(resolve_target(flags), name))
 
 
-def _traced(flags: PlanFlags) -> "TracedModel":
-    """Trace the model in its own interpreter."""
-    import json  # noqa: PLC0415
-    import subprocess  # noqa: PLC0415
+def _request(flags: PlanFlags, job: "JobSource | None") -> "PlanRequest":
+    from gangline.cli.planning.job_request import read_job_request  # noqa: PLC0415
+    from gangline.sizing.goals.record import read_record  # noqa: PLC0415
+    from gangline.sizing.plan import PlanRequest  # noqa: PLC0415
+    from gangline.sizing.precision import Optimizer, Precision, state_bytes  # noqa: PLC0415
 
-    from gangline.sizing.traced import read_trace  # noqa: PLC0415
-
-    if not flags["input_shape"]:
-        raise click.UsageError("--trace needs --input SHAPE, such as 8x3x224x224")
-    if not flags["samples"]:
-        raise click.UsageError("--trace needs --samples, the samples of an epoch")
-    program = str(files("gangline.sizing.sources") / "trace.py")
-    command = [flags["python"], program, str(flags["trace"]), "--batch", flags["input_shape"]]
-    command += ["--tokens"] if flags["token_ids"] else []
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=TRACE_TIMEOUT_S, check=False
-        )
-    except OSError as error:
-        raise CommandError(f"--python: {error}", code=ExitCode.USAGE) from error
-    except subprocess.TimeoutExpired:
-        raise CommandError(f"the trace did not end within {TRACE_TIMEOUT_S} s") from None
-    if done.returncode:
-        reason = done.stderr.strip().rpartition("\n")[2]
-        raise CommandError(
-            f"{flags['trace']} cannot be traced: {reason}",
-            hint="Give the model by --config, --params or its dimensions.",
-            code=ExitCode.USAGE,
-        )
-    return read_trace(json.loads(done.stdout.splitlines()[-1]))
+    record = read_record(job.annotations) if job else None
+    requested = read_job_request(job) if job else None
+    if job and requested is None and not flags["gpus"]:
+        raise CommandError("the job requests no GPUs: give --gpus", code=ExitCode.USAGE)
+    precision = Precision(flags["precision"] or (record.precision if record else "mixed"))
+    optimizer = Optimizer(flags["optimizer"] or (record.optimizer if record else "adam"))
+    element = state_bytes(precision).element
+    calibration = _calibration(flags, record, requested, element)
+    device = _device(flags, record, requested, calibration)
+    model = record.model if record and not names_model(flags) else read_model(flags)
+    batch = flags["batch"] or (record.global_batch if record else 0)
+    efficiency = flags["efficiency"] or 0.0
+    if job and job.steps_per_s and requested and batch and not efficiency:
+        reached = model.sample_flops * batch * job.steps_per_s / requested.gpus
+        efficiency = min(reached / device.peak(element), 0.99)
+    return PlanRequest(
+        model=model,
+        device=device,
+        devices=_devices(flags, device, requested),
+        tokens=flags["tokens"] or _samples(flags) or (record.tokens if record else 0.0),
+        global_batch=batch,
+        precision=precision,
+        optimizer=optimizer,
+        efficiency=efficiency,
+        price_per_device_hour=flags["price"] or 0.0,
+        deadline_s=flags["deadline"] or 0.0,
+        budget=flags["budget"] or 0.0,
+        calibration=calibration,
+    )
 
 
 def _samples(flags: PlanFlags) -> float:
-    return (flags["samples"] or 0.0) * (flags["epochs"] or 1.0) if flags["trace"] else 0.0
+    return (flags["samples"] or 0.0) * (flags["epochs"] or 1.0)
 
 
-def _device(flags: PlanFlags) -> "Device":
+def _calibration(
+    flags: PlanFlags,
+    record: "PlannedTraining | None",
+    requested: "JobRequest | None",
+    element: int,
+) -> "Calibration | None":
+    """Return the calibration that is given, else that of this machine for the kind of GPU."""
+    from gangline.cli.planning.calibration_files import find_calibration, load_calibration  # noqa: PLC0415
+    from gangline.sizing.hardware import UnknownDeviceError, find_device  # noqa: PLC0415
+
+    file = flags["calibration"]
+    if file == NO_CALIBRATION or flags["efficiency"]:
+        return None
+    name = _gpu_name(flags, record, requested)
+    with contextlib.suppress(UnknownDeviceError):  # a calibration may describe it
+        name = find_device(name).name
+    if file is None:
+        found = find_calibration(name)
+        return found if found and found.element == element else None
+    calibration = load_calibration(Path(file))
+    if flags["gpu"] and calibration.device.name.upper() != name.upper():
+        raise click.UsageError(
+            f"--gpu {flags['gpu']} contradicts --calibration, which is of {calibration.device.name}"
+        )
+    if calibration.element != element:
+        raise click.UsageError(
+            f"--calibration was measured with {8 * calibration.element} bits, the training has "
+            f"{8 * element}: give another --precision, or calibrate with it"
+        )
+    return calibration
+
+
+def _gpu_name(
+    flags: PlanFlags, record: "PlannedTraining | None", requested: "JobRequest | None"
+) -> str:
+    stated = requested.gpu if requested else ""
+    return flags["gpu"] or stated or (record.gpu if record else "") or DEFAULT_GPU
+
+
+def _device(
+    flags: PlanFlags,
+    record: "PlannedTraining | None",
+    requested: "JobRequest | None",
+    calibration: "Calibration | None",
+) -> "Device":
     from gangline.sizing import hardware  # noqa: PLC0415
 
-    try:
-        device = hardware.find_device(flags["gpu"])
-    except hardware.UnknownDeviceError:
-        if not (flags["peak"] and flags["memory"]):
-            raise
-        device = hardware.Device(flags["gpu"], flags["peak"], flags["memory"], 0.4)
+    name = _gpu_name(flags, record, requested)
+    if calibration and (not flags["gpu"] or calibration.device.name.upper() == name.upper()):
+        device = calibration.device
+    else:
+        try:
+            device = hardware.find_device(name)
+        except hardware.UnknownDeviceError:
+            if not (flags["peak"] and flags["memory"]):
+                raise
+            device = hardware.Device(name, flags["peak"], flags["memory"], 0.4)
     network = flags["network"]
     return hardware.with_overrides(
         device,
         peak_flops=flags["peak"],
         memory_bytes=flags["memory"],
-        node_devices=flags["node_gpus"],
+        node_devices=flags["node_gpus"] or (requested.pod_gpus if requested else None),
         node_bandwidth=network / 8 if network else None,
     )
 
 
-def _devices(flags: PlanFlags, device: "Device") -> int:
+def _devices(flags: PlanFlags, device: "Device", requested: "JobRequest | None") -> int:
     gpus, nodes = flags["gpus"], flags["nodes"]
     if gpus and nodes and gpus != nodes * device.node_devices:
         raise click.UsageError(
             f"--gpus {gpus} contradicts --nodes {nodes} with {device.node_devices} GPUs each; "
             "give one of them, or --gpus-per-node"
         )
-    return gpus or (nodes or 1) * device.node_devices
-
-
-def _shape(flags: PlanFlags) -> "ModelShape":
-    from gangline.sizing.model import ModelShape  # noqa: PLC0415
-    from gangline.sizing.sources.guess import shape_of_size  # noqa: PLC0415
-    from gangline.sizing.sources.huggingface import shape_from_config  # noqa: PLC0415
-
-    dimensions = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts")
-    given = [f"--{name.replace('_', '-')}" for name in dimensions if flags[name]]  # type: ignore[literal-required]
-    if flags["config"]:
-        if given or flags["params"]:
-            raise click.UsageError(f"--config already says what {given or '--params'} would")
-        return shape_from_config(_read_config(flags["config"]), flags["sequence"] or 0)
-    sequence = flags["sequence"] or 2048
-    if flags["params"] and not flags["vocab"] and not flags["experts"]:
-        return shape_of_size(
-            flags["params"],
-            sequence,
-            layers=flags["layers"] or 0,
-            hidden=flags["hidden"] or 0,
-            heads=flags["heads"] or 0,
-        )
-    if not (flags["layers"] and flags["hidden"] and flags["heads"]):
-        raise click.UsageError(
-            "the model is missing: give --config FILE, --params NUMBER, or --layers, --hidden "
-            "and --heads"
-        )
-    return ModelShape(
-        layers=flags["layers"],
-        hidden=flags["hidden"],
-        heads=flags["heads"],
-        sequence=sequence,
-        vocab=flags["vocab"] or 0,
-        kv_heads=flags["kv_heads"] or 0,
-        ffn=flags["ffn"] or 0,
-        gated=flags["gated"],
-        tied=not flags["untied"],
-        biases=not flags["gated"],
-        experts=flags["experts"] or 0,
-        active_experts=flags["active_experts"] or (2 if flags["experts"] else 0),
-        exact_parameters=round(flags["params"] or 0),
-    )
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    import json  # noqa: PLC0415
-
-    try:
-        config = json.loads(path.read_text())
-    except (ValueError, UnicodeDecodeError) as error:
-        raise CommandError(f"{path}: not a JSON file: {error}", code=ExitCode.USAGE) from error
-    if not isinstance(config, dict):
-        raise CommandError(f"{path}: must be a JSON object", code=ExitCode.USAGE)
-    return config
+    if requested and not gpus and not nodes:
+        return requested.gpus
+    return gpus or (nodes or 0) * device.node_devices
 
 
 def _print(plan: "Plan", flags: PlanFlags, command: tuple[str, ...]) -> None:
+    from gangline.cli.planning.table import deepspeed_table, plan_table, shortfall  # noqa: PLC0415
     from gangline.sizing.report import plan_document  # noqa: PLC0415
 
+    if flags["estimator"] == "deepspeed":
+        click.echo(deepspeed_table(plan))
+        return
     match flags["output"]:
         case "table":
-            click.echo(_table(plan))
+            click.echo(plan_table(plan))
         case "job" if not plan.fits:
-            raise CommandError(f"no layout fits, so there is no job: {_shortfall(plan)}")
+            raise CommandError(f"no layout fits, so there is no job: {shortfall(plan)}")
         case "job":
             from gangline.cli.submit.planned_job import planned_job  # noqa: PLC0415
 
@@ -352,118 +341,101 @@ def _print(plan: "Plan", flags: PlanFlags, command: tuple[str, ...]) -> None:
             click.echo(serialize(plan_document(plan), form).rstrip("\n"))
 
 
-def _deepspeed(plan: "Plan") -> str:
-    from gangline.sizing.memory import deepspeed_estimates, largest_module  # noqa: PLC0415
-    from gangline.sizing.traced import TracedModel  # noqa: PLC0415
+def _print_check(job: "JobSource", plan: "Plan", output: str) -> None:
+    """Print what the job requests beside what the plan computes; fail if something is too small."""
+    from dataclasses import asdict  # noqa: PLC0415
 
-    model, devices = plan.request.model, plan.request.devices
-    if isinstance(model, TracedModel):
-        largest = model.largest_module
+    from gangline.cli.planning.job_request import read_job_request  # noqa: PLC0415
+    from gangline.cli.planning.table import check_table  # noqa: PLC0415
+    from gangline.sizing.goals.job_check import Verdict, check_job  # noqa: PLC0415
+
+    request = read_job_request(job)
+    if request is None:
+        raise CommandError("the job requests no GPUs, so there is nothing to check")
+    findings = check_job(request, plan)
+    if output == "table":
+        click.echo(check_table(findings))
     else:
-        largest = largest_module(model.shape)
-    found = deepspeed_estimates(model.parameters, largest, devices)
-    head = ("STAGE", "IN HOST MEMORY", "PER GPU")
-    rows = [(f"ZeRO-{e.stage}", e.offload, f"{e.device_bytes / 2**30:.2f} GiB") for e in found]
-    return format_table(head, rows)
+        click.echo(serialize([asdict(each) for each in findings], output).rstrip("\n"))
+    if any(each.verdict is Verdict.TOO_SMALL for each in findings):
+        raise click.exceptions.Exit(NOTHING_FITS)
 
 
-def _table(plan: "Plan") -> str:
-    request = plan.request
-    lines = [
-        f"Model      {_short(plan.parameters)} parameters, {_dimensions(plan)}",
-        f"Training   {_short(plan.tokens)} {_unit(plan)}, {plan.model_flops:.2e} operations, "
-        f"{plan.global_batch} samples a step",
-        f"Hardware   {request.devices} x {request.device.name}, "
-        f"{request.device.memory_bytes / GIB:.0f} GB each",
-    ]
-    if plan.choices:
-        lines += ["", _choices(plan), "", *_best(plan)]
-    else:
-        lines += ["", f"No layout fits: {_shortfall(plan)}"]
-    lines += [f"Missed     {miss}" for miss in plan.misses]
-    lines += [f"Assumed    {assumed}" for assumed in plan.assumptions]
-    return "\n".join(lines)
+class CalibrateFlags(ModelFlags):
+    """Options of the calibration."""
+
+    batch: int
+    processes: int | None
+    precision: str
+    output: Path | None
 
 
-def _dimensions(plan: "Plan") -> str:
-    from gangline.sizing.traced import TracedModel  # noqa: PLC0415
+@click.command("calibrate")
+@model_options
+@click.option("--batch", type=COUNT, default=4, show_default=True,
+              help="Samples of a micro-batch; with --trace those of --input.")  # fmt: skip
+@click.option("--processes", type=COUNT, help="Processes; default: one for each GPU, else two.")
+@click.option("--precision", type=click.Choice(["bf16", "fp32"]), default="bf16",
+              show_default=True, help="Number format of the products.")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
+              help="The file; default: where 'gangline plan' finds it.")  # fmt: skip
+def calibrate_command(**flags: Unpack[CalibrateFlags]) -> None:
+    """Measure the efficiency and the network of this machine for a model.
 
-    model = plan.request.model
-    if isinstance(model, TracedModel):
-        return f"traced, {_short(model.sample_flops)} operations a sample"
-    return f"{model.shape.layers} layers, {model.shape.sequence} tokens a sample"
+    Two layers of the model take 30 steps, then all-reduces of several sizes are timed. The result
+    replaces the usual efficiency of the GPU in 'gangline plan'.
 
+    \b
+    gangline plan calibrate --config config.json --batch 2
+    gangline plan calibrate --trace train.py:make_model --input 8x3x224x224
+    """
+    from gangline.cli.planning.calibration_files import calibration_file, gpus_here  # noqa: PLC0415
+    from gangline.cli.planning.programs import run_calibration  # noqa: PLC0415
+    from gangline.sizing.measured.calibration import read_calibration  # noqa: PLC0415
+    from gangline.sizing.model import ShapeError  # noqa: PLC0415
 
-def _unit(plan: "Plan") -> str:
-    return "tokens" if plan.request.model.sample_tokens > 1 else "samples"
-
-
-def _choices(plan: "Plan") -> str:
-    head = ("LAYOUT", "MICRO-BATCH", "RECOMPUTE", "MEMORY", "STEP", "MFU", "TRAINING")
-    rows = [
-        (
-            each.layout_title,
-            each.candidate.layout.micro_batch,
-            each.candidate.layout.recompute.value,
-            f"{each.candidate.memory.total / GIB:.0f} GB",
-            f"{each.step_s.middle:.3g} s",
-            f"{each.utilisation:.0%}",
-            _span(each.training_s),
-        )
-        for each in plan.choices
-    ]
-    return format_table(head, rows)
-
-
-def _best(plan: "Plan") -> list[str]:
-    best = plan.choices[0]
-    memory = best.candidate.memory
-    checkpoints = plan.checkpoints
-    lines = [
-        f"Best       {best.layout_title}: limited by {best.limited_by}",
-        f"Memory     states {memory.states / GIB:.1f}, activations {memory.activations / GIB:.1f}, "
-        f"logits {memory.logits / GIB:.1f}, working {memory.working / GIB:.1f}, "
-        f"runtime {memory.runtime / GIB:.1f} GB",
-        f"Speed      {_short(best.tokens_per_s.low)} to {_short(best.tokens_per_s.high)} "
-        f"{_unit(plan)}/s",
-    ]
-    if best.bandwidth_needed is None:
-        lines.append("Network    communication takes more than 5 % of a step on any network")
-    elif best.bandwidth_needed:
-        lines.append(
-            f"Network    {best.bandwidth_needed * 8 / 1e9:.3g} Gbit/s per node keep exposed "
-            "communication below 5 %"
-        )
-    lines.append(
-        f"Storage    {checkpoints.size_bytes / GIB:.3g} GB a checkpoint, every "
-        f"{checkpoints.interval_s / 60:.3g} min; {checkpoints.host_bytes_per_node / GIB:.3g} GB of "
-        "host memory per node for checkpoints in memory"
+    check_model_flags(flags)
+    processes = flags["processes"] or gpus_here(flags["python"]) or 2
+    try:
+        found = run_calibration(flags["python"], _slice(flags), processes)
+        calibration = read_calibration(found, "this run")
+    except ShapeError as error:
+        raise CommandError(f"--{error}", code=ExitCode.USAGE) from error
+    file = flags["output"] or calibration_file(calibration.device.name)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(found))
+    except OSError as error:
+        raise CommandError(f"-o: {error}", code=ExitCode.USAGE) from error
+    costs = calibration.device.costs
+    click.echo(f"Device      {processes} x {calibration.device.name}")
+    click.echo(f"Efficiency  {calibration.source}")
+    click.echo(
+        f"Costs       {costs.pass_s * 1e3:.3g} ms a layer and pass, "
+        f"{costs.update_s * 1e9:.3g} ns a parameter and update"
     )
-    if plan.cost:
-        lines.append(f"Cost       {plan.cost.low:,.0f} to {plan.cost.high:,.0f}")
-    return lines
+    click.echo(f"File        {file}")
 
 
-def _shortfall(plan: "Plan") -> str:
-    assert plan.nearest is not None
-    has = plan.request.device.memory_bytes
-    text = (
-        f"the smallest, {plan.nearest.layout.title}, needs {plan.nearest.memory.high / GIB:.0f} GB "
-        f"of the {has / GIB:.0f} GB of a GPU."
-    )
-    if plan.fitting_devices:
-        return f"{text} {plan.fitting_devices} GPUs of this kind would do"
-    return f"{text} Use a GPU with more memory"
-
-
-def _span(seconds: "Range") -> str:
-    unit, name = (86_400.0, "d") if seconds.middle > 172_800 else (3600.0, "h")
-    return f"{seconds.low / unit:.3g} to {seconds.high / unit:.3g} {name}"
-
-
-def _short(number: float) -> str:
-    power = 0
-    while number >= 999.5 and power < len(_SUFFIX) - 1:
-        number /= 1000
-        power += 1
-    return f"{number:.3g}{_SUFFIX[power]}"
+def _slice(flags: CalibrateFlags) -> dict[str, Any]:
+    """Describe the slice for the program that times it."""
+    element = 2 if flags["precision"] == "bf16" else 4
+    if flags["trace"]:
+        model = read_model(flags)
+        shape = [int(size) for size in str(flags["input_shape"]).split("x")]
+        return {
+            "trace": flags["trace"], "input": shape, "tokens": flags["token_ids"],
+            "batch": shape[0], "element": element, "sample_flops": model.sample_flops,
+        }  # fmt: skip
+    shape_given = read_shape(flags)
+    return {
+        "hidden": shape_given.hidden,
+        "heads": shape_given.heads,
+        "kv_heads": shape_given.kv_heads or shape_given.heads,
+        "ffn": shape_given.mlp_width,
+        "gated": shape_given.gated,
+        "sequence": shape_given.sequence,
+        "vocab": shape_given.vocab,
+        "batch": flags["batch"],
+        "element": element,
+    }

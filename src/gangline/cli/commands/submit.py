@@ -163,6 +163,7 @@ def _run(
         wait=options.pop("wait"),
         logs=options.pop("logs"),
         check=not options.pop("no_check"),
+        like_history=options.pop("like_history"),
         output=output,
     )
     if not command:
@@ -210,6 +211,9 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Print the objects, create nothing.")
 @click.option(
     "--no-check", is_flag=True, help="Do not check that claims and other references exist."
+)
+@click.option(
+    "--like-history", is_flag=True, help="Fill in what is left out, from similar jobs of the past."
 )
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with 6 if a job fails.")
 @click.option("--logs", is_flag=True, help="Print the replicas' logs until the job ends.")

@@ -112,8 +112,8 @@ async def _forward_and_open(
     """Wait until the TensorBoard runs, forward a port to it, and open it."""
     from gangline.cli.submit.owned_objects import PORT, service_name  # noqa: PLC0415
     from gangline.kube.client.port_forward import forward_port  # noqa: PLC0415
+    from gangline.sdk.addresses.port_targets import PortTarget, resolve_port_target  # noqa: PLC0415
     from gangline.sdk.client import JobError  # noqa: PLC0415
-    from gangline.sdk.port_targets import PortTarget, resolve_port_target  # noqa: PLC0415
 
     service = PortTarget(namespace, f"svc/{service_name(job)}")
 

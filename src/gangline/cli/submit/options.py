@@ -137,6 +137,7 @@ _MODEL = (
 _SUBMITTING = (
     _flag("--dry-run", help="Print the objects, create nothing."),
     _flag("--no-check", help="Do not check that claims, secrets and queues exist."),
+    _flag("--like-history", help="Fill in what is left out, from similar jobs of the past."),
     _flag("--wait", help="Wait for the end; exit with 6 if the job fails."),
     _flag("--logs", "logs", help="Print the replicas' logs until the job ends."),
 )

@@ -7,13 +7,12 @@ from gangline.cli.render.output import serialize
 if TYPE_CHECKING:
     from gangline.sizing.plan import Plan
 
-_HOST_SHARE = 1.25
-"""Host memory of a node beside what checkpoints in memory need, as a share of it."""
-_LEAST_HOST_BYTES = 16e9
-
 
 def planned_job(plan: "Plan", name: str, image: str, command: tuple[str, ...]) -> str:
     """Return the manifest, with the layout that it is made for as a comment."""
+    from gangline.sizing.goals.job_check import host_memory_bytes  # noqa: PLC0415
+    from gangline.sizing.goals.record import ANNOTATION, write_record  # noqa: PLC0415
+
     best = plan.choices[0]
     request, layout = plan.request, best.candidate.layout
     per_node = min(request.device.node_devices, request.devices)
@@ -26,7 +25,7 @@ def planned_job(plan: "Plan", name: str, image: str, command: tuple[str, ...]) -
         "resources": {
             "limits": {
                 "nvidia.com/gpu": per_node,
-                "memory": f"{_gibibytes(max(host * _HOST_SHARE, _LEAST_HOST_BYTES))}Gi",
+                "memory": f"{_gibibytes(host_memory_bytes(plan))}Gi",
             }
         },
     }
@@ -40,7 +39,10 @@ def planned_job(plan: "Plan", name: str, image: str, command: tuple[str, ...]) -
         "kind": "PyTorchJob",
         "metadata": {
             "name": name,
-            "annotations": {"gangline.dev/shared-memory": f"{_gibibytes(host)}Gi"},
+            "annotations": {
+                "gangline.dev/shared-memory": f"{_gibibytes(host)}Gi",
+                ANNOTATION: write_record(plan),
+            },
         },
         "spec": {"nprocPerNode": str(per_node), "pytorchReplicaSpecs": specs},
     }

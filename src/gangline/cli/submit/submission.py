@@ -33,6 +33,8 @@ class SubmitOptions:
     logs: bool = False
     check: bool = True
     """Check first that referenced objects exist."""
+    like_history: bool = False
+    """Fill in what the jobs leave out, from similar jobs of the past."""
 
 
 def submit_manifests(
@@ -43,6 +45,10 @@ def submit_manifests(
     Raises:
         CommandError: an object is invalid, or with ``wait`` a job has failed.
     """
+    if sending.like_history:
+        from gangline.cli.submit.like_history import fill_from_history  # noqa: PLC0415
+
+        manifests = asyncio.run(fill_from_history(manifests, target))
     for warning in check_manifests(manifests):
         print_status(f"Warning: {warning}")
     if sending.dry_run:

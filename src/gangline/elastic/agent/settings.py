@@ -95,6 +95,8 @@ class AgentSettings:
     """True if it is also run at each restart, and awaited at the end."""
     tunes_batch: bool = False
     """True if data loaders read settings that the master passes on."""
+    brain_url: str | None = None
+    """URL of a Brain outside of a cluster, to which facts are sent."""
     affinity: tuple[frozenset[int], ...] = ()
     """Processors of each local rank; empty for all."""
     logs: LogSettings = field(default_factory=LogSettings)

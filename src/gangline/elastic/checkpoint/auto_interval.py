@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 PRIOR_FAILURES = 1.0
 PRIOR_S = 6 * 3600.0
-"""Assumed before any failure: one failure in six hours. Observations replace it as hours pass."""
+"""Assumed before any failure, unless the job is tuned: one failure in six hours. Observations
+replace it as hours pass.
+"""
 
 
 def daly_interval(save_s: float, between_failures_s: float) -> float:
@@ -40,10 +42,22 @@ class AutoInterval:
     save_s: float = 0.05
     """Seconds that a save blocks training; a running mean."""
     last_save_at: float | None = None
+    prior_failures: float = PRIOR_FAILURES
+    prior_s: float = PRIOR_S
+
+    def set_prior(self, failures: float, seconds: float) -> None:
+        """Assume so many failures in so many seconds; own observations are added to them.
+
+        Raises:
+            ValueError: a number is not positive and finite.
+        """
+        if not (0 < failures < math.inf and 0 < seconds < math.inf):
+            raise ValueError("a prior needs a positive number of failures and of seconds")
+        self.prior_failures, self.prior_s = failures, seconds
 
     def between_failures_s(self) -> float:
         """Return the expected seconds from one failure to the next."""
-        return (PRIOR_S + self.observed_s) / (PRIOR_FAILURES + self.failures)
+        return (self.prior_s + self.observed_s) / (self.prior_failures + self.failures)
 
     def interval_s(self) -> float:
         """Return the best known interval between saves, in seconds."""

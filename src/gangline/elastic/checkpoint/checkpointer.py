@@ -31,6 +31,7 @@ from gangline.elastic.checkpoint.auto_interval import AutoInterval
 from gangline.elastic.checkpoint.errors import CheckpointError, FolderInUseError, StorageError
 from gangline.elastic.checkpoint.format.plan import SavePlan
 from gangline.elastic.checkpoint.ranks import SaveGroup, node_name
+from gangline.elastic.checkpoint.replicas import ReplicaCheck
 from gangline.elastic.checkpoint.restore.restore import Loaded, Restorer, incomplete_steps
 from gangline.elastic.checkpoint.saver.client import SaverClient
 from gangline.elastic.checkpoint.saver.messages import ClientHello, SaveNotice
@@ -47,6 +48,7 @@ from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest, 
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import open_target
 from gangline.elastic.checkpoint.training_state import TrainingState
+from gangline.elastic.checkpoint.tuned_prior import TunedPrior
 from gangline.elastic.progress import SaveCounts, SaveReporter
 from gangline.renamed import renamed
 
@@ -110,7 +112,7 @@ class Checkpointer:
             self.folder = str(Path(self.folder).absolute())
         self.ranks = SaveGroup()
         self.counts, self.interval = CheckpointCounts(), interval
-        self.auto_interval = AutoInterval()
+        self.auto_interval, self._tuned_prior = AutoInterval(), TunedPrior(environment)
         base = directory.shared_memory_root(environment)
         job = self.ranks.broadcast(directory.job_name(environment, self.folder))
         self.home = directory.create_job_directory(base, job, self.folder)
@@ -130,6 +132,7 @@ class Checkpointer:
         if replicas:
             self._exchange_addresses(environment)
         self.plan = SavePlan(self.ranks, self.node)
+        self.replicas = ReplicaCheck(self.ranks)
         self.auto_interval.failures = int(environment.get("TORCHELASTIC_RESTART_COUNT") or 0)
         self._awaiting_storage: set[int] = set()
         self._progress_reporter = SaveReporter(environment)
@@ -190,6 +193,8 @@ class Checkpointer:
     def due(self, step: int) -> bool:
         """Return whether to save after this step; all ranks get the same answer."""
         if self.interval == "auto":
+            if (prior := self._tuned_prior.changed()) is not None:
+                self.auto_interval.set_prior(prior.failures, prior.seconds)
             return self.ranks.broadcast(self.auto_interval.due(time.monotonic()))
         return step % self.interval == 0
 
@@ -204,13 +209,14 @@ class Checkpointer:
         """
         self.buffers.wait_for_memory()  # before other ranks measure free memory
         plain = state_templates_of(state)
+        self.plan.declare_common(common_paths(state))
         agreement = self.plan.agree(plain)
         self.buffers.accelerator = find_accelerator(plain)
         request = memory_request(self.node, self.home, *self.buffers.required_bytes(agreement))
         requests = self.ranks.all_gather(request)
         check_capacity(requests)
         if (warning := memory_warning(requests, self.node)) and self._is_first_on_node(requests):
-            log.warning("memory for checkpoints is short", extra={"reason": warning})
+            log.warning(f"memory for checkpoints is short: {warning}", extra={"reason": warning})
         self.buffers.prepare(agreement)
 
     def _is_first_on_node(self, requests: list[MemoryRequest]) -> bool:
@@ -229,7 +235,10 @@ class Checkpointer:
         """
         begin = time.monotonic()
         plain, known = state_dicts_of(state), self.plan.agreement
+        self.plan.declare_common(common_paths(state))
         fitted = self.plan.fit(plain)
+        if level == "storage":
+            self.replicas.check(step, fitted.replicas)
         if fitted.agreement is not known:
             self.buffers.accelerator = find_accelerator(plain)
         saved = self.buffers.save(SaveRequest(fitted, step, level == "storage"))
@@ -249,7 +258,7 @@ class Checkpointer:
         self.counts.blocked_s += took_s
         if saved is None:
             self.counts.skipped += 1
-            log.warning("save skipped: every buffer is needed", extra={"step": step})
+            log.warning(f"step {step} not saved: every buffer is needed", extra={"step": step})
             return
         self.counts.saves += 1
         if level == "storage":
@@ -258,7 +267,7 @@ class Checkpointer:
             self.counts.superseded += 1
             self._awaiting_storage.discard(saved.superseded)
             log.warning(
-                "storage is slower than saves: a step was overtaken",
+                f"storage is slower than saves: step {step} replaces step {saved.superseded}",
                 extra={"step": saved.superseded, "by": step},
             )
 
@@ -330,7 +339,10 @@ class Checkpointer:
             self.ranks, self.home, self.node, self.settings, self.buffers.mapped_segment
         )
         for skipped, reason in sorted(incomplete_steps(restorer.holders).items(), reverse=True):
-            log.warning("a step in memory is incomplete", extra={"step": skipped, "reason": reason})
+            log.warning(
+                f"step {skipped} in memory is incomplete: {reason}",
+                extra={"step": skipped, "reason": reason},
+            )
         loaded = restorer.load(plain, step, optional_paths(state or {}))
         if state is not None:
             if loaded is not None:
@@ -377,6 +389,16 @@ def optional_paths(state: Mapping[str, Any]) -> list[tuple[str, ...]]:
         (key, *value.optional_values)
         for key, value in state.items()
         if isinstance(value, TrainingState)
+    ]
+
+
+def common_paths(state: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the paths below which values are the same on all ranks, or sharded."""
+    return [
+        (key, *path)
+        for key, value in state.items()
+        if isinstance(value, TrainingState)
+        for path in value.common_values
     ]
 
 

@@ -63,6 +63,18 @@ class SaveGroup:
         dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self.group)
         return bool(flag.item())
 
+    def all_agree(self, claim: bool, value: int) -> bool:
+        """Return whether the claim is true, and ``value`` the same, on all ranks.
+
+        ``value`` fits into a signed integer of 64 bits, and so does its negation.
+        """
+        if self.group is None:
+            return claim
+        found = torch.tensor([int(not claim), value, -value])
+        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.group)
+        refused, largest, negated_smallest = found.tolist()
+        return not refused and largest == -negated_smallest
+
 
 def node_name(memory: Path) -> str:
     """Return a name that is unique for one shared memory: host, boot and folder."""

@@ -95,6 +95,8 @@ class TrainingState:
 
     optional_values = ("optimizer", "state")
     """Values below this path are loaded as far as they were saved, parameter by parameter."""
+    common_values = (("model",), ("optimizer",))
+    """Values below these paths are the same on all ranks, or sharded."""
 
     def _state_dict(self, optimizer: dict[str, Any]) -> dict[str, Any]:
         return {

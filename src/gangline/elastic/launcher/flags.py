@@ -93,6 +93,7 @@ OWN_FLAGS = (
     Flag(
         "hang-timeout", "Seconds without progress after which workers count as hung.", None, float
     ),
+    Flag("brain", "URL of a Brain outside of a cluster, to which facts of the job are sent."),
     Flag("check-matrix-size", "Node check: rows of the matrices; 0: by device.", 0, int),
     Flag("check-matrix-repeats", "Node check: timed products; 0: by device.", 0, int),
     Flag("check-collective-mib", "Node check: MiB of an all-reduce; 0: by device.", 0.0, float),

@@ -10,6 +10,8 @@ import ipaddress
 import logging
 import os
 import socket
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from gangline.elastic.agent.rendezvous import RendezvousError
@@ -25,9 +27,9 @@ _PORT_TAKEN_PAUSE_S = 1.0
 class HostedMaster(MasterChild):
     """Runs the master as a child process."""
 
-    def __init__(self, job: str, address: str, folder: Path) -> None:
-        """Take the job's name, the address to listen on, and a folder for the journal."""
-        super().__init__(job, folder)
+    def __init__(self, job: str, address: str, folder: Path, options: Sequence[str] = ()) -> None:
+        """Take the job's name, the address to listen on, a folder for the journal, and options."""
+        super().__init__(job, folder, options)
         _, self._port = split_address(address)
         self._listen = [f"--host={host}" for host in listen_addresses(address)]
         self.is_port_taken = False
@@ -51,6 +53,11 @@ class HostedMaster(MasterChild):
             )
             self.is_port_taken = code == PORT_TAKEN_CODE
             await asyncio.sleep(_PORT_TAKEN_PAUSE_S if code == PORT_TAKEN_CODE else RESTART_PAUSE_S)
+
+
+def master_options(brain_url: str | None) -> list[str]:
+    """Return the options with which a master sends the facts of a new job to a Brain."""
+    return ["--brain", brain_url, "--job-uid", uuid.uuid4().hex] if brain_url else []
 
 
 def is_own_address(address: str) -> bool:

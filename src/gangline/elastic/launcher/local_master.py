@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -32,12 +32,12 @@ _GRACE_S = "1"
 class MasterChild(ABC):
     """Runs masters while it is entered; ``_supervise`` decides when."""
 
-    def __init__(self, job: str, folder: Path) -> None:
-        """Take the job's name, and a folder for the journal."""
+    def __init__(self, job: str, folder: Path, options: Sequence[str] = ()) -> None:
+        """Take the job's name, a folder for the journal, and further options of the command."""
         self._command = [
             sys.executable, "-m", "gangline.elastic.master", "--job-name", job,
             "--journal", str(folder / "master.journal"), "--grace", _GRACE_S,
-            "--log-level", "error",
+            "--log-level", "error", *options,
         ]  # fmt: skip
         self._log = folder / "master.log"
         self._child: Process | None = None

@@ -141,10 +141,16 @@ async def _create_rendezvous(
             await check_single_node(settings, checks, interpreters)
         master = await stack.enter_async_context(OnDemandMaster(settings.run_id, folder.path))
         base |= master.environment
+        if settings.brain_url:
+            return await _report_to_brain(stack, settings, config, settings.brain_url)
         return SingleNodeRendezvous(settings.local_world_size, config.store_host, config.store_port)
     # These imports take time, and a single node does not need them.
     from gangline.elastic.agent.membership.membership import Membership  # noqa: PLC0415
-    from gangline.elastic.launcher.hosted_master import HostedMaster, is_own_address  # noqa: PLC0415
+    from gangline.elastic.launcher.hosted_master import (  # noqa: PLC0415
+        HostedMaster,
+        is_own_address,
+        master_options,
+    )
     from gangline.elastic.launcher.node_identity import node_identity  # noqa: PLC0415
     from gangline.elastic.launcher.tuning import prepare_tuning_file  # noqa: PLC0415
     from gangline.elastic.protocol.channel.job_secret import read_job_secret  # noqa: PLC0415
@@ -162,7 +168,12 @@ async def _create_rendezvous(
         hosts_master = is_own_address(config.master_address)
     if hosts_master:
         await stack.enter_async_context(
-            HostedMaster(settings.run_id, config.master_address, folder.path)
+            HostedMaster(
+                settings.run_id,
+                config.master_address,
+                folder.path,
+                master_options(settings.brain_url),
+            )
         )
     identity = node_identity(
         settings, config, hosts_master=hosts_master, pod=os.environ.get("POD_NAME", "")
@@ -176,6 +187,22 @@ async def _create_rendezvous(
         await check_with_others(settings, identity, secret, checks, interpreters)
     tuning = prepare_tuning_file(folder.path, base, tunes_batch=settings.tunes_batch)
     return Membership(identity, secret, partial(_recheck, settings, identity, checks), tuning)
+
+
+async def _report_to_brain(
+    stack: contextlib.AsyncExitStack, settings: AgentSettings, config: RendezvousConfig, url: str
+) -> RendezvousHandler:
+    from gangline.elastic.launcher import brain  # noqa: PLC0415
+    from gangline.elastic.launcher.node_identity import single_node_identity  # noqa: PLC0415
+
+    rendezvous = brain.ReportingRendezvous(
+        settings.local_world_size, config.store_host, config.store_port
+    )
+    identity = single_node_identity(settings)
+    await stack.enter_async_context(
+        brain.send_single_node_facts(url, settings.run_id, identity, rendezvous)
+    )
+    return rendezvous
 
 
 def _start_logging(handler: str) -> None:

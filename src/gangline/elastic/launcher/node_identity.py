@@ -41,3 +41,21 @@ def node_identity(
         witness_address=config.witness_address,
         connect_timeout_s=max(config.connect_timeout_s, CONNECT_TIMEOUT_S if hosts_master else 0.0),
     )
+
+
+def single_node_identity(settings: AgentSettings) -> NodeIdentity:
+    """Return the identity of the only node of a job, for its reports."""
+    return NodeIdentity(
+        job=settings.run_id,
+        master_address="",
+        node_id=0,
+        node_rank=0,
+        host=settings.node_name,
+        local_world_size=settings.local_world_size,
+        min_nodes=1,
+        max_nodes=1,
+        node_unit=1,
+        last_call_s=0.0,
+        join_timeout_s=0.0,
+        pod=settings.node_name,
+    )

@@ -17,6 +17,7 @@ from gangline.elastic.agent.settings import (
     SpareSettings,
     WorkerCommand,
 )
+from gangline.elastic.brain_url import BrainUrlError, check_brain_url
 from gangline.elastic.launcher.flags import FlagError
 from gangline.elastic.launcher.machine import (
     NumaError,
@@ -64,6 +65,7 @@ def build_settings(
         node_name=node_name,
         saves_on_failure=flags.save_at_breakpoint,
         tunes_batch=flags.auto_tunning,
+        brain_url=_brain_url(flags.brain),
         save_command=_FLUSH_COMMAND,
         affinity=_affinity(flags, workers),
         logs=_log_settings(flags, environment),
@@ -157,6 +159,13 @@ def _run_id(
     if config.master_address is None and "rdzv_id" not in flags.given:
         return str(uuid.uuid4())
     return str(flags.rdzv_id)
+
+
+def _brain_url(url: str | None) -> str | None:
+    try:
+        return check_brain_url(url) if url else None
+    except BrainUrlError as error:
+        raise FlagError(f"--brain {error}") from error
 
 
 def _hang_settings(timeout_s: float | None) -> HangSettings:

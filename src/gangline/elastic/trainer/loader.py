@@ -11,9 +11,10 @@ the last one. All batches of one pass have the same size.
 
 import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from torch.utils.data import DataLoader, Dataset
@@ -39,6 +40,34 @@ class LoaderConfig(msgspec.Struct, frozen=True):
 
 class _File(msgspec.Struct):
     dataloader: LoaderConfig = LoaderConfig()
+
+
+class WaitObserver(Protocol):
+    """Receives the times for which training waits for records."""
+
+    def begin_pass(self) -> None:
+        """A pass through the data begins."""
+        ...
+
+    def waited(self, seconds: float) -> None:
+        """Training has waited for a batch."""
+        ...
+
+
+class _TimedIterator(Iterator[T]):
+    """Measures the time for which each batch is waited for; everything else is delegated."""
+
+    def __init__(self, batches: Iterator[T], observer: WaitObserver) -> None:
+        self._batches, self._observer = batches, observer
+
+    def __next__(self) -> T:
+        begin = time.perf_counter()
+        batch = next(self._batches)
+        self._observer.waited(time.perf_counter() - begin)
+        return batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
 
 
 class ElasticDataLoader(DataLoader[T]):
@@ -67,12 +96,21 @@ class ElasticDataLoader(DataLoader[T]):
         self.batches = batches
         self._config_file = Path(config_file) if config_file else _config_file_from_environment()
         self._version = 0
+        self._observer: WaitObserver | None = None
         self.load_config()
 
     def __iter__(self) -> Iterator[T]:  # type: ignore[override] # torch names a private class
         """Iterate over the rest of the epoch."""
         self.load_config()
-        return super().__iter__()
+        batches = super().__iter__()
+        if self._observer is None:
+            return batches
+        self._observer.begin_pass()
+        return _TimedIterator(batches, self._observer)
+
+    def observe(self, observer: WaitObserver) -> None:
+        """Report waiting times of later passes to ``observer``."""
+        self._observer = observer
 
     def load_config(self) -> None:
         """Apply the file's values if its version is new."""
@@ -115,7 +153,8 @@ class ElasticDataLoader(DataLoader[T]):
             return None
         except (OSError, msgspec.DecodeError) as error:
             log.warning(
-                "cannot read the loader's settings; keeping the present ones",
+                f"cannot read the loader's settings in {self._config_file}: {error}; keeping the "
+                "present ones",
                 extra={"file": str(self._config_file), "error": str(error)},
             )
             return None

@@ -27,7 +27,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from gangline.elastic.progress import StepReporter
 from gangline.elastic.trainer.loader import ElasticDataLoader
+from gangline.elastic.trainer.optimizer_config import OptimizerConfig, agree_on_optimizer_config
 from gangline.elastic.trainer.share import Share, ShareError
+from gangline.elastic.trainer.training_reporter import TrainingObserver
+from gangline.elastic.training_report import ModelShape
 
 T = TypeVar("T")
 
@@ -50,6 +53,10 @@ class ElasticTrainer:
         self._weight = 1.0
         self._is_within = False
         self._reporter = StepReporter()
+        self._optimizer_version = 0
+        self._observer = TrainingObserver(model)
+        if self._observer.is_enabled:
+            dataloader.observe(self._observer.timer)
         self.num_steps = 0
         """Number of finished global batches."""
         for parameter in model.parameters():
@@ -58,6 +65,8 @@ class ElasticTrainer:
 
     def _weighted(self, gradient: torch.Tensor) -> torch.Tensor | None:
         """Weight a gradient before it is accumulated and exchanged."""
+        if self._observer.needs_gradients:
+            self._observer.gradient(gradient)
         if not self._is_within or self._weight == 1.0:
             return None
         return gradient * self._weight
@@ -96,11 +105,15 @@ class ElasticTrainer:
             self._sizes = self._share.micro_batches
         self._weight = self._share.weight(self._sizes[self._micro_batch])
         self._is_within = True
+        self._observer.begin_micro_batch(
+            self.num_steps, is_first=self.is_first, is_last=self.is_last
+        )
         try:
             with self._synchronization():
                 yield
         finally:
             self._is_within = False
+        self._observer.end_micro_batch(self._share, self._sizes, is_last=self.is_last)
         self._finish_micro_batch()
 
     def _synchronization(self) -> contextlib.AbstractContextManager[None]:
@@ -117,6 +130,40 @@ class ElasticTrainer:
         self._reporter.report_step(self.num_steps)
         self._sampler.advance(self._share.global_batch)
 
+    def report_model(
+        self,
+        *,
+        params: int | None = None,
+        layers: int | None = None,
+        hidden: int | None = None,
+        heads: int | None = None,
+        vocab: int | None = None,
+        sequence: int | None = None,
+    ) -> None:
+        """Report the shape of the model, from which its need of memory and time can be estimated.
+
+        Args:
+            params: number of parameters; None for those that the model has.
+            layers: number of transformer layers.
+            hidden: size of the hidden state.
+            heads: number of attention heads.
+            vocab: size of the vocabulary.
+            sequence: tokens of one record.
+        """
+        self._observer.set_model_shape(ModelShape(params, layers, hidden, heads, vocab, sequence))
+
+    def new_optimizer_config(self) -> OptimizerConfig | None:
+        """Return the settings of the optimizer that the job's tuning has changed; None without any.
+
+        All ranks call it together, for instance at the beginning of an epoch. The script applies
+        them, because only it knows its schedule of learning rates.
+        """
+        config = agree_on_optimizer_config()
+        if config.version <= self._optimizer_version:
+            return None
+        self._optimizer_version = config.version
+        return config
+
     @contextlib.contextmanager
     def epoch(self, epoch: int) -> Iterator[None]:
         """Context of one epoch; continues the current epoch after a restart."""
@@ -127,6 +174,7 @@ class ElasticTrainer:
     def reset(self) -> None:
         """Discard a begun global batch: the next micro-batch is a first one."""
         self._micro_batch = 0
+        self._observer.timer.begin_pass()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the training; store it with the model's state."""

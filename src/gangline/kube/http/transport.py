@@ -83,6 +83,8 @@ class Transport:
         self._open = False
         self._streams: AiohttpTransport | None = None
         self._tls: tuple[Credential, ssl.SSLContext] | None = None
+        self._date: tuple[str, float] | None = None
+        """Date of the last response, and our clock when it arrived."""
         self._headers = [
             ("User-Agent", user_agent),
             ("Accept", "application/json"),
@@ -203,6 +205,7 @@ class Transport:
         try:
             answer = await self._connections.exchange(message, tls, timeout_s)
             code = str(answer.code)
+            self._note_date(answer.headers.get("date", ""))
             body = answer.decompressed()
         except OSError as error:
             raise Unreachable(self._describe_failure(error)) from error
@@ -230,10 +233,30 @@ class Transport:
                 request, headers, self._tls_for(credential), timeout_s, silence_s
             )
             answer.append(response.status)
+            self._note_date(response.headers.get("Date", ""))
             if response.status < 300:
                 return response
             body = await response.read()
         raise error_from_response(response.status, body, response.headers.get("Retry-After"))
+
+    def _note_date(self, text: str) -> None:
+        if text:
+            self._date = (text, time.time())
+
+    def clock_skew_s(self) -> float | None:
+        """Return our clock minus the server's at the last response, to about a second.
+
+        None if the server has not sent its time.
+        """
+        if self._date is None:
+            return None
+        from email.utils import parsedate_to_datetime  # noqa: PLC0415 - only few callers need it
+
+        text, received = self._date
+        try:
+            return received - parsedate_to_datetime(text).timestamp()
+        except ValueError:
+            return None
 
     async def _wait_for_rate_limit(self, request: Request) -> None:
         if self._rate_limit is not None:

@@ -48,13 +48,11 @@ from gangline.local.apiserver.http_bodies import (
 from gangline.local.apiserver.metrics import ApiServerMetrics
 from gangline.local.apiserver.verbs.rest import ApiResponse
 from gangline.local.apiserver.watch.broadcast import status_to_json
+from gangline.local.connections.protocol import LINGERING_S, DeadlineProtocol, DeadlineServer
+from gangline.local.connections.site import authenticate_connection
 
 log = logging.getLogger(__name__)
 
-LINGERING_S = 2.0
-"""Seconds in which a client may send the rest of a request that was already refused."""
-WRITE_BUFFER_BYTES = 1 << 16
-"""Unsent bytes of a connection from which on its responses wait."""
 MAX_WARNING_CHARS, MAX_WARNINGS_CHARS = 1024, 4096
 """Characters of one warning, and of all: webhooks write them too, and clients limit headers."""
 
@@ -124,10 +122,7 @@ class ApiHandler:
                 trace.reason = authorizer.authorize_path(user, request.method, path)
                 if request.method not in ("GET", "HEAD"):
                     raise method_not_allowed(request.method)
-                answer = await self._handlers.non_resource(
-                    user, path, request.headers.get("Accept", "")
-                )
-                response = await send_response(request, answer)
+                response = await self._handle_non_resource(request, user, path)
             else:
                 api_request = resolve_request(self._registry, request.method, path, options)
                 trace.request = api_request
@@ -147,6 +142,18 @@ class ApiHandler:
             log.exception("request failed", extra={"path": request.raw_path})
             response = error_response(internal(f"{type(error).__name__}: {error}"))
         return response
+
+    async def _handle_non_resource(
+        self, request: web.BaseRequest, user: RequestUser, path: str
+    ) -> web.StreamResponse:
+        get, accept = self._handlers.non_resource, request.headers.get("Accept", "")
+        if path in PUBLIC_PATHS:  # as in Kubernetes, probes of health do not wait for a seat
+            return await send_response(request, await get(user, path, accept))
+        flow = self._handlers.flow
+        async with flow.seat(user):
+            answer = await get(user, path, accept)
+        with flow.response(user, len(answer.body)):
+            return await send_response(request, answer)
 
     async def _handle_resource(
         self,
@@ -193,6 +200,8 @@ class ApiHandler:
         if user is None or (user is ANONYMOUS and path not in PUBLIC_PATHS):
             raise unauthorized()
         trace.user = user
+        if user is not ANONYMOUS and (count := authenticate_connection(request, user.name)):
+            self._handlers.flow.connection(user, count)
         trace.impersonated = self._handlers.impersonator.impersonated(user, headers.items())
         return trace.impersonated or user
 
@@ -247,53 +256,10 @@ def add_warnings(response: web.StreamResponse, warnings: list[str]) -> None:
             response.headers.add("Warning", f'299 - "{quoted}"')
 
 
-class HttpProtocol(web.RequestHandler):
-    """HTTP, where malformed requests also get a Status object, and slow ones end."""
+class HttpProtocol(DeadlineProtocol):
+    """HTTP, where malformed requests also get a Status object."""
 
-    __slots__ = ("_header_bytes", "_header_timer")
-
-    _header_bytes: int
-    _header_timer: asyncio.TimerHandle | None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: a connection starts. Its first request must follow soon."""
-        super().connection_made(transport)
-        if isinstance(transport, asyncio.WriteTransport):
-            transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        self._header_timer = None
-        self._expect_headers()
-
-    def data_received(self, data: bytes) -> None:
-        """asyncio: data was received. The first bytes of a request start its timer."""
-        requests = self._request_count
-        super().data_received(data)
-        if self._request_count > requests:
-            self._stop_header_timer()
-        elif data and self._waiter is not None and not self._messages:
-            self._expect_headers()
-            self._header_bytes += len(data)
-            if self._header_bytes > limits.MAX_HEADER_BYTES:
-                self._end_request()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """asyncio: the connection has ended."""
-        self._stop_header_timer()
-        super().connection_lost(exc)
-
-    def _expect_headers(self) -> None:
-        if self._header_timer is None:
-            self._header_bytes = 0
-            self._header_timer = self._loop.call_later(limits.HEADER_TIMEOUT_S, self._end_request)
-
-    def _stop_header_timer(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
-
-    def _end_request(self) -> None:
-        self._stop_header_timer()
-        if self.transport is not None:
-            self.transport.abort()
+    __slots__ = ()
 
     def handle_error(
         self,
@@ -320,25 +286,10 @@ class HttpProtocol(web.RequestHandler):
         return response
 
 
-class ApiHttpServer(web.Server):
+class ApiHttpServer(DeadlineServer):
     """Creates ``HttpProtocol`` for each connection until shutdown."""
 
-    _ends = False
-
-    def pre_shutdown(self) -> None:
-        """aiohttp: the server stops accepting connections."""
-        self._ends = True
-        super().pre_shutdown()
-
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Accept a connection, or abort one whose TLS handshake ends after shutdown began."""
-        super().connection_made(handler, transport)
-        if self._ends:
-            transport.abort()
-
-    def __call__(self) -> HttpProtocol:
-        """Return the handler of a new connection."""
-        return HttpProtocol(self, loop=self._loop, **self._kwargs)
+    protocol = HttpProtocol
 
 
 def make_http_server(api: ApiHandler) -> web.Server:
@@ -353,20 +304,3 @@ def make_http_server(api: ApiHandler) -> web.Server:
         max_headers=limits.MAX_HEADERS,
         auto_decompress=False,  # as in Kubernetes: bodies of requests are never compressed
     )  # fmt: skip
-
-
-class TlsSite(web.TCPSite):
-    """A listening address whose clients must complete the TLS handshake in time."""
-
-    __slots__ = ()
-
-    async def start(self) -> None:
-        """Listen."""
-        await super(web.TCPSite, self).start()
-        server = self._runner.server
-        if server is None:
-            raise RuntimeError("the runner is not set up")
-        self._server = await asyncio.get_running_loop().create_server(
-            server, self._host, self._port, ssl=self._ssl_context, backlog=self._backlog,
-            ssl_handshake_timeout=limits.TLS_HANDSHAKE_TIMEOUT_S,
-        )  # fmt: skip

@@ -48,7 +48,6 @@ from gangline.local.apiserver.http import (
     ApiHandlers,
     RequestFunction,
     StreamFunction,
-    TlsSite,
     make_http_server,
 )
 from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient, make_kubelet_tls
@@ -58,6 +57,9 @@ from gangline.local.apiserver.kubelet_proxy.spdy_streams import SpdyExecHandler
 from gangline.local.apiserver.kubelet_proxy.streams import ExecHandler
 from gangline.local.apiserver.memory import release_memory_forever
 from gangline.local.apiserver.metrics import ApiServerMetrics
+from gangline.local.apiserver.quota.admission import QuotaAdmission
+from gangline.local.apiserver.quota.ledger import QuotaLedger
+from gangline.local.apiserver.quota.status import QuotaStatusSync
 from gangline.local.apiserver.storage.durability import Durability
 from gangline.local.apiserver.storage.encryption import load_keys
 from gangline.local.apiserver.storage.sqlite import DatabaseError, StateDatabase
@@ -68,6 +70,7 @@ from gangline.local.apiserver.verbs.token_requests import TokenRequestHandler
 from gangline.local.apiserver.verbs.watch import WatchHandler
 from gangline.local.apiserver.verbs.write import WritePath, index_object
 from gangline.local.apiserver.watch.broadcast import WatchBroadcasters
+from gangline.local.connections.site import BoundedSite
 
 COMPACT_INTERVAL_S = 30.0
 OBJECTS_PER_SEAT, MAX_WIDTH = 100, 10
@@ -202,6 +205,7 @@ class ApiServer:
         kubeconfig.write_kubeconfig(self.kubeconfig, config)
         self._tasks.append(asyncio.create_task(self._compact_forever()))
         self._tasks.append(asyncio.create_task(self._event_expiry.run()))
+        self._tasks.append(asyncio.create_task(self._quota_status.run()))
         self._tasks.append(asyncio.create_task(release_memory_forever()))
 
     async def stop(self) -> None:
@@ -258,7 +262,11 @@ class ApiServer:
         self._own_writer = WritePath(self.store, admission, self._flow)
         self._authorizer = Authorizer(self.store)
         guard = EscalationGuard(self._authorizer)
-        self.writer = WritePath(self.store, admission, self._flow, self._webhooks, guard)
+        ledger = QuotaLedger(self.store)
+        self._quota_status = QuotaStatusSync(self.store, ledger)
+        self.writer = WritePath(
+            self.store, admission, self._flow, self._webhooks, guard, QuotaAdmission(ledger)
+        )
         self._cluster_roles = ClusterRoleSync(self.store, self._own_writer, self.registry)
         crds = self.registry.by_plural("apiextensions.k8s.io", "customresourcedefinitions")
         pods = self.registry.by_plural("", "pods")
@@ -274,6 +282,7 @@ class ApiServer:
             self.metrics,
             lambda: self.url.removeprefix("https://"),
             self._write_snapshot,
+            self._flow,
         )
         self._kubelets = KubeletProxyClient(self.store, make_kubelet_tls(self.certificates))
         rest = ResourceHandler(self.store, self.writer, self._authorizer, self._flow)
@@ -366,7 +375,7 @@ class ApiServer:
         self._http = make_http_server(self._api)
         self._runner = web.ServerRunner(self._http, shutdown_timeout=1.0)
         await self._runner.setup()
-        site = TlsSite(
+        site = BoundedSite(
             self._runner, self.settings.host, self.settings.port, ssl_context=context, backlog=1024
         )
         await site.start()

@@ -182,8 +182,11 @@ class SchedulerCache:
                 del self._group_priorities[group.priority]
 
     def record_lost_member(self, pod: PodInfo, at: float, keep_s: float) -> None:
-        """Record that a gang lost a member; losses older than ``keep_s`` seconds are dropped."""
-        if pod.group is not None:
+        """Record that a gang lost a member; losses older than ``keep_s`` seconds are dropped.
+
+        Pods of a deleted job often end after their group: nothing would remove those records.
+        """
+        if pod.group is not None and pod.group in self.groups:
             recent = [lost for lost in self.lost_members[pod.group] if at - lost.at < keep_s]
             self.lost_members[pod.group] = [*recent, LostMember(pod, at)]
 

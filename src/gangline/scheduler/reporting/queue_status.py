@@ -65,6 +65,7 @@ class QueueStatusReporter:
         queue = self._informers.queues.get("", name)
         if queue is None:
             self._written_at.pop(name, None)
+            self._reported.pop(name, None)
             return ReconcileDone()
         since = time.monotonic() - self._written_at.get(name, float("-inf"))
         if since < self._every_s:

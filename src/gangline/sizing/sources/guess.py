@@ -7,6 +7,8 @@ from gangline.sizing.model import ModelShape, ShapeError
 _ASPECT = 128
 """Width of a model for each layer, as in GPT-3 and Llama."""
 _HEAD = 128
+_STEPS = ((2048, 8 * _HEAD), (512, 2 * _HEAD), (0, _HEAD))
+"""Widths are multiples of these from some width on, so that ranks can share heads and layers."""
 _CLOSE = 0.15
 """Share by which given dimensions may differ from the given number of parameters."""
 
@@ -40,9 +42,11 @@ def shape_of_size(
             if layers
             else (parameters * _ASPECT / 12) ** (1 / 3)
         )
-        hidden = max(round(exact / _HEAD), 1) * _HEAD
+        step = next(step for least, step in _STEPS if exact >= least)
+        hidden = max(round(exact / step), 1) * step
     if not layers:
-        layers = max(round(parameters / (12 * hidden * hidden)), 1)
+        number = parameters / (12 * hidden * hidden)
+        layers = 4 * round(number / 4) if number >= 8 else max(round(number), 1)
     elif hidden:
         computed = 12 * layers * hidden * hidden
         if not 1 - _CLOSE <= computed / parameters <= 1 + 4 * _CLOSE:

@@ -4,7 +4,8 @@
 
 Runs in the interpreter of the model, where Gangline need not be installed: it imports the standard
 library and torch only. The model is made on the meta device, so nothing is computed and no memory
-is needed. Prints one JSON object.
+is needed; with ``--measure`` it takes two real steps on the GPU, else on the processor, and the
+second one is counted. Prints one JSON object.
 
 The function returns a module, or a module and the tuple of its inputs. Without inputs the module
 gets one tensor of the given shape: floating-point numbers, or token ids with ``--tokens``.
@@ -14,6 +15,7 @@ import argparse
 import importlib.util
 import json
 import sys
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -39,21 +41,28 @@ def load(target: str) -> Any:
     return function
 
 
-def trace(target: str, shape: list[int], *, tokens: bool) -> dict[str, Any]:
+def trace(target: str, shape: list[int], *, tokens: bool, measure: bool = False) -> dict[str, Any]:
     """Trace one step; return the counts."""
     import torch  # noqa: PLC0415 - the options are checked before
     from torch.utils.flop_counter import FlopCounterMode, flop_registry  # noqa: PLC0415
 
     function = load(target)
-    with torch.device("meta"):
+    place = "meta"
+    if measure:
+        place = "cuda" if torch.cuda.is_available() else "cpu"
+    with torch.device(place):
         made = function()
         model, inputs = made if isinstance(made, tuple) else (made, None)
         if inputs is None:
             kind = torch.long if tokens else torch.get_default_dtype()
             inputs = (torch.zeros(shape, dtype=kind),)
-        inputs = tuple(each.to("meta") for each in inputs)
+        inputs = tuple(each.to(place) for each in inputs)
     model.train()
+    if measure:  # buffers and workspaces are made in the first step
+        scalar(torch, model(*inputs)).backward()
+        model.zero_grad()
     seen = Operators(torch, flop_registry)
+    live = LiveBytes(model)
     own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     saved: dict[int, int] = {}
 
@@ -61,16 +70,19 @@ def trace(target: str, shape: list[int], *, tokens: bool) -> dict[str, Any]:
         storage = tensor.untyped_storage()
         if storage._cdata not in own:
             saved[storage._cdata] = storage.nbytes()
-        kept.append(tensor)  # a released storage's address could be used again
+        addressed.append(storage)  # a released storage's address could be used again
         return tensor
 
-    kept: list[Any] = []
+    addressed: list[Any] = []
     counter = FlopCounterMode(display=False)
     hooks = torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor)
-    with counter, seen.mode(), hooks:
+    for each in inputs:
+        live.add(each)
+    with counter, observed(seen, live), hooks:
         loss = scalar(torch, model(*inputs))
         forward = counter.get_total_flops()
         loss.backward()
+    model.zero_grad()
     sizes = [sum(p.numel() for p in part.parameters(recurse=False)) for part in model.modules()]
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -78,6 +90,7 @@ def trace(target: str, shape: list[int], *, tokens: bool) -> dict[str, Any]:
         "forward_flops": forward,
         "backward_flops": counter.get_total_flops() - forward,
         "saved_bytes": sum(saved.values()),
+        "peak_bytes": live.peak(),
         "largest_module": max(sizes, default=0),
         "uncounted_operators": dict(seen.uncounted),
         "coverage": seen.coverage,
@@ -106,28 +119,14 @@ class Operators:
         self._torch, self._formulas = torch, formulas
         self._counted = 0
 
-    def mode(self) -> Any:
-        """A mode in which every operator is seen."""
-        from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415
-
-        observe = self._observe
-
-        class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-            def __torch_dispatch__(
-                self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-            ) -> Any:
-                observe(function)
-                return function(*args, **(kwargs or {}))
-
-        return Mode()  # type: ignore[no-untyped-call]
-
     @property
     def coverage(self) -> float:
         """Share of the operators with much work that have a formula."""
         known = self._counted
         return known / (known + sum(self.uncounted.values())) if known or self.uncounted else 1.0
 
-    def _observe(self, function: Any) -> None:
+    def see(self, function: Any) -> None:
+        """Take note of an operator that runs."""
         packet = function._overloadpacket
         if packet in self._formulas:
             self._counted += 1
@@ -142,6 +141,66 @@ class Operators:
         return bool(name.startswith(CHEAP) or name.endswith(CHEAP_ENDS))
 
 
+class LiveBytes:
+    """The peak of what exists at one time beside parameters and their gradients."""
+
+    def __init__(self, model: Any) -> None:
+        self._changes: list[tuple[int, int]] = []
+        """Number of a storage, and the bytes by which the memory grows or shrinks."""
+        self._numbers: dict[int, int] = {}
+        """The number of each live storage, by its address."""
+        self._gradients: set[int] = set()
+        for tensor in (*model.parameters(), *model.buffers()):
+            self._numbers[tensor.untyped_storage()._cdata] = -1
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._see_gradient)
+
+    def add(self, tensor: Any) -> None:
+        """Count the storage of a tensor until it is released."""
+        storage = tensor.untyped_storage()
+        address, size = storage._cdata, storage.nbytes()
+        if address not in self._numbers:
+            number = self._numbers[address] = len(self._changes)
+            self._changes.append((number, size))
+            weakref.finalize(storage, self._release, address, number, size)
+
+    def peak(self) -> int:
+        """Return the most bytes at one time; gradients count with the states of a training."""
+        most = now = 0
+        for number, change in self._changes:
+            if number not in self._gradients:
+                now += change
+                most = max(most, now)
+        return most
+
+    def _release(self, address: int, number: int, size: int) -> None:
+        self._numbers.pop(address, None)
+        self._changes.append((number, -size))
+
+    def _see_gradient(self, parameter: Any) -> None:
+        self._gradients.add(self._numbers.get(parameter.grad.untyped_storage()._cdata, -1))
+
+
+def observed(operators: Operators, live: LiveBytes) -> Any:
+    """Return a mode in which every operator and its outputs are seen."""
+    from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415
+    from torch.utils._pytree import tree_leaves  # noqa: PLC0415
+
+    class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            operators.see(function)
+            outputs = function(*args, **(kwargs or {}))
+            for output in tree_leaves(outputs):
+                if hasattr(output, "untyped_storage"):
+                    live.add(output)
+            return outputs
+
+    return Mode()  # type: ignore[no-untyped-call]
+
+
 CHEAP = (
     "sum", "mean", "max", "min", "amax", "argmax", "softmax", "log_softmax", "native_layer_norm",
     "native_batch_norm", "native_group_norm", "fused_rms_norm", "cudnn_batch_norm", "batch_norm",
@@ -153,6 +212,7 @@ CHEAP = (
     "var", "std", "norm", "linalg_vector_norm", "threshold", "gelu", "silu", "hardtanh",
     "logsumexp", "one_hot", "histc", "bincount", "searchsorted", "resize", "set", "local_scalar",
     "trunc_normal", "erfinv", "upsample", "im2col", "col2im", "flip", "repeat", "split",
+    "safe_softmax", "unsafe_split",
 )  # fmt: skip
 """Beginnings of operators whose work is small beside that of matrix products."""
 CHEAP_ENDS = ("_backward_data", "pool2d_backward", "norm_backward", "loss_backward")
@@ -164,13 +224,14 @@ def main() -> int:
     parser.add_argument("target", help="FILE:FUNCTION that returns a module")
     parser.add_argument("--batch", required=True, help="shape of the input, such as 8x3x224x224")
     parser.add_argument("--tokens", action="store_true", help="the input is token ids")
+    parser.add_argument("--measure", action="store_true", help="take two real steps")
     given = parser.parse_args()
     try:
         shape = [int(size) for size in given.batch.split("x")]
     except ValueError:
         sys.exit(f"--batch: {given.batch!r} is not a shape such as 8x3x224x224")
     try:
-        found = trace(given.target, shape, tokens=given.tokens)
+        found = trace(given.target, shape, tokens=given.tokens, measure=given.measure)
     except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return EXIT_REFUSED

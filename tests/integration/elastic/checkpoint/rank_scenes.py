@@ -228,6 +228,65 @@ def replicated_load(rank: int, world: int, folder: str) -> Any:
     return [loaded.source, state["step"], bool(torch.equal(state["same"], torch.arange(100.0)))]
 
 
+def own_values(rank: int, counter: int) -> dict[str, Any]:
+    """Return a state whose random state and counter differ between ranks."""
+    torch.manual_seed(rank)
+    return {
+        "weights": torch.arange(50_000.0),
+        "rng": torch.get_rng_state(),
+        "position": {"counter": counter, "epoch": 3},
+    }
+
+
+def own_save(rank: int, world: int, folder: str) -> Any:
+    checkpointer = Checkpointer(folder, linger_s=60)
+    checkpointer.prepare(own_values(0, 0))
+    checkpointer.save(1, own_values(0, 0))  # all values are equal, then they are not
+    checkpointer.save(2, own_values(rank, 100 + rank), "storage")
+    assert checkpointer.wait(60)
+    checkpointer.close()
+    return None
+
+
+def own_load(rank: int, world: int, folder: str) -> Any:
+    state = own_values(90 + rank, -1)
+    plain = {"rng": torch.zeros(5056, dtype=torch.uint8), "position": {"counter": -2}}
+    checkpointer = Checkpointer(folder, linger_s=60)
+    loaded = checkpointer.load(state)
+    everything = checkpointer.load()
+    assert loaded is not None
+    assert everything is not None
+    dcp.load(plain, storage_reader=FlashReader.of_step(folder, 2))
+    checkpointer.close()
+
+    def seed_of(rng: torch.Tensor) -> int:
+        return int(rng[:8].view(torch.int64))
+
+    def seen(state: dict[str, Any]) -> list[int]:
+        return [seed_of(state["rng"]), state["position"]["counter"]]
+
+    assert state["position"]["epoch"] == 3
+    assert torch.equal(state["weights"], torch.arange(50_000.0))
+    return [seen(state), seen(everything.state), seen(plain)]
+
+
+def diverge(rank: int, world: int, folder: str) -> Any:
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("gangline").addHandler(handler)
+    checkpointer = Checkpointer(folder, linger_s=60)
+    state = {"good": torch.ones(30_000), "bad": torch.ones(30_000), "odd": torch.ones(99_999, 1)}
+    for step in (1, 2, 3, 4):
+        if step == 3 and rank == 1:
+            state["bad"] += 1e-5
+        checkpointer.save(step, state, "storage")
+        assert checkpointer.wait(60)
+    found = sorted(checkpointer.replicas.diverged)
+    checkpointer.close()
+    return [found, [one for one in heard if "diverged" in one]]
+
+
 def play(scene: str, folder: str, memory: str) -> list[Any]:
     """Run a complete scene; return the results of its acts."""
     match scene:
@@ -258,6 +317,11 @@ def play(scene: str, folder: str, memory: str) -> list[Any]:
             acts = [run(2, replicated, folder, memory, nodes=2)]
             lose_node(memory, 1)
             return [*acts, run(2, replicated_load, folder, memory, nodes=2)]
+        case "own values":
+            run(2, own_save, folder, memory)
+            return [run(world, own_load, folder, memory) for world in (2, 3, 1)]
+        case "diverged":
+            return run(2, diverge, folder, memory)
         case _:
             raise ValueError(scene)
 

@@ -58,3 +58,25 @@ def test_a_step_with_a_killed_rank_is_skipped_for_the_previous_one(acts: Any) ->
     for act in (one for each in restored for one in each):
         assert (act["step"], act["source"], act["right"]) == (7, "memory", True)
         assert any("rank 1" in each for each in act["heard"])
+
+
+@pytest.mark.timeout(300)
+def test_values_that_differ_between_ranks_are_restored_on_their_own_rank(acts: Any) -> None:
+    """Seeds and counters: as loaded in place, as loaded without a state, and by plain PyTorch."""
+    two, three, one = acts("own values")
+    zero, first, kept = [0, 100], [1, 101], [92, -1]
+    assert two == [[zero, zero, zero], [first, first, zero]]
+    assert three[:2] == two
+    assert three[2] == [kept, zero, zero], "a new rank retains its own values"
+    assert one == [[zero, zero, zero]]
+
+
+@pytest.mark.timeout(300)
+def test_replicas_that_have_diverged_are_named_once(acts: Any) -> None:
+    first, second = acts("diverged")
+    assert first[0] == second[0] == ["bad"]
+    assert second[1] == []
+    (message,) = first[1]
+    assert "bad of ranks 1 differ" in message
+    assert "at step 3" in message
+    assert "equal at step 2" in message

@@ -2,11 +2,13 @@
 
 import math
 import re
+from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gangline.brain
 from gangline.brain.advisers.advice import Advice, Reason, Unit, What
 from gangline.brain.advisers.explain import (
     displayed,
@@ -36,7 +38,7 @@ def values(kind: str) -> st.SearchStrategy:
         return TIMES
     if kind == "count" or kind.startswith("n "):
         return st.integers(0, 10**9)
-    if kind in ("percent", "number"):
+    if kind in ("percent", "number", "points"):
         return st.floats(-1e4, 1e4, allow_nan=False)
     return AMOUNTS
 
@@ -47,6 +49,7 @@ def reasons(draw: st.DrawFn, codes: list[str]) -> Reason:
     template = TEMPLATES[code]
     if draw(st.booleans()):
         template = re.sub(r"\[[^\]]*\]", "", template)
+    template = template.replace("[+", "[")
     return Reason(
         code=code, arguments={k: draw(values(kind)) for k, kind in TOKEN.findall(template)}
     )
@@ -66,6 +69,7 @@ def test_quantity_text_is_stable_and_within_a_half_of_a_percent(name: str, amoun
 
 @pytest.mark.parametrize("code", sorted(TEMPLATES))
 def test_g12_each_reason_parses_back_to_its_numbers(code: str) -> None:
+    @settings(max_examples=30)
     @given(reason=reasons([code]))
     def check(reason: Reason) -> None:
         assert parse_reason(reason_sentence(reason)) == displayed_reason(reason)
@@ -92,6 +96,7 @@ def test_g12_each_advice_parses_back_to_what_json_shows(
     numbers: tuple[float | None, ...],
 ) -> None:
     was, value, low, high = numbers
+    target = target or (reason.code if what is What.WARNING else "")
     advice = Advice(
         what=what, role=role, rank=rank, target=target, unit=unit,
         was=was, value=value, low=low, high=high, reason=reason,
@@ -100,6 +105,19 @@ def test_g12_each_advice_parses_back_to_what_json_shows(
     for name in ("what", "role", "rank", "target", "was", "value", "low", "high", "reason"):
         assert getattr(parsed, name) == getattr(shown, name)
     assert sentence(shown) == sentence(advice)
+
+
+def test_each_code_of_the_source_has_a_sentence() -> None:
+    """Codes are literals: of reasons, of holds, of judgements."""
+    root = Path(gangline.brain.__file__).parent
+    found: set[str] = set()
+    for path in root.rglob("*.py"):
+        text = path.read_text()
+        found |= set(re.findall(r'code="([A-Z]\w+)"', text))
+        found |= set(re.findall(r'hold\("(\w+)"', text))
+        found |= set(re.findall(r'_(?:judgement|measured)\([^"]*"([A-Z]\w+)"', text))
+    assert len(found) > 60
+    assert found <= set(TEMPLATES)
 
 
 def test_sentence_of_a_checkpoint_interval_reads_well() -> None:

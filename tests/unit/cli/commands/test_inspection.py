@@ -29,12 +29,12 @@ from gangline.cli.render.jobs import current_time, event_table
 from gangline.cli.render.jsonpath import render_template
 from gangline.cli.render.log_lines import LogLineWriter
 from gangline.cli.render.sparkline import SparklineHistory, sparkline
+from gangline.sdk.addresses.tensorboard import service_address
 from gangline.sdk.client import UnknownKind, resolve_kinds
 from gangline.sdk.events import read_events
 from gangline.sdk.jobs import Job, JobState, Replica
 from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.logs import LogLine
-from gangline.sdk.tensorboard import service_address
 from gangline.sdk.usage import GpuUsage, ResourceUsage, parse_usage
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)

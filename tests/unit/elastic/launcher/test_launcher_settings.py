@@ -130,6 +130,8 @@ def test_signals_and_times_are_settable():
         (["--local-ranks-filter", "a"], "--local-ranks-filter a"),
         (["--signals-to-handle", "SIGKILL"], "cannot be handled"),
         (["--numa-binding", "socket"], "only node"),
+        (["--brain", "ftp://brain"], "--brain ftp://brain: must be http"),
+        (["--brain", "http://brain:x"], "--brain http://brain:x: must be http"),
         (["--ucp-device-type", "cpu"], "--ucp-device-type"),
         (["--membind-policy", "bind"], "--numa-affinity"),
     ],

@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.types.types import NodeName, PodKey
-from unit.scheduler.builders import cluster, node, pod
+from gangline.scheduler.types.types import GroupKey, NodeName, PodKey
+from unit.scheduler.builders import cluster, group, node, pod
 
 A = NodeName("a")
 P = PodKey("d/p")
@@ -93,3 +93,16 @@ def test_rows_of_removed_nodes_are_used_again() -> None:
         state.set_node(node(f"m{index}", cpu=1))
     assert len(state.nodes.infos) == size
     assert len(state.nodes) == 40
+
+
+def test_gang_whose_group_was_deleted_before_its_pods_leaves_nothing() -> None:
+    state = cluster(node("a"), group("job", 2))
+    for name in ("j0", "j1"):
+        state.set_pod(pod(name, group="job", on="a"))
+    ended = [state.pods[key] for key in list(state.pods)]
+    state.remove_group(GroupKey("d/job"))
+    for each in ended:
+        state.remove_pod(each.key)
+        state.record_lost_member(each, at=100.0, keep_s=60.0)
+    assert (state.lost_members, state.former_members, state.members) == ({}, {}, {})
+    assert (state.usage.by_group, state.pods, state.placed_members) == ({}, {}, {})

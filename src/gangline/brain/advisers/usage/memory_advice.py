@@ -79,8 +79,9 @@ def advise_memory(view: View, size: RoleSize) -> list[Advice]:
     special = outlier_rank(evidence.found)
     if special is None:
         return _size_role(evidence, None)
-    others = _size_role(evidence.of(special, only=False), None)
-    return others + _size_role(evidence.of(special, only=True), special)
+    # Both or none: the number of the others must not reach the rank that needs more.
+    others = _size_role(evidence.of(special, only=False), None, unchanged=0.0)
+    return others + _size_role(evidence.of(special, only=True), special, unchanged=0.0)
 
 
 def _gather(view: View, size: RoleSize) -> _Evidence:
@@ -103,7 +104,9 @@ def _gather(view: View, size: RoleSize) -> _Evidence:
     )
 
 
-def _size_role(evidence: _Evidence, rank: int | None) -> list[Advice]:
+def _size_role(
+    evidence: _Evidence, rank: int | None, *, unchanged: float = UNCHANGED
+) -> list[Advice]:
     weights = {}
     for run in evidence.runs:
         level = similarity_level(evidence.view.run, run)
@@ -116,17 +119,17 @@ def _size_role(evidence: _Evidence, rank: int | None) -> list[Advice]:
         raised = -(-round(least.memory_bytes * MARGIN) // MIB) * MIB
         if raised > value:
             value, bounded = raised, least
-    was = evidence.size.memory_bytes
+    was = evidence.size.memory_bytes or None
     if not value or (sized is None and (was is None or value <= was)):
         return []  # a lower bound alone is no size
-    largest = evidence.view.cluster.largest_memory_bytes
+    largest = evidence.view.cluster.largest_memory_bytes or None
     if largest is not None and value > largest:
         stuck = [each for each in evidence.unknown if largest < 1.05 * each.limit_bytes]
         if stuck:
             return [_no_larger_node(evidence, rank, stuck, largest)]
         value = largest
     found = _warnings(evidence, rank, value)
-    if was is not None and abs(value - was) < UNCHANGED * was:
+    if was is not None and abs(value - was) < unchanged * was:
         return found
     lowered = was is not None and value < was
     blocked = evidence.may_lower if lowered else ""
@@ -139,7 +142,8 @@ def _size_role(evidence: _Evidence, rank: int | None) -> list[Advice]:
         reason = _size_reason(evidence, sized, value)
     wider = range_factor(evidence.level)
     low = (sized.low_bytes if sized else value) / wider
-    high = max(sized.high_bytes if sized else 0, value) * wider
+    # Runs that did not end say nothing about how much more they would have needed.
+    high = max(sized.high_bytes if sized else 2 * value, value) * wider
     advice = Advice(
         what=What.MEMORY,
         role=evidence.role,
@@ -172,7 +176,7 @@ def _size_reason(evidence: _Evidence, sized: MemorySize, value: int) -> Reason:
             },
         )
     replicas = evidence.size.replicas
-    was = evidence.size.memory_bytes
+    was = evidence.size.memory_bytes or None
     ended = [last_ms(run.job) for run in evidence.runs]
     arguments: Arguments = {
         "role": evidence.role,
@@ -223,7 +227,7 @@ def _not_lowered(evidence: _Evidence, value: int) -> Reason:
 
 def _warnings(evidence: _Evidence, rank: int | None, value: int) -> list[Advice]:
     """At most one: the limit kills again and again, or the user asks for less than is needed."""
-    was = evidence.size.memory_bytes
+    was = evidence.size.memory_bytes or None
     by_limit: dict[int, list[Kill]] = {}
     for kill in evidence.unknown:
         by_limit.setdefault(kill.limit_bytes, []).append(kill)
@@ -241,7 +245,7 @@ def _warnings(evidence: _Evidence, rank: int | None, value: int) -> list[Advice]
                 "need_bytes": value,
             }
             return [_warning(evidence, rank, "LimitTooLow", arguments, was, value)]
-    if was is None or value <= was * (1 + UNCHANGED):
+    if was is None or value <= was * (1 + UNCHANGED) or not (evidence.runs or evidence.killed):
         return []
     arguments = {
         "role": evidence.role,
@@ -288,7 +292,8 @@ def _warning(
 
 
 def _uids(evidence: _Evidence) -> tuple[str, ...]:
-    uids = [run.job.uid for run in evidence.runs]
+    newest_first = sorted(evidence.runs, key=lambda run: (-last_ms(run.job), run.job.uid))
+    uids = [run.job.uid for run in newest_first]
     uids += [peak.job.uid for peak in evidence.found]
     uids += [kill.job.uid for kill in evidence.killed]
     return tuple(dict.fromkeys(uids))

@@ -3,12 +3,14 @@
 The agreement is reused while names, shapes and types stay the same, so a usual save needs only one
 collective for a flag. The planner gives each value to one owner, which writes it to storage. On
 every other node one rank that has the value stores a copy too: a node's own memory then suffices to
-restore replicated state.
+restore replicated state. Small values that differ between ranks are saved for each rank
+(``own_values``).
 """
 
+import logging
 import pickle
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +29,17 @@ from gangline.elastic.checkpoint.format.layout import (
     align_up,
     part_file_name,
 )
+from gangline.elastic.checkpoint.format.own_values import (
+    OF_A_RANK,
+    differing_names,
+    is_small_tensor,
+    names_of_all,
+    own_name,
+    parse_own_name,
+    summarize,
+    tensor_digest,
+    value_digest,
+)
 from gangline.elastic.checkpoint.format.torch_framing import (
     check_loadable,
     padded_capacity,
@@ -35,6 +48,7 @@ from gangline.elastic.checkpoint.format.torch_framing import (
 )
 from gangline.elastic.checkpoint.ranks import SaveGroup
 
+log = logging.getLogger(__name__)
 StateSignature = tuple[tuple[object, ...], ...]
 
 
@@ -57,52 +71,136 @@ class FittedState:
     """Returns the value of the n-th entry of the layout."""
     pickled: dict[int, bytes]
     """The pickled values, by entry number; all other entries are tensors."""
+    replicas: dict[str, torch.Tensor]
+    """Tensors that every rank has as a whole and that are not compared at each save."""
 
 
 class SavePlan:
     """The save plan of one rank, reused as long as the structure of the state stays the same."""
 
-    def __init__(self, ranks: SaveGroup, node: str) -> None:
+    def __init__(
+        self, ranks: SaveGroup, node: str, common: Collection[tuple[str, ...]] = ()
+    ) -> None:
+        """Create the plan; values below the ``common`` paths are equal on all ranks."""
         self.agreement: SaveAgreement | None = None
-        self._ranks, self._node = ranks, node
+        self._ranks, self._node, self._common = ranks, node, common
         self._pickled: dict[str, tuple[object, bytes]] = {}
         """The last pickled form of simple values, by name."""
+        self._own: dict[str, int] = {}
+        """Names whose values differ between ranks, with the first rank that has the name."""
+        self._compared: frozenset[str] = frozenset()
+        """Names of the values that all ranks have and that have always been equal."""
+        self._replicas: frozenset[str] = frozenset()
+
+    def declare_common(self, paths: Collection[tuple[str, ...]]) -> None:
+        """Declare that values below these paths are equal on all ranks."""
+        self._common = paths
 
     def agree(self, state: dict[str, Any]) -> SaveAgreement:
         """Agree with the other ranks on a layout for this state; all ranks call it together."""
-        return self._agree(create_planner(state, self._ranks.rank == 0))
+        return self._agree(create_planner(state, self._ranks.rank == 0), {})
 
     def fit(self, state: dict[str, Any]) -> FittedState:
         """Fit the plan to a state; all ranks call it together.
 
-        If the state of any rank has changed its structure, or a pickled value has outgrown its
-        entry, all ranks agree again. Otherwise this costs one collective for a flag.
+        If the state of any rank has changed its structure, a pickled value has outgrown its entry,
+        or values have become different between ranks, all ranks agree again. Otherwise this costs
+        one collective for a few numbers.
 
         Raises:
             UnsavableError: a value cannot be pickled, or loading it would run code.
         """
         planner = create_planner(state, self._ranks.rank == 0)
+        fresh: dict[str, bytes] = {}
+        summary = summarize(
+            digest
+            for name, digest in self._digests(planner, fresh).items()
+            if name in self._compared
+        )
+        self._rename_own(planner)
         known, fitted = self.agreement, None
         if known is not None and known.signature == state_signature(planner):
-            fitted = self._fitted(planner, known)
-        if self._ranks.any_rank(fitted is None):
-            fitted = self._fitted(planner, self._agree(planner))
+            fitted = self._fitted(planner, known, fresh)
+        if not self._ranks.all_agree(fitted is not None, summary):
+            planner = create_planner(state, self._ranks.rank == 0)
+            fitted = self._fitted(planner, self._agree(planner, fresh), fresh)
         assert fitted is not None, "new entries hold their values"
         return fitted
 
-    def _agree(self, planner: DefaultSavePlanner) -> SaveAgreement:
+    def _agree(self, planner: DefaultSavePlanner, fresh: dict[str, bytes]) -> SaveAgreement:
+        digests = self._digests(planner, fresh)
+        replicas = {
+            name: 0
+            for name, value in planner.state_dict.items()
+            if name not in digests and _is_replicable(value)
+        }
+        gathered = self._ranks.all_gather((digests, replicas))
+        by_rank = [own for own, _ in gathered]
+        differing = differing_names(by_rank)
+        if new := sorted(differing.keys() - self._own.keys()):
+            log.info(f"saved for each rank, since they differ between ranks: {', '.join(new)}")
+        self._own |= differing
+        self._compared = names_of_all(by_rank) - self._own.keys()
+        self._replicas = names_of_all([names for _, names in gathered])
+        self._rename_own(planner)
         self.agreement = agree_on_layout(self._ranks, self._node, planner)
         return self.agreement
 
-    def _fitted(self, planner: DefaultSavePlanner, agreement: SaveAgreement) -> FittedState | None:
+    def _digests(self, planner: DefaultSavePlanner, fresh: dict[str, bytes]) -> dict[str, int]:
+        """Return digests of the values that are compared; values that cannot be saved have none."""
+        if self._ranks.world == 1:
+            return {}
+        digests = {}
+        for name, value in planner.state_dict.items():
+            if OF_A_RANK.search(name) or self._is_common(planner.mappings.get(name, ())):
+                continue
+            if is_small_tensor(value):
+                digests[name] = tensor_digest(name, value)
+            elif not isinstance(value, torch.Tensor):
+                try:
+                    fresh[name] = self._pickle(name, value)
+                except UnsavableError:
+                    continue  # the agreement reports it on all ranks
+                digests[name] = value_digest(name, fresh[name])
+        return digests
+
+    def _is_common(self, path: Sequence[object]) -> bool:
+        return any(tuple(path[: len(common)]) == common for common in self._common)
+
+    def _rename_own(self, planner: DefaultSavePlanner) -> None:
+        """Give the values that are this rank's own their names in the checkpoint."""
+        rank = self._ranks.rank
+        renamed = {
+            name: own_name(name, rank)
+            for name, first in self._own.items()
+            if first != rank and name in planner.state_dict
+        }
+        if not renamed:
+            return
+        planner.state_dict = {
+            renamed.get(name, name): value for name, value in planner.state_dict.items()
+        }
+        planner.mappings = {
+            renamed.get(name, name): (renamed[name],) if name in renamed else path
+            for name, path in planner.mappings.items()
+        }
+
+    def _fitted(
+        self, planner: DefaultSavePlanner, agreement: SaveAgreement, fresh: Mapping[str, bytes]
+    ) -> FittedState | None:
         """Pickle the values that are no tensors; return None if one has outgrown its entry."""
         value_of, pickled = value_lookup(planner, agreement), dict[int, bytes]()
         for number, entry in enumerate(agreement.layout.entries):
             if entry.chunk is None:
-                pickled[number] = self._pickle(entry.key, value_of(number))
+                name = (parse_own_name(entry.key) or (entry.key,))[0]
+                data = fresh.get(name)
+                if data is None:
+                    data = self._pickle(entry.key, value_of(number))
+                pickled[number] = data
                 if len(pickled[number]) > entry.length:
                     return None
-        return FittedState(agreement, value_of, pickled)
+        replicas = {name: planner.state_dict[name] for name in self._replicas}
+        return FittedState(agreement, value_of, pickled, replicas)
 
     def _pickle(self, key: str, value: object) -> bytes:
         """Pickle a value; an unchanged simple one is not pickled again."""
@@ -114,6 +212,13 @@ class SavePlan:
         if is_simple:
             self._pickled[key] = (value, data)
         return data
+
+
+def _is_replicable(value: object) -> bool:
+    """True for tensors that a rank has as a whole."""
+    if isinstance(value, DTensor):
+        return all(placement.is_replicate() for placement in value.placements)
+    return isinstance(value, torch.Tensor)
 
 
 def value_lookup(planner: DefaultSavePlanner, agreement: SaveAgreement) -> Callable[[int], object]:

@@ -6,19 +6,22 @@ with ``SafePlanner``, which loads pickled values with the restricted unpickler.
 
 import io
 import os
-import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.default_planner import (
+    DefaultLoadPlanner,
+    create_default_local_load_plan,
+)
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from gangline.elastic.checkpoint.format.own_values import OF_A_RANK, own_name, parse_own_name
 from gangline.elastic.checkpoint.format.safe_unpickle import safe_unpickle
 from gangline.elastic.checkpoint.format.torch_framing import is_plain_memory, tensor_bytes
 from gangline.elastic.checkpoint.restore.source import (
@@ -32,7 +35,6 @@ from gangline.elastic.checkpoint.restore.source import (
 from gangline.elastic.checkpoint.restore.storage_source import StorageSource
 from gangline.elastic.checkpoint.storage.target import open_target
 
-_OF_A_RANK = re.compile(r"(^|\.)random\.rank-\d+(\.|$)")
 READERS = max(2, min(4, len(os.sched_getaffinity(0))))
 """Threads that read, verify and copy. Memory does not get faster with more, disks hardly."""
 READ_RUN_BYTES, LAST_READ_RUN_BYTES = 1 << 26, 1 << 23
@@ -46,27 +48,50 @@ ReadTarget = tuple[ReadItem, torch.Tensor]
 class SafePlanner(DefaultLoadPlanner):
     """PyTorch's planner for loading in place, except that pickled values run no code."""
 
-    def __init__(self, optional: Sequence[tuple[str, ...]] = ()) -> None:
+    adds_ranks = True
+    """Whether a rank that did not exist when the checkpoint was saved retains its values where
+    those of other ranks differed."""
+
+    def __init__(self, rank: int = 0, optional: Sequence[tuple[str, ...]] = ()) -> None:
         """Create the planner; each value directly below an ``optional`` path may be missing."""
         super().__init__()
-        self._optional = optional
+        self._rank, self._optional = rank, optional
 
     def create_local_plan(self) -> LoadPlan:
         """Plan what to read.
 
-        Missing random states of new ranks are ignored; missing optional values are removed.
+        Missing random states of new ranks are ignored; missing optional values are removed. What
+        differed between ranks is read from the value of this rank.
         """
         assert self.metadata is not None
         known = self.metadata.state_dict_metadata
+        self._select_own(known)
         missing = self._missing_groups(known)
         for group in missing:
             remove_nested(self.original_state_dict, group)
         self.state_dict = {
             key: value
             for key, value in self.state_dict.items()
-            if self._group_of(key) not in missing and (key in known or not _OF_A_RANK.search(key))
+            if self._group_of(key) not in missing and (key in known or not OF_A_RANK.search(key))
         }
-        return super().create_local_plan()
+        # Not the inherited method, which would take the names of other ranks' values for a sign of
+        # PyTorch before 2.4 and flatten the state in its way.
+        return create_default_local_load_plan(self.state_dict, self.metadata)
+
+    def _select_own(self, known: Iterable[str]) -> None:
+        """Replace names whose values differed between ranks by the names of this rank's values."""
+        differed = {found[0] for found in map(parse_own_name, known) if found}
+        names = {
+            name: own
+            for name in differed & self.state_dict.keys()
+            if (own := own_name(name, self._rank)) in known
+        }
+        for name, own in names.items():
+            self.state_dict[own] = self.state_dict.pop(name)
+            self.mappings[own] = self.mappings.pop(name, (name,))
+        if self._rank and self.adds_ranks:
+            for name in differed & self.state_dict.keys():
+                del self.state_dict[name]
 
     def _missing_groups(self, known: Container[str]) -> set[tuple[str | int, ...]]:
         """Return the paths of optional groups of which the checkpoint has no value."""
@@ -91,7 +116,12 @@ class SafePlanner(DefaultLoadPlanner):
 
 
 class FullLoadPlanner(SafePlanner):
-    """Loads everything that was saved into an empty dictionary."""
+    """Loads everything that was saved, of own values those of this rank, into an empty dictionary.
+
+    A rank that did not exist when the checkpoint was saved gets the values of the first one.
+    """
+
+    adds_ranks = False
 
     def set_up_planner(
         self,
@@ -103,6 +133,8 @@ class FullLoadPlanner(SafePlanner):
         assert metadata is not None
         paths = metadata.planner_data or {}
         for key, kind in metadata.state_dict_metadata.items():
+            if parse_own_name(key):
+                continue
             value: object = None
             if isinstance(kind, TensorStorageMetadata):
                 value = torch.empty(kind.size, dtype=kind.properties.dtype)
@@ -295,17 +327,19 @@ def load_state(
     source: RestoreSource,
     state: dict[str, Any] | None,
     optional: Sequence[tuple[str, ...]] = (),
+    rank: int = 0,
 ) -> dict[str, Any]:
     """Load a step in place, or everything that was saved if no state is given; return the state.
 
-    What is directly below an ``optional`` path and not in the checkpoint is removed from the state.
+    Values that differed between ranks are those of ``rank``. What is directly below an ``optional``
+    path and not in the checkpoint is removed from the state.
 
     Raises:
         CorruptError: something is damaged or missing.
         RuntimeError: the state has names that the checkpoint does not have.
         ValueError: shapes differ.
     """
-    planner = SafePlanner(optional) if state is not None else FullLoadPlanner()
+    planner = SafePlanner(rank, optional) if state is not None else FullLoadPlanner(rank)
     filled: dict[str, Any] = state if state is not None else {}
     planner.set_up_planner(filled, source.metadata, is_coordinator=True)
     plan = planner.finish_plan(planner.create_local_plan())

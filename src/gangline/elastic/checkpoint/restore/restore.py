@@ -189,7 +189,7 @@ class Restorer:
                 )
         except (OSError, StorageError) as error:
             problem = str(error)
-            log.warning("storage cannot be read", extra={"reason": problem})
+            log.warning(f"storage cannot be read: {problem}", extra={"reason": problem})
         steps, self.foreign_format = self.ranks.broadcast((steps, kind))
         return steps
 
@@ -207,7 +207,7 @@ class Restorer:
         try:
             source = self._source(candidate)
             pass_failpoint("restore-source")
-            filled = load_state(source, state, optional)
+            filled = load_state(source, state, optional, self.ranks.rank)
             pass_failpoint("restore-loaded")
         except (CorruptError, OSError, StorageError) as error:
             problem = str(error) or type(error).__name__
@@ -224,7 +224,7 @@ class Restorer:
             if text:
                 reason = f"step {candidate.step} from {where}: rank {rank}: {text}"
                 reasons.append(reason)
-                log.warning("checkpoint skipped", extra={"reason": reason})
+                log.warning(f"checkpoint skipped: {reason}", extra={"reason": reason})
         if any(text for text, _ in answers):
             return None
         if candidate.plan is None:
@@ -278,7 +278,10 @@ class Restorer:
             try:
                 fetch_segment(self.home, one.address, self.settings.token, request)
             except (OSError, CheckpointError) as error:
-                log.warning("a peer did not send its copy", extra={"reason": str(error)})
+                log.warning(
+                    f"the peer {one.address} did not send its copy: {error}",
+                    extra={"reason": str(error)},
+                )
                 continue
             self.fetched = True
             return next(

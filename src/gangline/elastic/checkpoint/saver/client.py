@@ -156,7 +156,7 @@ class SaverClient:
             case StorageOutcome():
                 if not message.committed:
                     log.warning(
-                        "checkpoint is not in storage yet",
+                        f"step {message.step} is not in storage yet: {message.reason}",
                         extra={"step": message.step, "reason": message.reason},
                     )
                 self.outcomes[message.step] = message

@@ -97,7 +97,7 @@ class Saver:
                     case FlushRequest():
                         self.flush_waiters.append(client)
                     case _:
-                        log.warning("unknown message", extra={"line": line[:100]})
+                        log.warning(f"unknown message: {line[:100]!r}", extra={"line": line[:100]})
                 self.wake.set()
         del self.clients[client]
         client.close()
@@ -135,7 +135,7 @@ class Saver:
             self.flush_waiters = []
             step = await asyncio.to_thread(self.uploader.write_newest, self.settings)
             self.crashes -= crashes
-            log.info("newest save written after a crash or on demand", extra={"step": step})
+            log.info(f"step {step} written after a crash or on demand", extra={"step": step})
             for client in flush_waiters:
                 client.write(messages.encode_message(FlushReply(step)))
 

@@ -230,7 +230,11 @@ class PeerServer(socketserver.ThreadingTCPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Log the failure of one request; the server continues."""
-        log.warning("a peer's request failed", extra={"peer": str(client_address)}, exc_info=True)
+        log.warning(
+            f"the request of the peer {client_address} failed",
+            extra={"peer": str(client_address)},
+            exc_info=True,
+        )
 
 
 class _Handler(socketserver.BaseRequestHandler):
@@ -246,8 +250,10 @@ class _Handler(socketserver.BaseRequestHandler):
         try:
             connection = accept_securely(self.request, _secret(settings.token))
         except (OSError, SecureChannelError) as error:
-            peer = {"peer": str(self.client_address), "reason": str(error)}
-            log.warning("a peer's connection was refused", extra=peer)
+            log.warning(
+                f"the connection of the peer {self.client_address} was refused: {error}",
+                extra={"peer": str(self.client_address), "reason": str(error)},
+            )
             return
         finally:
             self.server.mark_authenticated(self.request)
@@ -286,7 +292,9 @@ class _Handler(socketserver.BaseRequestHandler):
         except (CheckpointError, OSError) as error:
             if isinstance(error, MemoryShortError):
                 # A peer that still sends may see a reset in place of the reply.
-                log.warning("not enough memory for a peer's save", extra={"reason": str(error)})
+                log.warning(
+                    f"not enough memory for a peer's save: {error}", extra={"reason": str(error)}
+                )
             _answer(connection, SegmentReply(refusal=str(error)))
 
 
@@ -444,7 +452,12 @@ class Replicator:
                 _answer_of(connection)
         except (OSError, CorruptError) as error:
             level = logging.WARNING if segment.read_header() == snapshot.header else logging.DEBUG
-            log.log(level, "no copy at the peer", extra={"peer": settings.peer}, exc_info=error)
+            log.log(
+                level,
+                f"no copy at the peer {settings.peer}",
+                extra={"peer": settings.peer},
+                exc_info=error,
+            )
             return False
         finally:
             segment.close()

@@ -99,7 +99,9 @@ class Uploader:
         except (OSError, StorageError, CorruptError) as error:
             self.consecutive_failures += 1
             log.warning(
-                "checkpoint was not written", extra={"step": snapshots[0].step}, exc_info=error
+                f"step {snapshots[0].step} was not written: {error}",
+                extra={"step": snapshots[0].step},
+                exc_info=error,
             )
             self.report(
                 StorageOutcome(snapshots[0].step, committed=False, reason=_error_text(error))
@@ -142,7 +144,9 @@ class Uploader:
             except StepTakenError as error:
                 del self.uncommitted[step, plan]
                 self.taken_steps.add((step, plan))
-                log.warning("checkpoint was not committed", extra={"step": step}, exc_info=error)
+                log.warning(
+                    f"step {step} was not committed: {error}", extra={"step": step}, exc_info=error
+                )
                 self.report(StorageOutcome(step, committed=False, reason=_error_text(error)))
             except (OSError, StorageError) as error:
                 self.consecutive_failures += 1
@@ -191,7 +195,10 @@ class Uploader:
             inventory.list_snapshots(self.home), step, plan, missing
         )
         for one in snapshots:
-            log.warning("writing the part of a lost rank", extra={"rank": one.rank, "step": step})
+            log.warning(
+                f"writing the part of the lost rank {one.rank} of step {step}",
+                extra={"rank": one.rank, "step": step},
+            )
         self.write_snapshots(settings, snapshots)
 
     def seal_snapshots(self) -> int:

@@ -57,7 +57,7 @@ def pin_segment(segment: Segment, device: torch.device) -> Callable[[], None] | 
         refused = int(runtime.cudaHostRegister(address, segment.size, _PORTABLE))
     if refused:
         log.warning(
-            "memory for checkpoints could not be pinned: saves will take longer",
+            f"memory for checkpoints could not be pinned (error {refused}): saves will take longer",
             extra={"segment": segment.path.name, "error": refused},
         )
         return None

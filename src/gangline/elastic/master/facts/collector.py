@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from gangline.api.jobs.training_facts import ModelShapeFacts, NodeFacts, TrainingFacts
+from gangline.api.jobs.training_facts import NodeFacts, TrainingFacts
 from gangline.elastic.master.node_checks import NodeCheckRequests
 from gangline.elastic.master.segments.digest import Instant, SegmentDigest, WorldMembers
 from gangline.elastic.master.segments.document import FactsContent
+from gangline.elastic.master.segments.model import model_facts
 from gangline.elastic.master.segments.pods import PodTable
 from gangline.elastic.master.state.core import MasterCore
 from gangline.elastic.protocol.messages import Heartbeat, NodeReport
@@ -41,7 +42,9 @@ class FactsCollector:
             wall_ms: milliseconds since 1970.
         """
         self._core, self._now, self._wall_ms, self._checks = core, now, wall_ms, checks
-        self._digest = SegmentDigest(lambda: core.state.persistent.account.goodput(now()))
+        persistent = core.state.persistent
+        known = max(persistent.attempts.values(), default=(-1, -1))
+        self._digest = SegmentDigest(lambda: persistent.account.goodput(now()), known)
         self._pods = PodTable()
         self._earlier_nodes: tuple[NodeFacts, ...] = ()
         self._checks_seen, self._checked_ms = 0, 0
@@ -95,7 +98,6 @@ class FactsCollector:
 
     def content(self) -> FactsContent:
         """Return everything that is known now."""
-        model = self._digest.model
         versions = [
             report.tuning_version
             for node, report in self._tuning.items()
@@ -105,11 +107,7 @@ class FactsCollector:
             segments=[*self._digest.segments],
             pods=self._pods.facts(),
             nodes=self._checked_nodes(),
-            model=None
-            if model is None
-            else ModelShapeFacts(
-                model.params, model.layers, model.hidden, model.heads, model.vocab, model.sequence
-            ),
+            model=model_facts(self._digest.model),
             tuning_version=min(versions, default=None),
             tunes_batch=any(report.tunes_batch for report in self._tuning.values()),
         )

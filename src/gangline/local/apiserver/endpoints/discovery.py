@@ -82,10 +82,13 @@ def _subresource(kind: ServedKind, name: str) -> Json:
 
 def aggregated_discovery(registry: Registry, core: bool, version: str) -> Json:
     """Return the response for ``/api`` or ``/apis`` with all resources in one document."""
+    kinds: dict[tuple[str, str], list[ServedKind]] = {}
+    for kind in registry:
+        kinds.setdefault((kind.group, kind.version), []).append(kind)
     items = [
         {
             "metadata": {"name": name, "creationTimestamp": None},
-            "versions": [_aggregated_version(registry, name, v) for v in versions],
+            "versions": [_aggregated_version(v, kinds[name, v]) for v in versions],
         }
         for name, versions in registry.groups().items()
         if (not name) == core
@@ -98,8 +101,7 @@ def aggregated_discovery(registry: Registry, core: bool, version: str) -> Json:
     }
 
 
-def _aggregated_version(registry: Registry, group_name: str, version: str) -> Json:
-    kinds = [kind for kind in registry if (kind.group, kind.version) == (group_name, version)]
+def _aggregated_version(version: str, kinds: list[ServedKind]) -> Json:
     listed = [_aggregated_resource(kind) for kind in kinds]
     return {"version": version, "resources": listed, "freshness": "Current"}
 

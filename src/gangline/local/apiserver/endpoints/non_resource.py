@@ -9,11 +9,12 @@ from gangline.local.apiserver.core.registry import Json, Registry
 from gangline.local.apiserver.core.request import RequestUser
 from gangline.local.apiserver.endpoints import discovery
 from gangline.local.apiserver.endpoints.openapi import OpenAPICache
+from gangline.local.apiserver.flowcontrol.controller import FlowController
 from gangline.local.apiserver.metrics import ApiServerMetrics
 from gangline.local.apiserver.verbs.rest import ApiResponse
 
 VERSION = "v1.31.0+gangline"
-AGGREGATED = "APIGroupDiscoveryList"
+AGGREGATED, AGGREGATED_VERSIONS = "APIGroupDiscoveryList", ("v2", "v2beta1")
 
 
 def version_info() -> Json:
@@ -45,9 +46,12 @@ class NonResourceEndpoints:
         metrics: ApiServerMetrics,
         address: Callable[[], str],
         snapshot: Callable[[], Awaitable[Json]],
+        flow: FlowController,
     ) -> None:
         """``snapshot`` writes a copy of the state and returns where it is."""
-        self._documents = OpenAPICache(registry, VERSION)
+        self._documents = OpenAPICache(registry, VERSION, flow)
+        self._discovery: dict[tuple[str, ...], ApiResponse] = {}
+        self._generation = -1
         self._registry = registry
         self._metrics = metrics
         self._address = address
@@ -69,25 +73,41 @@ class NonResourceEndpoints:
                 return _json(await self._snapshot())
             case ["version"]:
                 return _json(version_info())
-            case ["api"] | ["apis"]:
-                return self._discovery_root(parts[0] == "api", accept)
-            case ["api", version_name]:
-                return _json(discovery.api_resource_list(self._registry, "", version_name))
-            case ["apis", name]:
-                return _json(discovery.api_group(self._registry, name))
-            case ["apis", name, version_name]:
-                return _json(discovery.api_resource_list(self._registry, name, version_name))
             case ["openapi", *_]:
-                return await self._documents.get_document(parts, accept)
-            case []:
+                return await self._documents.get_document(user, parts, accept)
+            case ["api" | "apis"]:
+                form = choose_format(accept, (AGGREGATED,))
+                known = form.as_kind == AGGREGATED and form.version in AGGREGATED_VERSIONS
+                return self._cached_discovery(*parts, AGGREGATED, form.version if known else "")
+        return self._cached_discovery(*parts)
+
+    def _cached_discovery(self, *parts: str) -> ApiResponse:
+        """Return a discovery document. They are equal for all users until the kinds change."""
+        if self._registry.generation != self._generation:
+            self._discovery, self._generation = {}, self._registry.generation
+        found = self._discovery.get(parts)
+        if found is None:
+            found = self._discovery[parts] = self._discover(parts)
+        return found
+
+    def _discover(self, parts: tuple[str, ...]) -> ApiResponse:
+        match parts:
+            case ("api" | "apis" as root, "APIGroupDiscoveryList", form):
+                return self._discovery_root(root == "api", form)
+            case ("api", version_name):
+                return _json(discovery.api_resource_list(self._registry, "", version_name))
+            case ("apis", name):
+                return _json(discovery.api_group(self._registry, name))
+            case ("apis", name, version_name):
+                return _json(discovery.api_resource_list(self._registry, name, version_name))
+            case ():
                 return _json({"paths": self._paths()})
         raise unknown_path()
 
-    def _discovery_root(self, core: bool, accept: str) -> ApiResponse:
-        form = choose_format(accept, (AGGREGATED,))
-        if form.as_kind == AGGREGATED and form.version in ("v2", "v2beta1"):
-            media = f"{JSON};g=apidiscovery.k8s.io;v={form.version};as={AGGREGATED}"
-            found = discovery.aggregated_discovery(self._registry, core, form.version)
+    def _discovery_root(self, core: bool, version: str) -> ApiResponse:
+        if version:
+            media = f"{JSON};g=apidiscovery.k8s.io;v={version};as={AGGREGATED}"
+            found = discovery.aggregated_discovery(self._registry, core, version)
             return ApiResponse(encode_json(found), media=media)
         if core:
             return _json(discovery.core_api_versions(self._address()))

@@ -1,11 +1,12 @@
 """OpenAPI documents of the served kinds, built on request and cached until the kinds change."""
 
-import asyncio
 from collections.abc import Callable
 
 from gangline.local.apiserver.core.errors import unknown_path
 from gangline.local.apiserver.core.negotiation import JSON, encode_json
 from gangline.local.apiserver.core.registry import Json, Registry
+from gangline.local.apiserver.core.request import RequestUser
+from gangline.local.apiserver.flowcontrol.controller import FlowController
 from gangline.local.apiserver.machinery.openapi.documents import (
     OpenAPIEntry,
     openapi_v2,
@@ -26,13 +27,14 @@ PROTOBUF_OFFERS = (
 class OpenAPICache:
     """Builds and caches the documents under ``/openapi``."""
 
-    def __init__(self, registry: Registry, version: str) -> None:
+    def __init__(self, registry: Registry, version: str, flow: FlowController) -> None:
         self._registry = registry
+        self._flow = flow
         self._version = version
         self._generation = -1
         self._documents: dict[str, ApiResponse] = {}
 
-    async def get_document(self, parts: list[str], accept: str) -> ApiResponse:
+    async def get_document(self, user: RequestUser, parts: list[str], accept: str) -> ApiResponse:
         """Return the document of a path, given as its parts.
 
         Raises:
@@ -41,27 +43,32 @@ class OpenAPICache:
         match parts:
             case ["openapi", "v2"]:
                 if any(offer in accept for offer in PROTOBUF_OFFERS):
-                    return await self._cached("v2 protobuf", self._v2_protobuf)
-                return await self._cached("v2", self._v2)
+                    return await self._cached(user, "v2 protobuf", self._v2_protobuf)
+                return await self._cached(user, "v2", self._v2)
             case ["openapi", "v3"]:
-                return await self._cached("v3", lambda: _json(openapi_v3_index(self._entries())))
+                return await self._cached(user, "v3", self._v3_index)
             case ["openapi", "v3", "api", version]:
-                return await self._cached(f"v3 {version}", lambda: self._v3("", version))
+                return await self._cached(user, f"v3 {version}", lambda: self._v3("", version))
             case ["openapi", "v3", "apis", group, version]:
-                return await self._cached(f"v3 {group} {version}", lambda: self._v3(group, version))
+                name = f"v3 {group} {version}"
+                return await self._cached(user, name, lambda: self._v3(group, version))
         raise unknown_path()
 
-    async def _cached(self, name: str, make: Callable[[], ApiResponse]) -> ApiResponse:
+    async def _cached(
+        self, user: RequestUser, name: str, make: Callable[[], ApiResponse]
+    ) -> ApiResponse:
         generation = self._registry.generation
         if generation != self._generation:
             self._documents, self._generation = {}, generation
-        if name not in self._documents:
-            # The documents are large: a thread builds them while other requests continue.
-            made = await asyncio.to_thread(make)
+        documents = self._documents
+        if name not in documents:
+            # The documents are large: they are built in the lane of the user. Another request may
+            # have built one while this waits for the lane.
+            made = await self._flow.compute(user, lambda: documents.get(name) or make())
             if self._registry.generation == generation:
-                self._documents[name] = made
+                documents[name] = made
             return made
-        return self._documents[name]
+        return documents[name]
 
     def _entries(self) -> list[OpenAPIEntry]:
         return [
@@ -74,6 +81,9 @@ class OpenAPICache:
 
     def _document(self) -> Json:
         return openapi_v2(self._entries(), title="Gangline", version=self._version)
+
+    def _v3_index(self) -> ApiResponse:
+        return _json(openapi_v3_index(self._entries()))
 
     def _v2(self) -> ApiResponse:
         return _json(self._document())

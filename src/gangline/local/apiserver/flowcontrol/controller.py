@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from gangline.local.apiserver.core.request import RequestUser
 from gangline.local.apiserver.flowcontrol.compute_lane import ComputeLane
-from gangline.local.apiserver.flowcontrol.fair_queues import FairQueues
+from gangline.local.apiserver.flowcontrol.fair_queues import FairQueues, rejection
 from gangline.local.apiserver.flowcontrol.priority_levels import EXEMPT, SYSTEM, priority_level
 from gangline.local.apiserver.flowcontrol.user_limits import UserLimits
 
@@ -50,6 +50,18 @@ class FlowController:
         if queues is None:
             queues = self._queues[level.name] = FairQueues(level)
         return queues.seat(user.name, width)
+
+    def connection(self, user: RequestUser, count: int) -> None:
+        """Refuse a new connection of a user that has ``count`` of them.
+
+        Raises:
+            StatusError: 429. The connection is closed after it.
+        """
+        limit = priority_level(user).user_connections
+        if limit and count > limit:
+            error = rejection(f"this user has too many open connections, the limit is {limit}")
+            error.headers["Connection"] = "close"
+            raise error
 
     def stream(self, user: RequestUser) -> AbstractContextManager[None]:
         """Count a watch or another stream of a user.

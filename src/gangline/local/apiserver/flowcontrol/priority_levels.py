@@ -33,12 +33,14 @@ class PriorityLevel:
     """Watches, logs, exec and port forwardings of one user at a time; 0 means no limit."""
     user_body_bytes: int = 0
     """Bytes of request bodies of one user at a time; 0 means no limit."""
+    user_connections: int = 0
+    """Open connections of one user; 0 means no limit."""
 
 
 EXEMPT = PriorityLevel("exempt")
-SYSTEM = PriorityLevel("system", 100, 50, 500, 2000, 128 << 20)
-WORKLOAD_LOW = PriorityLevel("workload-low", 60, 20, 200, 500, 32 << 20)
-GLOBAL_DEFAULT = PriorityLevel("global-default", 60, 20, 200, 500, 32 << 20)
+SYSTEM = PriorityLevel("system", 100, 50, 500, 2000, 128 << 20, 4000)
+WORKLOAD_LOW = PriorityLevel("workload-low", 60, 20, 200, 500, 32 << 20, 1000)
+GLOBAL_DEFAULT = PriorityLevel("global-default", 60, 20, 200, 500, 32 << 20, 1000)
 CATCH_ALL = PriorityLevel("catch-all", 10, 5, 20, 10, 4 << 20)
 """Users without authentication."""
 

@@ -86,6 +86,7 @@ class ObjectStore:
         self._closing = False
         self._caches: dict[str, WatchCache] = {}
         self._listeners: dict[str, list[Callable[[CacheEvent], None]]] = {}
+        self._observers: list[Callable[[str, CacheEvent], None]] = []
 
     def load(self, index: IndexFunction) -> None:
         """Read all rows; Secrets are first encrypted with the present key, if they are not.
@@ -122,6 +123,10 @@ class ObjectStore:
         response.
         """
         self._listeners.setdefault(name, []).append(listener)
+
+    def add_observer(self, observer: Callable[[str, CacheEvent], None]) -> None:
+        """Call ``observer`` with each committed change of any kind and the name of its cache."""
+        self._observers.append(observer)
 
     def stage(
         self,
@@ -262,6 +267,8 @@ class ObjectStore:
                 del cache.staged[key]
             for listener in self._listeners.get(cache.name, ()):
                 listener(event)
+            for observer in self._observers:
+                observer(cache.name, event)
             if not done.done():
                 done.set_result(event.record)
             self._added += event.size

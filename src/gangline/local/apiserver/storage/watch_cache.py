@@ -120,6 +120,22 @@ class WatchCache:
         low = bisect_left(self._keys, f"{namespace}/")
         return self._keys[low : bisect_left(self._keys, f"{namespace}0")]
 
+    def count_in(self, namespace: str) -> int:
+        """Return the number of objects of a namespace, after all uncommitted writes."""
+        count = len(self.keys(namespace))
+        for key, record in self.staged.items():
+            if key.startswith(f"{namespace}/"):
+                count += (record is not None) - (key in self.records)
+        return count
+
+    def latest_in(self, namespace: str) -> list[ObjectRevision]:
+        """Return the newest states of a namespace's objects, committed or not, in order."""
+        keys = self.keys(namespace)
+        new = [key for key in self.staged if key.startswith(f"{namespace}/")]
+        if new:
+            keys = sorted({*keys, *new})
+        return [record for key in keys if (record := self.latest(key)) is not None]
+
     def publish(self, event: CacheEvent) -> None:
         key = event.record.key
         if event.type == DELETED:

@@ -10,7 +10,7 @@ again, as in Kubernetes, until the webhooks' time limit.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -32,6 +32,8 @@ from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.flowcontrol.controller import FlowController, is_long
 from gangline.local.apiserver.machinery.schema.nodes import copy_json
+from gangline.local.apiserver.quota.admission import QuotaAdmission, QuotaCharge
+from gangline.local.apiserver.quota.ledger import QUOTAS
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import ObjectRevision, WatchCache
 from gangline.local.apiserver.verbs.delete import DeletionRequest, apply_deletion
@@ -80,13 +82,15 @@ class WritePath:
         flow: FlowController,
         webhooks: WebhookAdmission | None = None,
         guard: EscalationGuard | None = None,
+        quotas: QuotaAdmission | None = None,
     ) -> None:
-        """Without ``webhooks`` and ``guard`` nothing is asked: the server's own writes use this."""
+        """Without the last three nothing is asked: the server's own writes use this."""
         self._flow = flow
         self._store = store
         self._admission = admission
         self._webhooks = webhooks
         self._guard = guard
+        self._quotas = quotas
 
     async def create(
         self, request: ApiRequest, obj: Json, *, owner_tracked: bool = False
@@ -116,7 +120,8 @@ class WritePath:
                 self._admission.admit_creation(kind, obj)
         if self._cache(request).latest(request.key) is not None:
             raise already_exists(kind.plural, kind.group, request.name)
-        return await self._commit(request, obj, created=True)
+        charges = self._admit_quota(request, None, obj)
+        return await self._commit(request, obj, created=True, charges=charges)
 
     async def _compute(
         self,
@@ -194,7 +199,8 @@ class WritePath:
             return await self._return_unchanged(request, record)
         if metadata.is_deleting(new) and metadata.can_be_removed(new):
             return await self._commit(request, new, removed=True)
-        return await self._commit(request, new)
+        charges = self._admit_quota(request, stored, new)
+        return await self._commit(request, new, charges=charges)
 
     def _prepare_change(
         self, request: ApiRequest, record: ObjectRevision, stored: Json, new: Json
@@ -305,6 +311,11 @@ class WritePath:
         if self._guard is not None:
             self._guard.check(request, old, new)
 
+    def _admit_quota(self, request: ApiRequest, old: Json | None, new: Json) -> list[QuotaCharge]:
+        if self._quotas is None or request.subresource:
+            return []
+        return self._quotas.admit(request.kind, request.namespace, old, new)
+
     def _check_namespace(self, request: ApiRequest) -> None:
         if request.kind.namespaced:
             self._admission.check_namespace(request.kind, request.name, request.namespace or "")
@@ -330,9 +341,18 @@ class WritePath:
         created: bool = False,
         removed: bool = False,
         dry_run: bool = False,
+        charges: Iterable[QuotaCharge] = (),
     ) -> WriteResult:
         if dry_run or request.dry_run:
             return WriteResult(encode_json(obj), created, removed)
+        for charge in charges:
+            charged = charge.record
+            self._store.stage(
+                self._store.cache(QUOTAS),
+                charged.key,
+                charge.obj,
+                (charged.labels, charged.fields),
+            )
         cache, index = self._cache(request), index_object(request.kind, obj)
         # A disconnect cancels the handler, but a staged write is committed regardless.
         staged = self._store.stage(cache, request.key, obj, index, removed=removed)

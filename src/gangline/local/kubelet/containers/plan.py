@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gangline.api.core.container import Container, VolumeMount
 from gangline.api.core.pod import Pod
-from gangline.api.core.security import PodSecurityContext, SecurityContext
+from gangline.api.core.security import Capabilities, PodSecurityContext, SecurityContext
 from gangline.api.resource_list import CPU, MEMORY, parse_resources
 from gangline.local.kubelet.config.environment import ContainerConfigError, expand_references
 from gangline.local.kubelet.containers.images import ResolvedImage
@@ -19,6 +19,7 @@ from gangline.local.kubelet.files.beneath import (
     real_path,
 )
 from gangline.local.kubelet.files.private import read_end_of_file
+from gangline.local.kubelet.runtime.capabilities import bounding_set
 from gangline.local.kubelet.runtime.interface import (
     ContainerIdentity,
     ContainerLimits,
@@ -115,7 +116,21 @@ def container_identity(pod: Pod, container: Container) -> ContainerIdentity:
         groups.append(shared.fs_group)
     if user is None and group is None and groups:
         user = 0
-    return ContainerIdentity(user, group, tuple(groups))
+    return ContainerIdentity(
+        user,
+        group,
+        tuple(groups),
+        _capabilities(own, is_root=not user),
+        no_new_privileges=own.allow_privilege_escalation is False,
+    )
+
+
+def _capabilities(own: SecurityContext, *, is_root: bool) -> frozenset[str] | None:
+    """The bounding set of a container. Only one that runs as root keeps that of the kubelet."""
+    if own.privileged or (is_root and own.capabilities is None):
+        return None
+    given = own.capabilities or Capabilities()
+    return bounding_set(given.add, given.drop)
 
 
 def container_limits(container: Container) -> ContainerLimits:

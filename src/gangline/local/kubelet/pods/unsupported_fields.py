@@ -31,11 +31,11 @@ def _unsupported_in_container(container: Container, as_root: bool) -> set[str]:
     own = container.security_context or SecurityContext()
     probes = (container.liveness_probe, container.readiness_probe, container.startup_probe)
     found = {
-        "securityContext.capabilities": own.capabilities is not None,
         "volumeDevices": bool(container.volume_devices),
         "grpc probe": any(probe is not None and probe.grpc is not None for probe in probes),
     }
     if not as_root:
+        found["securityContext.capabilities (needs root)"] = own.capabilities is not None
         found["securityContext.runAsUser (needs root)"] = bool(own.run_as_user)
         found["resources.limits.cpu (needs root)"] = "cpu" in container.resources.limits
     return {f"containers[{container.name}].{name}" for name, given in found.items() if given}

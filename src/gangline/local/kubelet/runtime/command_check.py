@@ -18,7 +18,7 @@ from gangline.local.kubelet.runtime.interface import (
 from gangline.local.kubelet.runtime.paths import is_within, resolve_inside
 
 _PRIVATE = ("/proc", "/dev", "/run", "/tmp")
-_LAUNCHERS = (b"unshare: failed to execute ", b"setpriv: failed to execute ", b"env: ")
+_LAUNCHERS = (b"unshare: failed to execute ", b"enter: failed to execute ", b"env: ")
 
 
 def check_command(

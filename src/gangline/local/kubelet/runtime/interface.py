@@ -45,6 +45,15 @@ class ContainerIdentity:
     user: int | None = None
     group: int | None = None
     groups: tuple[int, ...] = ()
+    capabilities: frozenset[str] | None = None
+    """The bounding set of capabilities; None leaves it as it is."""
+
+    no_new_privileges: bool = False
+
+    @property
+    def changes_nothing(self) -> bool:
+        """True if the container has the rights of the kubelet."""
+        return self == ContainerIdentity(groups=self.groups)
 
 
 @dataclass(frozen=True, slots=True)

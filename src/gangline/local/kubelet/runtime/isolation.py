@@ -8,11 +8,14 @@ SIGKILL of the kubelet leaves no process: the namespace kills all of its process
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
+from gangline.local.kubelet.runtime import enter_container
+from gangline.local.kubelet.runtime.capabilities import numbers
 from gangline.local.kubelet.runtime.interface import ContainerIdentity
 
 _TOOLS = ("setpriv", "setsid", "unshare", "nsenter", "mount", "sh", "env", "mkdir", "ln")
@@ -116,27 +119,34 @@ class ContainerEntry:
             f"E{number}": f"{name}={value}"
             for number, (name, value) in enumerate(variables.items())
         }
+        if not self.identity.changes_nothing:
+            return self._enter_as_other_user(len(carried)), carried
         references = " ".join(["--", *(f"${{{name}}}" for name in carried)])
-        become = self._become()
         # The root must be the current folder: the container's user may lack access to its path.
         change = [f"--chdir={self.root}"] if self.root else []
-        before = ["/usr/bin/env", *change, *become] if become else []
-        change = [] if become else change
         enter = ["/usr/bin/unshare", "--root=.", f"--wd={self.workdir}", "--"] if self.root else []
-        return [*before, "/usr/bin/env", "-i", *change, "-S", references, *enter], carried
+        return ["/usr/bin/env", "-i", *change, "-S", references, *enter], carried
 
-    def _become(self) -> list[str]:
-        """The command that becomes the container's user; empty to stay the present one."""
+    def _enter_as_other_user(self, variables: int) -> list[str]:
+        """The program that changes the root, the user and the capabilities."""
         owner = self.identity
-        if owner.user is None and owner.group is None:
-            return []
         group = owner.group if owner.group is not None else 0
-        groups = ",".join(map(str, dict.fromkeys([group, *owner.groups])))
-        # A change of the user clears PR_SET_PDEATHSIG, so it is set again. CAP_SYS_CHROOT has to be
-        # retained for the root change; container engines grant it to containers too.
-        become = ["/usr/bin/setpriv", f"--reuid={owner.user or 0}", f"--regid={group}"]
-        carry = ["--inh-caps=+sys_chroot", "--ambient-caps=+sys_chroot", "--pdeathsig=KILL"]
-        return [*become, f"--groups={groups}", *carry, "--"]
+        changes_user = owner.user is not None or owner.group is not None
+        options = enter_container.enter_arguments(
+            variables=variables,
+            root=self.root,
+            workdir=self.workdir,
+            user=(owner.user or 0) if changes_user else None,
+            group=group,
+            groups=list(dict.fromkeys([group, *owner.groups])),
+            bounding=None if owner.capabilities is None else numbers(owner.capabilities),
+            no_new_privileges=owner.no_new_privileges,
+        )
+        libraries = os.environ.get("LD_LIBRARY_PATH")
+        prefix = ["/usr/bin/env", f"LD_LIBRARY_PATH={libraries}"] if libraries else []
+        # Isolated, and without site packages: it runs as root.
+        python = [sys.executable, "-I", "-S", "-B", enter_container.__file__]
+        return [*prefix, *python, *options]
 
 
 @lru_cache(maxsize=1)

@@ -17,6 +17,12 @@ from typing import Any
 from aiohttp import web
 
 from gangline.local import limits
+from gangline.local.connections.protocol import LINGERING_S
+from gangline.local.connections.site import (
+    BoundedAppRunner,
+    BoundedSite,
+    authenticate_connection,
+)
 from gangline.local.kubelet.kubelet import Kubelet
 from gangline.local.kubelet.logs.archive import ArchivedLogs, archived_run_log, list_archived_logs
 from gangline.local.kubelet.logs.reader import PodLogOptions, read_log
@@ -64,16 +70,18 @@ class KubeletServer:
                 web.get("/stats/summary", self._summary),
             ]
         )
-        self._runner = web.AppRunner(
+        self._runner = BoundedAppRunner(
             app,
             access_log=None,
             shutdown_timeout=0.5,
-            keepalive_timeout=limits.IDLE_TIMEOUT_S,  # also ends a connection without a request
+            keepalive_timeout=limits.IDLE_TIMEOUT_S,
+            lingering_time=LINGERING_S,
             max_line_size=limits.MAX_LINE_BYTES,
             max_field_size=limits.MAX_LINE_BYTES,
+            max_headers=limits.MAX_HEADERS,
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, ssl_context=self._tls.context)
+        site = BoundedSite(self._runner, host, port, ssl_context=self._tls.context, backlog=1024)
         await site.start()
         return int(self._runner.addresses[0][1])
 
@@ -85,8 +93,10 @@ class KubeletServer:
 
     @web.middleware
     async def _authorized(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if _user_name(request) != API_SERVER_USER:
+        user = _user_name(request)
+        if user != API_SERVER_USER:
             raise web.HTTPForbidden(text="the kubelet answers its API server only")
+        authenticate_connection(request, user)
         try:
             return await handler(request)
         except web.HTTPException as refusal:

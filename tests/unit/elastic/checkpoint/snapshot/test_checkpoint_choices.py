@@ -1,11 +1,13 @@
 """Choices without I/O: which buffer, which step, which steps to retain, how often to save."""
 
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gangline.elastic.agent.tuning_file import TuningFile
 from gangline.elastic.checkpoint.auto_interval import AutoInterval, daly_interval
 from gangline.elastic.checkpoint.restore.restore import (
     PartHolder,
@@ -15,6 +17,8 @@ from gangline.elastic.checkpoint.restore.restore import (
 )
 from gangline.elastic.checkpoint.snapshot.ring import BufferChoice, BufferState, choose_buffer
 from gangline.elastic.checkpoint.storage.commit import expired_steps
+from gangline.elastic.checkpoint.tuned_prior import FailurePrior, TunedPrior
+from gangline.elastic.protocol.messages import CheckpointValues, Tuning
 
 
 def lost_share(interval_s: float, save_s: float, between_failures_s: float) -> float:
@@ -133,3 +137,28 @@ def test_a_job_that_fails_more_often_saves_more_often() -> None:
     calm.record_save(100.0, 0.05)
     assert not calm.due(101.0)
     assert calm.due(100.0 + calm.interval_s())
+
+
+def test_prior_of_the_tuning_is_replaced_by_observations() -> None:
+    tuned = AutoInterval(save_s=1.0)
+    tuned.set_prior(1.0, 3 * 3600.0)
+    assert tuned.interval_s() == pytest.approx(146, abs=1)
+    tuned.failures, tuned.observed_s = 1000, 1000 * 60.0
+    assert tuned.between_failures_s() == pytest.approx(70, abs=2)
+    with pytest.raises(ValueError, match="positive"):
+        tuned.set_prior(0.0, 1.0)
+
+
+def test_prior_is_read_from_the_file_of_the_agent_when_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "tuning.json"
+    reader = TunedPrior({"GANGLINE_TUNING_FILE": str(path)})
+    assert TunedPrior({}).changed() is None
+    assert reader.changed() is None
+    file = TuningFile(path, tunes_batch=False)
+    file.apply(Tuning(version=1))
+    assert reader.changed() is None, "no prior"
+    file.apply(Tuning(version=2, checkpoint=CheckpointValues(2.0, 3600.0)))
+    assert reader.changed() == FailurePrior(2.0, 3600.0)
+    assert reader.changed() is None, "it is unchanged"
+    path.write_text('{"checkpoint": {"failures": -1, "seconds": 1}}')
+    assert reader.changed() is None

@@ -35,6 +35,10 @@ from gangline.local.apiserver.machinery.validation.metadata import (
     metadata_causes,
     metadata_update_causes,
 )
+from gangline.local.apiserver.machinery.validation.quotas import (
+    quota_causes,
+    quota_update_causes,
+)
 from gangline.local.apiserver.machinery.validation.webhooks import webhook_causes
 from gangline.local.apiserver.machinery.validation.workloads import (
     autoscaler_causes,
@@ -293,6 +297,7 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("", "PersistentVolume"): _volume,
     ("", "PersistentVolumeClaim"): _claim,
     ("", "Pod"): _pod,
+    ("", "ResourceQuota"): quota_causes,
     ("", "Secret"): _secret,
     ("", "Service"): service_causes,
     (ADMISSION, "MutatingWebhookConfiguration"): webhook_causes,
@@ -308,6 +313,7 @@ UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
     ("", "ConfigMap"): _data_update,
     ("", "PersistentVolumeClaim"): _claim_update,
     ("", "Pod"): pod_update_causes,
+    ("", "ResourceQuota"): quota_update_causes,
     ("", "Secret"): _data_update,
     ("", "Service"): service_update_causes,
     ("apps", "Deployment"): selector_update_causes,

@@ -1,0 +1,1 @@
+"""Predictions of `gangline plan` beside measurements of real trainings."""

@@ -1,0 +1,203 @@
+"""The history as the evaluation uses it: the store, and what memory holds while it is away.
+
+Facts go to the store's buffer, which retains them while the database is away. Ended runs stay here
+as well, so that advice goes on without the database; it is marked then, and nothing is applied.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gangline.brain.advisers.decisions import ActionRecord, AdviceRecord
+from gangline.brain.advisers.similarity import select_similar
+from gangline.brain.advisers.view import SimilarRuns
+from gangline.brain.facts.records import Outcome, Run
+from gangline.brain.store.batch import facts_of
+from gangline.brain.store.engine import Store
+from gangline.brain.store.errors import Fenced, StoreError
+from gangline.brain.store.retention import RetentionSettings
+
+log = logging.getLogger(__name__)
+
+REMEMBERED_RUNS = 500
+CACHE_S = 300.0
+"""Similar runs are read again after this time, or when any job has ended."""
+
+
+@dataclass(slots=True)
+class _Cached:
+    similar: SimilarRuns | None
+    read_at: float
+    generation: int
+
+
+class History:
+    """Reads and writes of one cluster. ``problem`` says why the store is away."""
+
+    def __init__(self, store: Store, cluster: str) -> None:
+        self._store, self._cluster = store, cluster
+        self._fence: int | None = None
+        self._ended: dict[str, Run] = {}
+        self._generation = 0
+        self._cache: dict[str, _Cached] = {}
+
+    @property
+    def problem(self) -> str:
+        """Why the history is not available; empty while it is."""
+        return str(self._store.problem) if self._store.problem else ""
+
+    async def lead(self, holder: str) -> bool:
+        """Take the next fencing number. Returns whether the store gave one."""
+        try:
+            self._fence = await self._store.update(lambda w: w.lead(self._cluster, holder))
+        except StoreError as error:
+            log.warning("cannot lead in the history: %s", error)
+        return self._fence is not None
+
+    def add(self, runs: Iterable[Run]) -> None:
+        """Take runs to be written; does not wait for the database."""
+        for run in runs:
+            self._store.add(facts_of(run))
+            if run.job.outcome is not Outcome.RUNNING:
+                if run.job.uid not in self._ended:
+                    self._generation += 1
+                self._ended[run.job.uid] = run
+        while len(self._ended) > REMEMBERED_RUNS:
+            del self._ended[next(iter(self._ended))]
+
+    async def flush(self) -> bool:
+        """Write what was added. Returns False if it stays in memory."""
+        try:
+            written = await self._store.flush()
+        except StoreError as error:
+            log.debug("facts stay in memory: %s", error)
+            return False
+        for refused in written.refused[:10]:
+            log.info("a fact was not stored: %s", refused)
+        return True
+
+    async def known_uids(self) -> list[str]:
+        """Return the uids of unfinished jobs that an earlier process has watched."""
+        try:
+            jobs = await self._store.query(lambda r: r.running_jobs(self._cluster))
+        except StoreError:
+            return []
+        return [job.uid for job in jobs]
+
+    async def earlier(self, uid: str) -> Run | None:
+        """Return what the store holds of a job."""
+        try:
+            return await self._store.query(lambda r: r.run(self._cluster, uid))
+        except StoreError:
+            return None
+
+    async def similar(self, run: Run, now_ms: int) -> SimilarRuns | None:
+        """Return similar runs: of the store, or of memory while it is away."""
+        uid, now = run.job.uid, time.monotonic()
+        cached = self._cache.get(uid)
+        if cached and cached.generation == self._generation and now - cached.read_at < CACHE_S:
+            return cached.similar
+        try:
+            found = await self._store.query(lambda r: r.similar_runs(run.job, now_ms=now_ms))
+        except StoreError:
+            return select_similar(run, self._ended.values(), now_ms)
+        self._cache[uid] = _Cached(found, now, self._generation)
+        return found
+
+    def forget_cached(self, uids: Iterable[str]) -> None:
+        """Drop the caches of all jobs but these."""
+        kept = set(uids)
+        for uid in [uid for uid in self._cache if uid not in kept]:
+            del self._cache[uid]
+
+    async def write_advice(self, uid: str, records: list[AdviceRecord]) -> list[AdviceRecord]:
+        """Make ``records`` the current advice of a job. Without the store they have no ids."""
+        fence = self._fence
+        if fence is None:
+            return records
+        try:
+            return await self._store.update(
+                lambda w: w.advice(self._cluster, uid, records, fence=fence)
+            )
+        except StoreError as error:
+            self._note_fencing(error)
+            log.debug("advice was not stored: %s", error)
+            return records
+
+    async def actions(self, uid: str, since_ms: int) -> list[ActionRecord] | None:
+        """Return the actions of a job; None if they are not known."""
+        try:
+            return await self._store.query(
+                lambda r: r.actions(self._cluster, uid, since_ms=since_ms)
+            )
+        except StoreError:
+            return None
+
+    async def recent_actions(self, since_ms: int) -> list[ActionRecord] | None:
+        """Return the actions of all jobs; None if they are not known."""
+        try:
+            return await self._store.query(lambda r: r.recent_actions(self._cluster, since_ms))
+        except StoreError:
+            return None
+
+    async def begin_action(self, record: ActionRecord) -> ActionRecord | None:
+        """Store an action before it happens; None if it may not happen."""
+        fence = self._fence
+        if fence is None:
+            return None
+        try:
+            return await self._store.update(lambda w: w.begin_action(record, fence=fence))
+        except StoreError as error:
+            self._note_fencing(error)
+            log.warning("an action is not begun: %s", error, extra={"job": record.uid})
+            return None
+
+    async def update_action(self, record: ActionRecord) -> bool:
+        """Store the verdict of an action. Returns whether it is stored."""
+        fence = self._fence
+        if fence is None:
+            return False
+        try:
+            await self._store.update(lambda w: w.update_action(record, fence=fence))
+        except StoreError as error:
+            self._note_fencing(error)
+            log.warning("a verdict is not stored: %s", error, extra={"job": record.uid})
+            return False
+        return True
+
+    async def open_actions(self) -> list[ActionRecord]:
+        """Return actions without a verdict; empty if they are not known."""
+        try:
+            return await self._store.query(lambda r: r.open_actions(self._cluster))
+        except StoreError:
+            return []
+
+    async def expire_advice(self, now_ms: int) -> None:
+        """Expire advice that was not confirmed in time."""
+        fence = self._fence
+        if fence is None:
+            return
+        try:
+            await self._store.update(lambda w: w.expire_advice(self._cluster, now_ms, fence=fence))
+        except StoreError as error:
+            self._note_fencing(error)
+
+    async def prune(self, now_ms: int) -> None:
+        """Delete what is older than the retention."""
+        try:
+            deleted = await self._store.prune(now_ms, RetentionSettings())
+        except StoreError as error:
+            log.warning("the history is pruned later: %s", error)
+            return
+        if deleted:
+            log.info("the history was pruned", extra={"rows": dict(deleted)})
+
+    @property
+    def may_act(self) -> bool:
+        """Whether this process has the newest fencing number, as far as it knows."""
+        return self._fence is not None and not self.problem
+
+    def _note_fencing(self, error: StoreError) -> None:
+        if isinstance(error, Fenced):
+            self._fence = None

@@ -1,0 +1,132 @@
+"""What the guard sees of a job and of the cluster. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from gangline.api.jobs.elastic import AUTO, SCALE_TYPE_LABEL, ScalePlan
+from gangline.brain.advisers.advice import What
+from gangline.brain.advisers.decisions import ActionRecord
+from gangline.brain.collection.job_digest import to_ms
+from gangline.brain.facts.records import Job, Run
+from gangline.brain.guard.state import Action, Bound, JobState, PersonAct, Verdict
+from gangline.brain.guard.trial import present_segments
+
+DAY_MS = 86_400_000
+
+
+def family_name(job: Job) -> str:
+    """Return the name of the family that rollbacks are remembered under."""
+    return f"{job.namespace}/{job.kind}/{job.stem}/{job.owner}"
+
+
+def decode_action(record: ActionRecord) -> Action | None:
+    """Return the guard's action of a record, with the number of the record; None if unreadable."""
+    try:
+        action = msgspec.json.decode(record.body, type=Action)
+    except msgspec.DecodeError:
+        return None
+    return msgspec.structs.replace(action, id=str(record.id), verdict=Verdict(record.verdict))
+
+
+def encode_action(record: ActionRecord, action: Action) -> ActionRecord:
+    """Return the record with the state of the guard's action."""
+    return msgspec.structs.replace(
+        record,
+        verdict=action.verdict.value,
+        judged_ms=action.judged_ms,
+        cost_ms=action.cost_ms,
+        body=msgspec.json.encode(action).decode(),
+    )
+
+
+def job_state(
+    run: Run,
+    before: JobState | None,
+    actions: Sequence[Action],
+    plans: Sequence[ScalePlan],
+    remaining_s: float | None,
+) -> JobState:
+    """Return the state of a job. ``before`` has what only repeated evaluations know."""
+    job = run.job
+    closed = [segment.until_ms for segment in run.segments]
+    costs = [action.cost_ms / 1000 for action in actions if action.cost_ms is not None]
+    return JobState(
+        uid=job.uid,
+        family=family_name(job),
+        kind=job.kind,
+        started_ms=job.started_ms or job.submitted_ms,
+        last_segment_ms=max(closed, default=None),
+        good_segments=len(present_segments(run.segments, max(closed, default=0))),
+        bounds=tuple(_bounds(job)),
+        streaks=before.streaks if before else (),
+        actions=tuple(actions),
+        person_acts=_person_acts(before, plans),
+        plan_open=any(plan.status.phase not in ("Succeeded", "Failed") for plan in plans),
+        failing=any(pod.ended_ms is None and pod.oom for pod in run.pods),
+        restart_cost_s=max(costs, default=None),
+        remaining_s=remaining_s,
+        gpus=sum(role.replicas * role.gpus for role in job.roles),
+        probes=sum(action.probe for action in actions),
+    )
+
+
+def record_person_edit(state: JobState, before: Job, after: Job, now_ms: int) -> JobState:
+    """Add what a person changed in the specification between two observations."""
+    acts = list(state.person_acts)
+    if before.workers_asked != after.workers_asked:
+        acts.append(
+            PersonAct(
+                what=What.WORKERS,
+                role="worker",
+                at_ms=now_ms,
+                before=before.workers_asked,
+                value=after.workers_asked,
+            )
+        )
+    old = {role.role: role for role in before.roles}
+    for role in after.roles:
+        known = old.get(role.role)
+        if known is None:
+            continue
+        for what, was, value in (
+            (What.MEMORY, known.memory_bytes, role.memory_bytes),
+            (What.CPU, known.cpu_millis, role.cpu_millis),
+        ):
+            if was != value:
+                acts.append(
+                    PersonAct(what=what, role=role.role, at_ms=now_ms, before=was, value=value)
+                )
+    return msgspec.structs.replace(state, person_acts=tuple(acts))
+
+
+def _bounds(job: Job) -> Iterable[Bound]:
+    # Advice on workers names the role or the job as one: both are bound.
+    for role in ("", "worker"):
+        yield Bound(
+            what=What.WORKERS,
+            role=role,
+            low=job.workers_min,
+            high=job.workers_max,
+            written=job.workers_asked,
+        )
+    for size in job.roles:
+        for what, written in ((What.MEMORY, size.memory_bytes), (What.CPU, size.cpu_millis)):
+            if written is not None:
+                # Half of what the user wrote is the least that the first application may set.
+                yield Bound(what=what, role=size.role, low=written / 2, written=written)
+
+
+def _person_acts(before: JobState | None, plans: Sequence[ScalePlan]) -> tuple[PersonAct, ...]:
+    """Return the acts so far, with those that manual plans are."""
+    known = list(before.person_acts) if before else []
+    seen = {(act.what, act.role, act.at_ms) for act in known}
+    for plan in plans:
+        if plan.metadata.labels.get(SCALE_TYPE_LABEL) == AUTO:
+            continue
+        at_ms = to_ms(plan.metadata.creation_timestamp) or 0
+        for role, size in plan.spec.replica_resource_specs.items():
+            what = What.PS_COUNT if role == "ps" else What.WORKERS
+            if size.replicas is not None and (what, role, at_ms) not in seen:
+                known.append(PersonAct(what=what, role=role, at_ms=at_ms, value=size.replicas))
+    return tuple(known)

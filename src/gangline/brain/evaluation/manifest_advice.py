@@ -1,0 +1,64 @@
+"""Advice on a manifest that is not submitted yet, for ``gangline submit --like-history``."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gangline.api.brain.job_advice import OPEN
+from gangline.api.job_resources import JOB_KINDS
+from gangline.api.meta.objects import Object
+from gangline.brain.advisers.advice import Advice
+from gangline.brain.advisers.view import ClusterView, SimilarRuns
+from gangline.brain.collection.collector import Collector
+from gangline.brain.collection.job_digest import DigestSettings, digest_job
+from gangline.brain.evaluation.advisers import advise
+from gangline.brain.evaluation.evaluator import evidence
+from gangline.brain.evaluation.history import History
+from gangline.brain.evaluation.sentences import published
+from gangline.brain.evaluation.views import build_view
+from gangline.brain.facts.records import Run
+from gangline.brain.publication.items import advice_item, ordered
+
+_KINDS = {kind.resource.kind: kind for kind in JOB_KINDS}
+
+
+class ManifestAdviser:
+    """Advises as if the manifest were a job that waits to start."""
+
+    def __init__(self, collector: Collector, history: History, settings: DigestSettings) -> None:
+        self._collector, self._history, self._settings = collector, history, settings
+
+    async def __call__(self, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return ``{"items": [...], "runs": N}``.
+
+        Raises:
+            ValueError: it is no manifest of a job.
+        """
+        run = self._run(manifest)
+        now_ms = round(time.time() * 1000)
+        similar = await self._history.similar(run, now_ms)
+        view = build_view(run, similar, ClusterView(nodes=self._collector.nodes()), now_ms)
+        advice = (await asyncio.to_thread(advise, view)).advice
+        return {
+            "items": msgspec.to_builtins(ordered(_item(each, run, similar) for each in advice)),
+            "runs": len(similar.runs) if similar else 0,
+            "history": self._history.problem and "history not available",
+        }
+
+    def _run(self, manifest: Mapping[str, Any]) -> Run:
+        kind = _KINDS.get(str(manifest.get("kind", "")))
+        if kind is None:
+            raise ValueError(f"kind: {manifest.get('kind')!r} is none of {', '.join(_KINDS)}")
+        job: Object = msgspec.convert({**manifest, "status": {}}, kind.resource.type)
+        digested = digest_job(kind, job, self._settings)  # type: ignore[arg-type]
+        return Run(
+            job=msgspec.structs.replace(digested.job, started_ms=None, uid="", finished_ms=None)
+        )
+
+
+def _item(advice: Advice, run: Run, similar: SimilarRuns | None) -> Any:
+    shown = published(advice)
+    return advice_item(shown.advice, shown.sentence, evidence(advice, run.job, similar), OPEN)

@@ -1,0 +1,212 @@
+"""The Brain as a component: the history, the watches, the evaluation, the HTTP API.
+
+``gangline brain`` and ``gangline up --brain`` both call ``run``. Several copies may run: the leader
+evaluates and writes, the others serve the history and take over within seconds.
+"""
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+
+from gangline.api.brain.job_advice import LEASE_NAME
+from gangline.api.core.core import ConfigMap
+from gangline.api.meta.objects import Object
+from gangline.api.resources import CONFIG_MAPS, NAMESPACES
+from gangline.brain.collection.collector import Collector
+from gangline.brain.collection.job_digest import DigestSettings
+from gangline.brain.collection.policy_config import PolicyWatch
+from gangline.brain.evaluation.evaluator import Evaluator
+from gangline.brain.evaluation.history import History
+from gangline.brain.evaluation.manifest_advice import ManifestAdviser
+from gangline.brain.publication.publisher import Publisher
+from gangline.brain.server.app import serve_api
+from gangline.brain.server.routes import BrainApi
+from gangline.brain.settings import BrainSettings
+from gangline.brain.store.engine import Store, open_store
+from gangline.brain.store.errors import StoreError
+from gangline.kube.client.client import ApiClient
+from gangline.kube.controller.event_recorder import EventRecorder
+from gangline.kube.controller.leader_election import LeaderElector
+from gangline.kube.errors import AlreadyExists, ApiError, ConfigError
+from gangline.kube.probes import Address, Health, serve_probes
+
+log = logging.getLogger(__name__)
+
+COMPONENT = "gangline-brain"
+BRAIN_CONFIG_MAP = "gangline-brain"
+"""ConfigMap with the address of the HTTP API, under ``url``."""
+RETRY_S = 2.0
+FLUSH_S = 5.0
+
+
+async def run(
+    client: ApiClient,
+    settings: BrainSettings,
+    stop: asyncio.Event,
+    health: Health | None = None,
+) -> None:
+    """Run the Brain until ``stop`` is set.
+
+    Raises:
+        ConfigError: the database is wrong, or an address cannot be served.
+    """
+    health = health or Health()
+    store = await _open(settings)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(store)
+        health.extra_checks.append(lambda: store.healthy)
+        await stack.enter_async_context(
+            serve_probes(settings.metrics_address, settings.health_address, health)
+        )
+        work = asyncio.ensure_future(_serve(client, settings, store, health))
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+        finally:
+            stopping.cancel()
+            work.cancel()
+            await asyncio.gather(work, stopping, return_exceptions=True)
+            await _flush_rest(store)
+
+
+async def _open(settings: BrainSettings) -> Store:
+    try:
+        return await asyncio.to_thread(
+            open_store,
+            settings.database,
+            migrate=settings.migrate,
+            digest_names=settings.digest_names,
+            wait_for_server=True,
+        )
+    except StoreError as error:
+        raise ConfigError(f"--database: {error}") from error
+
+
+async def _flush_rest(store: Store) -> None:
+    try:
+        async with asyncio.timeout(FLUSH_S):
+            await store.flush()
+    except (StoreError, TimeoutError) as error:
+        log.warning("facts of the last seconds are not stored: %s", error)
+
+
+async def _serve(client: ApiClient, settings: BrainSettings, store: Store, health: Health) -> None:
+    cluster = await _cluster_identity(client)
+    await _wait_for_database(store)
+    api = BrainApi(client, store, cluster)
+    async with AsyncExitStack() as stack:
+        if settings.api_address is not None:
+            address = settings.api_address
+            served = serve_api(api, address, settings.tls_certificate, settings.tls_key)
+            port = await stack.enter_async_context(served)
+            log.info("serving the history", extra={"port": port})
+            health.ports["/v1"] = port
+            await _publish_url(client, settings, port)
+
+        async def lead() -> None:
+            await _lead(client, settings, store, api, cluster, elector, health)
+
+        elector = LeaderElector(
+            client,
+            LEASE_NAME,
+            settings.leader_election_namespace,
+            settings.identity,
+            timing=settings.leader_election_timing,
+        )
+        # A standby copy is ready: it serves the history, and a rollout must not wait for the lease.
+        health.ready = True
+        await elector.run(lead)
+
+
+async def _lead(
+    client: ApiClient,
+    settings: BrainSettings,
+    store: Store,
+    api: BrainApi,
+    cluster: str,
+    elector: LeaderElector,
+    health: Health,
+) -> None:
+    digest = DigestSettings(cluster=cluster, digest=store.digest)
+    collector = Collector(client, digest, settings.namespaces, settings.usage_s)
+    history = History(store, cluster)
+    await history.lead(settings.identity)
+    known = await history.known_uids()
+    async with EventRecorder(client, COMPONENT) as events, asyncio.TaskGroup() as tasks:
+        publisher = Publisher(client, events)
+
+        def report(policy: ConfigMap, mistakes: list[str]) -> None:
+            _report_mistakes(events, policy, mistakes)
+
+        policies = PolicyWatch(client, settings.policy_namespace, report)
+        evaluator = Evaluator(
+            client,
+            collector,
+            history,
+            policies,
+            publisher,
+            events,
+            cluster=cluster,
+            dry_run=settings.dry_run,
+            is_leader=lambda: elector.is_leader,
+        )
+        tasks.create_task(collector.run(known))
+        tasks.create_task(publisher.run())
+        tasks.create_task(policies.run())
+        await collector.synced()
+        await publisher.synced()
+        await policies.synced()
+        api.collector = collector
+        api.manifest_adviser = ManifestAdviser(collector, history, digest)
+        try:
+            await evaluator.run(settings.cycle_s)
+        finally:
+            api.collector = api.manifest_adviser = None
+
+
+async def _publish_url(client: ApiClient, settings: BrainSettings, port: int) -> None:
+    """Write the address of the HTTP API where commands find it."""
+    address = settings.api_address
+    assert address is not None
+    scheme = "https" if settings.tls_certificate else "http"
+    data = {"url": f"{scheme}://{Address(address.host, port)}"}
+    namespace = settings.leader_election_namespace
+    body = {"metadata": {"name": BRAIN_CONFIG_MAP}, "data": data}
+    try:
+        try:
+            await client.create(
+                CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", **body}, namespace
+            )
+        except AlreadyExists:
+            await client.patch(CONFIG_MAPS, BRAIN_CONFIG_MAP, {"data": data}, namespace)
+    except ApiError as error:
+        log.info("commands need --brain: the address cannot be published: %s", error)
+
+
+def _report_mistakes(events: EventRecorder, policy: Object, mistakes: list[str]) -> None:
+    message = "the last policy without mistakes stays in force: " + "; ".join(mistakes)
+    events.event(policy, "Warning", "InvalidPolicy", message)
+
+
+async def _cluster_identity(client: ApiClient) -> str:
+    """Return the uid of the namespace kube-system, which no two clusters share."""
+    while True:
+        try:
+            return (await client.get(NAMESPACES, "kube-system")).metadata.uid
+        except ApiError as error:
+            log.warning("cannot identify the cluster: %s", error)
+            await asyncio.sleep(RETRY_S)
+
+
+async def _wait_for_database(store: Store) -> None:
+    """Wait for the first answer: the key of the digests is in the database."""
+    while True:
+        try:
+            await store.query(lambda reader: reader.running_jobs("", 1))
+        except StoreError as error:
+            log.warning("waiting for the database: %s", error)
+            await asyncio.sleep(RETRY_S)
+        else:
+            return

@@ -1,0 +1,44 @@
+"""The administrator's settings of the Brain."""
+
+import socket
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from gangline.kube.controller.leader_election import LeaderElectionTiming
+from gangline.kube.probes import Address
+
+
+@dataclass(frozen=True, slots=True)
+class BrainSettings:
+    """Built once, from defaults < environment < flags."""
+
+    database: str
+    """URL of the history: ``sqlite:////folder/brain.db``, ``postgresql://...``, ``mysql://...``."""
+    migrate: bool = True
+    """Bring an older schema up to date at the start. Otherwise it is refused."""
+    digest_names: bool = False
+    """Store digests of owners and names of jobs in place of the names."""
+    dry_run: bool = False
+    """Advise only, whatever policies and jobs allow."""
+    namespaces: tuple[str, ...] = ()
+    """The watched namespaces; empty: all."""
+    policy_namespace: str = "kube-system"
+    """Namespace of the ConfigMap ``gangline-brain-policy``."""
+    cycle_s: float = 15.0
+    """Seconds between evaluations. Segments close every 5 minutes, so faster ones find nothing."""
+    usage_s: float = 30.0
+    """Seconds between readings of the metrics API."""
+    leader_election_namespace: str = "kube-system"
+    leader_election_timing: LeaderElectionTiming = field(default_factory=LeaderElectionTiming)
+    identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{uuid4().hex[:8]}")
+    """The name of this replica in the leader election."""
+    api_address: Address | None = None
+    """Address of the HTTP API; None: not served. Others than loopback need a certificate."""
+    tls_certificate: str = ""
+    """File with the certificate of the HTTP API; without it only loopback is served."""
+    tls_key: str = ""
+    """File with the key of the certificate."""
+    metrics_address: Address | None = None
+    """Address of ``/metrics``; None: not served."""
+    health_address: Address | None = None
+    """Address of ``/healthz`` and ``/readyz``; None: not served."""

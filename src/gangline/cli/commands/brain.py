@@ -1,0 +1,214 @@
+"""``gangline brain``: the Brain alone, as in a real cluster."""
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gangline.cli.component_logging import logging_options, start_logging
+from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.params.env_options import BindAddress, CommaSeparated, env_flag, env_option
+from gangline.cli.params.options import cluster_options, debug_option
+
+if TYPE_CHECKING:
+    from gangline.brain.settings import BrainSettings
+    from gangline.cli.params.target import ClusterTarget
+
+PREFIX = "GANGLINE_BRAIN"
+_option, _flag = partial(env_option, PREFIX), partial(env_flag, PREFIX)
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+def _in_cluster() -> bool:
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+
+
+def _default_address(address: str, elsewhere: str = "0") -> str:
+    """Return the default address: fixed ports in a pod, but not on a workstation."""
+    return address if _in_cluster() else elsewhere
+
+
+def default_database() -> str:
+    """Return the URL of a file in the user's folder."""
+    from gangline.local.directory import default_home  # noqa: PLC0415
+
+    return f"sqlite:///{default_home() / 'brain.db'}"
+
+
+database_option = _option(
+    "--database",
+    default="",
+    help="History: sqlite:////FOLDER/FILE, postgresql://USER@HOST/NAME or mysql://USER@HOST/NAME; "
+    "default: a file in ~/.gangline.",
+)
+
+
+def require_brain_packages() -> None:
+    """Refuse to start without the packages of the extra ``brain``.
+
+    Raises:
+        CommandError: one is missing.
+    """
+    try:
+        import alembic  # noqa: F401, PLC0415
+        import sqlalchemy  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise CommandError(
+            f"the package {error.name} is missing",
+            hint="Install it with: pip install 'gangline[brain]'",
+        ) from error
+
+
+@click.group("brain", invoke_without_command=True)
+@cluster_options
+@database_option
+@_flag("--no-migrate", help="Refuse a database with an older schema, instead of migrating it.")
+@_flag("--dry-run", help="Advise only, whatever policies and jobs allow.")
+@_option(
+    "--owner-names",
+    type=click.Choice(["plain", "digest"]),
+    default="plain",
+    show_default=True,
+    help="Store names of owners and jobs, or digests of them.",
+)
+@_option(
+    "--namespace",
+    "-n",
+    "namespaces",
+    type=CommaSeparated(),
+    multiple=True,
+    help="Watch jobs of this namespace only; may be repeated.",
+)
+@_option(
+    "--policy-namespace",
+    default="",
+    help="Namespace of the ConfigMap gangline-brain-policy; default: as the lease.",
+)
+@_option(
+    "--leader-election-namespace",
+    default="",
+    help="Namespace of the lease; the Brain's own (MY_POD_NAMESPACE), else kube-system.",
+)
+@_option(
+    "--interval",
+    "cycle_s",
+    type=click.FloatRange(min=0.1),
+    default=15.0,
+    show_default=True,
+    help="Seconds between evaluations of the jobs.",
+)
+@_option(
+    "--usage-interval",
+    "usage_s",
+    type=click.FloatRange(min=0.1),
+    default=30.0,
+    show_default=True,
+    help="Seconds between readings of the metrics API.",
+)
+@_option(
+    "--api-bind-address",
+    type=BindAddress(),
+    default=lambda: _default_address("127.0.0.1:8090", "127.0.0.1:0"),
+    show_default="127.0.0.1:8090 in a cluster, else a free port",
+    help="Address of the HTTP API; others than loopback need a certificate. 0 disables it.",
+)
+@_option("--tls-cert-file", default="", help="Certificate of the HTTP API.")
+@_option("--tls-key-file", default="", help="Key of the certificate.")
+@_option(
+    "--metrics-bind-address",
+    type=BindAddress(),
+    default=lambda: _default_address(":8080"),
+    show_default=":8080 in a cluster, else 0",
+    help="Address of /metrics; 0 disables it.",
+)
+@_option(
+    "--health-probe-bind-address",
+    type=BindAddress(),
+    default=lambda: _default_address(":8081"),
+    show_default=":8081 in a cluster, else 0",
+    help="Address of /healthz and /readyz; 0 disables them.",
+)
+@logging_options(PREFIX)
+@click.pass_context
+def brain_command(
+    context: click.Context,
+    /,
+    target: "ClusterTarget",
+    log_level: str,
+    log_format: str,
+    **flags: Any,
+) -> None:
+    """Run the Brain: it learns from ended jobs, advises running ones, and changes those that allow
+    it.
+
+    Each flag can also be set in the environment: GANGLINE_BRAIN_DRY_RUN=true.
+    """
+    context.obj.database = flags["database"]
+    if context.invoked_subcommand is not None:
+        return
+    require_brain_packages()
+    from gangline.brain.main import run  # noqa: PLC0415
+
+    settings = build_brain_settings(flags)
+    start_logging(log_level, form=log_format)
+    target.serve("gangline-brain", lambda client, stop: run(client, settings, stop))
+
+
+@brain_command.command("migrate")
+@database_option
+@debug_option
+@click.pass_context
+def migrate_command(context: click.Context, database: str) -> None:
+    """Create or update the schema of the database."""
+    require_brain_packages()
+    from gangline.brain.store.engine import open_store  # noqa: PLC0415
+    from gangline.brain.store.errors import StoreError  # noqa: PLC0415
+
+    url = database or getattr(context.obj, "database", "") or prepared_default_database()
+    try:
+        open_store(url, migrate=True).close()
+    except StoreError as error:
+        raise CommandError(str(error), code=ExitCode.USAGE) from error
+    click.echo("The schema of the database is up to date.")
+
+
+def prepared_default_database() -> str:
+    """Return the URL of the default database, whose folder exists."""
+    from gangline.local.directory import default_home  # noqa: PLC0415
+
+    default_home().mkdir(parents=True, exist_ok=True, mode=0o700)
+    return default_database()
+
+
+def build_brain_settings(flags: dict[str, Any]) -> "BrainSettings":
+    """Build the settings from the values of the flags."""
+    from gangline.brain.settings import BrainSettings  # noqa: PLC0415
+
+    namespace = flags["leader_election_namespace"] or _own_namespace()
+    return BrainSettings(
+        database=flags["database"] or prepared_default_database(),
+        migrate=not flags["no_migrate"],
+        digest_names=flags["owner_names"] == "digest",
+        dry_run=flags["dry_run"],
+        namespaces=tuple(name for names in flags["namespaces"] for name in names),
+        policy_namespace=flags["policy_namespace"] or namespace,
+        cycle_s=flags["cycle_s"],
+        usage_s=flags["usage_s"],
+        leader_election_namespace=namespace,
+        api_address=flags["api_bind_address"],
+        tls_certificate=flags["tls_cert_file"],
+        tls_key=flags["tls_key_file"],
+        metrics_address=flags["metrics_bind_address"],
+        health_address=flags["health_probe_bind_address"],
+    )
+
+
+def _own_namespace() -> str:
+    if given := os.environ.get("MY_POD_NAMESPACE", ""):
+        return given
+    try:
+        return _NAMESPACE_FILE.read_text().strip() or "kube-system"
+    except OSError:
+        return "kube-system"

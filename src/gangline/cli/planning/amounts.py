@@ -1,0 +1,49 @@
+"""Option types of ``gangline plan``: amounts, durations and counts."""
+
+from typing import Any
+
+import click
+
+_UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
+_DURATIONS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+
+class _Amount(click.ParamType[float]):
+    """A number such as 7e9, 7B or 300G."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        text = str(value).strip().lower()
+        unit = _UNITS.get(text[-1:], 1.0)
+        try:
+            number = float(text[:-1] if text[-1:] in _UNITS else text) * unit
+        except ValueError:
+            self.fail(f"{value!r} is not a number such as 7e9 or 7B", param, ctx)
+        if not 0 < number < float("inf"):
+            self.fail(f"{value!r} must be greater than 0", param, ctx)
+        return number
+
+
+class _Duration(click.ParamType[float]):
+    """A duration such as 36h or 7d, in seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        text = str(value).strip().lower()
+        try:
+            seconds = float(text[:-1]) * _DURATIONS[text[-1:]]
+        except (KeyError, ValueError):
+            self.fail(f"{value!r} is not a duration such as 36h or 7d", param, ctx)
+        if not 0 < seconds < float("inf"):
+            self.fail(f"{value!r} must be greater than 0", param, ctx)
+        return seconds
+
+
+AMOUNT, DURATION = _Amount(), _Duration()
+COUNT = click.IntRange(min=1)

@@ -1,0 +1,97 @@
+"""What a stored job or a manifest requests for its training."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gangline.api.jobs.kubeflow import SHARED_MEMORY_ANNOTATION
+from gangline.api.quantity import quantity_or_none
+
+if TYPE_CHECKING:
+    from gangline.sizing.goals.job_check import JobRequest
+
+PRODUCT_LABEL = "nvidia.com/gpu.product"
+_GPU_RESOURCES = ("/gpu", "/Ascend910", "/npu")
+
+
+@dataclass(frozen=True, slots=True)
+class JobSource:
+    """A job of any kind, from a file or from the cluster."""
+
+    manifest: Mapping[str, Any]
+    gpu: str = ""
+    """Product name of the GPUs of its nodes; empty if it does not run."""
+    steps_per_s: float = 0.0
+    """What it reports; 0: nothing."""
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        found = (self.manifest.get("metadata") or {}).get("annotations") or {}
+        return {str(name): str(value) for name, value in found.items()}
+
+
+def read_job_request(job: JobSource) -> "JobRequest | None":
+    """Read what the pods with GPUs of a job request; None if no pod has any."""
+    from gangline.sizing.goals.job_check import JobRequest  # noqa: PLC0415
+
+    pods, found = 0, None
+    for replicas, template in _templates(job.manifest.get("spec")):
+        pod = template.get("spec") or {}
+        limits = list(_limits(pod))
+        gpus = int(sum(_gpus(each) for each in limits))
+        if not gpus:
+            continue
+        pods += replicas
+        selector = (pod.get("nodeSelector") or {}).get(PRODUCT_LABEL, "")
+        if found is None or gpus > found.pod_gpus:
+            found = JobRequest(
+                pods=0,
+                pod_gpus=gpus,
+                pod_memory_bytes=sum(_amount(each, "memory") for each in limits),
+                pod_cpus=sum(_amount(each, "cpu") for each in limits),
+                shared_memory_bytes=_shared_memory(job),
+                processes=_processes(job.manifest),
+                gpu=job.gpu or str(selector),
+            )
+    return None if found is None else replace(found, pods=pods)
+
+
+def _templates(spec: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Find the pod templates with their number of replicas, in jobs of any kind."""
+    if isinstance(spec, list):
+        for each in spec:
+            yield from _templates(each)
+    if not isinstance(spec, Mapping):
+        return
+    template = spec.get("template")
+    if isinstance(template, Mapping):
+        replicas = spec.get("replicas", spec.get("parallelism", 1))
+        yield (replicas if isinstance(replicas, int) else 1), template
+        return
+    for value in spec.values():
+        yield from _templates(value)
+
+
+def _limits(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for container in pod.get("containers") or []:
+        resources = container.get("resources") or {}
+        yield {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+
+
+def _gpus(limits: Mapping[str, Any]) -> float:
+    return sum(_amount(limits, name) for name in limits if name.endswith(_GPU_RESOURCES))
+
+
+def _amount(limits: Mapping[str, Any], name: str) -> float:
+    quantity = quantity_or_none(limits.get(name, 0))
+    return quantity.nano / 1e9 if quantity is not None else 0.0
+
+
+def _shared_memory(job: JobSource) -> float:
+    quantity = quantity_or_none(job.annotations.get(SHARED_MEMORY_ANNOTATION))
+    return quantity.nano / 1e9 if quantity is not None else 0.0
+
+
+def _processes(manifest: Mapping[str, Any]) -> int:
+    stated = str((manifest.get("spec") or {}).get("nprocPerNode") or "")
+    return int(stated) if stated.isdigit() else 0

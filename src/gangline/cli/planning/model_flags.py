@@ -1,0 +1,222 @@
+"""Options that describe a model, and the model that they describe."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+import click
+
+from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.planning.amounts import AMOUNT, COUNT
+
+if TYPE_CHECKING:
+    from gangline.sizing.model import ModelShape
+    from gangline.sizing.traced import TracedModel
+    from gangline.sizing.transformer import TransformerModel
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DIMENSIONS = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "active_experts")
+SWITCHES = ("gated", "untied")
+WITH_TRACE = ("input_shape", "token_ids", "measure")
+"""Options that have no effect without ``--trace``."""
+OPTION_NAMES = {"input_shape": "--input", "sequence": "--seq"}
+DEFAULT_SEQUENCE = 2048
+
+
+class ModelFlags(TypedDict):
+    """Values of the options."""
+
+    config: Path | None
+    trace: str | None
+    input_shape: str | None
+    token_ids: bool
+    measure: bool
+    python: str
+    params: float | None
+    layers: int | None
+    hidden: int | None
+    heads: int | None
+    kv_heads: int | None
+    ffn: int | None
+    gated: bool
+    vocab: int | None
+    untied: bool
+    experts: int | None
+    active_experts: int | None
+    sequence: int | None
+
+
+_OPTIONS = (
+    click.option(
+        "--config",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="The model's config.json of Hugging Face.",
+    ),
+    click.option(
+        "--trace",
+        metavar="FILE:FUNCTION",
+        help="Trace the model that FUNCTION returns, on PyTorch's meta device.",
+    ),
+    click.option(
+        "--input",
+        "input_shape",
+        metavar="SHAPE",
+        help="With --trace: the shape of a batch, such as 8x3x224x224.",
+    ),
+    click.option("--token-ids", is_flag=True, help="With --trace: the input is token ids."),
+    click.option(
+        "--measure",
+        is_flag=True,
+        help="With --trace: take two real steps on the GPU, else on the processor.",
+    ),
+    click.option(
+        "--python",
+        default=sys.executable,
+        help="The interpreter with torch.",
+        show_default="this one",
+    ),
+    click.option("--params", type=AMOUNT, help="Number of parameters, such as 7B."),
+    click.option("--layers", type=COUNT, help="Number of layers."),
+    click.option("--hidden", type=COUNT, help="Width of the model."),
+    click.option("--heads", type=COUNT, help="Attention heads."),
+    click.option("--kv-heads", type=COUNT, help="Heads of keys and values; default: as many."),
+    click.option("--ffn", type=COUNT, help="Width of the MLP; default: 4 x hidden."),
+    click.option("--gated", is_flag=True, help="The MLP is gated, as in Llama; without biases."),
+    click.option("--vocab", type=COUNT, help="Tokens of the vocabulary."),
+    click.option("--untied", is_flag=True, help="The output layer has a matrix of its own."),
+    click.option("--experts", type=COUNT, help="Experts of each layer."),
+    click.option("--active-experts", type=COUNT, help="Experts that process a token."),
+    click.option(
+        "--seq", "sequence", type=COUNT, help=f"Tokens of a sample.  [default: {DEFAULT_SEQUENCE}]"
+    ),
+)
+
+
+def model_options(command: F) -> F:
+    """Add the options of ``ModelFlags``."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def option_names(flags: ModelFlags, names: tuple[str, ...]) -> list[str]:
+    """Return those of the options that are given, as they are written."""
+    return [
+        OPTION_NAMES.get(name, f"--{name.replace('_', '-')}")
+        for name in names
+        if flags[name]  # type: ignore[literal-required]
+    ]
+
+
+def names_model(flags: ModelFlags) -> bool:
+    """Whether the options describe a model."""
+    given = ("config", "trace", "params", *DIMENSIONS, *SWITCHES)
+    return bool(option_names(flags, given))
+
+
+def check_model_flags(flags: ModelFlags) -> None:
+    """Check that the options do not contradict each other.
+
+    Raises:
+        UsageError: they do; the message names them.
+    """
+    dimensions = option_names(flags, (*DIMENSIONS, *SWITCHES))
+    sources = option_names(flags, ("config", "trace"))
+    if len(sources) > 1:
+        raise click.UsageError(f"{' and '.join(sources)} describe two models; give one of them")
+    if flags["trace"] or flags["config"]:
+        extra = option_names(flags, ("params",)) + dimensions
+        if flags["trace"]:
+            extra += option_names(flags, ("sequence",))
+        if extra:
+            raise click.UsageError(f"{sources[0]} contradicts {', '.join(extra)}: omit one side")
+    if not flags["trace"] and (lost := option_names(flags, WITH_TRACE)):
+        raise click.UsageError(f"{', '.join(lost)} has no effect without --trace")
+    if flags["active_experts"] and not flags["experts"]:
+        raise click.UsageError("--active-experts needs --experts, the experts of each layer")
+
+
+def read_model(flags: ModelFlags) -> "TransformerModel | TracedModel":
+    """Return the model, which may be traced for it.
+
+    Raises:
+        ShapeError: the model cannot exist.
+        CommandError: a file cannot be read, or the model cannot be traced.
+        UsageError: no model is given.
+    """
+    from gangline.sizing.transformer import TransformerModel  # noqa: PLC0415
+
+    return _traced(flags) if flags["trace"] else TransformerModel(read_shape(flags))
+
+
+def _traced(flags: ModelFlags) -> "TracedModel":
+    from gangline.cli.planning.programs import run_trace  # noqa: PLC0415
+    from gangline.sizing.traced import read_trace  # noqa: PLC0415
+
+    if not flags["input_shape"]:
+        raise click.UsageError("--trace needs --input SHAPE, such as 8x3x224x224")
+    return read_trace(
+        run_trace(
+            flags["python"],
+            str(flags["trace"]),
+            flags["input_shape"],
+            token_ids=flags["token_ids"],
+            measure=flags["measure"],
+        )
+    )
+
+
+def read_shape(flags: ModelFlags) -> "ModelShape":
+    """Return the shape of a transformer.
+
+    Raises:
+        ShapeError, CommandError, UsageError: as ``read_model``.
+    """
+    from gangline.sizing.model import ModelShape  # noqa: PLC0415
+    from gangline.sizing.sources.guess import shape_of_size  # noqa: PLC0415
+    from gangline.sizing.sources.huggingface import shape_from_config  # noqa: PLC0415
+
+    if flags["config"]:
+        return shape_from_config(_read_config(flags["config"]), flags["sequence"] or 0)
+    sequence = flags["sequence"] or DEFAULT_SEQUENCE
+    if flags["params"] and not flags["vocab"] and not flags["experts"]:
+        return shape_of_size(
+            flags["params"],
+            sequence,
+            layers=flags["layers"] or 0,
+            hidden=flags["hidden"] or 0,
+            heads=flags["heads"] or 0,
+        )
+    if not (flags["layers"] and flags["hidden"] and flags["heads"]):
+        raise click.UsageError(
+            "the model is missing: give --config FILE, --params NUMBER, or --layers, --hidden "
+            "and --heads"
+        )
+    return ModelShape(
+        layers=flags["layers"],
+        hidden=flags["hidden"],
+        heads=flags["heads"],
+        sequence=sequence,
+        vocab=flags["vocab"] or 0,
+        kv_heads=flags["kv_heads"] or 0,
+        ffn=flags["ffn"] or 0,
+        gated=flags["gated"],
+        tied=not flags["untied"],
+        biases=not flags["gated"],
+        experts=flags["experts"] or 0,
+        active_experts=flags["active_experts"] or (2 if flags["experts"] else 0),
+        exact_parameters=round(flags["params"] or 0),
+    )
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text())
+    except (ValueError, OSError) as error:
+        raise CommandError(f"{path}: not a JSON file: {error}", code=ExitCode.USAGE) from error
+    if not isinstance(config, dict):
+        raise CommandError(f"{path}: must be a JSON object", code=ExitCode.USAGE)
+    return config

@@ -1,0 +1,257 @@
+"""The output of ``gangline plan`` for people: at most 80 columns."""
+
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gangline.cli.render.output import format_table
+
+if TYPE_CHECKING:
+    from gangline.sizing.goals.job_check import Finding
+    from gangline.sizing.layout import Layout
+    from gangline.sizing.plan import Choice, Plan
+    from gangline.sizing.uncertainty import Range
+
+GIGABYTE = 1e9
+WIDTH = 80
+_INDENT = 11
+_REASON_INDENT = 21
+_SUFFIX = ("", "K", "M", "B", "T")
+_SAME_TIME = 1.03
+"""Layouts whose times differ by less are ordered by their simplicity."""
+_SHARED = (
+    "{} copies of the model, which reduce their gradients",
+    "{} copies of the model, which share the optimizer states",
+    "{} copies of the weights, which share gradients and optimizer states",
+    "{} ranks share weights, gradients and optimizer states",
+)
+"""What data parallelism of each kind of sharding does."""
+
+
+def plan_table(plan: "Plan") -> str:
+    """Return everything that a plan says to people."""
+    return "\n".join(_lines(plan))
+
+
+def deepspeed_table(plan: "Plan") -> str:
+    """Return what DeepSpeed's estimators say."""
+    from gangline.sizing.memory import deepspeed_estimates, largest_module  # noqa: PLC0415
+    from gangline.sizing.traced import TracedModel  # noqa: PLC0415
+
+    model, devices = plan.request.model, plan.request.devices
+    if isinstance(model, TracedModel):
+        largest = model.largest_module
+    else:
+        largest = largest_module(model.shape)
+    found = deepspeed_estimates(model.parameters, largest, devices)
+    head = ("STAGE", "IN HOST MEMORY", "PER GPU")
+    rows = [(f"ZeRO-{e.stage}", e.offload, f"{e.device_bytes / 2**30:.2f} GiB") for e in found]
+    return format_table(head, rows)
+
+
+def check_table(findings: "tuple[Finding, ...]") -> str:
+    """Return what the check of a job has found."""
+    head = ("RESOURCE", "REQUESTED", "NEEDED", "VERDICT")
+    rows = [(each.resource, each.requested, each.needed, each.verdict.value) for each in findings]
+    reasons = [
+        _line(each.resource, each.reason, indent=_REASON_INDENT) for each in findings if each.reason
+    ]
+    return "\n".join([format_table(head, rows), "", *reasons])
+
+
+def shortfall(plan: "Plan") -> str:
+    """Say what is short if no layout fits, and what would fit."""
+    assert plan.nearest is not None
+    device = plan.request.device
+    text = (
+        f"the smallest, {plan.nearest.layout.title}, needs "
+        f"{plan.nearest.memory.high / GIGABYTE:.0f} GB of the "
+        f"{device.memory_bytes / GIGABYTE:.0f} GB of a GPU."
+    )
+    if plan.nearest.is_tight(device):
+        text += " It is tight: it may fit, but not at the upper end of its range."
+    if plan.fitting_devices:
+        return f"{text} {plan.fitting_devices} GPUs of this kind would do"
+    return f"{text} Use a GPU with more memory"
+
+
+def _lines(plan: "Plan") -> Iterator[str]:
+    request = plan.request
+    yield _line("Model", f"{_short(plan.parameters)} parameters, {_dimensions(plan)}")
+    yield _line(
+        "Training",
+        f"{_short(plan.tokens)} {_unit(plan)}, {plan.model_flops:.2e} operations, "
+        f"{plan.global_batch} samples a step",
+    )
+    memory = f"{request.device.memory_bytes / GIGABYTE:.0f} GB each"
+    yield _line("Hardware", f"{request.devices} x {request.device.name}, {memory}")
+    yield ""
+    if plan.choices:
+        yield _choices(plan)
+        yield ""
+        yield from _best(plan)
+    else:
+        yield _line("Unfit", f"no layout fits: {shortfall(plan)}")
+    for miss in plan.misses:
+        yield _line("Missed", miss)
+    for assumed in plan.assumptions:
+        yield _line("Assumed", assumed)
+
+
+def _line(name: str, text: str, indent: int = _INDENT) -> str:
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=name.ljust(indent),
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+    )
+
+
+def _dimensions(plan: "Plan") -> str:
+    from gangline.sizing.traced import TracedModel  # noqa: PLC0415
+
+    model = plan.request.model
+    if isinstance(model, TracedModel):
+        return f"traced, {_short(model.sample_flops)} operations a sample"
+    return f"{model.shape.layers} layers, {model.shape.sequence} tokens a sample"
+
+
+def _unit(plan: "Plan") -> str:
+    return "tokens" if plan.request.model.sample_tokens > 1 else "samples"
+
+
+def _choices(plan: "Plan") -> str:
+    head = ("LAYOUT", "MICRO", "RECOMPUTE", "MEMORY", "STEP", "MFU", "TRAINING")
+    rows = [
+        (
+            _abbreviated(each.candidate.layout),
+            each.candidate.layout.micro_batch,
+            each.candidate.layout.recompute.value,
+            f"{each.candidate.memory.total / GIGABYTE:.3g} GB",
+            _duration(each.step_s.middle),
+            f"{each.utilisation:.0%}",
+            _span(each.training_s, "-"),
+        )
+        for each in plan.choices
+    ]
+    return format_table(head, rows)
+
+
+def _abbreviated(layout: "Layout") -> str:
+    """Name a layout as the field does: ``TP8 PP4 ZeRO-1 16``."""
+    degrees = (
+        ("TP", layout.tensor),
+        ("PP", layout.pipeline),
+        ("CP", layout.context),
+        ("EP", layout.expert),
+    )
+    parts = [f"{name}{degree}" for name, degree in degrees if degree > 1]
+    if layout.data > 1 or not parts:
+        parts.append(f"{layout.sharding.title} {layout.data}")
+    return " ".join(parts)
+
+
+def _best(plan: "Plan") -> Iterator[str]:
+    best = plan.choices[0]
+    memory = best.candidate.memory
+    yield _line("Best", f"{best.layout_title}: {_explanation(plan)}")
+    yield _line("Limit", best.limited_by)
+    yield _line(
+        "Memory",
+        f"states {memory.states / GIGABYTE:.1f}, activations {memory.activations / GIGABYTE:.1f}, "
+        f"logits {memory.logits / GIGABYTE:.1f}, working {memory.working / GIGABYTE:.1f}, "
+        f"runtime {memory.runtime / GIGABYTE:.1f} GB; at most {memory.high / GIGABYTE:.0f} GB",
+    )
+    speed = best.tokens_per_s
+    speeds = " - ".join(_short(each) for each in (speed.low, speed.middle, speed.high))
+    yield _line("Speed", f"{speeds} {_unit(plan)}/s; a step {_span(best.step_s)}")
+    yield from _network(best)
+    checkpoints = plan.checkpoints
+    yield _line(
+        "Storage",
+        f"{_gigabytes(checkpoints.size_bytes)} GB a checkpoint, every "
+        f"{checkpoints.interval_s / 60:.3g} min; {_gigabytes(checkpoints.host_bytes_per_node)} GB "
+        "of host memory per node for checkpoints in memory",
+    )
+    if plan.cost:
+        costs = (plan.cost.low, plan.cost.middle, plan.cost.high)
+        yield _line("Cost", " - ".join(f"{each:,.0f}" for each in costs))
+    low, high = (each / plan.efficiency.middle - 1 for each in _ends(plan.efficiency))
+    yield _line(
+        "Ranges",
+        f"p10 - p50 - p90. Time: the efficiency alone, {low:+.0%} to {high:+.0%}. Memory: states "
+        "are exact, the rest is +-10%",
+    )
+
+
+def _ends(values: "Range") -> tuple[float, float]:
+    return values.low, values.high
+
+
+def _network(best: "Choice") -> Iterator[str]:
+    if best.bandwidth_needed is None:
+        yield _line("Network", "communication takes more than 5% of a step on any network")
+    elif best.bandwidth_needed:
+        yield _line(
+            "Network",
+            f"{best.bandwidth_needed * 8 / 1e9:.3g} Gbit/s per node keep exposed communication "
+            "below 5%",
+        )
+
+
+def _explanation(plan: "Plan") -> str:
+    layout = plan.choices[0].candidate.layout
+    parts = []
+    if layout.data > 1:
+        parts.append(_SHARED[layout.sharding].format(layout.data))
+    if layout.tensor > 1:
+        parts.append(f"each layer over {layout.tensor} GPUs of a node")
+    if layout.pipeline > 1:
+        parts.append(f"the layers in {layout.pipeline} stages")
+    if layout.context > 1:
+        parts.append(f"each sample over {layout.context} GPUs")
+    if layout.expert > 1:
+        parts.append(f"the experts over {layout.expert} GPUs")
+    return f"{', '.join(parts) or 'one GPU'}. {_preference(plan)}"
+
+
+def _preference(plan: "Plan") -> str:
+    best, *others = plan.choices
+    if not others:
+        return "No other layout fits"
+    second = others[0]
+    ratio = second.step_s.middle / best.step_s.middle
+    if ratio > _SAME_TIME:
+        return f"It is {ratio - 1:.0%} faster than the next, {second.layout_title}"
+    if second.candidate.layout.kinds > best.candidate.layout.kinds:
+        return f"It is as fast as {second.layout_title}, with fewer kinds of parallelism"
+    if second.candidate.layout.micro_batch < best.candidate.layout.micro_batch:
+        return f"It is as fast as {second.layout_title}, with larger micro-batches"
+    return f"It is as fast as {second.layout_title}, and simpler"
+
+
+def _span(seconds: "Range", dash: str = " - ") -> str:
+    """Write the three percentiles with one unit."""
+    units = ((86_400.0, 2, "d"), (3600.0, 2, "h"), (60.0, 2, "min"), (1.0, 1, "s"))
+    fitting = ((unit, name) for unit, least, name in units if seconds.middle >= least * unit)
+    unit, name = next(fitting, (1e-3, "ms"))
+    values = (each / unit for each in (seconds.low, seconds.middle, seconds.high))
+    numbers = (f"{each:.3g}" if each < 1000 else f"{each:.0f}" for each in values)
+    return f"{dash.join(numbers)} {name}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / GIGABYTE:,.0f}" if size >= 1000 * GIGABYTE else f"{size / GIGABYTE:.3g}"
+
+
+def _short(number: float) -> str:
+    power = 0
+    while number >= 999.5 and power < len(_SUFFIX) - 1:
+        number /= 1000
+        power += 1
+    return f"{number:.3g}{_SUFFIX[power]}"

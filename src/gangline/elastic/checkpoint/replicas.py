@@ -1,0 +1,104 @@
+"""Finds replicas that have diverged: tensors that every rank has and that should be equal.
+
+Data parallel training computes the same step on all ranks. A wrong seed, a broken device or a
+missing exchange makes the replicas drift apart; a checkpoint has the value of one rank only, and
+training goes on from it as if nothing had happened.
+"""
+
+import logging
+from collections.abc import Mapping
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from gangline.elastic.checkpoint.ranks import SaveGroup
+
+log = logging.getLogger(__name__)
+_NAMED = 3
+"""Names of tensors in a warning; the others are counted."""
+
+
+class ReplicaCheck:
+    """Compares the replicas of all ranks by checksums."""
+
+    def __init__(self, ranks: SaveGroup) -> None:
+        self._ranks = ranks
+        self.last_equal_step: int | None = None
+        self.diverged: frozenset[str] = frozenset()
+        """Names of the tensors that differed in the last check."""
+
+    def check(self, step: int, replicas: Mapping[str, torch.Tensor]) -> frozenset[str]:
+        """Compare the replicas; all ranks call it together with the same names.
+
+        Returns the names of the tensors that differ. A warning says when they become more, with the
+        tensors, the ranks and the last step at which all were equal.
+        """
+        if self._ranks.world == 1 or not replicas:
+            return frozenset()
+        names = sorted(replicas)
+        sums = checksums([replicas[name] for name in names])
+        if self._ranks.all_agree(True, _summary(sums)):
+            self.last_equal_step, self.diverged = step, frozenset()
+            return self.diverged
+        by_rank = self._ranks.all_gather(sums)
+        found = {
+            name: tuple(rank for rank, own in enumerate(by_rank) if own[n] != by_rank[0][n])
+            for n, name in enumerate(names)
+        }
+        diverged = {name: ranks for name, ranks in found.items() if ranks}
+        if not diverged.keys() <= self.diverged and self._ranks.rank == 0:
+            log.warning(self._message(step, diverged))
+        self.diverged = frozenset(diverged)
+        return self.diverged
+
+    def _message(self, step: int, diverged: Mapping[str, tuple[int, ...]]) -> str:
+        names = list(diverged)
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        ranks = sorted({rank for ranks in diverged.values() for rank in ranks})
+        since = (
+            "it is the first step that was compared"
+            if self.last_equal_step is None
+            else f"they were equal at step {self.last_equal_step}"
+        )
+        return (
+            f"replicas have diverged at step {step}: {', '.join(names[:_NAMED])}{more} of ranks "
+            f"{', '.join(map(str, ranks))} differ from rank 0; {since}. The checkpoint has the "
+            "values of one rank"
+        )
+
+
+def checksums(tensors: list[torch.Tensor]) -> list[int]:
+    """Return a checksum of each tensor's bytes, with one transfer from its device.
+
+    It is the sum of the bytes in words of 64 bits. It does not depend on positions, which suffices
+    for replicas: those that drift apart differ almost everywhere.
+    """
+    sums = [_checksum(one) for one in tensors]
+    by_device: dict[torch.device, list[int]] = {}
+    for n, one in enumerate(sums):
+        by_device.setdefault(one.device, []).append(n)
+    found = [0] * len(sums)
+    for numbers in by_device.values():
+        values = torch.stack([sums[n] for n in numbers]).tolist()
+        for n, value in zip(numbers, values, strict=True):
+            found[n] = value
+    return found
+
+
+def _checksum(tensor: torch.Tensor) -> torch.Tensor:
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    whole = local.detach().resolve_conj().resolve_neg().contiguous()
+    # A tensor of one element counts as contiguous whatever its stride.
+    plain = whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
+    if plain.storage_offset() % 8:  # words must be aligned
+        plain = plain.clone()
+    words = plain.numel() // 8 * 8
+    total = plain[words:].sum(dtype=torch.int64)
+    if words:
+        total = total + plain[:words].view(torch.int64).sum()
+    return total
+
+
+def _summary(sums: list[int]) -> int:
+    """Return one number that depends on the position of each checksum."""
+    return hash(tuple(sums)) >> 2

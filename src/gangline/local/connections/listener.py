@@ -1,0 +1,125 @@
+"""A listening address that accepts connections one at a time, and counts them from then on."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from gangline.local import limits
+from gangline.local.connections.peers import identify_peer
+from gangline.local.connections.protocol import DeadlineProtocol
+from gangline.local.connections.table import ClientConnection, ConnectionTable
+
+log = logging.getLogger(__name__)
+
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+RETRY_S = 0.05
+"""Seconds until the next attempt to accept when no file descriptor is left."""
+
+
+class Listener:
+    """Accepts connections with TLS: the part of ``asyncio.AbstractServer`` that a site uses.
+
+    Between two accepted connections other work of the event loop is done.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[[], DeadlineProtocol],
+        table: ConnectionTable,
+        context: ssl.SSLContext,
+    ) -> None:
+        self._factory = factory
+        self._table = table
+        self._context = context
+        self._listening: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
+        """The listening sockets."""
+        return self._listening
+
+    async def start(self, host: str, port: int, backlog: int) -> None:
+        """Listen on all addresses of a host.
+
+        Raises:
+            OSError: the port is taken, or the address is not that of this machine.
+        """
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        try:
+            for family, address in dict.fromkeys((each[0], each[4]) for each in found):
+                opened = socket.create_server(address[:2], family=family, backlog=backlog)
+                opened.setblocking(False)
+                self._listening.append(opened)
+        except OSError:
+            self.close()
+            raise
+        for opened in self._listening:
+            self._run(self._accept_forever(opened))
+
+    def close(self) -> None:
+        """Stop listening. Accepted connections continue."""
+        for task in self._tasks:
+            task.cancel()
+        for opened in self._listening:
+            opened.close()
+        self._listening = []
+
+    async def wait_closed(self) -> None:
+        """Wait until no connection is being accepted."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def is_serving(self) -> bool:
+        return bool(self._listening)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept_forever(self, opened: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(opened)
+            except OSError as error:
+                if opened.fileno() < 0:
+                    return
+                if error.errno in NO_DESCRIPTORS and not self._table.close_oldest():
+                    log.warning("no connection can be accepted", extra={"why": str(error)})
+                await asyncio.sleep(RETRY_S)
+                continue
+            with contextlib.suppress(OSError):
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._run(self._connect(accepted))
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        """Complete the TLS handshake; the protocol serves the connection from then on."""
+
+        def close() -> None:
+            with contextlib.suppress(OSError):
+                accepted.shutdown(socket.SHUT_RDWR)
+
+        connection = self._table.add(identify_peer(accepted), close)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self._protocol(connection),
+                accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=limits.TLS_HANDSHAKE_TIMEOUT_S,
+            )
+        except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
+            connection.end()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+
+    def _protocol(self, connection: ClientConnection) -> DeadlineProtocol:
+        protocol = self._factory()
+        protocol.client = connection
+        return protocol

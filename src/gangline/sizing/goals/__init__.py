@@ -1,0 +1,1 @@
+"""Jobs and plans: ``record`` (a plan in a job's annotation), ``job_check`` (a job's request)."""

@@ -1,0 +1,93 @@
+"""What two real processes report: exchange, noise and times, without a difference in training."""
+
+import asyncio
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from gangline.elastic.progress import read_progress
+from gangline.elastic.training_report import TrainingReport
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+SCRIPT = """
+import os, sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+from gangline.elastic.trainer.loader import ElasticDataLoader
+from gangline.elastic.trainer.sampler import ElasticDistributedSampler
+from gangline.elastic.trainer.trainer import ElasticTrainer
+
+torch.set_num_threads(1)
+torch.manual_seed(4)
+dist.init_process_group("gloo")
+size = 2000
+true = torch.full((size,), size ** -0.5)
+records = true + torch.randn(3200, size) * (50.0 / size) ** 0.5
+sampler = ElasticDistributedSampler(TensorDataset(records), global_batch_size=16)
+loader = ElasticDataLoader(TensorDataset(records), 4, sampler)
+model = DistributedDataParallel(torch.nn.Linear(size, 1, bias=False))
+trainer = ElasticTrainer(model, loader)
+optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.01))
+for epoch in range(3):
+    with trainer.epoch(epoch):
+        for (batch,) in loader:
+            with trainer.step():
+                optimizer.zero_grad()
+                trainer.model(batch).mean().backward()
+                optimizer.step()
+total = sum(p.sum().item() for p in model.parameters())
+print(f"{total:.12f}")
+dist.destroy_process_group()
+"""
+
+
+async def train(folder: Path, *, reports: bool) -> tuple[set[str], list[TrainingReport | None]]:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+    processes = []
+    for rank in range(2):
+        environment = {
+            **os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }  # fmt: skip
+        if reports:
+            environment["GANGLINE_PROGRESS_FILE"] = str(folder / f"progress-{rank}")
+        processes.append(
+            await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", SCRIPT), env=environment, stdout=asyncio.subprocess.PIPE
+            )
+        )
+    outputs = await asyncio.gather(*(process.communicate() for process in processes))
+    assert [process.returncode for process in processes] == [0, 0]
+    found = [
+        read_progress(folder / f"progress-{rank}", folder / "none").training for rank in range(2)
+    ]
+    return {output.decode().strip() for output, _ in outputs}, found
+
+
+async def test_two_processes_report_exchange_and_noise(tmp_path: Path) -> None:
+    plain, nothing = await train(tmp_path, reports=False)
+    weights, reports = await train(tmp_path, reports=True)
+    assert nothing == [None, None]
+    assert weights == plain, "measuring changes no weight"
+    assert len(weights) == 1
+    for report in reports:
+        assert report is not None
+        assert (report.batch_size, report.accumulation, report.global_batch) == (4, 2, 16)
+        assert report.compute_s is not None
+        assert report.compute_s > 0
+        assert report.sync_s is not None
+        assert report.sync_s > 0
+        assert report.step_times is not None
+        assert report.step_times.count > 100
+    both = TrainingReport.merge([each for each in reports if each is not None])
+    assert both is not None
+    assert both.grad_sqr is not None
+    assert both.grad_var is not None
+    assert both.grad_var / both.grad_sqr == pytest.approx(50.0, rel=0.25)

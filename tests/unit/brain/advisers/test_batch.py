@@ -1,0 +1,177 @@
+"""Data loader, micro-batch and global batch."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from gangline.brain.advisers.advice import Advice, What
+from gangline.brain.advisers.batch import advise_batch
+from gangline.brain.advisers.explain import parse_sentence, sentence
+from gangline.brain.advisers.view import ClusterView, DevicePeak, View
+from gangline.brain.facts.records import (
+    Job,
+    NodeCapacity,
+    PodRun,
+    RoleSize,
+    Run,
+    Segment,
+    Wishes,
+)
+from gangline.brain.models.throughput import ThroughputModel, observations
+from gangline.brain.models.throughput_fit import fit_throughput
+
+GIB = 2**30
+
+
+def make_segments(data: float = 0.0, noise: float | None = None, batch: int = 192) -> list[Segment]:
+    """Four ranks on two nodes, shares of 48 records; a rank runs 6 micro-steps of 8, or 4 of 12."""
+    found = []
+    for index, micro in enumerate([12, 12, 12, 8, 8, 8]):
+        step_us = 48 / micro * (200_000 + 20_000 * micro)
+        found.append(
+            Segment(
+                round=index, since_ms=index * 300_000, until_ms=(index + 1) * 300_000,
+                nodes=2, procs=4, micro_batch=micro, accumulation=48 // micro,
+                global_batch=batch, steps=500, step_mean_us=step_us,
+                compute_us=0.9 * step_us, sync_us=0.1 * step_us, data_us=data * step_us,
+                grad_sqr=None if noise is None else 1.0, grad_var=noise,
+            )
+        )  # fmt: skip
+    return found
+
+
+def make_view(segments: Sequence[Segment], **changes: object) -> View:
+    job = Job(
+        cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob", submitted_ms=0,
+        roles=(RoleSize(role="worker", since_ms=0, replicas=2, cpu_millis=12_000),),
+    )  # fmt: skip
+    pods = tuple(
+        PodRun(role="worker", rank=n, number=0, node=f"n{n}", started_ms=0, peak_memory_bytes=GIB)
+        for n in range(2)
+    )
+    view = View(now_ms=2_000_000, run=Run(job=job, segments=tuple(segments), pods=pods))
+    return msgspec.structs.replace(view, **changes)
+
+
+def fitted(view: View) -> ThroughputModel | None:
+    return fit_throughput(observations(view.run.segments, view.now_ms))
+
+
+def advice_for(view: View, what: What) -> list[Advice]:
+    found = [item for item in advise_batch(view, fitted(view)) if item.what is what]
+    for item in found:
+        parsed = parse_sentence(sentence(item))
+        assert parsed.value == item.value
+        assert set(parsed.reason.arguments) == set(item.reason.arguments)
+    return found
+
+
+def test_t1_steps_that_wait_for_data_get_half_as_many_loader_processes_more() -> None:
+    view = make_view(make_segments(data=0.3), loader_workers=4)
+    (advice,) = advice_for(view, What.LOADER_WORKERS)
+    assert advice.value == 6
+    assert advice.gain == pytest.approx(1 / 0.9 - 1)
+
+
+@pytest.mark.parametrize(
+    ("loaders", "free", "value"), [(5, 8 * GIB, 6), (6, 8 * GIB, None), (4, GIB // 2, None)]
+)
+def test_t1_requests_and_free_memory_limit_the_loader(
+    loaders: int, free: int, value: int | None
+) -> None:
+    nodes = tuple(NodeCapacity(name=f"n{n}", memory_free_bytes=free) for n in range(2))
+    view = make_view(
+        make_segments(data=0.3),
+        loader_workers=loaders,
+        loader_worker_bytes=GIB,
+        cluster=ClusterView(nodes=nodes),
+    )
+    assert [item.value for item in advice_for(view, What.LOADER_WORKERS)] == (
+        [] if value is None else [value]
+    )
+
+
+@pytest.mark.parametrize("changes", [{"loader_workers": None}, {"loader_workers": 4}])
+def test_loader_is_not_advised_where_nothing_waits_or_is_known(changes: dict) -> None:
+    share = 0.3 if changes["loader_workers"] is None else 0.09
+    assert advice_for(make_view(make_segments(data=share), **changes), What.LOADER_WORKERS) == []
+
+
+def peak(batch: int, used: float, model: str = "A100", *, oom: bool = False) -> DevicePeak:
+    return DevicePeak(
+        gpu_model=model,
+        micro_batch=batch,
+        peak_bytes=round(used * 40 * GIB),
+        memory_bytes=40 * GIB,
+        oom=oom,
+    )
+
+
+def test_t2_the_next_divisor_that_fits_is_advised() -> None:
+    view = make_view(make_segments(), device_peaks=(peak(8, 0.60), peak(12, 0.75)))
+    (advice,) = advice_for(view, What.MICRO_BATCH)
+    assert (advice.was, advice.value) == (12, 16)
+    assert advice.reason.arguments["predicted"] == pytest.approx(0.90)
+    assert advice.gain is not None
+    assert advice.gain > 0
+
+
+@pytest.mark.parametrize(
+    "peaks",
+    [
+        pytest.param((peak(12, 0.75),), id="one measurement"),
+        pytest.param((peak(8, 0.70), peak(12, 0.86)), id="too little is free"),
+        pytest.param((peak(8, 0.50), peak(12, 0.80)), id="more than 0.92"),
+        pytest.param((peak(8, 0.6), peak(16, 0.95, oom=True), peak(12, 0.75)), id="ran out before"),
+    ],
+)
+def test_t2_what_may_not_fit_is_not_advised(peaks: tuple[DevicePeak, ...]) -> None:
+    assert advice_for(make_view(make_segments(), device_peaks=peaks), What.MICRO_BATCH) == []
+
+
+def test_t2_after_out_of_memory_back_to_what_ran() -> None:
+    peaks = (peak(8, 0.6), peak(12, 0.75), peak(16, 1.0, oom=True))
+    (advice,) = advice_for(make_view(make_segments(), device_peaks=peaks), What.MICRO_BATCH)
+    assert (advice.was, advice.value, advice.urgent) == (16, 12, True)
+
+
+def test_t3_each_device_model_has_a_configuration() -> None:
+    peaks = (peak(8, 0.60), peak(12, 0.75), peak(6, 0.5, "V100"), peak(8, 0.6, "V100"))
+    found = advice_for(make_view(make_segments(), device_peaks=peaks), What.MICRO_BATCH)
+    assert {item.target: item.value for item in found} == {"A100": 16, "V100": 12}
+    assert len({item.key for item in found}) == 2
+
+
+def noisy_view(noise: float | None, **wishes: object) -> View:
+    view = make_view(make_segments(noise=noise))
+    values = {"max_global_batch": 4 * 192, "learning_rate_rule": "adascale"} | wishes
+    job = msgspec.structs.replace(view.run.job, wishes=Wishes(**values))  # type: ignore[arg-type]
+    return msgspec.structs.replace(view, run=msgspec.structs.replace(view.run, job=job))
+
+
+def test_w14_a_larger_global_batch_with_a_rule_where_noise_allows_it() -> None:
+    view = noisy_view(10.0 * 192)
+    slow_exchange = [
+        msgspec.structs.replace(s, step_mean_us=2 * s.step_mean_us, sync_us=s.step_mean_us)
+        for s in view.run.segments
+    ]
+    run = msgspec.structs.replace(view.run, segments=tuple(slow_exchange))
+    view = msgspec.structs.replace(view, run=run)
+    (advice,) = advice_for(view, What.GLOBAL_BATCH)
+    assert advice.value is not None
+    assert 192 < advice.value <= 4 * 192
+    assert advice.reason.arguments["rule"] == "adascale"
+
+
+@pytest.mark.parametrize(
+    ("noise", "wishes"),
+    [
+        (None, {}),
+        (1920.0, {"max_global_batch": None}),
+        (1920.0, {"learning_rate_rule": ""}),
+        (1.0, {}),
+    ],
+)
+def test_w14_never_without_noise_a_bound_and_a_rule(noise: float | None, wishes: dict) -> None:
+    assert advice_for(noisy_view(noise, **wishes), What.GLOBAL_BATCH) == []

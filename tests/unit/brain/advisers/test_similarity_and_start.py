@@ -1,0 +1,235 @@
+"""Which runs a job is compared with, and the values that it starts with."""
+
+import msgspec
+import pytest
+
+from gangline.api.names import family_of, name_stem
+from gangline.brain.advisers import rightsize, start
+from gangline.brain.advisers.advice import Confidence, What
+from gangline.brain.advisers.similarity import select_similar, similarity_level
+from gangline.brain.advisers.start import largest_worthwhile
+from gangline.brain.facts.records import (
+    Image,
+    ModelFacts,
+    Outcome,
+    RoleSize,
+    Run,
+    Segment,
+)
+from unit.brain.histories import (
+    DAY,
+    GIB,
+    HOUR,
+    NOW,
+    a_job,
+    a_run,
+    a_view,
+    asking,
+    peaks_of,
+    the,
+)
+
+JOB = Run(job=a_job(spec_digest="spec"))
+IMAGE_OF_ANOTHER_PROJECT = Image(repository="registry/other")
+
+
+def model(billions: float, sequence: int | None = None) -> ModelFacts:
+    return ModelFacts(source="reported", parameters=round(billions * 1e9), sequence=sequence)
+
+
+@pytest.mark.parametrize(
+    ("changes", "level"),
+    [
+        pytest.param({"spec_digest": "spec"}, 0, id="same specification"),
+        pytest.param({}, 1, id="same family"),
+        pytest.param({"command_digest": "x"}, 2, id="other command"),
+        pytest.param({"owner": "bob"}, 2, id="A7: other owner"),
+        pytest.param({"owner": "bob", "spec_digest": "spec"}, 2, id="A7: same spec, other owner"),
+        pytest.param({"stem": "x"}, None, id="other name, size of the model unknown"),
+        pytest.param({"kind": "PyTorchJob"}, None, id="other kind"),
+        pytest.param({"namespace": "b"}, None, id="other namespace"),
+        pytest.param({"cluster": "b", "spec_digest": "spec"}, None, id="other cluster"),
+        pytest.param({"image": IMAGE_OF_ANOTHER_PROJECT}, None, id="other image"),
+    ],
+)
+def test_a7_levels_of_similarity(changes: dict[str, object], level: int | None) -> None:
+    assert similarity_level(JOB, a_run("past", **changes)) == level
+
+
+def test_level_three_needs_a_known_model_of_nearly_the_same_size() -> None:
+    job = Run(job=a_job(model=model(1.0)))
+    assert similarity_level(job, a_run("p", stem="x", model=model(1.2))) == 3
+    assert similarity_level(job, a_run("p", stem="x", model=model(1.3))) is None
+    assert similarity_level(job, a_run("p", stem="x")) is None
+
+
+def test_level_four_is_the_nearest_model_of_any_namespace_on_the_same_gpu() -> None:
+    gpu = (RoleSize(role="worker", since_ms=0, replicas=1, gpus=8, gpu_model="H100"),)
+    job = Run(job=a_job(model=model(7.0, 4096), roles=gpu))
+    near = a_run("p", namespace="b", model=model(8.0, 4096), roles=gpu)
+    assert similarity_level(job, near) == 4
+    far = a_run("p", namespace="b", model=model(7.0, 16384), roles=gpu)
+    assert similarity_level(job, far) is None
+    other_gpu = (msgspec.structs.replace(gpu[0], gpu_model="A100"),)
+    a100 = a_run("p", namespace="b", model=model(8.0, 4096), roles=other_gpu)
+    assert similarity_level(job, a100) is None
+
+
+def test_a2_two_runs_are_too_few_where_a_further_level_has_more() -> None:
+    job = Run(job=a_job(model=model(1.0)))
+    family = [a_run(f"f{i}", model=model(1.0)) for i in range(2)]
+    others = [a_run(f"o{i}", stem="x", model=model(1.1)) for i in range(12)]
+    chosen = select_similar(job, [*others, *family], NOW)
+    assert chosen is not None
+    assert chosen.level == 3
+    assert len(chosen.runs) == 14
+    assert {run.job.uid for run in chosen.runs[:2]} == {"f0", "f1"}
+    third = select_similar(job, [*others, *family, a_run("f2")], NOW)
+    assert third is not None
+    assert (third.level, len(third.runs)) == (1, 3)
+
+
+def test_one_run_of_the_same_specification_is_enough() -> None:
+    chosen = select_similar(JOB, [a_run("p", spec_digest="spec")], NOW)
+    assert chosen is not None
+    assert (chosen.level, len(chosen.runs)) == (0, 1)
+
+
+def test_b4_the_job_itself_and_unfinished_or_failed_runs_are_no_successes() -> None:
+    itself = a_run("new")
+    running = a_run("r", outcome=Outcome.RUNNING, finished_ms=None)
+    failed = a_run("x", outcome=Outcome.FAILED, cause="UserError")
+    partly = a_run("p", complete=False)
+    chosen = select_similar(JOB, [itself, running, failed, partly], NOW)
+    assert chosen is not None
+    assert chosen.runs == ()
+    assert {run.job.uid for run in chosen.bounds} == {"r", "x", "p"}
+    assert select_similar(JOB, [itself], NOW) is None
+
+
+def test_a5_family_that_only_failed_gives_bounds_and_lowers_nothing() -> None:
+    failed = [peaks_of(f"f{i}", 6.0, outcome=Outcome.FAILED, cause="UserError") for i in range(5)]
+    chosen = select_similar(JOB, failed, NOW)
+    assert chosen is not None
+    assert chosen.runs == ()
+    view = msgspec.structs.replace(a_view(), similar=chosen)
+    assert rightsize.advise(view) == []
+
+
+def test_a6_the_jobs_own_run_in_the_store_is_not_counted() -> None:
+    first_minutes = peaks_of("new", 0.5, outcome=Outcome.RUNNING, complete=False)
+    family = [peaks_of(f"f{i}", 9.0) for i in range(3)]
+    with_itself = select_similar(JOB, [first_minutes, *family], NOW)
+    assert with_itself == select_similar(JOB, family, NOW)
+
+
+def test_runs_of_more_than_30_days_ago_are_forgotten() -> None:
+    old = [a_run(f"f{i}", days_ago=31) for i in range(5)]
+    assert select_similar(JOB, old, NOW) is None
+
+
+def test_a8_family_of_jobs_that_differ_in_numbers() -> None:
+    names = ("train-7", "train-7b-1", "train-x8k2p", "train-7b-large")
+    assert [name_stem(name) for name in names] == ["train", "train", "train", "train-7b-large"]
+    for name in names:  # the scheduler's families of run times
+        assert family_of("team", name, "ElasticJob") == f"team/{name_stem(name)}/ElasticJob"
+
+
+def test_a3_nothing_similar_and_no_shape_gives_no_start_values() -> None:
+    job = a_job(workers_min=1, workers_max=8, workers_asked=2, roles=(asking(None),))
+    assert start.advise(a_view(job=job)) == []
+
+
+def test_a4_shape_of_a_model_gives_a_prior_of_low_confidence() -> None:
+    shape = ModelFacts(
+        source="config", layers=32, hidden=4096, heads=32, sequence=4096, vocab=32000, ffn=11008
+    )
+    role = RoleSize(role="worker", since_ms=0, replicas=2, gpus=8)
+    advice = the(start.advise(a_view(job=a_job(model=shape, roles=(role,)))), What.MEMORY)
+    assert advice.confidence is Confidence.LOW
+    assert advice.reason.code == "SizingPrior"
+    assert advice.reason.arguments["parameters"] == pytest.approx(5.3e9, rel=0.05)
+    assert advice.low is not None
+    assert advice.value is not None
+    assert advice.low < advice.value
+    plenty = msgspec.structs.replace(role, memory_bytes=128 * GIB)
+    assert start.advise(a_view(job=a_job(model=shape, roles=(plenty,)))) == []
+
+
+def test_started_job_gets_no_start_values() -> None:
+    shape = model(7.0)
+    assert start.advise(a_view(job=a_job(model=shape, roles=(asking(None),)))) != []
+    started = a_job(model=shape, roles=(asking(None),), started_ms=NOW - HOUR)
+    assert start.advise(a_view(job=started)) == []
+
+
+def segment_at(procs: int, step_s: float, batch: int = 256) -> Segment:
+    return Segment(
+        round=procs,
+        since_ms=NOW - DAY,
+        until_ms=NOW - DAY + HOUR,
+        nodes=procs,
+        procs=procs,
+        micro_batch=batch // procs,
+        accumulation=1,
+        global_batch=batch,
+        steps=500,
+        step_mean_us=step_s * 1e6,
+    )
+
+
+def scaling_run(uid: str, procs: int, exchange_s: float) -> Run:
+    """Computing takes 1 s in all, shared by the processes; an exchange takes a constant time."""
+    step = 1.0 / procs + (exchange_s if procs > 1 else 0.0)
+    role = RoleSize(role="worker", since_ms=0, replicas=procs)
+    return a_run(uid, segments=[segment_at(procs, step)], roles=(role,))
+
+
+ELASTIC = {"workers_min": 1, "workers_max": 16, "workers_asked": 2}
+
+
+def test_start_count_follows_the_model_of_the_family() -> None:
+    good = [scaling_run(f"r{n}", n, 0.005) for n in (1, 2, 4, 8)]
+    poor = [scaling_run(f"r{n}", n, 0.5) for n in (1, 2, 4, 8)]
+    many = the(start.advise(a_view(good, job=a_job(**ELASTIC))), What.WORKERS)
+    assert many.reason.code == "BestGoodput"
+    assert many.value == 16  # twice the largest that was seen
+    assert many.gain is not None
+    assert many.gain > 1.0
+    few = the(start.advise(a_view(poor, job=a_job(**ELASTIC))), What.WORKERS)
+    assert few.value == 1
+
+
+def test_w6_start_count_stays_within_the_sizes_that_were_seen() -> None:
+    runs = [
+        a_run(
+            f"r{batch}",
+            segments=[segment_at(4, batch / 1024, batch)],
+            roles=(RoleSize(role="worker", since_ms=0, replicas=4),),
+        )
+        for batch in (128, 256, 512)
+    ]
+    advice = the(start.advise(a_view(runs, job=a_job(**ELASTIC))), What.WORKERS)
+    assert advice.reason.code == "KeptCount"
+    assert advice.value == 4
+
+
+def test_count_that_runs_kept_respects_the_unit_and_the_bounds() -> None:
+    runs = [
+        a_run(f"r{i}", roles=(RoleSize(role="worker", since_ms=0, replicas=n),))
+        for i, n in enumerate([5, 7, 7, 9, 30])
+    ]
+    job = a_job(workers_min=2, workers_max=12, workers_asked=2, unit=4)
+    advice = the(start.advise(a_view(runs, job=job)), What.WORKERS)
+    assert advice.value == 8
+    fixed = a_job(workers_min=4, workers_max=4, workers_asked=4)
+    assert start.advise(a_view(runs, job=fixed)) == []
+
+
+def test_price_decides_how_much_the_last_workers_must_bring() -> None:
+    speeds = {n: n / (1 + 0.08 * (n - 1)) for n in range(1, 17)}
+    idle, _ = largest_worthwhile(speeds, price=0.0)
+    dear, _ = largest_worthwhile(speeds, price=0.6)
+    assert 10 <= idle <= 12
+    assert dear < idle
+    assert largest_worthwhile(speeds, price=1.0)[0] == 1

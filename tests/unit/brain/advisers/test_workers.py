@@ -1,0 +1,196 @@
+"""How many workers: the adviser, its model and the guard together, on a simulated job."""
+
+from itertools import pairwise
+
+import msgspec
+import pytest
+from benchmarks.brain.simulated_job import Amdahl, Curve, SimulatedJob
+
+from gangline.brain.advisers.advice import Choice
+from gangline.brain.advisers.explain import parse_sentence, sentence
+from gangline.brain.advisers.view import View
+from gangline.brain.advisers.workers import (
+    advise_workers,
+    best_size,
+    concave_envelope,
+    configuration_at,
+    expected_rest_s,
+    floor_of,
+    marginal_gain,
+    size_choices,
+)
+from gangline.brain.facts.records import Job, Run, Segment
+from gangline.brain.guard.state import Verdict
+from gangline.brain.models.throughput import Configuration, observations
+from gangline.brain.models.throughput_fit import fit_throughput
+
+BATCH = 55_440
+"""Divisible by all sizes up to 12."""
+
+
+def simulate(curve: Curve, low: int, high: int, size: int, **changes: object) -> SimulatedJob:
+    job = SimulatedJob(curve, low, high, size, BATCH, BATCH // 2, seed=1, noise=0.02)
+    for name, value in changes.items():
+        setattr(job, name, value)
+    return job
+
+
+def sizes(job: SimulatedJob) -> list[int]:
+    return [size for _, size in job.history]
+
+
+def test_w1_perfect_scaling_reaches_the_largest_size_in_two_actions() -> None:
+    job = simulate(Amdahl(0.0, 100.0), 2, 8, 2).run(4)
+    assert sizes(job) == [2, 4, 8]
+    assert Verdict.ROLLED_BACK not in job.verdicts.values()
+
+
+def test_w2_without_scaling_the_least_size_in_one_action() -> None:
+    assert sizes(simulate(Amdahl(0.98), 2, 8, 4).run(4)) == [4, 2]
+
+
+def test_w3_the_last_workers_gain_half_of_the_average() -> None:
+    job = simulate(Amdahl(0.08, 100.0), 2, 16, 4).run(4)
+    assert 10 <= job.size <= 12
+    assert len(job.actions) <= 3
+
+
+def test_w3_with_the_true_curve_the_best_size_is_eleven() -> None:
+    job = simulate(Amdahl(0.08, 100.0), 2, 16, 4)
+    choices = [
+        Choice(value=n, goodput=job.rate(n), low=job.rate(n), high=job.rate(n))
+        for n in range(2, 17)
+    ]
+    assert best_size(choices, 4, 0.5).value == 11
+    for last, choice in pairwise(choices):
+        assert marginal_gain(last, choice) == pytest.approx(0.92 / (1 + 0.08 * last.value))
+
+
+def test_w4_a_high_price_shrinks_and_an_idle_cluster_grows_back() -> None:
+    job = simulate(Amdahl(0.08, 100.0), 2, 16, 4)
+    job.price = lambda now_s: 0.6 if 5 * 3600 < now_s < 10 * 3600 else 0.0
+    job.run(5)
+    idle = job.size
+    job.run(5)
+    busy = job.size
+    job.run(14)
+    assert idle >= 10
+    assert busy <= 7
+    assert job.size >= 10
+    assert len(job.actions) <= 5
+
+
+@pytest.mark.slow
+def test_w5_noise_without_a_gain_is_no_reason_to_act() -> None:
+    for seed in range(3):
+        job = SimulatedJob(Amdahl(0.08, 100.0), 2, 11, 11, BATCH, BATCH, seed=seed, noise=0.15).run(
+            60
+        )
+        assert job.actions == []
+
+
+def test_w6_one_size_allows_no_claim_but_one_probe() -> None:
+    job = simulate(Amdahl(0.1, 100.0), 2, 16, 4, applies=False).run(0.7)
+    (advice,) = job.advice
+    assert advice.extrapolated
+    assert advice.confidence == "low"
+    assert advice.probe
+    job = simulate(Amdahl(0.1, 100.0), 2, 16, 4).run(6)
+    assert sum(action.probe for action in job.actions) == 1
+
+
+def test_w9_a_gain_that_turns_out_a_loss_is_rolled_back_and_blocked() -> None:
+    job = simulate(Amdahl(0.0, 100.0), 2, 8, 4)
+    job.disturbance = lambda it: 2.4 if it.size > 4 else 1.0
+    job.run(1)
+    first = job.actions[0]
+    assert job.verdicts[first.id] is Verdict.ROLLED_BACK
+    took_s = job.judged_s[first.id] - first.at_ms / 1000
+    assert took_s <= job.restart_s + 60 + 15 * 60 + 60
+    assert job.size == 4
+    block = job.cluster.blocks[0]
+    assert block.until_ms - job.actions[1].at_ms == 30 * 60_000
+    assert job.view().prediction_error > 0
+
+
+def test_w10_a_world_that_does_not_form_is_taken_back_without_a_second_try() -> None:
+    job = simulate(Amdahl(0.0, 100.0), 2, 8, 4)
+    job.forms = lambda size: size <= 4
+    job.run(0.7)
+    assert sizes(job) == [4, 8, 4]
+    assert job.verdicts["a0"] is Verdict.ROLLED_BACK
+
+
+def test_w11_a_co_tenant_that_leaves_during_the_trial_is_not_credited() -> None:
+    job = simulate(Amdahl(0.05, 100.0), 2, 8, 4)
+    job.disturbance = lambda it: 1.0 if it.size > 4 else 1.5
+    job.run(1)
+    assert job.verdicts["a0"] in (Verdict.KEPT, Verdict.UNCLEAR)
+
+
+def test_nothing_is_advised_without_bounds_or_a_batch() -> None:
+    job = simulate(Amdahl(0.08, 100.0), 2, 16, 4).run(0.5)
+    view = job.view()
+    model = fit_throughput(observations(view.run.segments, view.now_ms))
+    assert advise_workers(view, model)
+    unbound = msgspec.structs.replace(view.run.job, workers_max=None)
+    without = tuple(msgspec.structs.replace(s, micro_batch=None) for s in view.run.segments)
+    for run in (
+        msgspec.structs.replace(view.run, job=unbound),
+        msgspec.structs.replace(view.run, segments=without),
+        msgspec.structs.replace(view.run, segments=()),
+    ):
+        assert advise_workers(msgspec.structs.replace(view, run=run), model) == []
+    assert advise_workers(view, None) == []
+
+
+def test_advice_has_a_sentence() -> None:
+    job = simulate(Amdahl(0.0, 100.0), 2, 16, 4, applies=False).run(0.7)
+    (advice,) = job.advice
+    text = sentence(advice)
+    assert parse_sentence(text).value == advice.value
+    assert set(parse_sentence(text).reason.arguments) == set(advice.reason.arguments)
+
+
+def test_shares_are_those_of_the_trainer() -> None:
+    segment = Segment(
+        round=0, since_ms=0, until_ms=1, nodes=2, procs=4, micro_batch=32, accumulation=2,
+        global_batch=256, steps=1, step_mean_us=1.0,
+    )  # fmt: skip
+    assert configuration_at(segment, 2) == Configuration(2, 4, 32.0, 2)
+    assert configuration_at(segment, 4) == Configuration(4, 8, 32.0, 1)
+    assert configuration_at(segment, 6) == Configuration(6, 12, 22.0, 1)
+    assert configuration_at(segment, 1, 64) == Configuration(1, 2, 64.0, 2)
+    assert configuration_at(segment, 129) is None
+
+
+def test_units_are_added_as_one() -> None:
+    job = simulate(Amdahl(0.0, 100.0), 2, 12, 4).run(0.3)
+    view = job.view()
+    by_four = msgspec.structs.replace(view.run.job, workers_min=4, workers_max=12, unit=4)
+    view = msgspec.structs.replace(view, run=msgspec.structs.replace(view.run, job=by_four))
+    model = fit_throughput(observations(view.run.segments, view.now_ms))
+    assert model is not None
+    assert [choice.value for choice in size_choices(view, model)] == [4, 8, 12]
+
+
+def test_envelope_skips_sizes_that_are_worse_than_their_neighbours() -> None:
+    choices = [
+        Choice(value=n, goodput=g, low=g, high=g)
+        for n, g in ((1, 1.0), (2, 1.2), (3, 1.1), (4, 2.5), (5, 2.6))
+    ]
+    assert [choice.value for choice in concave_envelope(choices)] == [1, 4, 5]
+
+
+def test_floor_rises_with_the_price() -> None:
+    assert [floor_of(price) for price in (-1, 0, 0.5, 1, 7)] == [0.5, 0.5, 0.75, 1.0, 1.0]
+
+
+def test_expected_rest_is_the_familys_median_then_the_age() -> None:
+    job = Job(
+        cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob",
+        submitted_ms=0, started_ms=0,
+    )  # fmt: skip
+    view = View(now_ms=7_200_000, run=Run(job=job))
+    assert expected_rest_s(view) == 7200
+    assert expected_rest_s(msgspec.structs.replace(view, remaining_s=5.0)) == 5.0

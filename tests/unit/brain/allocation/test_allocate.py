@@ -1,0 +1,243 @@
+"""Division of devices among jobs: against exhaustive search, placement, give-back, prices."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gangline.brain.advisers.explain import parse_sentence, sentence
+from gangline.brain.allocation.advice import allocation_advice, give_back_advice
+from gangline.brain.allocation.allocate import allocate, change_factor, speedup
+from gangline.brain.allocation.give_back import give_back, lost_share
+from gangline.brain.allocation.jobs import (
+    AllocationJob,
+    AllocationNode,
+    SizePoint,
+    WaitingGang,
+    goodput_of,
+)
+from gangline.brain.allocation.prices import PriceState, update_price
+from gangline.brain.allocation.shares import fair_sizes
+from gangline.brain.allocation.solve import Option, divide
+
+
+def make_job(
+    key: str, devices: int, serial: float = 0.1, high: int = 12, unit: int = 1, **changes: object
+) -> AllocationJob:
+    """A job whose goodput follows Amdahl."""
+    curve = tuple(
+        SizePoint(devices=n, goodput=n / (1 + serial * (n - 1)))
+        for n in range(unit, high + 1, unit)
+    )
+    values = {"minimum": unit, "maximum": high, "queue": "q", "nodes": ("n",) * (devices // unit)}
+    values |= changes
+    return AllocationJob(key=key, devices=devices, unit=unit, curve=curve, **values)  # type: ignore[arg-type]
+
+
+def one_node(free: int) -> list[AllocationNode]:
+    return [AllocationNode(name="n", free=free)]
+
+
+def loss(jobs: Sequence[AllocationJob], sizes: Sequence[int], fair: dict[str, float]) -> float:
+    total = 0.0
+    for job, size in zip(jobs, sizes, strict=True):
+        value = speedup(job, size, fair[job.key])
+        total += job.weight / value if value else float("inf")
+    return total
+
+
+def test_c1_allocation_is_as_good_as_exhaustive_search() -> None:
+    random = np.random.default_rng(5)
+    for _ in range(2000):
+        jobs = []
+        count = int(random.integers(1, 7))
+        most = {1: 6, 2: 6, 3: 6, 4: 4}.get(count, 3)
+        for index in range(count):
+            size = int(random.integers(1, 3))
+            goodputs = np.sort(random.uniform(0.5, 4.0, 6))
+            jobs.append(
+                AllocationJob(
+                    key=f"j{index}",
+                    devices=size,
+                    unit=1,
+                    minimum=1,
+                    maximum=int(random.integers(size, most + 1)),
+                    weight=float(random.uniform(0.5, 3)),
+                    queue="q",
+                    nodes=("n",) * size,
+                    rest_s=float(random.uniform(100, 10_000)),
+                    curve=tuple(
+                        SizePoint(devices=n + 1, goodput=float(goodputs[n])) for n in range(6)
+                    ),
+                )
+            )
+        used = sum(job.devices for job in jobs)
+        spare = int(random.integers(0, 13 - used))
+        entitled = {"q": float(random.integers(used, 13))}
+        fair = fair_sizes(jobs, entitled)
+        found = allocate(jobs, one_node(spare), entitled)
+        sizes = [found.jobs[job.key].devices for job in jobs]
+        assert sum(sizes) <= used + spare
+        best = min(
+            loss(jobs, each, fair)
+            for each in product(*(range(job.minimum, job.maximum + 1) for job in jobs))
+            if sum(each) <= used + spare
+        )
+        assert loss(jobs, sizes, fair) == pytest.approx(best, rel=1e-9)
+
+
+@settings(max_examples=200)
+@given(
+    options=st.lists(
+        st.lists(
+            st.tuples(st.integers(1, 6), st.floats(0, 10, allow_nan=False)), min_size=1, max_size=4
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    capacity=st.integers(0, 14),
+)
+def test_division_is_exact_for_any_losses(
+    options: list[list[tuple[int, float]]], capacity: int
+) -> None:
+    named = {f"j{i}": [Option(*each) for each in group] for i, group in enumerate(options)}
+    found = divide(named, capacity)
+    possible = [
+        sum(option.loss for option in each)
+        for each in product(*named.values())
+        if sum(option.devices for option in each) <= capacity
+    ]
+    if found is None:
+        assert not possible
+        return
+    assert found.loss == pytest.approx(min(possible))
+    chosen = [named[key][index] for key, index in found.chosen.items()]
+    assert sum(option.devices for option in chosen) <= capacity
+    assert sum(option.loss for option in chosen) == pytest.approx(found.loss)
+
+
+def test_c2_the_least_loss_gives_back_and_only_if_it_suffices() -> None:
+    jobs = [
+        make_job("bad", 8, serial=0.9, minimum=2, nodes=("a",) * 8),
+        make_job("good", 8, serial=0.0, minimum=2, nodes=("b",) * 8),
+        make_job("fixed", 8, serial=0.9, minimum=2, nodes=("c",) * 8, fixed=True),
+    ]
+    nodes = [AllocationNode(name=name, free=0) for name in "abc"]
+    gang = WaitingGang(key="team/gang", pods=6, unit=1)
+    assert give_back(jobs, nodes, gang) == {"bad": 2}
+    both = give_back(jobs, nodes, WaitingGang(key="team/gang", pods=8, unit=1))
+    assert both == {"bad": 2, "good": 6}
+    assert give_back(jobs, nodes, WaitingGang(key="team/gang", pods=13, unit=1)) is None
+    assert give_back(jobs, one_node(8), WaitingGang(key="team/gang", pods=8, unit=1)) == {}
+
+
+def test_c2_devices_on_other_nodes_do_not_help_a_pod_of_four() -> None:
+    jobs = [
+        make_job("spread", 4, serial=0.9, nodes=("a", "b", "c", "d")),
+        make_job("packed", 4, serial=0.0, minimum=0, nodes=("e",) * 4),
+    ]
+    nodes = [AllocationNode(name=name, free=0) for name in "abcd"]
+    nodes.append(AllocationNode(name="e", free=1))
+    found = give_back(jobs, nodes, WaitingGang(key="team/gang", pods=1, unit=4))
+    assert found is not None
+    assert found["packed"] == 1
+
+
+def test_c3_devices_of_the_first_in_line_are_not_given_away() -> None:
+    """The caller leaves them out of the free devices; without free devices no job grows."""
+    jobs = [make_job("a", 2), make_job("b", 2)]
+    held = allocate(jobs, one_node(0), {"q": 12.0})
+    assert sum(job.devices for job in held.jobs.values()) == 4
+    assert held.refused > 0.5
+
+
+def test_c4_shares_follow_the_entitlement_of_queues() -> None:
+    jobs = [
+        make_job("a", 4, queue="large", high=32),
+        make_job("b", 4, queue="small", high=32),
+        make_job("c", 4, queue="small", high=32, weight=3.0),
+    ]
+    fair = fair_sizes(jobs, {"large": 24.0, "small": 8.0})
+    assert fair == pytest.approx({"a": 24.0, "b": 2.0, "c": 6.0})
+    even = [make_job("a", 4, 0.0, 32, queue="large"), make_job("b", 4, 0.0, 32, queue="small")]
+    found = allocate(even, one_node(24), {"large": 24.0, "small": 8.0})
+    sizes = {key: job.devices for key, job in found.jobs.items()}
+    # The sum of fair / size is least where sizes follow the root of the fair shares.
+    assert sizes == {"a": 20, "b": 12}
+
+
+def test_a_job_at_its_largest_size_leaves_its_share_to_its_queue() -> None:
+    jobs = [make_job("a", 2, high=3), make_job("b", 2, high=32), make_job("c", 2, queue="other")]
+    fair = fair_sizes(jobs, {"q": 20.0})
+    assert fair == pytest.approx({"a": 3.0, "b": 17.0, "c": 1.0})
+
+
+def test_c5_devices_that_no_pod_fits_on_are_not_given() -> None:
+    nodes = [AllocationNode(name=name, free=free) for name, free in (("a", 3), ("b", 3), ("c", 2))]
+    found = allocate([make_job("a", 4, high=12, unit=4)], nodes, {"q": 12.0})
+    assert found.jobs["a"].devices == 4
+    assert not found.jobs["a"].changed
+    found = allocate([make_job("a", 3, high=12, unit=3)], nodes, {"q": 12.0})
+    assert found.jobs["a"].devices == 9
+
+
+def test_what_does_not_fit_one_job_goes_to_another() -> None:
+    jobs = [make_job("a", 4, high=12, unit=4, serial=0.0), make_job("b", 1, serial=0.3)]
+    nodes = [AllocationNode(name="x", free=3), AllocationNode(name="y", free=3)]
+    found = allocate(jobs, nodes, {"q": 16.0})
+    assert found.jobs["a"].devices == 4
+    assert found.jobs["b"].devices == 7
+
+
+def test_a_job_near_its_end_keeps_its_size() -> None:
+    ending = make_job("a", 2, rest_s=70.0)
+    assert change_factor(ending) < 0.1
+    found = allocate([ending], one_node(8), {"q": 12.0})
+    assert not found.jobs["a"].changed
+    long = make_job("a", 2, rest_s=36_000.0)
+    assert allocate([long], one_node(8), {"q": 12.0}).jobs["a"].devices == 10
+
+
+def test_a_fixed_job_and_one_without_a_curve_keep_their_sizes() -> None:
+    fixed = make_job("a", 2, fixed=True)
+    unknown = AllocationJob(key="b", devices=2, unit=1, minimum=1, maximum=8, curve=())
+    found = allocate([fixed, unknown], one_node(8), {"q": 12.0})
+    assert [found.jobs[key].devices for key in "ab"] == [2, 2]
+
+
+def test_allocations_are_advice_with_sentences() -> None:
+    jobs = [make_job("a", 2), make_job("b", 8, serial=0.9, minimum=1)]
+    found = allocate(jobs, one_node(2), {"q": 12.0})
+    advice = allocation_advice(jobs, found, 0.4)
+    assert advice["a"].reason.code == "SpareDevices"
+    assert advice["b"].reason.code == "OthersGainMore"
+    gang = WaitingGang(key="team/gang", pods=2, unit=1)
+    advice |= give_back_advice(jobs, {"b": 6}, gang)
+    assert advice["b"].urgent
+    for item in advice.values():
+        parsed = parse_sentence(sentence(item))
+        assert parsed.value == item.value
+        assert set(parsed.reason.arguments) == set(item.reason.arguments)
+
+
+def test_lost_share_and_goodput_between_sizes() -> None:
+    job = make_job("a", 4, serial=0.0, high=12, unit=2)
+    assert goodput_of(job, 3) == pytest.approx(3.0)
+    assert goodput_of(job, 13) is None
+    assert lost_share(job, 2) == pytest.approx(0.5)
+
+
+def test_the_price_follows_refused_uses_slowly_and_falls_to_zero_when_devices_idle() -> None:
+    state = update_price(PriceState(), 0.8, 0, 0)
+    assert state.price == pytest.approx(0.8)
+    state = update_price(state, 0.0, 0, 600_000)
+    assert state.price == pytest.approx(0.8 / np.e)
+    state = update_price(state, 0.8, 3, 660_000)
+    assert state.price > 0
+    state = update_price(state, 0.8, 3, 961_000)
+    assert state.price == 0
+    state = update_price(state, 0.8, 0, 1_000_000)
+    assert 0 < state.price < 0.8

@@ -1,0 +1,402 @@
+"""The guard's table: each reason to hold, in order, and what never happens."""
+
+from itertools import product
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gangline.brain.advisers.advice import Advice, Reason, Unit, What
+from gangline.brain.advisers.explain import displayed_reason, parse_reason, reason_sentence
+from gangline.brain.facts.records import Mode, Wishes
+from gangline.brain.guard.decide import (
+    begin_action,
+    begin_rollback,
+    block_direction,
+    decide,
+    decide_rollback,
+    observe,
+)
+from gangline.brain.guard.policy import (
+    Budgets,
+    Permission,
+    Policy,
+    PolicyRule,
+    PolicySubject,
+    Selector,
+    effective_permission,
+)
+from gangline.brain.guard.state import Block, Bound, PersonAct, Verdict
+from unit.brain.guard.builders import (
+    ALLOWED,
+    HOUR,
+    MINUTE,
+    NOW,
+    make_action,
+    make_advice,
+    make_cluster,
+    make_job,
+)
+
+OPEN_POLICY = Policy(rules=(PolicyRule(mode=Mode.APPLY),))
+UNKNOWN_GAIN = msgspec.structs.replace(make_advice(), gain=None, gain_low=None, choices=())
+SUBJECT = PolicySubject(namespace="team", kind="ElasticJob", owner="ann", queue="research")
+
+
+def held(
+    advice: Advice | None = None,
+    permission: Permission = ALLOWED,
+    cluster: dict[str, Any] | None = None,
+    **job: Any,
+) -> str:
+    """The code of the reason to hold; empty if the guard acts."""
+    advice = advice or make_advice()
+    decision = decide(
+        advice, make_job(advice, **job), make_cluster(**(cluster or {})), permission, NOW
+    )
+    assert decision.act == (decision.held_because is None)
+    if decision.held_because is None:
+        return ""
+    reason = decision.held_because
+    assert parse_reason(reason_sentence(reason)) == displayed_reason(reason)
+    return reason.code
+
+
+def test_advice_is_applied_when_nothing_holds() -> None:
+    advice = make_advice()
+    decision = decide(advice, make_job(advice), make_cluster(), ALLOWED, NOW)
+    assert decision.act
+    assert decision.value == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        pytest.param({"permission": Permission(mode=Mode.ADVISE)}, "PolicyForbids", id="mode"),
+        pytest.param(
+            {"permission": Permission(mode=Mode.APPLY, may=frozenset({"memory"}))},
+            "FieldNotAllowed",
+            id="field",
+        ),
+        pytest.param({"auto_scale": False}, "AutoScaleOff", id="autoScale"),
+        pytest.param({"kind": "PyTorchJob"}, "KindNotElastic", id="kind"),
+        pytest.param({"cluster": {"leader": False}}, "NotLeader", id="leader"),
+        pytest.param({"cluster": {"lease_age_s": 16.0}}, "LeaseStale", id="lease"),
+        pytest.param({"cluster": {"clock_skew_s": -61.0}}, "ClockWrong", id="clock"),
+        pytest.param({"cluster": {"clock_skew_s": None}}, "ClockWrong", id="clock unknown"),
+        pytest.param({"cluster": {"database_up": False}}, "DatabaseDown", id="database"),
+        pytest.param({"last_segment_ms": None}, "NoSegments", id="no segments"),
+        pytest.param({"last_segment_ms": NOW - 8 * MINUTE}, "SegmentsOld", id="old segments"),
+        pytest.param({"good_segments": 2}, "TooFewSegments", id="no baseline"),
+        pytest.param({"streaks": ()}, "NotStable", id="stability"),
+        pytest.param({"advice": make_advice(gain=0.09)}, "GainTooSmall", id="gain"),
+        pytest.param(
+            {"advice": make_advice(gain_low=0.02, choices=())}, "GainTooSmall", id="low end"
+        ),
+        pytest.param({"advice": UNKNOWN_GAIN}, "GainUnknown", id="no gain"),
+        pytest.param({"remaining_s": 300.0}, "NotWorthIt", id="worth"),
+        pytest.param({"remaining_s": None}, "RestUnknown", id="rest unknown"),
+        pytest.param(
+            {"actions": (make_action(at_ms=NOW - 19 * MINUTE),)}, "CoolDown", id="cool-down"
+        ),
+        pytest.param(
+            {"person_acts": (PersonAct(what=What.MEMORY, at_ms=NOW - MINUTE),)},
+            "CoolDown",
+            id="cool-down after a person",
+        ),
+        pytest.param({"actions": (make_action(),) * 4}, "JobActionsSpent", id="actions"),
+        pytest.param({"actions": (make_action(cost_ms=31 * MINUTE),)}, "JobTimeSpent", id="time"),
+        pytest.param({"cluster": {"resizes_under_way": 2}}, "ClusterBusy", id="under way"),
+        pytest.param(
+            {"cluster": {"resizes_ms": (NOW - 59 * MINUTE,) * 20}},
+            "ClusterActionsSpent",
+            id="an hour",
+        ),
+        pytest.param({"cluster": {"gpus_in_restart": 93}}, "ClusterRestarting", id="restarting"),
+        pytest.param(
+            {"person_acts": (PersonAct(what=What.WORKERS, at_ms=NOW - 59 * MINUTE),)},
+            "PersonActed",
+            id="person",
+        ),
+        pytest.param(
+            {
+                "cluster": {
+                    "blocks": (
+                        Block(
+                            family="f", what=What.WORKERS, direction=1, until_ms=NOW + 1, count=1
+                        ),
+                    )
+                }
+            },
+            "RolledBackBefore",
+            id="rolled back",
+        ),
+        pytest.param({"plan_open": True}, "PlanOpen", id="plan"),
+        pytest.param(
+            {"actions": (make_action(verdict=Verdict.PENDING),)}, "TrialPending", id="trial"
+        ),
+        pytest.param({"shrinking": True}, "Shrinking", id="shrinking"),
+        pytest.param({"failing": True}, "Failing", id="failing"),
+        pytest.param({"checkpoint_age_s": 5000.0}, "CheckpointOld", id="checkpoint"),
+    ],
+)
+def test_each_check_of_the_table_holds(changes: dict[str, Any], code: str) -> None:
+    assert held(**changes) == code
+
+
+def test_the_first_check_of_the_table_is_the_reason() -> None:
+    everything = {
+        "cluster": {"leader": False, "resizes_under_way": 2},
+        "streaks": (),
+        "plan_open": True,
+    }
+    assert held(**everything) == "NotLeader"
+    everything["cluster"] = {"resizes_under_way": 2}
+    assert held(**everything) == "NotStable"
+    del everything["streaks"]
+    assert held(**everything) == "ClusterBusy"
+
+
+def test_restarting_devices_do_not_hold_the_only_job_of_a_small_cluster() -> None:
+    assert held(cluster={"gpus": 8}) == ""
+
+
+def test_w8_a_gain_is_not_worth_it_four_minutes_before_the_end() -> None:
+    assert held(make_advice(gain=0.2), remaining_s=240.0) == "NotWorthIt"
+    assert held(make_advice(gain=0.2), remaining_s=3600.0) == ""
+
+
+def test_w12_the_step_limit_holds_whatever_is_advised() -> None:
+    for was, value, expected in ((4, 60, 8), (40, 2, 20), (1, 9, 2), (4, 5, 5)):
+        advice = make_advice(was, value, gain=8.0 if value > was else 0.0)
+        decision = decide(advice, make_job(advice), make_cluster(), ALLOWED, NOW)
+        assert decision.value == expected
+        assert decision.predicted is not None
+        assert decision.predicted.value == expected
+
+
+def test_memory_is_at_most_doubled() -> None:
+    advice = Advice(
+        what=What.MEMORY,
+        role="worker",
+        unit=Unit.BYTES,
+        was=2**30,
+        value=10 * 2**30,
+        reason=Reason(code="HighestPeak"),
+    )
+    assert decide(advice, make_job(advice), make_cluster(), ALLOWED, NOW).value == 2 * 2**30
+
+
+def test_a_size_that_the_user_wrote_is_lowered_only_if_the_job_names_the_field() -> None:
+    advice = Advice(
+        what=What.MEMORY,
+        role="worker",
+        unit=Unit.BYTES,
+        was=32 * 2**30,
+        value=10 * 2**30,
+        reason=Reason(code="HighestPeak"),
+    )
+    written = Bound(
+        what=What.MEMORY, role="worker", low=16 * 2**30, high=64 * 2**30, written=32 * 2**30
+    )
+    job = make_job(advice, bounds=(written,))
+    silent = Permission(mode=Mode.APPLY)
+    reason = decide(advice, job, make_cluster(), silent, NOW).held_because
+    assert reason is not None
+    assert reason.code == "AtLimit"
+    assert decide(advice, job, make_cluster(), ALLOWED, NOW).value == 16 * 2**30
+
+
+def test_w13_a_persons_number_holds_for_an_hour_and_binds_until_the_end() -> None:
+    advice = make_advice(4, 8)
+    recent = PersonAct(what=What.WORKERS, role="worker", at_ms=NOW - 30 * MINUTE, before=8, value=6)
+    assert held(advice, person_acts=(recent,)) == "PersonActed"
+    old = msgspec.structs.replace(recent, at_ms=NOW - 5 * HOUR)
+    job = make_job(advice, person_acts=(old,))
+    assert decide(advice, job, make_cluster(), ALLOWED, NOW).value == 6
+    scaled_to_3 = msgspec.structs.replace(old, before=5, value=3)
+    assert held(make_advice(3, 8), person_acts=(scaled_to_3,)) == "AtLimit"
+
+
+@given(
+    policy=st.sampled_from([None, *Mode]),
+    wish=st.sampled_from([None, *Mode]),
+    may=st.sampled_from([None, frozenset(), frozenset({"memory"}), frozenset({"workers"})]),
+    dry_run=st.booleans(),
+    auto_scale=st.booleans(),
+    what=st.sampled_from(What),
+    urgent=st.booleans(),
+    probe=st.booleans(),
+    rollback=st.booleans(),
+)
+def test_w16_no_plan_without_both_keys(
+    policy: Mode | None,
+    wish: Mode | None,
+    may: frozenset[str] | None,
+    dry_run: bool,
+    auto_scale: bool,
+    what: What,
+    urgent: bool,
+    probe: bool,
+    rollback: bool,
+) -> None:
+    rules = () if policy is None else (PolicyRule(mode=policy),)
+    wishes = None if wish is None else Wishes(mode=wish, may=may)
+    permission = effective_permission(Policy(rules=rules), SUBJECT, wishes, dry_run=dry_run)
+    advice = make_advice(what=what, urgent=urgent, probe=probe)
+    job = make_job(advice, auto_scale=auto_scale)
+    if rollback:
+        action = make_action(what=what)
+        acts = decide_rollback(action, job, make_cluster(), permission, NOW).act
+    else:
+        acts = decide(advice, job, make_cluster(), permission, NOW).act
+    keys = policy is Mode.APPLY and wish is Mode.APPLY and not dry_run and auto_scale
+    named = what is What.WORKERS and (may is None or "workers" in may)
+    if not keys or (what is What.WARNING):
+        assert not acts
+    if may is not None and what is What.WORKERS and not named:
+        assert not acts
+    if keys and named and not probe:
+        assert acts
+
+
+@pytest.mark.parametrize(
+    ("policy", "wish", "dry_run", "mode"),
+    [
+        (policy, wish, dry_run, min(ceiling, wish, key=list(Mode).index))
+        for policy, wish, dry_run in product(Mode, Mode, (False, True))
+        for ceiling in [Mode.ADVISE if dry_run and policy is Mode.APPLY else policy]
+    ],
+)
+def test_mode_is_the_lesser_of_policy_and_wish(
+    policy: Mode, wish: Mode, dry_run: bool, mode: Mode
+) -> None:
+    rules = Policy(rules=(PolicyRule(mode=policy),))
+    assert effective_permission(rules, SUBJECT, Wishes(mode=wish), dry_run=dry_run).mode is mode
+
+
+def test_the_first_rule_that_matches_decides() -> None:
+    policy = Policy(
+        rules=(
+            PolicyRule(include=Selector(namespaces=("prod-*",)), mode=Mode.OFF),
+            PolicyRule(
+                include=Selector(owners=("ann",)),
+                exclude=(Selector(labels={"frozen": "yes"}),),
+                mode=Mode.APPLY,
+                budgets=Budgets(actions_per_day=1),
+            ),
+        )
+    )
+    wish = Wishes(mode=Mode.APPLY)
+    assert effective_permission(policy, SUBJECT, wish).budgets.actions_per_day == 1
+    prod = PolicySubject(namespace="prod-1", kind="ElasticJob", owner="ann")
+    assert effective_permission(policy, prod, wish).mode is Mode.OFF
+    frozen = PolicySubject(
+        namespace="team", kind="ElasticJob", owner="ann", labels={"frozen": "yes"}
+    )
+    assert effective_permission(policy, frozen, wish).mode is Mode.ADVISE
+
+
+def test_g11_a_hundred_jobs_that_want_to_grow_start_two_at_a_time_and_twenty_an_hour() -> None:
+    advice = make_advice()
+    jobs = {f"j{i}": make_job(advice, uid=f"j{i}", family=f"f{i}") for i in range(100)}
+    cluster = make_cluster()
+    most, started = 0, []
+    for minute in range(60):
+        now = NOW + minute * MINUTE
+        if minute % 2 == 0:
+            cluster = make_cluster(resizes_ms=cluster.resizes_ms)
+        for name, job in jobs.items():
+            fresh = make_job(advice, uid=name, family=job.family, actions=job.actions)
+            fresh = observe(fresh, [advice], now)
+            decision = decide(advice, fresh, cluster, ALLOWED, NOW)
+            if decision.act:
+                _, jobs[name], cluster = begin_action(
+                    f"{name}-{minute}", advice, decision, fresh, cluster, now
+                )
+                started.append(now)
+            most = max(most, cluster.resizes_under_way)
+    assert most == 2
+    assert len(started) == 20
+
+
+def test_a_rollback_needs_no_budget_and_happens_once() -> None:
+    action = make_action(verdict=Verdict.PENDING)
+    job = make_job(actions=(action,) * 5, remaining_s=1.0, last_segment_ms=None)
+    cluster = make_cluster(resizes_under_way=9, resizes_ms=(NOW,) * 30)
+    decision = decide_rollback(action, job, cluster, ALLOWED, NOW)
+    assert decision.act
+    assert decision.value == 4
+    back, job, _ = begin_rollback("b1", action, job, cluster, NOW)
+    job = make_job(actions=job.actions)
+    for done in (back, job.actions[0]):
+        again = decide_rollback(done, job, cluster, ALLOWED, NOW).held_because
+        assert again is not None
+        assert again.code == "RolledBackOnce"
+
+
+def test_w9_a_direction_is_blocked_for_half_an_hour_then_twice_as_long_up_to_a_day() -> None:
+    cluster, now = make_cluster(), NOW
+    lengths = []
+    for _ in range(8):
+        cluster = block_direction(cluster, make_action(), now)
+        lengths.append((cluster.blocks[0].until_ms - now) // MINUTE)
+        now = cluster.blocks[0].until_ms
+    assert lengths == [30, 60, 120, 240, 480, 960, 1440, 1440]
+    up, down = make_advice(), make_advice(8, 4, gain=-0.02)
+    state = {"blocks": cluster.blocks}
+    assert held(up, cluster=state) == "RolledBackBefore"
+    assert held(down, cluster=state) == ""
+
+
+def test_advice_is_stable_after_three_evaluations_and_a_minute() -> None:
+    advice, other = make_advice(), make_advice(value=7)
+    job = make_job()
+    for index, item in enumerate([advice, other, advice, advice, advice]):
+        job = observe(job, [item], NOW - 5 * MINUTE + index * 20_000)
+    assert job.streaks[0].count == 3
+    reason = decide(advice, job, make_cluster(), ALLOWED, NOW - 4 * MINUTE).held_because
+    assert reason is not None
+    assert reason.code == "NotStable"
+    assert decide(advice, job, make_cluster(), ALLOWED, NOW).act
+
+
+def test_one_probe_in_the_first_hour() -> None:
+    probe = make_advice(gain=0.4, gain_low=-0.3, probe=True, choices=make_advice().choices[-1:])
+    young = {"started_ms": NOW - 30 * MINUTE}
+    assert held(probe, **young) == ""
+    assert held(probe, probes=1, **young) == "ProbeMade"
+    assert held(probe) == "ProbeTooLate"
+
+
+def test_parameter_servers_change_an_hour_apart() -> None:
+    advice = Advice(
+        what=What.PS_CPU,
+        role="ps",
+        rank=0,
+        unit=Unit.MILLICORES,
+        was=10_000,
+        value=17_000,
+        reason=Reason(code="SkewedServer"),
+    )
+    recent = make_action(what=What.PS_CPU, role="ps", at_ms=NOW - 59 * MINUTE)
+    assert held(advice, actions=(recent,)) == "CoolDown"
+    older = make_action(what=What.PS_CPU, role="ps", at_ms=NOW - 61 * MINUTE)
+    assert held(advice, actions=(older,)) == ""
+
+
+def test_an_urgent_advice_does_not_wait_for_gain_or_cool_down() -> None:
+    advice = make_advice(8, 4, gain=-0.5, urgent=True)
+    recent = {"actions": (make_action(at_ms=NOW - MINUTE),) * 4, "streaks": ()}
+    assert held(advice, **recent) == ""
+    assert held(make_advice(8, 4, gain=-0.5), **recent) == "NotStable"
+    assert held(advice, plan_open=True) == "PlanOpen"
+
+
+def test_the_global_batch_changes_only_for_a_job_that_names_it() -> None:
+    advice = make_advice(1024, 2048, what=What.GLOBAL_BATCH, choices=make_advice().choices[-1:])
+    advice = make_advice(4, 8, what=What.GLOBAL_BATCH)
+    assert held(advice, permission=Permission(mode=Mode.APPLY)) == "FieldNotNamed"
+    assert held(advice) == ""

@@ -1,0 +1,144 @@
+"""Builders of histories: jobs, their runs and what their ranks used."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gangline.brain.advisers.advice import Advice, What
+from gangline.brain.advisers.view import ClusterView, SimilarRuns, View
+from gangline.brain.facts.records import (
+    Image,
+    Job,
+    MemorySample,
+    NodeCapacity,
+    Outcome,
+    PodRun,
+    RoleSize,
+    Run,
+    Segment,
+)
+
+GIB = 1 << 30
+MIB = 1 << 20
+HOUR = 3_600_000
+DAY = 24 * HOUR
+NOW = 20_780 * DAY
+"""22 November 2026."""
+
+
+def a_job(uid: str = "new", **changes: object) -> Job:
+    base = Job(
+        cluster="c1",
+        uid=uid,
+        namespace="team",
+        name=f"train-resnet-{uid}",
+        stem="train-resnet",
+        kind="ElasticJob",
+        owner="ada",
+        image=Image(repository="registry/train"),
+        command_digest="cmd",
+        submitted_ms=NOW - HOUR,
+        roles=(RoleSize(role="worker", since_ms=0, replicas=4, memory_bytes=32 * GIB),),
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def asking(memory_gib: float | None, cpu_millis: int | None = None, replicas: int = 4) -> RoleSize:
+    return RoleSize(
+        role="worker",
+        since_ms=0,
+        replicas=replicas,
+        memory_bytes=None if memory_gib is None else round(memory_gib * GIB),
+        cpu_millis=cpu_millis,
+    )
+
+
+def a_pod(peak_gib: float | None, rank: int = 0, **changes: object) -> PodRun:
+    base = PodRun(
+        role="worker",
+        rank=rank,
+        number=0,
+        started_ms=NOW - DAY,
+        ended_ms=NOW - DAY + HOUR,
+        limit_memory_bytes=32 * GIB,
+        peak_memory_bytes=None if peak_gib is None else round(peak_gib * GIB),
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def an_oom(limit_gib: float, rank: int = 0, number: int = 0, **changes: object) -> PodRun:
+    base = a_pod(
+        limit_gib,
+        rank,
+        number=number,
+        oom=True,
+        cause="OOMKilled",
+        limit_memory_bytes=round(limit_gib * GIB),
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def a_run(
+    uid: str,
+    pods: Sequence[PodRun] = (),
+    *,
+    days_ago: float = 1.0,
+    segments: Sequence[Segment] = (),
+    **changes: object,
+) -> Run:
+    """A complete successful run that ended some days ago, with its pods."""
+    ended = NOW - round(days_ago * DAY)
+    values: dict[str, object] = {
+        "outcome": Outcome.SUCCEEDED,
+        "complete": True,
+        "started_ms": ended - HOUR,
+        "finished_ms": ended,
+        **changes,
+    }
+    moved = [msgspec.structs.replace(pod, started_ms=ended - HOUR, ended_ms=ended) for pod in pods]
+    return Run(job=a_job(uid, **values), pods=tuple(moved), segments=tuple(segments))
+
+
+def peaks_of(uid: str, *gib: float, days_ago: float = 1.0, **changes: object) -> Run:
+    """A run with one peak for each rank."""
+    pods = [a_pod(each, rank) for rank, each in enumerate(gib)]
+    return a_run(uid, pods, days_ago=days_ago, **changes)
+
+
+def a_view(
+    runs: Sequence[Run] = (),
+    *,
+    level: int = 1,
+    job: Job | None = None,
+    own: Run | None = None,
+    bounds: Sequence[Run] = (),
+    largest_gib: float | None = None,
+    memory: Sequence[MemorySample] = (),
+    remaining_s: float | None = None,
+    price: float = 0.0,
+) -> View:
+    nodes: tuple[NodeCapacity, ...] = ()
+    if largest_gib is not None:
+        amount = round(largest_gib * GIB)
+        nodes = (NodeCapacity(name="big", memory_bytes=amount, cpu_millis=64_000),)
+    return View(
+        now_ms=NOW,
+        run=own or Run(job=job or a_job()),
+        similar=SimilarRuns(level=level, runs=tuple(runs), bounds=tuple(bounds))
+        if runs or bounds
+        else None,
+        cluster=ClusterView(nodes=nodes, price=price),
+        memory_samples=tuple(memory),
+        remaining_s=remaining_s,
+    )
+
+
+def the(advice: Sequence[Advice], what: What, rank: int | None = None) -> Advice:
+    """The only advice on one subject."""
+    found = [each for each in advice if each.what is what and each.rank == rank]
+    assert len(found) == 1, [each.reason.code for each in advice]
+    return found[0]
+
+
+def codes(advice: Sequence[Advice]) -> list[str]:
+    return sorted(each.reason.code for each in advice)

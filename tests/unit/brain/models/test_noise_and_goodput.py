@@ -1,0 +1,167 @@
+"""Noise of gradients and goodput, against a quadratic problem whose noise is known."""
+
+import numpy as np
+import pytest
+
+from gangline.brain.facts.records import Segment
+from gangline.brain.models.goodput import GoodputModel, divide_batch
+from gangline.brain.models.noise import estimate_noise, noise_by_decile, noise_scale
+from gangline.brain.models.throughput import Configuration, Observation
+from gangline.brain.models.throughput_fit import fit_throughput
+
+
+def segments_of(
+    phi: float, steps: int, *, procs: int = 8, seed: int = 0, per_segment: int = 50
+) -> list[Segment]:
+    """Gradients of a quadratic: a constant true gradient and noise of a known covariance."""
+    random = np.random.default_rng(seed)
+    dimensions, micro = 100, 16
+    true = np.ones(dimensions) / np.sqrt(dimensions)
+    deviation = np.sqrt(phi / dimensions)  # the trace of the covariance of a sample is phi
+    found = []
+    for first in range(0, steps, per_segment):
+        sqrs, variances = [], []
+        for _ in range(per_segment):
+            noise = random.normal(0, deviation / np.sqrt(micro), (procs, dimensions))
+            small = true + noise
+            sqr, var = estimate_noise(
+                float((small**2).sum(axis=1).mean()),
+                float((small.mean(axis=0) ** 2).sum()),
+                micro,
+                micro * procs,
+            )
+            sqrs.append(sqr)
+            variances.append(var)
+        found.append(
+            Segment(
+                round=1,
+                since_ms=first,
+                until_ms=first + 1,
+                nodes=1,
+                procs=procs,
+                steps=per_segment,
+                step_first=first,
+                step_mean_us=1e6,
+                grad_sqr=float(np.mean(sqrs)),
+                grad_var=float(np.mean(variances)),
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize("phi", [50.0, 1000.0, 10_000.0])
+def test_q12_known_noise_is_found_after_500_steps(phi: float) -> None:
+    found = noise_scale(segments_of(phi, 500))
+    assert found is not None
+    assert found.phi == pytest.approx(phi, rel=0.2)
+    assert found.low <= phi <= found.high
+    assert not found.biased
+
+
+def test_noise_that_is_not_reported_is_not_known() -> None:
+    assert noise_scale([]) is None
+    bare = Segment(round=1, since_ms=0, until_ms=1, nodes=1, procs=2, steps=500, step_mean_us=1e6)
+    assert noise_scale([bare]) is None
+    assert noise_scale(segments_of(100, 50)) is None
+
+
+def test_gradient_that_cannot_be_told_from_zero_has_no_noise_scale() -> None:
+    lost = Segment(
+        round=1,
+        since_ms=0,
+        until_ms=1,
+        nodes=1,
+        procs=2,
+        steps=500,
+        step_mean_us=1e6,
+        grad_sqr=-0.1,
+        grad_var=5.0,
+    )
+    assert noise_scale([lost]) is None
+
+
+def test_noise_of_a_single_process_only_widens_the_range() -> None:
+    several = noise_scale(segments_of(1000, 500))
+    single = noise_scale(
+        [s for s in segments_of(1000, 500) for s in [_with_procs(s, 1)]],
+    )
+    assert several is not None
+    assert single is not None
+    assert single.biased
+    assert single.high / single.low > 2 * several.high / several.low
+
+
+def _with_procs(segment: Segment, procs: int) -> Segment:
+    values = {name: getattr(segment, name) for name in segment.__struct_fields__}
+    return Segment(**(values | {"procs": procs}))
+
+
+def test_noise_grows_with_the_progress() -> None:
+    early, late = segments_of(100, 500), segments_of(1000, 500, seed=1)
+    moved = [
+        Segment(
+            **(
+                {name: getattr(s, name) for name in s.__struct_fields__}
+                | {"step_first": 9500 + (s.step_first or 0)}
+            )
+        )
+        for s in late
+    ]
+    deciles = noise_by_decile([*early, *moved], 10_000)
+    assert deciles[0] is not None
+    assert deciles[9] is not None
+    assert deciles[0].phi < deciles[9].phi
+    assert deciles[1:9] == (None,) * 8
+
+
+def test_one_batch_size_gives_no_estimate() -> None:
+    with pytest.raises(ValueError, match="two different sizes"):
+        estimate_noise(1.0, 1.0, 8, 8)
+
+
+def perfect_job(base: float, phi: float | None) -> GoodputModel:
+    """Step time: 10 ms and 1 ms for each sample of the micro-batch; exchange 5 ms."""
+    data = [
+        Observation(Configuration(1, n, m), 500, 0.010 + 0.001 * m + 0.005, 0.01 + 0.001 * m, 0.005)
+        for n in (2, 4, 8)
+        for m in (16.0, 32.0, 64.0)
+    ]
+    model = fit_throughput(data)
+    assert model is not None
+    return GoodputModel(model, base, phi)
+
+
+def test_pollux_batch_may_not_change_where_the_noise_is_not_known() -> None:
+    unknown = perfect_job(256, None)
+    assert unknown.efficiency(256) == 1.0
+    assert unknown.efficiency(512) is None
+    assert unknown.goodput(Configuration(1, 8, 64)) is None
+    assert unknown.gain(Configuration(1, 8, 64), Configuration(1, 8, 32)) is None
+    kept = unknown.best_batch(1, 8, most_batch=4096, most_micro_batch=64)
+    assert kept is not None
+    assert kept.global_batch == 256
+
+
+def test_efficiency_of_a_larger_batch_follows_the_noise() -> None:
+    model = perfect_job(256, 2560.0)
+    assert model.efficiency(512) == pytest.approx((2560 + 256) / (2560 + 512))
+    best = model.best_batch(1, 8, most_batch=512, most_micro_batch=64)
+    assert best is not None
+    assert best.global_batch > 256
+    noiseless = perfect_job(256, 1.0).best_batch(1, 8, most_batch=512, most_micro_batch=64)
+    assert noiseless is not None
+    assert noiseless.global_batch == 256
+
+
+def test_batch_is_divided_with_as_few_micro_steps_as_fit() -> None:
+    assert divide_batch(1, 4, 256, 64) == Configuration(1, 4, 64.0, 1)
+    assert divide_batch(1, 2, 256, 64) == Configuration(1, 2, 64.0, 2)
+    assert divide_batch(1, 2, 256, 60) == Configuration(1, 2, 128 / 3, 3)
+    assert divide_batch(1, 512, 100, 64) is None
+    assert divide_batch(1, 2, 256, 0) is None
+
+
+def test_gain_of_no_change_is_exactly_zero() -> None:
+    gain = perfect_job(256, None).gain(Configuration(1, 8, 32), Configuration(1, 8, 32))
+    assert gain is not None
+    assert (gain.expected, gain.low, gain.high) == (0.0, 0.0, 0.0)

@@ -1,0 +1,234 @@
+"""The throughput model, against jobs whose step times are known."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gangline.brain.facts.records import Quality, Segment
+from gangline.brain.models.goodput import GoodputModel
+from gangline.brain.models.throughput import (
+    A0,
+    A1,
+    Configuration,
+    Observation,
+    Prior,
+    observations,
+    step_times,
+)
+from gangline.brain.models.throughput_fit import fit_throughput
+
+PER_NODE = 8
+
+
+def at(procs: int, micro: float = 32, accumulation: int = 1) -> Configuration:
+    return Configuration(-(-procs // PER_NODE), procs, micro, accumulation)
+
+
+def true_parts(c: Configuration) -> tuple[float, float]:
+    compute = 0.05 + 0.01 * c.micro_batch
+    if c.procs == 1:
+        return compute, 0.0
+    volume = 2 * (c.procs - 1) / c.procs
+    return compute, 0.02 + (0.05 if c.nodes == 1 else 0.15) * volume
+
+
+def true_step(c: Configuration, overlap: float = 1.0, fixed: float = 0.01) -> float:
+    compute, sync = true_parts(c)
+    joined = (compute**overlap + sync**overlap) ** (1 / overlap)
+    return fixed + (c.accumulation - 1) * compute + joined
+
+
+def measured(
+    c: Configuration, *, parts: bool, overlap: float = 1.0, noise: float = 0.0, seed: int = 0
+) -> Observation:
+    factor = float(np.exp(np.random.default_rng([seed, c.procs]).normal(0, noise)))
+    compute, sync = true_parts(c)
+    return Observation(
+        c,
+        200,
+        true_step(c, overlap) * factor,
+        compute * c.accumulation * factor if parts else None,
+        sync * factor if parts else None,
+    )
+
+
+VARIED = [at(1), at(2, 64), at(4, 16), at(8), at(16, 16), at(32, 64, 2), at(4, 32, 4)]
+
+
+@pytest.mark.parametrize("overlap", [1.0, 2.0, 4.0])
+def test_exact_parts_are_found_again(overlap: float) -> None:
+    model = fit_throughput([measured(c, parts=True, overlap=overlap) for c in VARIED])
+    assert model is not None
+    assert model.gamma == pytest.approx(overlap)
+    for c in [at(6), at(12, 24), at(24, 48, 3), at(64)]:
+        assert model.step_time(c) == pytest.approx(true_step(c, overlap), rel=0.01)
+
+
+def test_exact_step_times_alone_are_found_again() -> None:
+    model = fit_throughput([measured(c, parts=False) for c in VARIED])
+    assert model is not None
+    for c in [at(6), at(12, 24), at(24, 48, 3)]:
+        assert model.step_time(c) == pytest.approx(true_step(c), rel=0.01)
+
+
+def test_without_an_observation_there_is_no_model() -> None:
+    assert fit_throughput([]) is None
+
+
+@pytest.mark.parametrize("parts", [True, False])
+def test_w6_one_size_claims_nothing_about_others(parts: bool) -> None:
+    model = fit_throughput([measured(at(4), parts=parts, seed=i, noise=0.02) for i in range(20)])
+    assert model is not None
+    assert not model.predict(at(4)).extrapolated
+    assert model.predict(at(4)).step_s == pytest.approx(true_step(at(4)), rel=0.03)
+    for other in (at(2), at(5), at(8), at(16), at(4, 16), at(4, 32, 2)):
+        assert model.predict(other).extrapolated
+    # At a fixed global batch, twice the size may bring everything or nothing.
+    goodput = GoodputModel(model, base_batch=128)
+    gain = goodput.gain(at(8, 16), at(4, 32))
+    assert gain is not None
+    assert gain.extrapolated
+    assert gain.low < 0.15
+    assert gain.high > 0.6
+
+
+def test_w7_single_micro_batch_does_not_invent_its_fixed_part() -> None:
+    data = [measured(at(n), parts=True, seed=n) for n in (2, 4, 8)]
+    model = fit_throughput(data)
+    assert model is not None
+    compute = true_parts(at(2))[0]
+    parts = {(each[A0] > 0, each[A1] > 0) for each in model.alternatives}
+    assert {(True, False), (False, True)} <= parts
+    for other in (8.0, 64.0):
+        said = model.predict(at(4, other))
+        sync = true_step(at(4)) - compute
+        assert said.low <= sync + min(compute, compute * other / 32) * 1.001
+        assert said.high >= sync + max(compute, compute * other / 32) * 0.999
+        assert said.extrapolated
+    # A second micro-batch decides.
+    model = fit_throughput([*data, measured(at(4, 64), parts=True)])
+    assert model is not None
+    said = model.predict(at(4, 48))
+    assert said.step_s == pytest.approx(true_step(at(4, 48)), rel=0.01)
+    assert said.high / said.low < 1.2
+
+
+def test_sizes_on_several_nodes_are_extrapolated_from_one_node() -> None:
+    data = [measured(at(n, 16 * (1 + n % 3)), parts=True) for n in (2, 3, 4, 6, 8)]
+    slow = fit_throughput(data, Prior(between_nodes=8.0))
+    fast = fit_throughput(data, Prior(between_nodes=1.0))
+    assert slow is not None
+    assert fast is not None
+    assert slow.predict(at(16)).extrapolated
+    assert slow.step_time(at(16)) > fast.step_time(at(16)) > slow.step_time(at(8))
+    near, far = slow.predict(at(16)), slow.predict(at(64))
+    assert far.high / far.low > near.high / near.low
+
+
+def test_ranges_widen_with_each_doubling_beyond_the_largest_world() -> None:
+    sizes = [at(n, 16 * (1 + n % 3)) for n in (8, 12, 16, 24, 32)]
+    data = [measured(c, parts=True, noise=0.05, seed=s) for c in sizes for s in range(4)]
+    model = fit_throughput(data)
+    assert model is not None
+    near, far, farther = (model.predict(at(n)) for n in (32, 64, 256))
+    widths = [np.log(said.high / said.low) for said in (near, far, farther)]
+    assert widths[1] > 2.2 * widths[0]
+    assert widths[2] > 5 * widths[1]
+
+
+def test_ranges_of_noisier_data_are_wider() -> None:
+    def width(noise: float) -> float:
+        data = [
+            measured(c, parts=True, noise=noise, seed=seed) for c in VARIED for seed in range(4)
+        ]
+        model = fit_throughput(data)
+        assert model is not None
+        said = model.predict(at(12))
+        return said.high / said.low
+
+    assert np.log(width(0.15)) > 2 * np.log(width(0.02))
+
+
+def test_fit_is_deterministic_and_does_not_depend_on_the_order() -> None:
+    data = [measured(c, parts=True, noise=0.05, seed=s) for c in VARIED for s in range(3)]
+    first, again, backwards = (fit_throughput(each) for each in (data, data, data[::-1]))
+    assert first is not None
+    assert again is not None
+    assert backwards is not None
+    assert first.predict(at(12)) == again.predict(at(12))
+    assert backwards.predict(at(12)).step_s == pytest.approx(first.predict(at(12)).step_s)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(1e-3, 1e3), st.sampled_from([0.5, 2.0, 8.0]), st.booleans())
+def test_fit_follows_the_units_of_time_and_of_samples(
+    seconds: float, samples: float, parts: bool
+) -> None:
+    def scaled(c: Configuration) -> Configuration:
+        return replace(c, micro_batch=c.micro_batch * samples)
+
+    data = [measured(c, parts=parts, noise=0.05, seed=1) for c in VARIED]
+    other = [
+        replace(
+            each,
+            configuration=scaled(each.configuration),
+            step_s=each.step_s * seconds,
+            compute_s=None if each.compute_s is None else each.compute_s * seconds,
+            sync_s=None if each.sync_s is None else each.sync_s * seconds,
+        )
+        for each in data
+    ]
+    model, changed = fit_throughput(data), fit_throughput(other)
+    assert model is not None
+    assert changed is not None
+    for c in (at(12), at(3, 20), at(64, 16)):
+        expected = seconds * model.step_time(c)
+        assert changed.step_time(scaled(c)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_newer_observations_count_more() -> None:
+    old = [replace(measured(at(4), parts=False), age_days=28, step_s=2.0) for _ in range(5)]
+    new = [replace(measured(at(4), parts=False), step_s=1.0) for _ in range(5)]
+    model = fit_throughput([*old, *new])
+    assert model is not None
+    assert model.step_time(at(4)) < 1.1
+
+
+def test_hidden_exchange_is_the_larger_of_both_parts() -> None:
+    c = at(16)
+    coefficients = np.zeros((1, 8))
+    coefficients[0, 0], coefficients[0, 4] = 1.0, 3.0
+    assert step_times(coefficients, 1.0, c)[0] == pytest.approx(4.0)
+    assert step_times(coefficients, 10.0, c)[0] == pytest.approx(3.0, rel=1e-4)
+
+
+def test_only_good_segments_with_a_known_batch_are_fitted() -> None:
+    def segment(**changes: object) -> Segment:
+        values: dict[str, object] = {
+            "round": 1,
+            "since_ms": 0,
+            "until_ms": 10,
+            "nodes": 1,
+            "procs": 4,
+            "micro_batch": 8,
+            "steps": 50,
+            "step_mean_us": 2e6,
+            "compute_us": 1e6,
+        }
+        return Segment(**(values | changes))  # type: ignore[arg-type]
+
+    bad: list[dict[str, object]] = [
+        {"quality": Quality.WARM_UP},
+        {"quality": Quality.DISTURBED},
+        {"micro_batch": None},
+        {"micro_batch": 0},
+        {"steps": 0},
+        {"procs": 0},
+        {"step_mean_us": 0.0},
+    ]
+    assert observations([segment(**each) for each in bad], 10) == []
+    (kept,) = observations([segment(accumulation=None)], 10 + 86_400_000)
+    assert kept == Observation(Configuration(1, 4, 8.0, 1), 50, 2.0, 1.0, None, 1.0)

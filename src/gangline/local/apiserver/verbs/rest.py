@@ -32,7 +32,7 @@ from gangline.local.apiserver.verbs.write import WritePath, WriteResult
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCHES[0])
-LONG_SELECTION = 2000
+LONG_SELECTION = 500
 """Comparisons of a list with its selectors from which on they take some milliseconds."""
 CONCURRENT_DELETIONS = 20
 """Deletions of one request at a time, so that others are served between them."""

@@ -20,11 +20,16 @@ ALL = {
     "job_list": "client.job_list",
     "log_following": "client.log_following",
     "master_load": "elastic.master_load",
+    "facts": "elastic.facts",
     "checkpoint_speed": "checkpoint.speed",
     "checkpoint_node": "checkpoint.node",
     "checkpoint_memory": "checkpoint.memory",
     "brain_models": "brain.models",
+    "brain_decisions": "brain.decisions",
+    "brain_slow_ranks": "brain.slow_ranks",
+    "brain_allocation": "brain.allocation",
     "sizing": "sizing.measured",
+    "sizing_times": "sizing.times",
 }
 """Modules of ``benchmarks`` by the name of their benchmark, in the order of a complete run."""
 

@@ -5,7 +5,8 @@
 ``LIVE`` jobs exist at any time; a new one is submitted when the TTL has removed another. After each
 ``BLOCK`` of jobs the memory of the cluster's processes, their processor time per job, the size of
 the state file with its log, and the number of files in the cluster's folder are printed. There is
-no peer: after the first 1,000 jobs all figures should stay where they are.
+no peer: after the first ``WARM_UP`` jobs all figures should stay where they are. The last lines
+compare the last block with the first one after them.
 """
 
 import asyncio
@@ -27,6 +28,8 @@ from benchmarks.operator.creation import job
 
 JOBS = 10_000
 BLOCK = 500
+WARM_UP = 1000
+"""Jobs until the limits of history, events and archived logs are reached."""
 LIVE = 40
 """Jobs at a time: few, so that the cluster is not measured while it is overloaded."""
 PATH = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
@@ -94,12 +97,27 @@ async def run_jobs(connection: Connection, first: int, count: int) -> None:
         await asyncio.sleep(0.2)
 
 
+def processor_ms(before: Sample, after: Sample) -> float:
+    """Processor time per job of a block."""
+    return (after.processor_s - before.processor_s) / max(1, after.jobs - before.jobs) * 1000
+
+
+def compare(blocks: list[tuple[Sample, Sample]]) -> None:
+    """Print how the last block differs from the first."""
+    if len(blocks) < 2:
+        return
+    first, last = blocks[0], blocks[-1]
+    print(f"after {first[1].jobs} and after {last[1].jobs} jobs:")
+    print(f"  memory         {last[1].memory_mb / first[1].memory_mb:5.2f} times as much")
+    print(f"  processor time {processor_ms(*last) / processor_ms(*first):5.2f} times as much")
+    print(f"  state file     {max(after.database_mb for _, after in blocks):5.0f} MB at most")
+
+
 def report(before: Sample, after: Sample) -> None:
     """Print the figures of one block of jobs."""
-    jobs = max(1, after.jobs - before.jobs)
     print(
         f"  {after.jobs:6d} {after.memory_mb:10.1f} "
-        f"{(after.processor_s - before.processor_s) / jobs * 1000:13.1f} "
+        f"{processor_ms(before, after):13.1f} "
         f"{after.database_mb:12.1f} {after.files:7d} {after.seconds - before.seconds:9.0f}",
         flush=True,
     )
@@ -110,14 +128,17 @@ async def soak(kubeconfig: Path, process: subprocess.Popen[bytes], jobs: int) ->
     print("    jobs  memory MB  processor ms  database MB   files   seconds")
     folder = kubeconfig.parent
     before = sample(process, folder, 0)
+    blocks: list[tuple[Sample, Sample]] = []
     connection = await Connection.open(await Target.of(kubeconfig))
     while before.jobs < jobs:
         count = min(BLOCK, jobs - before.jobs)
         await run_jobs(connection, before.jobs, count)
         after = sample(process, folder, before.jobs + count)
         report(before, after)
+        blocks.append((before, after))
         before = after
     connection.close()
+    compare([block for block in blocks if block[1].jobs >= WARM_UP])
 
 
 def main() -> None:

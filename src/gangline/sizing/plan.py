@@ -23,31 +23,8 @@ from gangline.sizing.uncertainty import Range, efficiency_prior, logit_range, tr
 BYTES_PER_TOKEN = 4
 """Of a tokenised data set."""
 HOUR_S, DAY_S = 3600.0, 86_400.0
-_SIZES = (
-    1,
-    2,
-    4,
-    8,
-    16,
-    24,
-    32,
-    48,
-    64,
-    96,
-    128,
-    192,
-    256,
-    384,
-    512,
-    768,
-    1024,
-    2048,
-    4096,
-    8192,
-    16384,
-    32768,
-    65536,
-)
+_SIZES = (1, 2, 4, 8, *(size << power for power in range(12) for size in (16, 24)), 65536)
+"""Numbers of devices that are tried."""
 
 _BATCH_TOKENS = ((2, 0.5e6), (20, 2e6), (200, 4e6), (math.inf, 16e6))
 """Tokens of an optimizer step for models below so many billions of parameters, as published ones
@@ -221,7 +198,7 @@ def _larger_plans(request: PlanRequest, devices: int) -> Iterator[Plan]:
     for more in _SIZES:
         if more > devices:
             try:
-                plan = make_plan(replace(request, devices=more, calibration=None))
+                plan = make_plan(replace(request, devices=more))
             except ShapeError:
                 continue  # the model or the batch cannot be divided by so many
             if plan.fits:

@@ -23,8 +23,16 @@ from gangline.api.jobs.elastic import ScalePlan
 from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.training_facts import FACTS_KEY, FACTS_LABEL
 from gangline.api.meta.objects import Object, ObjectMeta
-from gangline.api.resources import CONFIG_MAPS, NAMESPACES, NODES, POD_GROUPS, PODS, SCALE_PLANS
-from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION, PodGroup
+from gangline.api.resources import (
+    CONFIG_MAPS,
+    NAMESPACES,
+    NODES,
+    POD_GROUPS,
+    PODS,
+    QUEUES,
+    SCALE_PLANS,
+)
+from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION, PodGroup, Queue
 from gangline.brain.collection.facts_digest import digest_facts
 from gangline.brain.collection.job_digest import DigestSettings, digest_job
 from gangline.brain.collection.node_digest import digest_node, gpus_by_node
@@ -139,6 +147,7 @@ class Collector:
         self.groups: Informer[PodGroup] = Informer(
             client, POD_GROUPS, scope, indexes={"job": lambda group: [_controller_uid(group)]}
         )
+        self.queues: Informer[Queue] = Informer(client, QUEUES)
         self._namespaces: Informer[Namespace] = Informer(client, NAMESPACES)
         self._namespaces.add_listener(self._on_namespace)
         for kind, informer in self._kinds:
@@ -246,6 +255,7 @@ class Collector:
             self._facts,
             self.plans,
             self.groups,
+            self.queues,
         ]
 
     def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
@@ -345,8 +355,10 @@ class Collector:
                 self._changed.add(uid)
 
     def _on_facts(self, _: ConfigMap | None, new: ConfigMap | None) -> None:
-        owner = new.metadata.controller if new is not None else None
-        if new is None or owner is None or self.excludes(new.metadata.namespace):
+        if new is None or self.excludes(new.metadata.namespace):
+            return
+        owner = next(iter(new.metadata.owner_references), None)
+        if owner is None:
             return
         if text := new.data.get(FACTS_KEY, ""):
             problem = self.receive_facts(owner.uid, text)

@@ -2,28 +2,50 @@
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from gangline.brain.advisers import rightsize, start
-from gangline.brain.advisers.advice import Advice
+from gangline.brain.advisers.advice import Advice, Choice
 from gangline.brain.advisers.batch import advise_batch
 from gangline.brain.advisers.checkpoints import advise_checkpoints
+from gangline.brain.advisers.servers import advise_servers
 from gangline.brain.advisers.stragglers import advise_stragglers
 from gangline.brain.advisers.view import View
-from gangline.brain.advisers.workers import advise_workers, fitted_segments
+from gangline.brain.advisers.workers import advise_workers, fitted_segments, size_choices
 from gangline.brain.facts.records import Segment
+from gangline.brain.models.prior import job_prior
 from gangline.brain.models.throughput import ThroughputModel, observations
 from gangline.brain.models.throughput_fit import fit_throughput
 
 log = logging.getLogger(__name__)
 
 
-def advise(view: View) -> list[Advice]:
-    """Return all advice on one job, one piece for each subject."""
+class Advised(NamedTuple):
+    """All advice on one job, one piece for each subject, and the sizes that it may have."""
+
+    advice: list[Advice]
+    choices: tuple[Choice, ...]
+    """Predicted goodput by number of workers; empty where it is not known."""
+
+
+def advise(view: View) -> Advised:
+    """Return all advice on one job."""
     found: dict[tuple[str, str, int, str], Advice] = {}
-    for adviser in (*_plain(view), *_with_model(view)):
+    model = _fit(view) if view.run.segments else None
+    for adviser in (*_plain(view), *_with_model(view, model)):
         for advice in _advice_of(adviser, view):
             found.setdefault(advice.key, advice)
-    return list(found.values())
+    return Advised(list(found.values()), _choices(view, model))
+
+
+def _choices(view: View, model: ThroughputModel | None) -> tuple[Choice, ...]:
+    if model is None or view.run.job.kind != "ElasticJob":
+        return ()
+    try:
+        return tuple(size_choices(view, model))
+    except (ArithmeticError, ValueError):
+        log.exception("sizes could not be predicted", extra={"job": view.run.job.name})
+        return ()
 
 
 def _plain(view: View) -> Iterator[Callable[[], list[Advice]]]:
@@ -31,12 +53,12 @@ def _plain(view: View) -> Iterator[Callable[[], list[Advice]]]:
     yield lambda: rightsize.advise(view)
     yield lambda: advise_checkpoints(view)
     yield lambda: advise_stragglers(view)
+    yield lambda: advise_servers(view)
 
 
-def _with_model(view: View) -> Iterator[Callable[[], list[Advice]]]:
+def _with_model(view: View, model: ThroughputModel | None) -> Iterator[Callable[[], list[Advice]]]:
     if not view.run.segments:
         return
-    model = _fit(view)
     yield lambda: advise_workers(view, model)
     yield lambda: advise_batch(view, model)
 
@@ -52,12 +74,13 @@ def _advice_of(adviser: Callable[[], list[Advice]], view: View) -> list[Advice]:
 
 def _fit(view: View) -> ThroughputModel | None:
     """Fit the throughput to the job and its family: the same program, up to the specification."""
+    family = view.similar.runs if view.similar is not None and view.similar.level <= 1 else ()
     segments: list[Segment] = list(view.run.segments)
-    if view.similar is not None and view.similar.level <= 1:
-        for run in view.similar.runs:
-            segments += run.segments
+    for run in family:
+        segments += run.segments
     try:
-        return fit_throughput(observations(fitted_segments(segments), view.now_ms))
+        data = observations(fitted_segments(segments), view.now_ms)
+        return fit_throughput(data, job_prior([view.run, *family]))
     except (ArithmeticError, ValueError):
         log.exception("the throughput could not be fitted")
         return None

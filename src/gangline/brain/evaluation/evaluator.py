@@ -14,13 +14,22 @@ import msgspec
 
 from gangline.api.brain.job_advice import APPLIED, HELD, OPEN, AdviceEvidence, AdviceItem
 from gangline.api.meta.objects import Object
-from gangline.brain.advisers.advice import Advice
+from gangline.brain.advisers.advice import Advice, What
 from gangline.brain.advisers.decisions import ActionRecord, AdviceRecord, AdviceState
 from gangline.brain.advisers.view import ClusterView, SimilarRuns
 from gangline.brain.advisers.workers import expected_rest_s
 from gangline.brain.collection.collector import Collector, WatchedJob
 from gangline.brain.collection.policy_config import PolicyWatch
+from gangline.brain.evaluation import metrics
 from gangline.brain.evaluation.advisers import advise
+from gangline.brain.evaluation.chores import Chores
+from gangline.brain.evaluation.cluster_round import (
+    ClusterRound,
+    RoundMember,
+    cluster_round,
+    queue_entitlements,
+    with_allocation,
+)
 from gangline.brain.evaluation.history import History
 from gangline.brain.evaluation.job_state import decode_action, job_state, record_person_edit
 from gangline.brain.evaluation.sentences import hold_sentence, published
@@ -75,26 +84,38 @@ class Evaluator:
         self._states: dict[str, JobState] = {}
         self._seen_jobs: dict[str, Job] = {}
         self._cluster_state = ClusterState()
+        self._round = ClusterRound()
+        self._members: list[RoundMember] = []
         self._earlier_loaded: set[str] = set()
-        self._cleaned_at = 0.0
+        self._chores = Chores(
+            collector, history, self._actuator, client.transport.clock_skew_s, clock
+        )
         self.cycles = 0
 
     async def run(self, every_s: float) -> None:
         """Evaluate until cancelled."""
         while True:
-            await self.cycle()
+            with metrics.CYCLE_SECONDS.time():
+                try:
+                    await self.cycle()
+                except ApiError as error:
+                    log.warning("a cycle was not completed: %s", error)
+                except Exception:
+                    # One bad object must not end the advice on all others.
+                    log.exception("a cycle failed")
             await asyncio.sleep(every_s)
 
     async def cycle(self) -> None:
         """Write changed facts, and evaluate each running job once."""
         await self._store_facts()
-        cluster_view = ClusterView(nodes=self._collector.nodes())
+        cluster_view = ClusterView(nodes=self._collector.nodes(), price=self._round.price.price)
         await self._observe_cluster(cluster_view)
         jobs = self._collector.running()
         self._history.forget_cached(job.meta.uid for job in jobs)
         for uid in self._states.keys() - {job.meta.uid for job in jobs}:
             del self._states[uid]
             self._seen_jobs.pop(uid, None)
+        self._members.clear()
         for watched in jobs:
             try:
                 await self._evaluate(watched, cluster_view)
@@ -102,8 +123,34 @@ class Evaluator:
                 log.info("a job is evaluated later: %s", error, extra=_fields(watched))
             except Exception:
                 log.exception("the evaluation of a job failed", extra=_fields(watched))
-        await self._clean_up()
+        await self._divide_devices(cluster_view)
+        await self._chores.run_due()
         self.cycles += 1
+        metrics.record_cycle(len(jobs), self._collector.dropped_facts, self._history.problem)
+
+    async def _divide_devices(self, view: ClusterView) -> None:
+        """Decide the sizes of all elastic jobs together; the next cycle applies them."""
+        jobs = [run.job for each in self._collector.running() if (run := each.observations.run())]
+        elastic = {member.run.job.uid for member in self._members}
+        fixed: dict[str, float] = {}
+        for job in jobs:
+            if job.uid not in elastic:
+                devices = sum(role.replicas * role.gpus for role in job.roles)
+                fixed[job.queue] = fixed.get(job.queue, 0.0) + devices
+        stored = {
+            queue.metadata.name: queue.spec.weight for queue in self._collector.queues.items()
+        }
+        weights = {job.queue: stored.get(job.queue) or 1 for job in jobs}
+        entitled = queue_entitlements(weights, sum(node.gpus for node in view.nodes), fixed)
+        self._round = await asyncio.to_thread(
+            cluster_round,
+            tuple(self._members),
+            view.nodes,
+            tuple(self._collector.groups.items()),
+            entitled,
+            self._round.price,
+            self._now_ms(),
+        )
 
     async def _store_facts(self) -> None:
         for uid, watched in list(self._collector.jobs.items()):
@@ -159,7 +206,11 @@ class Evaluator:
         view = build_view(run, similar, cluster, now_ms, samples)
         state, records = await self._state_of(watched, run, expected_rest_s(view), now_ms)
         view = msgspec.structs.replace(view, probes=state.probes)
-        advice = await asyncio.to_thread(advise, view)
+        advised = await asyncio.to_thread(advise, view)
+        if run.job.kind == "ElasticJob" and permission.may_change(What.WORKERS):
+            member = RoundMember(run=run, choices=advised.choices, state=state)
+            self._members.append(member)
+        advice = with_allocation(self._round, run.job.uid, advised.advice)
         await self._estimate(run, similar)
         state = observe(state, advice, now_ms)
         target = _reference(watched, stored)
@@ -219,6 +270,7 @@ class Evaluator:
             target, run, records, plans, state, self._cluster_state, permission, now_ms
         )
         for action in taken_back:
+            metrics.ROLLBACKS.inc()
             message = f"{action.what} is set back to {action.before:g}: the change did not help"
             self._events.event(target, "Warning", ROLLED_BACK_EVENT, message)
         return state
@@ -261,6 +313,7 @@ class Evaluator:
                 if done is not None:
                     state, self._cluster_state = done
                     word = APPLIED
+                    metrics.ACTIONS.labels(each.what).inc()
             proof = evidence(each, run.job, similar)
             items.append(advice_item(shown.advice, shown.sentence, proof, word, held))
         self._states[run.job.uid] = state
@@ -288,14 +341,6 @@ class Evaluator:
         ]
         stored = await self._history.write_advice(run.job.uid, records)
         return {record.advice.key: record.id for record in stored}
-
-    async def _clean_up(self) -> None:
-        now = time.monotonic()
-        if now - self._cleaned_at > 600:
-            self._cleaned_at = now
-            await self._actuator.delete_outdated(
-                self._collector.plans.items(), datetime.fromtimestamp(self._clock(), UTC)
-            )
 
     def _now_ms(self) -> int:
         return round(self._clock() * 1000)

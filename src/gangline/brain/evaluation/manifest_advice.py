@@ -41,7 +41,7 @@ class ManifestAdviser:
         now_ms = round(time.time() * 1000)
         similar = await self._history.similar(run, now_ms)
         view = build_view(run, similar, ClusterView(nodes=self._collector.nodes()), now_ms)
-        advice = await asyncio.to_thread(advise, view)
+        advice = (await asyncio.to_thread(advise, view)).advice
         return {
             "items": msgspec.to_builtins(ordered(_item(each, run, similar) for each in advice)),
             "runs": len(similar.runs) if similar else 0,

@@ -174,6 +174,8 @@ def cooling_down(case: Case) -> Reason | None:
     if not times:
         return None
     pause_s = max(settings.cooldown_s, settings.cooldown_restarts * case.cost_s)
+    if FIELDS.get(case.advice.what) == "ps":
+        pause_s = max(pause_s, settings.server_pause_s)
     left_s = pause_s - (case.now_ms - max(times)) / 1000
     return hold("CoolDown", left=round(left_s, 3)) if left_s > 0 else None
 

@@ -39,6 +39,8 @@ class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A change must save this many times its cost."""
     cooldown_s: float = 300
     cooldown_restarts: float = 20
+    server_pause_s: float = 3600
+    """Between two changes of parameter servers."""
     person_hold_s: float = 3600
     block_s: float = 30 * 60
     block_most_s: float = 24 * 3600

@@ -1,13 +1,19 @@
-"""``gangline history``: ended jobs and what they used."""
+"""``gangline history``: ended jobs and what they used; ``history forget`` deletes from it."""
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from gangline.cli.commands.brain import (
+    database_option,
+    prepared_default_database,
+    require_brain_packages,
+)
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.options import output_option
-from gangline.cli.params.session import ClusterSession, namespace_command
+from gangline.cli.params.session import ClusterSession, cluster_command, namespace_command
 from gangline.cli.render.output import format_age, format_table, print_result, print_status
 
 _GIB = 2**30
@@ -168,3 +174,50 @@ def _memory(amount: int | None) -> str:
 
 def _cores(millis: int | None) -> str:
     return "" if millis is None else f"{millis / 1000:.2f}"
+
+
+@history_command.command("forget")
+@database_option
+@click.option("--owner", default="", help="Delete all jobs of this user.")
+@click.option("--namespace", "-n", "space", default="", help="Delete all jobs of this namespace.")
+@click.option("--job", default="", help="Delete the jobs of this name; needs --namespace.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@cluster_command
+async def forget_command(
+    cluster: ClusterSession, database: str, owner: str, space: str, job: str, yes: bool
+) -> None:
+    """Delete jobs from the history for good, also from what was learned from them.
+
+    Jobs of this cluster that are submitted later are stored again. It works on the database itself,
+    so it is for those who run the Brain.
+    """
+    if bool(owner) == bool(space):
+        raise click.UsageError("give --owner or --namespace (with --job for one name)")
+    if job and not space:
+        raise click.UsageError("--job needs --namespace")
+    require_brain_packages()
+    subject = f"user {owner}" if owner else f"namespace {space}"
+    if not yes:
+        click.confirm(f"Delete {f'job {job} of ' if job else 'all jobs of '}{subject}?", abort=True)
+    from gangline.api.resources import NAMESPACES  # noqa: PLC0415
+
+    identity = (await cluster.client.get(NAMESPACES, "kube-system")).metadata.uid
+    url = database or prepared_default_database()
+    deleted = await asyncio.to_thread(_forget, url, identity, owner, space, job)
+    click.echo(f"{deleted} jobs were deleted.")
+
+
+def _forget(database: str, cluster: str, owner: str, namespace: str, job: str) -> int:
+    from gangline.brain.store.engine import open_store  # noqa: PLC0415
+    from gangline.brain.store.errors import StoreError  # noqa: PLC0415
+    from gangline.brain.store.forgetting import Forget  # noqa: PLC0415
+
+    asked = Forget(cluster=cluster, owner=owner, namespace=namespace, name=job)
+    try:
+        store = open_store(database, migrate=False)
+        try:
+            return store.forget(asked).jobs
+        finally:
+            store.close()
+    except StoreError as error:
+        raise CommandError(str(error), code=ExitCode.USAGE) from error

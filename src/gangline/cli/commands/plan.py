@@ -398,7 +398,7 @@ def calibrate_command(**flags: Unpack[CalibrateFlags]) -> None:
     processes = flags["processes"] or gpus_here(flags["python"]) or 2
     try:
         found = run_calibration(flags["python"], _slice(flags), processes)
-        calibration = read_calibration(found)
+        calibration = read_calibration(found, "this run")
     except ShapeError as error:
         raise CommandError(f"--{error}", code=ExitCode.USAGE) from error
     file = flags["output"] or calibration_file(calibration.device.name)

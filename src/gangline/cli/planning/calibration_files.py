@@ -18,7 +18,9 @@ _COUNT_TIMEOUT_S = 120
 def calibration_file(device: str) -> Path:
     """Return the file of a kind of device, in ``$GANGLINE_HOME``, else ``~/.gangline``."""
     home = Path(os.environ.get("GANGLINE_HOME") or Path.home() / ".gangline")
-    name = "".join(letter if letter.isalnum() or letter == "-" else "-" for letter in device)
+    name = "".join(
+        letter if letter.isalnum() or letter == "-" else "-" for letter in device.upper()
+    )
     return home / "calibrations" / f"{name}.json"
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 GIGABYTE = 1e9
 WIDTH = 80
 _INDENT = 11
+_REASON_INDENT = 21
 _SUFFIX = ("", "K", "M", "B", "T")
 _SAME_TIME = 1.03
 """Layouts whose times differ by less are ordered by their simplicity."""
@@ -52,7 +53,9 @@ def check_table(findings: "tuple[Finding, ...]") -> str:
     """Return what the check of a job has found."""
     head = ("RESOURCE", "REQUESTED", "NEEDED", "VERDICT")
     rows = [(each.resource, each.requested, each.needed, each.verdict.value) for each in findings]
-    reasons = [_line(each.resource, each.reason, indent=18) for each in findings if each.reason]
+    reasons = [
+        _line(each.resource, each.reason, indent=_REASON_INDENT) for each in findings if each.reason
+    ]
     return "\n".join([format_table(head, rows), "", *reasons])
 
 
@@ -126,7 +129,7 @@ def _choices(plan: "Plan") -> str:
             each.candidate.layout.micro_batch,
             each.candidate.layout.recompute.value,
             f"{each.candidate.memory.total / GIGABYTE:.3g} GB",
-            f"{each.step_s.middle:.3g} s",
+            _duration(each.step_s.middle),
             f"{each.utilisation:.0%}",
             _span(each.training_s, "-"),
         )
@@ -230,11 +233,16 @@ def _preference(plan: "Plan") -> str:
 
 def _span(seconds: "Range", dash: str = " - ") -> str:
     """Write the three percentiles with one unit."""
-    units = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
-    unit, name = next((each for each in units if seconds.middle >= 2 * each[0]), units[-1])
+    units = ((86_400.0, 2, "d"), (3600.0, 2, "h"), (60.0, 2, "min"), (1.0, 1, "s"))
+    fitting = ((unit, name) for unit, least, name in units if seconds.middle >= least * unit)
+    unit, name = next(fitting, (1e-3, "ms"))
     values = (each / unit for each in (seconds.low, seconds.middle, seconds.high))
     numbers = (f"{each:.3g}" if each < 1000 else f"{each:.0f}" for each in values)
     return f"{dash.join(numbers)} {name}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def _gigabytes(size: float) -> str:

@@ -65,6 +65,10 @@ class ProgressTracker:
     hung_since: float | None = None
     """Time of the last progress before the workers hung; None while they do not hang."""
     _training_at: float | None = None
+    _settings: tuple[int | None, ...] | None = None
+    """Batch sizes in the last report of details."""
+    _reported: dict[int, WorkerProgress] = field(default_factory=dict)
+    """The last progress of each worker that has reported a step."""
     _last_sample: tuple[float, int] | None = None
     _last_rate: float = 0.0
 
@@ -77,12 +81,12 @@ class ProgressTracker:
         is_last: bool = False,
     ) -> ProgressReport:
         """Combine what the workers report now; ``is_last`` after they have ended."""
+        workers = [self._unless_empty(number, progress) for number, progress in enumerate(workers)]
         step = _minimum(progress.step for progress in workers)
         self.reports_steps = self.reports_steps or step is not None
         firsts = [progress.first_step for progress in workers if progress.first_step is not None]
-        is_due = self._training_at is None or now - self._training_at >= TRAINING_REPORT_S
-        if is_detailed := is_last or is_due:
-            self._training_at = now
+        training = _merge_training(workers)
+        is_detailed = is_last or self._is_training_due(training, now)
         return ProgressReport(
             round=self.round,
             attempt=self.attempt,
@@ -94,9 +98,30 @@ class ProgressTracker:
             saves=SaveCounts.merge_max(progress.saves for progress in workers),
             spent_s=self._lost_seconds(workers, step, now),
             usage=usage,
-            training=_merge_training(workers) if is_detailed else None,
+            training=training if is_detailed else None,
             is_detailed=is_detailed,
         )
+
+    def _is_training_due(self, training: TrainingReport | None, now: float) -> bool:
+        """Return whether to report details: from time to time, and when a setting has changed."""
+        settings = None
+        if training is not None:
+            settings = (training.batch_size, training.accumulation, training.global_batch)
+        due = self._training_at is None or now - self._training_at >= TRAINING_REPORT_S
+        if due or settings != self._settings:
+            self._training_at, self._settings = now, settings
+            return True
+        return False
+
+    def _unless_empty(self, number: int, progress: WorkerProgress) -> WorkerProgress:
+        """Return the last progress of a worker whose file has lost its step.
+
+        A script that opens the file for writing empties it for a moment.
+        """
+        if progress.step is None:
+            return self._reported.get(number, progress)
+        self._reported[number] = progress
+        return progress
 
     def _lost_seconds(
         self, workers: Sequence[WorkerProgress], step: int | None, now: float

@@ -2,9 +2,12 @@
 
 Time jumps from event to event; nothing is sampled and nothing sleeps. Evicted and failed gangs are
 recreated immediately, and repeat their work since the last checkpoint.
+
+A resizer, which the caller gives, may change the pods of elastic jobs at each tick. Their speed
+follows the pods that are bound; a change costs the job's restart time and no work.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from heapq import heapify, heappop, heappush
@@ -32,7 +35,7 @@ from gangline.scheduler.types.types import (
 )
 
 NAMESPACE = "sim"
-ARRIVES, ENDS = 0, 1
+ARRIVES, ENDS, TICKS = 0, 1, 2
 ANYWHERE = PlacementConstraints()
 CycleObserver = Callable[[SchedulerCache, CycleResult, float], None]
 """Called with each result before it is applied."""
@@ -55,11 +58,28 @@ class JobRun:
     """Seconds of work that need not be repeated."""
     lost: float = 0.0
     """Seconds of work that had to be repeated."""
+    pods: int = 0
+    """Pods that it has or waits for."""
+    bound: int = 0
+    """Bound pods of an elastic job since ``started``."""
+    rate: float = 1.0
+    """Work per second since ``started``."""
+    resized: int = 0
+    """Changes of its bound pods while it ran."""
+    restarting: float = 0.0
+    """Seconds in which it did no work because of changes."""
+
+    def __post_init__(self) -> None:
+        self.pods = self.job.size
+
+    def work(self, now: float) -> float:
+        """Return the seconds of work since its last start or change."""
+        return 0.0 if self.started is None else max(now - self.started, 0.0) * self.rate
 
     def interrupt(self, now: float) -> None:
         """Lose the work since the last checkpoint."""
         if self.started is not None:
-            ran = now - self.started
+            ran = self.work(now)
             kept = self.job.checkpointed_work(ran)
             self.saved += kept
             self.lost += ran - kept
@@ -68,6 +88,31 @@ class JobRun:
     @property
     def waited(self) -> float | None:
         return None if self.first_started is None else self.first_started - self.job.arrival
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeView:
+    """What a resizer sees at a tick."""
+
+    now: float
+    running: tuple[JobRun, ...]
+    """Elastic jobs that run, in the order of the trace."""
+    waiting: tuple[JobRun, ...]
+    """Jobs that wait for their minimum, in the order of arrival."""
+    free: Mapping[str, Mapping[str, int]]
+    """Free amounts of each resource, by node."""
+
+
+Resizer = Callable[[ResizeView], Mapping[str, int]]
+"""Returns the new number of pods of some elastic jobs, by name; the engine keeps their bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resizing:
+    """A resizer and the time between its calls."""
+
+    resizer: Resizer
+    tick_s: float = 60.0
 
 
 @dataclass(slots=True)
@@ -102,11 +147,13 @@ class Simulation:
         watchers: Sequence[CycleObserver] = (),
         quantum_s: float = 0.0,
         weights: ScoreWeights = DEFAULT_WEIGHTS,
+        resizing: Resizing | None = None,
     ) -> None:
         self.state = SchedulerCache(weights)
         self.state.queues[DEFAULT_QUEUE] = QueueInfo(DEFAULT_QUEUE)
         for queue in cluster.queues:
             self.state.queues[queue.name] = queue
+        self._nodes = cluster.nodes
         for node in cluster.nodes:
             self.state.set_node(node)
         self.history = SimulationHistory({job.name: JobRun(job) for job in jobs})
@@ -118,6 +165,11 @@ class Simulation:
         self._events: list[tuple[float, int, str, int]] = [
             (run.job.arrival, ARRIVES, name, 0) for name, run in self.history.runs.items()
         ]
+        self._resizing = resizing
+        self._elastic = {name: run for name, run in self.history.runs.items() if run.job.is_elastic}
+        """Elastic runs that have not ended."""
+        if resizing is not None and self._events:
+            self._events.append((min(self._events)[0] + resizing.tick_s, TICKS, "", 0))
         heapify(self._events)
 
     def run(self, until: float = float("inf")) -> SimulationHistory:
@@ -132,6 +184,9 @@ class Simulation:
         return self.history
 
     def _handle_event(self, kind: int, name: str, start: int, now: float) -> None:
+        if kind == TICKS:
+            self._tick(now)
+            return
         run = self.history.runs[name]
         if kind == ARRIVES:
             self._create(run)
@@ -151,10 +206,84 @@ class Simulation:
         )
         self.state.set_group(group)
         shape = shape_of(job.request, ANYWHERE)
-        for index in range(job.size):
+        for index in range(run.pods):
             pod = PodKey(f"{key}-{index}")
             uid = f"{pod}#{run.starts}.{run.evicted}"
             self.state.set_pod(PodInfo(pod, uid, shape, created, job.priority, key))
+
+    def _tick(self, now: float) -> None:
+        """Let the resizer decide, and change the pods of the jobs that it names."""
+        assert self._resizing is not None
+        for name, pods in sorted(self._resizing.resizer(self._view(now)).items()):
+            run = self._elastic.get(name)
+            if run is not None and run.started is not None:
+                self._resize(run, pods)
+        if any(run.ended is None for run in self.history.runs.values()):
+            heappush(self._events, (now + self._resizing.tick_s, TICKS, "", 0))
+
+    def _view(self, now: float) -> ResizeView:
+        runs = self.history.runs.values()
+        free: dict[str, dict[str, int]] = {}
+        for node in self._nodes:
+            left = free[node.name] = dict(node.allocatable)
+            for pod in self.state.nodes.pods_by_node.get(node.name, {}).values():
+                for name, amount in pod.shape.request:
+                    left[name] = left.get(name, 0) - amount
+        return ResizeView(
+            now,
+            tuple(run for run in self._elastic.values() if run.started is not None),
+            tuple(
+                sorted(
+                    (r for r in runs if r.started is None and r.ended is None
+                     and r.job.arrival <= now),
+                    key=lambda run: (run.job.arrival, run.job.name),
+                )
+            ),
+            free,
+        )  # fmt: skip
+
+    def _resize(self, run: JobRun, pods: int) -> None:
+        job = run.job
+        pods = min(max(pods, job.minimum, 1), max(job.maximum, job.size))
+        key = GroupKey(f"{NAMESPACE}/{job.name}")
+        members = self.state.members.get(key, {})
+        if pods < run.pods:  # pods without a node go first
+            order = sorted(members.values(), key=lambda pod: (pod.node is None, pod.key))
+            for pod in order[pods:]:
+                self.state.remove_pod(pod.key)
+                self.state.former_members.get(key, {}).pop(pod.key, None)  # it does not return
+        created = EPOCH + timedelta(seconds=job.arrival)
+        shape = shape_of(job.request, ANYWHERE)
+        missing, index = pods - len(self.state.members.get(key, {})), 0
+        while missing > 0:
+            name = PodKey(f"{key}-{index}")
+            if name not in self.state.pods:
+                uid = f"{name}#{run.starts}.{run.evicted}.{run.resized}"
+                self.state.set_pod(PodInfo(name, uid, shape, created, job.priority, key))
+                missing -= 1
+            index += 1
+        run.pods = pods
+
+    def _follow_bound_pods(self, now: float) -> None:
+        """Change the speed of elastic jobs whose number of bound pods has changed."""
+        for run in self._elastic.values():
+            if run.started is None:
+                continue
+            bound = self._bound(run)
+            if bound == run.bound or bound < run.job.minimum:
+                continue
+            run.saved += run.work(now)
+            # A change during a restart begins it again.
+            run.restarting += now + run.job.restart_s - max(run.started, now)
+            run.started = now + run.job.restart_s
+            run.bound, run.rate = bound, run.job.rate(bound)
+            run.resized += 1
+            run.starts += 1
+            self._schedule_end(run)
+
+    def _bound(self, run: JobRun) -> int:
+        key = GroupKey(f"{NAMESPACE}/{run.job.name}")
+        return sum(pod.node is not None for pod in self.state.members.get(key, {}).values())
 
     def _remove(self, run: JobRun) -> None:
         key = GroupKey(f"{NAMESPACE}/{run.job.name}")
@@ -172,6 +301,7 @@ class Simulation:
             return
         self.state.remove_group(GroupKey(f"{NAMESPACE}/{run.job.name}"))
         self._saving.pop(run.job.name, None)
+        self._elastic.pop(run.job.name, None)
         run.ended = now
 
     def _run_cycles(self, now: float) -> None:
@@ -185,6 +315,7 @@ class Simulation:
             self._apply_result(decision, now)
             if not decision.evictions:
                 break
+        self._follow_bound_pods(now)
         running = dict(self.state.usage.by_queue)
         total: dict[str, int] = {}
         for amounts in running.values():
@@ -196,10 +327,11 @@ class Simulation:
     def _note_checkpoints(self, now: float) -> None:
         """Update the checkpoint times of groups."""
         for run in self._saving.values():
-            if run.started is not None and (kept := run.job.checkpointed_work(now - run.started)):
+            if run.started is not None and (kept := run.job.checkpointed_work(run.work(now))):
                 group = self.state.groups[GroupKey(f"{NAMESPACE}/{run.job.name}")]
-                if group.checkpointed_at != run.started + kept:
-                    self.state.set_group(replace(group, checkpointed_at=run.started + kept))
+                moment = run.started + kept / run.rate
+                if group.checkpointed_at != moment:
+                    self.state.set_group(replace(group, checkpointed_at=moment))
 
     def _apply_result(self, decision: CycleResult, now: float) -> None:
         self.state.reservations = dict(decision.reservations)
@@ -224,12 +356,20 @@ class Simulation:
         run.started = now
         if run.first_started is None:
             run.first_started = now
+        if run.job.name in self._elastic:
+            run.bound = self._bound(run)
+            run.rate = run.job.rate(run.bound)
+        if run.job.checkpoint_every:
+            self._saving[run.job.name] = run
+        self._schedule_end(run)
+
+    def _schedule_end(self, run: JobRun) -> None:
+        assert run.started is not None
         failing = run.job.fails_after and not run.failed
         left = run.job.duration - run.saved
         lasts = min(run.job.fails_after, left) if failing else left
-        if run.job.checkpoint_every:
-            self._saving[run.job.name] = run
-        heappush(self._events, (now + lasts, ENDS, run.job.name, run.starts))
+        end = run.started + lasts / run.rate
+        heappush(self._events, (end, ENDS, run.job.name, run.starts))
 
     def _recreate_evicted(self, run: JobRun, now: float) -> None:
         """Recreate evicted pods: all pods if the gang is broken, else only the evicted ones."""
@@ -244,7 +384,7 @@ class Simulation:
             return
         created = EPOCH + timedelta(seconds=run.job.arrival)
         shape = shape_of(run.job.request, ANYWHERE)
-        for index in range(run.job.size):
+        for index in range(run.pods):
             pod = PodKey(f"{key}-{index}")
             if pod not in self.state.pods:
                 uid = f"{pod}#{run.starts}.{run.evicted}"

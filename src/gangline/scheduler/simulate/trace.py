@@ -3,7 +3,9 @@
 Columns (or keys) of a job: ``arrival`` (seconds), ``duration`` (seconds), ``size`` (pods).
 Optional: ``name``, ``minimum`` (default: the size), ``cpu`` (1), ``memory`` (0) and ``gpu`` (0) of
 each pod, ``queue`` (default), ``priority`` (0), ``fails_after`` (seconds of running after which it
-fails once and restarts), ``checkpoint_every`` (seconds of running between checkpoints; 0: none).
+fails once and restarts), ``checkpoint_every`` (seconds of running between checkpoints; 0: none),
+``max`` (pods that a resizer may give it; default: the size), ``restart_s`` (seconds that a change
+of its pods takes), and its scaling: ``r0``, ``r1``, ``x1``, ``noise`` (``Scaling``).
 """
 
 import csv
@@ -20,11 +22,44 @@ from gangline.scheduler.types.types import Request
 
 _KNOWN = frozenset(
     ("name", "arrival", "duration", "size", "minimum", "cpu", "memory", "gpu", "queue", "priority")
-) | {"fails_after", "checkpoint_every"}
+) | {"fails_after", "checkpoint_every", "max", "restart_s", "r0", "r1", "x1", "noise"}
 
 
 class TraceError(ValueError):
     """A trace or cluster description cannot be read. The message says where and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """How the time of a step depends on the number of pods.
+
+    The unit of time is the computing of the job's global batch on one pod. With n pods it takes
+    1 / n, and communication r0 + r1 x 2 (n - 1) / n + x1 x max(n - 2, 0), nothing for one pod.
+    """
+
+    r0: float = 0.0
+    r1: float = 0.0
+    x1: float = 0.0
+    noise: float = 0.0
+    """Noise of the gradients, in global batches of the job's size; 0: the batch may not grow."""
+
+    def communication(self, pods: int) -> float:
+        if pods == 1:
+            return 0.0
+        return self.r0 + self.r1 * 2 * (pods - 1) / pods + self.x1 * max(pods - 2, 0)
+
+    def goodput(self, pods: int, size: int) -> float:
+        """Return useful global batches per unit of time on ``pods`` pods of a job of ``size``.
+
+        More pods may process a larger global batch; each of its samples is worth less by the
+        noise of the gradients (McCandlish et al., 2018; Pollux, 2021).
+        """
+        fixed = 1 / (1 / pods + self.communication(pods))
+        if not self.noise or pods <= size:
+            return fixed
+        growth = pods / size
+        worth = (self.noise + 1) / (self.noise + growth)
+        return max(fixed, growth / (1 / size + self.communication(pods)) * worth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +81,24 @@ class TraceJob:
     """Seconds of running after which it fails once and restarts; 0: it does not fail."""
     checkpoint_every: float = 0.0
     """Seconds of running between checkpoints; 0: none."""
+    maximum: int = 0
+    """Pods that a resizer may give it; 0: ``size``."""
+    scaling: Scaling | None = None
+    """None: its speed does not depend on its pods."""
+    restart_s: float = 0.0
+    """Seconds that a change of its pods takes, in which it does no work."""
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether a resizer may change its pods."""
+        return max(self.maximum, self.size) > self.minimum and self.scaling is not None
+
+    def rate(self, pods: int) -> float:
+        """Return the work per second on ``pods`` pods; 1 on ``size`` pods."""
+        if self.scaling is None:
+            return 1.0
+        own = self.scaling.goodput(self.size, self.size)
+        return self.scaling.goodput(max(pods, 1), self.size) / own
 
     def checkpointed_work(self, seconds: float) -> float:
         """Return how many of these seconds of running a checkpoint has saved."""
@@ -94,6 +147,9 @@ def _job(row: object, where: str, number: int) -> TraceJob:
             priority=int(given.get("priority", 0)),
             fails_after=float(given.get("fails_after", 0)),
             checkpoint_every=float(given.get("checkpoint_every", 0)),
+            maximum=int(given.get("max", size)),
+            scaling=_scaling(given),
+            restart_s=float(given.get("restart_s", 0)),
         )
     except KeyError as error:
         raise TraceError(f"{where}: no {error.args[0]}") from error
@@ -103,7 +159,21 @@ def _job(row: object, where: str, number: int) -> TraceJob:
         raise TraceError(f"{where}: invalid arrival, duration, size or minimum")
     if not 0 <= job.checkpoint_every < math.inf:
         raise TraceError(f"{where}: invalid checkpoint_every")
+    if job.maximum < job.size:
+        raise TraceError(f"{where}: max is {job.maximum}, must be at least the size {job.size}")
+    if not 0 <= job.restart_s < math.inf:
+        raise TraceError(f"{where}: invalid restart_s")
     return job
+
+
+def _scaling(given: Mapping[str, object]) -> Scaling | None:
+    names = [name for name in ("r0", "r1", "x1", "noise") if name in given]
+    if not names:
+        return None
+    values = {name: float(str(given[name])) for name in names}
+    if any(not 0 <= value < math.inf for value in values.values()):
+        raise ValueError("r0, r1, x1 and noise must not be negative")
+    return Scaling(**values)
 
 
 def pod_request(cpu: object, memory: object, gpu: object) -> Request:

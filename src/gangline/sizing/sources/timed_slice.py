@@ -226,7 +226,7 @@ def measure(torch: Any, given: argparse.Namespace, spec: dict[str, Any]) -> dict
         "all_reduce": time_sweep(torch, clock, place) if given.ranks > 1 else [],
     }
     if given.ranks > 1:
-        torch.distributed.destroy_process_group()
+        torch.distributed.barrier()
     return found
 
 
@@ -247,8 +247,9 @@ def main() -> int:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return EXIT_REFUSED
     if given.rank == 0:
-        print(json.dumps(found))
-    return 0
+        print(json.dumps(found), flush=True)
+    # Threads of gloo that still run when the interpreter ends abort the process now and then.
+    os._exit(0)
 
 
 if __name__ == "__main__":

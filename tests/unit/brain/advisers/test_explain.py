@@ -2,11 +2,13 @@
 
 import math
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gangline.brain
 from gangline.brain.advisers.advice import Advice, Reason, Unit, What
 from gangline.brain.advisers.explain import (
     displayed,
@@ -103,6 +105,19 @@ def test_g12_each_advice_parses_back_to_what_json_shows(
     for name in ("what", "role", "rank", "target", "was", "value", "low", "high", "reason"):
         assert getattr(parsed, name) == getattr(shown, name)
     assert sentence(shown) == sentence(advice)
+
+
+def test_each_code_of_the_source_has_a_sentence() -> None:
+    """Codes are literals: of reasons, of holds, of judgements."""
+    root = Path(gangline.brain.__file__).parent
+    found: set[str] = set()
+    for path in root.rglob("*.py"):
+        text = path.read_text()
+        found |= set(re.findall(r'code="([A-Z]\w+)"', text))
+        found |= set(re.findall(r'hold\("(\w+)"', text))
+        found |= set(re.findall(r'_(?:judgement|measured)\([^"]*"([A-Z]\w+)"', text))
+    assert len(found) > 60
+    assert found <= set(TEMPLATES)
 
 
 def test_sentence_of_a_checkpoint_interval_reads_well() -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from gangline.brain.advisers.advice import Confidence, What
 from gangline.brain.advisers.rightsize import advise
+from gangline.brain.advisers.usage.cpu_size import data_share
 from gangline.brain.facts.records import Outcome, Run, Segment
 from gangline.brain.models.histogram import MEMORY, Histogram
 from unit.brain.histories import (
@@ -320,3 +321,9 @@ def test_starved_loader_that_uses_its_cpu_gets_half_more() -> None:
 
 def test_cpu_that_nobody_measured_is_no_advice() -> None:
     assert advise(a_view([a_run("x", [a_pod(None)])], job=a_job(roles=(asking(None, 500),)))) == []
+
+
+@pytest.mark.parametrize("data_us", [float("inf"), float("nan"), -1.0, 2e6])
+def test_impossible_waiting_for_data_is_not_known(data_us: float) -> None:
+    assert data_share([a_segment(data_us)]) is None
+    assert data_share([a_segment(data_us), a_segment(250_000)]) == 0.25

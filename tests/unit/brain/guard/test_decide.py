@@ -371,6 +371,22 @@ def test_one_probe_in_the_first_hour() -> None:
     assert held(probe) == "ProbeTooLate"
 
 
+def test_parameter_servers_change_an_hour_apart() -> None:
+    advice = Advice(
+        what=What.PS_CPU,
+        role="ps",
+        rank=0,
+        unit=Unit.MILLICORES,
+        was=10_000,
+        value=17_000,
+        reason=Reason(code="SkewedServer"),
+    )
+    recent = make_action(what=What.PS_CPU, role="ps", at_ms=NOW - 59 * MINUTE)
+    assert held(advice, actions=(recent,)) == "CoolDown"
+    older = make_action(what=What.PS_CPU, role="ps", at_ms=NOW - 61 * MINUTE)
+    assert held(advice, actions=(older,)) == ""
+
+
 def test_an_urgent_advice_does_not_wait_for_gain_or_cool_down() -> None:
     advice = make_advice(8, 4, gain=-0.5, urgent=True)
     recent = {"actions": (make_action(at_ms=NOW - MINUTE),) * 4, "streaks": ()}

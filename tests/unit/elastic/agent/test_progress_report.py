@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gangline.elastic.agent.progress_report import ProgressTracker
 from gangline.elastic.progress import SaveReporter, StepReporter, WorkerProgress, read_progress
+from gangline.elastic.training_report import TrainingReport
 
 
 @pytest.fixture
@@ -101,3 +102,24 @@ def test_first_step_time_is_on_the_shared_monotonic_clock(tmp_path):
     first_at = read_progress(path, tmp_path / "none").first_at
     assert first_at is not None
     assert before - 0.001 <= first_at <= time.monotonic() + 0.001
+
+
+def test_file_that_is_empty_for_a_moment_changes_nothing(book):
+    training = TrainingReport(batch_size=8)
+    first = book.report([WorkerProgress(5, 1, training=training)], 110.0, None)
+    assert first.training == training
+    empty = book.report([WorkerProgress()], 116.0, None)
+    assert (empty.step, empty.first_step, empty.training) == (5, 1, training)
+    assert "starting" not in empty.spent_s
+
+
+def test_steps_are_detailed_every_few_seconds_and_at_the_end(book):
+    workers = [WorkerProgress(1, 1, training=TrainingReport(batch_size=8))]
+    detailed = [book.report(workers, 100.0 + second, None).is_detailed for second in range(11)]
+    assert [second for second in range(11) if detailed[second]] == [0, 5, 10]
+    changed = [WorkerProgress(2, 1, training=TrainingReport(batch_size=4))]
+    assert book.report(changed, 111.0, None).is_detailed, "a setting has changed"
+    assert not book.report(changed, 112.0, None).is_detailed
+    last = book.report(workers, 113.0, None, is_last=True)
+    assert last.is_detailed
+    assert last.training == TrainingReport(batch_size=8)

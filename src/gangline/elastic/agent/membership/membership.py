@@ -217,6 +217,7 @@ class Membership:
 
     async def finish(self, world: WorldSpec) -> StopNotice | None:
         """Report the end to the master; wait for the other nodes, or for the cause of a restart."""
+        self._run_in_background(self._send(self._heartbeat()))  # with the last steps
         done = asyncio.ensure_future(self._report_finished())
         notice = asyncio.ensure_future(self.wait_for_notice())
         try:

@@ -6,15 +6,13 @@ sets of the agent and its descendants are added; pages that they share are count
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from gangline.elastic.memory import peak_resident_bytes
 
-_PEAK_FILES = (
-    ("memory.peak", "cgroup.procs"),
-    ("memory/memory.max_usage_in_bytes", "memory/cgroup.procs"),
-)
-"""Peak and members of the cgroup, for version 2 and 1 of the interface."""
+_PEAK_FILES = ("memory.peak", "memory.max_usage_in_bytes")
+"""The peak in a cgroup, for version 2 and 1 of the interface."""
 
 
 class PeakMemory:
@@ -46,17 +44,33 @@ class PeakMemory:
 
     def _own_cgroup_file(self) -> Path | None:
         """Return the file with the cgroup's peak, if all its processes belong to this pod."""
-        for peak, members in _PEAK_FILES:
+        own = {self._pid, *self._ancestors(), *self._descendants(self._pid)}
+        for folder in self._cgroup_folders():
             try:
-                int((self._cgroup / peak).read_text())
-                pids = {int(line) for line in (self._cgroup / members).read_text().split()}
-            except (OSError, ValueError):
+                peak = next(folder / name for name in _PEAK_FILES if (folder / name).exists())
+                int(peak.read_text())
+                pids = {int(line) for line in (folder / "cgroup.procs").read_text().split()}
+            except (OSError, ValueError, StopIteration):
                 continue
-            own = {self._pid, *self._ancestors(), *self._descendants(self._pid)}
             # A process of another PID namespace is listed as 0, which is no process of ours.
             if pids and pids <= own:
-                return self._cgroup / peak
+                return peak
         return None
+
+    def _cgroup_folders(self) -> Iterator[Path]:
+        """List where the cgroup may be; a container sees its own as the root."""
+        try:
+            lines = (self._proc / f"{self._pid}/cgroup").read_text().splitlines()
+        except OSError:
+            lines = []
+        for line in lines:
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                yield self._cgroup / path.lstrip("/")
+            elif "memory" in controllers.split(","):
+                yield self._cgroup / "memory" / path.lstrip("/")
+        yield self._cgroup
+        yield self._cgroup / "memory"
 
     def _ancestors(self) -> list[int]:
         found: list[int] = []

@@ -42,7 +42,9 @@ class FactsCollector:
             wall_ms: milliseconds since 1970.
         """
         self._core, self._now, self._wall_ms, self._checks = core, now, wall_ms, checks
-        self._digest = SegmentDigest(lambda: core.state.persistent.account.goodput(now()))
+        persistent = core.state.persistent
+        known = max(persistent.attempts.values(), default=(-1, -1))
+        self._digest = SegmentDigest(lambda: persistent.account.goodput(now()), known)
         self._pods = PodTable()
         self._earlier_nodes: tuple[NodeFacts, ...] = ()
         self._checks_seen, self._checked_ms = 0, 0

@@ -130,15 +130,22 @@ class _Attempt:
     """Time of the latest report."""
     reports_details: bool = False
     was_seen_starting: bool = False
-    """True if no step was finished when the attempt was first seen."""
+    """True if all its steps are known: it began after the master did, or without a step."""
 
 
 class SegmentDigest:
     """The segments of one job."""
 
-    def __init__(self, goodput: Callable[[], GoodputReport]) -> None:
-        """Begin without segments; ``goodput`` returns the job's account of time up to now."""
-        self._goodput = goodput
+    def __init__(
+        self, goodput: Callable[[], GoodputReport], known: tuple[int, int] = (-1, -1)
+    ) -> None:
+        """Begin without segments.
+
+        Args:
+            goodput: returns the job's account of time up to now.
+            known: round and attempt of the workers that were running before this process started.
+        """
+        self._goodput, self._known = goodput, known
         self.segments: deque[SegmentFacts] = deque(maxlen=FACTS_MAX_SEGMENTS)
         """Closed segments, oldest first."""
         self.closed = 0
@@ -191,13 +198,12 @@ class SegmentDigest:
         number = (heartbeat.round, heartbeat.attempt)
         if self._attempt is None or self._attempt.number != number:
             self.interrupt()
-            self._attempt = _Attempt(number, at, was_seen_starting=heartbeat.step is None)
+            is_new = heartbeat.step is None or number > self._known
+            self._attempt = _Attempt(number, at, was_seen_starting=is_new)
         attempt, report = self._attempt, heartbeat.node
         if heartbeat.step is None:
             return
-        is_detailed = report is not None and (
-            report.step_times is not None or report.batch_size is not None
-        )
+        is_detailed = report is not None and report.step_times is not None
         if is_detailed and not attempt.reports_details:
             attempt.reports_details = True
             if not attempt.was_seen_starting:
@@ -274,6 +280,8 @@ class SegmentDigest:
     @staticmethod
     def _is_over(segment: _OpenSegment, attempt: _Attempt, at: Instant) -> bool:
         assert attempt.step is not None
+        if not (segment.times.count or segment.windows.windows):
+            return False  # nothing is known of its steps yet
         is_warm = segment.quality == WARM_UP and _is_warm(attempt, attempt.step, at)
         return is_warm or at.job_s - segment.since.job_s >= SEGMENT_S
 

@@ -8,7 +8,7 @@ and reads tuning from a third. Its service account may write only the first two,
 from collections.abc import Mapping
 
 from gangline.api.jobs.elastic import CONTAINER, MASTER, master_name
-from gangline.api.jobs.training_facts import facts_name, tuning_name
+from gangline.api.jobs.training_facts import FACTS_LABEL, facts_name, tuning_name
 from gangline.operator.frameworks.elastic.pods import PORT
 from gangline.operator.frameworks.elastic.secret import SECRET_KEY, current_secret_name
 from gangline.operator.model import pod_template
@@ -89,7 +89,11 @@ def master_objects(job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
             "stringData": {SECRET_KEY: RANDOM_VALUE},
         },
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta},
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": facts}},
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": facts, "labels": {FACTS_LABEL: "true"}},
+        },
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": tuning}},
     ]
     role = job.find_role(MASTER)

@@ -42,9 +42,10 @@ class Master:
         )
         world = WorldInfo(round=1, members=members, store_host="", store_port=1)
         self.state = SimpleNamespace(world=world, is_broken=False, members={0: 1, 1: 1})
+        persistent = SimpleNamespace(account=GoodputAccount(), attempts={})
         core: Any = SimpleNamespace(
             rendezvous=SimpleNamespace(state=self.state),
-            state=SimpleNamespace(persistent=SimpleNamespace(account=GoodputAccount())),
+            state=SimpleNamespace(persistent=persistent),
         )
         self.checks: Any = SimpleNamespace(ended=0, outcomes={})
         self.now = 0.0

@@ -32,10 +32,11 @@ class Training:
     timed: int = 0
     parts: dict[str, float] = field(default_factory=dict)
     restarts: int = 0
+    known: tuple[int, int] = (-1, -1)
 
     def __post_init__(self) -> None:
         self.digest = SegmentDigest(
-            lambda: GoodputReport(1.0, 1.0, dict(self.parts), restarts=self.restarts)
+            lambda: GoodputReport(1.0, 1.0, dict(self.parts), restarts=self.restarts), self.known
         )
         self.values = {"batch_size": 8, "accumulation": 2, "global_batch": 128, **self.values}
 
@@ -147,6 +148,15 @@ def test_unknown_values_stay_unknown() -> None:
     assert segment.step_seconds.count <= segment.steps
 
 
+@pytest.mark.parametrize("reports", [True, False])
+def test_fast_steps_before_the_first_heartbeat_belong_to_the_warm_up(reports: bool) -> None:
+    training = Training(step_s=0.01, reports=reports)
+    training.run(20)
+    (first,) = training.digest.segments
+    assert (first.quality, first.step_first) == ("warm_up", 1)
+    assert first.step_seconds.mean == pytest.approx(0.01)
+
+
 def test_change_of_a_setting_ends_the_segment_and_its_steps_are_not_mixed(
     training: Training,
 ) -> None:
@@ -194,7 +204,7 @@ def test_lost_time_disturbs_a_good_segment(training: Training) -> None:
 
 
 def test_master_that_restarts_does_not_count_earlier_steps() -> None:
-    training = Training()
+    training = Training(known=(1, 0))
     training.step, training.timed = 1000.0, 1000
     training.run(400)
     (segment,) = training.digest.segments

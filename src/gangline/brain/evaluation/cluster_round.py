@@ -1,0 +1,168 @@
+"""The sizes of all opted-in elastic jobs together, and the price of a device. Pure.
+
+Its advice replaces that of the single jobs, which do not know of each other. While a gang waits, no
+job grows: the scheduler may hold free devices for that gang. A gang with reserved resources
+of its queue (``Inqueue``) has a right to start, and elastic jobs give devices back for it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from gangline.api.quantity import QuantityError
+from gangline.api.resource_list import GPU, parse_resource
+from gangline.api.volcano.scheduling import PodGroup
+from gangline.brain.advisers.advice import Advice, Choice, What
+from gangline.brain.advisers.workers import best_size, floor_of
+from gangline.brain.allocation.advice import allocation_advice, give_back_advice
+from gangline.brain.allocation.allocate import allocate
+from gangline.brain.allocation.give_back import give_back
+from gangline.brain.allocation.jobs import (
+    AllocationJob,
+    AllocationNode,
+    SizePoint,
+    WaitingGang,
+)
+from gangline.brain.allocation.prices import PriceState, update_price
+from gangline.brain.facts.records import NodeCapacity, Run
+from gangline.brain.guard.state import JobState, Verdict
+
+_INQUEUE, _PENDING = "Inqueue", "Pending"
+
+
+class RoundMember(msgspec.Struct, frozen=True, kw_only=True):
+    """A running elastic job whose policy and wish let the Brain change its workers."""
+
+    run: Run
+    choices: tuple[Choice, ...]
+    """Goodput of its possible sizes, as the model predicts it."""
+    state: JobState
+
+
+class ClusterRound(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one round."""
+
+    advice: dict[str, Advice] = {}
+    """By uid of the job."""
+    considered: frozenset[str] = frozenset()
+    """Jobs whose size the round has decided, also where it stays."""
+    price: PriceState = PriceState()
+
+
+def cluster_round(
+    members: Sequence[RoundMember],
+    nodes: Sequence[NodeCapacity],
+    groups: Iterable[PodGroup],
+    entitlements: Mapping[str, float],
+    price: PriceState,
+    now_ms: int,
+) -> ClusterRound:
+    """Divide devices among ``members``.
+
+    Args:
+        members: jobs that may be resized; those without devices or sizes are left out.
+        nodes: all nodes with their free devices.
+        groups: all gangs.
+        entitlements: devices by queue for its elastic jobs.
+        price: before this round.
+        now_ms: time of the round.
+    """
+    jobs = [job for member in members if (job := allocation_job(member)) is not None]
+    waiting = [group for group in groups if group.status.phase in (_INQUEUE, _PENDING)]
+    free = [AllocationNode(name=node.name, free=node.gpus_free) for node in nodes]
+    advice: dict[str, Advice] = {}
+    if waiting:
+        price = update_price(price, 1.0, 0, now_ms)
+        gang = _first_entitled(waiting)
+        sizes = give_back(jobs, free, gang) if gang is not None else None
+        if sizes and gang is not None:
+            advice = give_back_advice(jobs, sizes, gang)
+    else:
+        found = allocate(jobs, free, entitlements)
+        price = update_price(price, found.refused, sum(node.free for node in free), now_ms)
+        advice = allocation_advice(jobs, found, price.price)
+    return ClusterRound(advice=advice, considered=frozenset(job.key for job in jobs), price=price)
+
+
+def queue_entitlements(
+    weights: Mapping[str, int], devices: int, fixed: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the devices of each queue for its elastic jobs.
+
+    Args:
+        weights: of all queues with jobs.
+        devices: of the cluster.
+        fixed: devices of the jobs of each queue that the Brain may not resize.
+    """
+    total = sum(weights.values())
+    return {
+        queue: max(devices * weight / total - fixed.get(queue, 0.0), 0.0)
+        for queue, weight in weights.items()
+        if total > 0
+    }
+
+
+def allocation_job(member: RoundMember) -> AllocationJob | None:
+    """Return what the allocation needs of a job; None if it uses no devices or has no sizes."""
+    job, state = member.run.job, member.state
+    worker = next((size for size in reversed(job.roles) if size.role == "worker"), None)
+    present = next((choice for choice in member.choices if choice.goodput == 1.0), None)
+    if worker is None or worker.gpus < 1 or present is None or len(member.choices) < 2:
+        return None
+    each = worker.gpus
+    # Idle devices are no reason for workers that gain next to nothing.
+    most = max(best_size(member.choices, present.value, floor_of(0.0)).value, present.value)
+    running = sorted((pod.rank, pod.node) for pod in member.run.pods if pod.ended_ms is None)
+    pending = any(action.verdict is Verdict.PENDING for action in state.actions)
+    return AllocationJob(
+        key=job.uid,
+        devices=int(present.value) * each,
+        unit=each * max(job.unit, 1),
+        minimum=(job.workers_min or 1) * each,
+        maximum=int(most) * each,
+        curve=tuple(
+            SizePoint(
+                devices=int(choice.value) * each,
+                goodput=choice.goodput,
+                low=choice.low,
+                high=choice.high,
+            )
+            for choice in member.choices
+        ),
+        queue=job.queue,
+        rest_s=float("inf") if state.remaining_s is None else max(state.remaining_s, 1.0),
+        cost_s=60.0 if state.restart_cost_s is None else state.restart_cost_s,
+        fixed=state.plan_open or pending or state.failing or state.shrinking,
+        nodes=tuple(node for _, node in running),
+    )
+
+
+def with_allocation(found: ClusterRound, uid: str, advice: Sequence[Advice]) -> list[Advice]:
+    """Return the advice of a job with the round's instead of its own on workers.
+
+    A trial to learn stays: the round knows no sizes that were never run.
+    """
+    if uid not in found.considered:
+        return list(advice)
+    probe = next((item for item in advice if item.what is What.WORKERS and item.probe), None)
+    rest = [item for item in advice if item.what is not What.WORKERS]
+    given = found.advice.get(uid)
+    if given is not None and (given.urgent or probe is None):
+        return [*rest, given]
+    return [*rest, probe] if probe is not None else rest
+
+
+def _first_entitled(waiting: Sequence[PodGroup]) -> WaitingGang | None:
+    """The oldest gang with reserved resources whose devices are known."""
+    entitled = [group for group in waiting if group.status.phase == _INQUEUE]
+    entitled.sort(key=lambda group: (str(group.metadata.creation_timestamp), group.metadata.name))
+    for group in entitled:
+        pods = group.spec.min_member
+        try:
+            devices = parse_resource(GPU, (group.spec.min_resources or {}).get(GPU) or 0)
+        except QuantityError:
+            continue
+        if pods > 0 and devices >= pods and devices % pods == 0:
+            key = f"{group.metadata.namespace}/{group.metadata.name}"
+            return WaitingGang(key=key, pods=pods, unit=devices // pods)
+    return None

@@ -1,0 +1,95 @@
+"""A Brain with the rights of deploy/brain does its work, and is refused nothing."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gangline.api.meta.resource import Resource
+from gangline.kube.client.client import ApiClient
+from integration.brain.brain_process import brain_process, brain_url
+from integration.brain.test_brain_process import (
+    advice_on,
+    release_jobs,
+    remove,
+    run_once,
+    signal_file,
+    submit,
+    training,
+)
+from integration.cluster.embedded import EmbeddedCluster, embedded, until
+
+pytestmark = pytest.mark.slow
+
+MANIFESTS = Path(__file__).parents[3] / "deploy" / "brain" / "brain.yaml"
+NAMESPACE = "gangline-system"
+_RBAC = "rbac.authorization.k8s.io"
+_KINDS = {
+    "Namespace": ("", "v1", "namespaces"),
+    "ServiceAccount": ("", "v1", "serviceaccounts"),
+    "ClusterRole": (_RBAC, "v1", "clusterroles"),
+    "ClusterRoleBinding": (_RBAC, "v1", "clusterrolebindings"),
+    "Role": (_RBAC, "v1", "roles"),
+    "RoleBinding": (_RBAC, "v1", "rolebindings"),
+}
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
+    options = ("--nodes", "2", "--network", "host", "--webhook", "off")
+    async with embedded(tmp_path / "home", *options) as started:
+        yield started
+
+
+async def install(client: ApiClient) -> None:
+    for manifest in yaml.safe_load_all(MANIFESTS.read_text()):
+        if manifest["kind"] not in _KINDS:
+            continue
+        group, version, plural = _KINDS[manifest["kind"]]
+        namespace = manifest["metadata"].get("namespace")
+        resource: Resource[dict[str, Any]] = Resource(
+            dict[str, Any],
+            group,
+            version,
+            plural,
+            manifest["kind"],
+            namespaced=namespace is not None,
+        )
+        await client.create(resource, manifest, namespace)
+
+
+async def kubeconfig_of_brain(client: ApiClient, admin: Path, target: Path) -> None:
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/gangline-brain/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    answer = await client.request_json("POST", path, body=request)
+    write_kubeconfig(admin, target, answer["status"]["token"])
+
+
+def write_kubeconfig(admin: Path, target: Path, token: str) -> None:
+    config = yaml.safe_load(admin.read_text())
+    config["users"][0]["user"] = {"token": token}
+    target.write_text(yaml.safe_dump(config))
+
+
+async def test_rights_of_the_manifests_suffice(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    release = signal_file(tmp_path)
+    async with cluster.client() as client:
+        await install(client)
+        kubeconfig = tmp_path / "brain.kubeconfig"
+        await kubeconfig_of_brain(client, cluster.home.default_kubeconfig, kubeconfig)
+        options = ("--kubeconfig", str(kubeconfig), "--leader-election-namespace", NAMESPACE)
+        with brain_process(cluster, tmp_path, "brain", *options) as brain:
+            url = await brain_url(client, brain, NAMESPACE)
+            await run_once(client, url, "train-1", release, brain)
+            remove(release)
+            await submit(client, training("train-2", release))
+            await advice_on(client, "train-2", brain)
+
+            async def leads() -> bool:
+                return "leading" in brain.said()
+
+            await until(leads, 30.0, brain.said)
+            assert "forbidden" not in brain.said().lower()
+            release_jobs(release)

@@ -1,0 +1,107 @@
+"""Parameter servers: one hot, all hot, growing, idle, unknown."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from gangline.brain.advisers.advice import Advice, What
+from gangline.brain.advisers.explain import parse_sentence, sentence
+from gangline.brain.advisers.servers import advise_servers
+from gangline.brain.advisers.view import ClusterView, ServerUse, View
+from gangline.brain.facts.records import Job, NodeCapacity, Run, Segment
+
+GIB = 2**30
+
+
+def server(rank: int, shares: Sequence[float], **changes: object) -> ServerUse:
+    use = ServerUse(
+        rank=rank,
+        node=f"n{rank}",
+        cpu_limit_millis=10_000,
+        memory_limit_bytes=16 * GIB,
+        cpu_millis=tuple(round(10_000 * share) for share in shares),
+    )
+    return msgspec.structs.replace(use, **changes)
+
+
+def make_view(servers: Sequence[ServerUse], largest: int = 64_000, **changes: object) -> View:
+    job = Job(
+        cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob",
+        strategy="ps", submitted_ms=0, workers_min=2,
+    )  # fmt: skip
+    segment = Segment(
+        round=0, since_ms=0, until_ms=1, nodes=40, procs=40, micro_batch=8, steps=9,
+        step_mean_us=1.0,
+    )  # fmt: skip
+    nodes = (NodeCapacity(name="n0", cpu_millis=largest, memory_bytes=128 * GIB),)
+    view = View(
+        now_ms=0,
+        run=Run(job=job, segments=(segment,)),
+        cluster=ClusterView(nodes=nodes),
+        servers=tuple(servers),
+        remaining_s=6 * 3600.0,
+    )
+    return msgspec.structs.replace(view, **changes)
+
+
+def advise(view: View) -> list[Advice]:
+    found = advise_servers(view)
+    for item in found:
+        parsed = parse_sentence(sentence(item))
+        assert set(parsed.reason.arguments) == set(item.reason.arguments)
+    return found
+
+
+def test_p1_one_hot_server_moves_and_no_other() -> None:
+    (advice,) = advise(make_view([server(0, [0.97] * 5), *(server(n, [0.3] * 5) for n in (1, 2))]))
+    assert (advice.what, advice.rank, advice.was) == (What.PS_CPU, 0, 10_000)
+    assert advice.value is not None
+    assert 10_000 < advice.value <= 32_000
+
+
+def test_p1_two_hot_minutes_are_not_hot() -> None:
+    assert advise(make_view([server(0, [0.97, 0.97, 0.5, 0.5, 0.5]), server(1, [0.3] * 5)])) == []
+
+
+def test_p2_even_load_gets_more_cores_else_fewer_workers() -> None:
+    servers = [server(n, [0.95] * 5) for n in range(3)]
+    (advice,) = advise(make_view(servers))
+    assert (advice.what, advice.rank) == (What.PS_CPU, None)
+    (advice,) = advise(make_view(servers, largest=12_000))
+    assert (advice.what, advice.was, advice.value) == (What.WORKERS, 40, 35)
+
+
+@pytest.mark.parametrize("changes", [{"cpu_limit_millis": None}, {"cpu_millis": ()}])
+def test_p3_servers_without_facts_are_neither_hot_nor_idle(changes: dict[str, object]) -> None:
+    servers = [server(0, [0.97] * 5), server(1, [0.3] * 5, **changes)]
+    assert advise(make_view(servers)) == []
+    assert advise(make_view([server(0, [0.1] * 60, **changes)])) == []
+
+
+def test_p4_growing_memory_is_raised_before_it_ends() -> None:
+    uses = tuple(round(12 * GIB + GIB * minute / 60) for minute in range(60))
+    view = make_view([server(0, [0.5] * 5, memory_bytes=uses)])
+    (advice,) = advise(view)
+    assert advice.what is What.PS_MEMORY
+    assert advice.reason.arguments["left"] == pytest.approx(3 * 3600, rel=0.05)
+    assert advice.value == pytest.approx(19 * 1.15 * GIB, rel=0.05)
+    soon = msgspec.structs.replace(view, remaining_s=3600.0)
+    assert advise(soon) == []
+
+
+def test_idle_servers_are_smaller_from_their_next_move_on() -> None:
+    idle = [server(n, [0.2] * 60) for n in range(2)]
+    (advice,) = advise(make_view(idle))
+    assert advice.reason.code == "IdleServers"
+    assert advice.value is not None
+    assert advice.value < 10_000
+    assert advise(make_view(idle, remaining_s=1800.0)) == []
+    assert advise(make_view([server(0, [0.2] * 59)])) == []
+
+
+def test_other_jobs_have_no_servers() -> None:
+    view = make_view([server(0, [0.97] * 5), server(1, [0.3] * 5)])
+    job = msgspec.structs.replace(view.run.job, strategy="allreduce")
+    run = msgspec.structs.replace(view.run, job=job)
+    assert advise(msgspec.structs.replace(view, run=run)) == []

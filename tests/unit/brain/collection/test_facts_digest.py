@@ -1,0 +1,113 @@
+"""Facts of masters: what is believed, and that nothing of them ends the process."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gangline.brain.collection.facts_digest import FUTURE_MS, MAX_FACTS_BYTES, digest_facts
+from gangline.brain.facts.records import Quality
+
+NOW = 1_795_168_800_000
+SEGMENT = {
+    "round": 1,
+    "since": NOW - 600_000,
+    "until": NOW - 300_000,
+    "nodes": 2,
+    "procs": 16,
+    "steps": 300,
+    "stepSeconds": {"count": 300, "mean": 1.0, "m2": 0.25},
+    "computeSeconds": 0.7,
+    "microBatch": 8,
+    "deviceModel": "H100",
+}
+
+
+def document(*segments: Any, **more: Any) -> str:
+    return json.dumps({"v": 1, "segments": list(segments), **more})
+
+
+def test_segment_is_stored_in_microseconds() -> None:
+    found = digest_facts(document(SEGMENT), NOW)
+    (segment,) = found.segments
+    assert (segment.step_mean_us, segment.step_m2, segment.compute_us) == (1e6, 0.25e12, 0.7e6)
+    assert (segment.nodes, segment.procs, segment.gpu_model) == (2, 16, "H100")
+    assert segment.quality is Quality.GOOD
+    assert segment.sync_us is None
+    assert found.dropped == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"stepSeconds": {"count": 1, "mean": 1e-6}},
+        {"stepSeconds": {"count": 1, "mean": 1e300}},
+        {"stepSeconds": {"count": 1, "mean": -1.0}},
+        {"steps": 0},
+        {"nodes": -2},
+        {"procs": 1},
+        {"since": NOW, "until": NOW - 1},
+        {"microBatch": -8},
+        {"steps": "many"},
+        {"round": None},
+    ],
+    ids=str,
+)
+def test_impossible_segment_is_dropped_and_counted_beside_a_good_one(change: Any) -> None:
+    found = digest_facts(document(SEGMENT | change, SEGMENT), NOW)
+    assert (len(found.segments), found.dropped) == (1, 1)
+
+
+def test_segment_of_the_future_is_disturbed() -> None:
+    late = SEGMENT | {"until": NOW + FUTURE_MS + 1000}
+    (segment,) = digest_facts(document(late), NOW).segments
+    assert segment.quality is Quality.DISTURBED
+
+
+def test_nan_is_not_json() -> None:
+    text = document(SEGMENT).replace("1.0", "NaN")
+    assert digest_facts(text, NOW).problem.startswith("is not JSON")
+
+
+def test_unknown_version_and_large_documents_are_refused_with_a_reason() -> None:
+    assert "version 2" in digest_facts(json.dumps({"v": 2}), NOW).problem
+    assert "bytes" in digest_facts(" " * (MAX_FACTS_BYTES + 1), NOW).problem
+    assert digest_facts("[]", NOW).problem == "is not a JSON object"
+    assert digest_facts("[" * 60_000, NOW).problem.startswith("is not JSON")
+
+
+def test_memory_of_pods_is_believed_within_limits() -> None:
+    pod = {"name": "a", "rank": 0, "since": NOW - 1000, "until": NOW, "peakMemoryBytes": 1 << 30}
+    found = digest_facts(document(pods=[pod, pod | {"peakMemoryBytes": 1 << 60}]), NOW)
+    assert [each.peak_memory_bytes for each in found.pods] == [1 << 30]
+    assert found.dropped == 1
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+entries = st.dictionaries(st.sampled_from(sorted(SEGMENT)), json_values, max_size=6).map(
+    lambda change: SEGMENT | change
+)
+
+
+@given(st.lists(entries | json_values, max_size=4), json_values, json_values)
+def test_no_document_raises_and_every_segment_is_possible(
+    segments: list[Any], pods: Any, model: Any
+) -> None:
+    text = json.dumps({"v": 1, "segments": segments, "pods": pods, "model": model})
+    found = digest_facts(text, NOW)
+    for segment in found.segments:
+        assert 10 <= segment.step_mean_us <= 86_400e6
+        assert segment.steps > 0
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise(raw: bytes) -> None:
+    digest_facts(raw, NOW)

@@ -1,0 +1,152 @@
+"""Observations of one job: any order of events gives the same records."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gangline.api.jobs.training_facts import PodFacts
+from gangline.brain.collection.facts_digest import DigestedFacts
+from gangline.brain.collection.observations import JobObservations, quantile
+from gangline.brain.collection.pod_digest import ContainerRun, end_of_deleted
+from gangline.brain.facts.records import Job, Outcome, RoleSize, Run, Segment
+
+SIZE = RoleSize(role="worker", since_ms=0, replicas=2, gpus=4)
+JOB = Job(
+    cluster="c",
+    uid="u",
+    namespace="team",
+    name="train-1",
+    stem="train",
+    kind="PyTorchJob",
+    submitted_ms=0,
+    finished_ms=900_000,
+    outcome=Outcome.SUCCEEDED,
+    roles=(SIZE,),
+)
+
+
+def run(rank: int, started_s: int, **more: Any) -> ContainerRun:
+    return ContainerRun(
+        pod=f"train-worker-{rank}",
+        pod_uid=f"{rank}-{started_s}",
+        role="worker",
+        rank=rank,
+        node="n",
+        started_ms=started_s * 1000,
+        **more,
+    )
+
+
+def segment(round_: int, since_s: int, steps: int = 10) -> Segment:
+    return Segment(
+        round=round_,
+        since_ms=since_s * 1000,
+        until_ms=since_s * 1000 + 60_000,
+        nodes=2,
+        procs=8,
+        steps=steps,
+        step_mean_us=1e6,
+    )
+
+
+@dataclass(frozen=True)
+class Report:
+    facts: DigestedFacts
+
+
+def facts(*segments: Segment, pods: tuple[PodFacts, ...] = ()) -> Report:
+    return Report(DigestedFacts(segments=list(segments), pods=list(pods)))
+
+
+PEAK = PodFacts(
+    name="train-worker-0", rank=0, since=11_000, until=300_000, peak_memory_bytes=5 << 30, samples=9
+)
+EVENTS: tuple[ContainerRun | Report, ...] = (
+    run(0, 10),
+    run(0, 10, ended_ms=400_000, cause="OutOfMemory", oom=True),
+    end_of_deleted(run(0, 10), 410_000),
+    run(0, 420),
+    run(0, 420, ended_ms=900_000),
+    run(1, 10),
+    run(1, 10, ended_ms=900_000),
+    facts(segment(1, 20), segment(1, 80)),
+    facts(segment(1, 80), segment(2, 430)),
+    facts(pods=(PEAK,)),
+    facts(pods=(msgspec.structs.replace(PEAK, until=390_000, peak_memory_bytes=6 << 30),)),
+)
+
+
+def observe(events: list[ContainerRun | Report]) -> Run:
+    seen = JobObservations()
+    seen.add_job(JOB)
+    for event in events:
+        if isinstance(event, Report):
+            seen.add_facts(event.facts)
+        else:
+            seen.add_run(event)
+    found = seen.run()
+    assert found is not None
+    return found
+
+
+EXPECTED = observe(list(EVENTS))
+
+
+@given(st.permutations(EVENTS + EVENTS[::3]))
+def test_any_order_of_events_gives_the_same_records(events: list[ContainerRun | Report]) -> None:
+    assert observe(events) == EXPECTED
+
+
+def test_runs_of_a_rank_are_numbered_by_their_start() -> None:
+    numbers = [(pod.rank, pod.number, pod.started_ms) for pod in EXPECTED.pods]
+    assert numbers == [(0, 0, 10_000), (0, 1, 420_000), (1, 0, 10_000)]
+
+
+def test_end_with_a_cause_is_better_than_a_deletion() -> None:
+    first = EXPECTED.pods[0]
+    assert (first.cause, first.oom, first.ended_ms) == ("OutOfMemory", True, 400_000)
+
+
+def test_peak_belongs_to_the_run_that_had_started() -> None:
+    assert [pod.peak_memory_bytes for pod in EXPECTED.pods] == [6 << 30, None, None]
+
+
+def test_accounts_follow_from_runs_and_segments() -> None:
+    job = EXPECTED.job
+    assert job.started_ms == 10_000
+    assert job.wall_ms == 890_000
+    assert job.gpu_seconds == 4 * (390 + 480 + 890)
+    assert job.productive_ms == 30_000
+
+
+def test_numbers_continue_those_of_an_earlier_process() -> None:
+    seen = JobObservations()
+    seen.add_job(JOB)
+    for pod in EXPECTED.pods:
+        seen.earlier[pod.role, pod.rank, pod.started_ms] = pod
+    seen.add_run(run(0, 950))
+    seen.add_run(run(0, 420, ended_ms=900_000))
+    found = seen.run()
+    assert found is not None
+    assert [(pod.rank, pod.number) for pod in found.pods] == [(0, 0), (0, 1), (0, 2), (1, 0)]
+    assert found.pods[0] == EXPECTED.pods[0]
+
+
+def test_start_of_a_waiting_job_is_not_known() -> None:
+    seen = JobObservations()
+    waiting = msgspec.structs.replace(
+        JOB, outcome=Outcome.RUNNING, finished_ms=None, started_ms=5_000
+    )
+    seen.add_job(waiting)
+    found = seen.run()
+    assert found is not None
+    assert found.job.started_ms is None
+
+
+def test_quantiles_are_observed_values() -> None:
+    assert quantile((), 0.5) is None
+    assert quantile((1, 2, 3, 4), 0.5) == 3
+    assert quantile((1, 2, 3, 4), 1.0) == 4

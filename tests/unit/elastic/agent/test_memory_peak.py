@@ -1,0 +1,67 @@
+"""The peak of memory: of the pod's cgroup, or of its processes."""
+
+from pathlib import Path
+
+import pytest
+
+from gangline.elastic.agent.workers.memory_peak import PeakMemory
+
+AGENT, SHELL, WORKER, STRANGER = 20, 1, 21, 30
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """A pod whose shell (1) runs the agent (20), which runs a worker (21)."""
+    parents = {SHELL: 0, AGENT: SHELL, WORKER: AGENT, STRANGER: SHELL}
+    for pid, parent in parents.items():
+        folder = tmp_path / "proc" / str(pid)
+        (folder / "task" / str(pid)).mkdir(parents=True)
+        (folder / "stat").write_text(f"{pid} (a b) c) S {parent} 0 0 0")
+        children = " ".join(str(each) for each in parents if parents[each] == pid)
+        (folder / "task" / str(pid) / "children").write_text(children)
+        (folder / "status").write_text(f"Name: x\nVmHWM:\t{pid} kB\nVmRSS:\t1 kB\n")
+        (folder / "cgroup").write_text("0::/\n")
+    return tmp_path / "proc"
+
+
+def cgroup(folder: Path, *pids: int, peak: str = "memory.peak") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / peak).write_text("5000\n")
+    (folder / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+    return folder
+
+
+def test_container_has_a_cgroup_of_its_own(proc: Path, tmp_path: Path) -> None:
+    own = cgroup(tmp_path / "cgroup", SHELL, AGENT, WORKER)
+    peak = PeakMemory(proc, own, AGENT)
+    assert peak.peak_bytes() == 5000
+    (own / "memory.peak").write_text("7000\n")
+    assert peak.peak_bytes() == 7000
+
+
+def test_version_1_of_the_interface_is_read(proc: Path, tmp_path: Path) -> None:
+    cgroup(tmp_path / "cgroup" / "memory", AGENT, WORKER, peak="memory.max_usage_in_bytes")
+    assert PeakMemory(proc, tmp_path / "cgroup", AGENT).peak_bytes() == 5000
+
+
+def test_cgroup_below_the_root_is_found_by_its_name(proc: Path, tmp_path: Path) -> None:
+    (proc / str(AGENT) / "cgroup").write_text("3:cpu:/x\n0::/pods/a\n")
+    cgroup(tmp_path / "cgroup" / "pods" / "a", AGENT, WORKER)
+    assert PeakMemory(proc, tmp_path / "cgroup", AGENT).peak_bytes() == 5000
+
+
+@pytest.mark.parametrize("other", [STRANGER, 0])
+def test_shared_cgroup_does_not_count(proc: Path, tmp_path: Path, other: int) -> None:
+    shared = cgroup(tmp_path / "cgroup", SHELL, AGENT, WORKER, other)
+    assert PeakMemory(proc, shared, AGENT).peak_bytes() == (AGENT + WORKER) * 1024
+
+
+def test_peak_stays_after_a_process_has_ended(proc: Path, tmp_path: Path) -> None:
+    peak = PeakMemory(proc, tmp_path / "none", AGENT)
+    highest = peak.peak_bytes()
+    (proc / str(AGENT) / "task" / str(AGENT) / "children").write_text("")
+    assert peak.peak_bytes() == highest
+
+
+def test_nothing_is_known_without_proc(tmp_path: Path) -> None:
+    assert PeakMemory(tmp_path / "none", tmp_path / "none", AGENT).peak_bytes() is None

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from gangline.api.brain.job_advice import AdviceItem, JobAdvice
-from gangline.api.job_resources import JOB_ADVICE
+from gangline.api.job_resources import JOB_ADVICE, MAIN_CONTAINERS
 from gangline.api.jobs.kind import JobKind
 from gangline.api.resource_list import CPU, MEMORY, format_resource
 from gangline.api.resources import CONFIG_MAPS
@@ -93,8 +93,8 @@ def _set_resource(
     containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or []
     if not containers:
         return []
-    names = {"main", "pytorch", "tensorflow", "mindspore", "paddle", "mpi", "jax", "xgboost"}
-    index = next((i for i, each in enumerate(containers) if each.get("name") in names), 0)
+    named = (i for i, each in enumerate(containers) if each.get("name") in MAIN_CONTAINERS)
+    index = next(named, 0)
     where = f"{path}/template/spec/containers/{index}/resources"
     resources = containers[index].get("resources")
     written = format_resource(resource, amount)

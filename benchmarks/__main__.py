@@ -20,6 +20,7 @@ ALL = {
     "job_list": "client.job_list",
     "log_following": "client.log_following",
     "master_load": "elastic.master_load",
+    "brain_store": "brain.store",
     "facts": "elastic.facts",
     "checkpoint_speed": "checkpoint.speed",
     "checkpoint_node": "checkpoint.node",
@@ -28,6 +29,7 @@ ALL = {
     "brain_decisions": "brain.decisions",
     "brain_slow_ranks": "brain.slow_ranks",
     "brain_allocation": "brain.allocation",
+    "brain_cluster": "brain.cluster",
     "sizing": "sizing.measured",
     "sizing_times": "sizing.times",
 }

@@ -142,7 +142,7 @@ class Context:
         query = select(column.digest, column.at_ms).where(
             column.digest.in_(sorted(set().union(*digests.values())))
         )
-        times = dict(connection.execute(query).tuples().all())
+        times = dict(connection.execute(query).all())
         return {
             job.uid
             for job in jobs

@@ -162,7 +162,7 @@ def test_fit_is_deterministic_and_does_not_depend_on_the_order() -> None:
     assert backwards.predict(at(12)).step_s == pytest.approx(first.predict(at(12)).step_s)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.floats(1e-3, 1e3), st.sampled_from([0.5, 2.0, 8.0]), st.booleans())
 def test_fit_follows_the_units_of_time_and_of_samples(
     seconds: float, samples: float, parts: bool

@@ -22,6 +22,7 @@ BRAIN_CONFIG_MAP = "gangline-brain"
 """ConfigMap with the address of the Brain, under ``url``."""
 BRAIN_NAMESPACES = ("kube-system", "gangline-system")
 TIMEOUT_S = 20.0
+_MIB = 2**20
 _RESOURCES = {"memory": MEMORY, "cpu": CPU}
 
 
@@ -97,6 +98,8 @@ def _set_resource(
     index = next(named, 0)
     where = f"{path}/template/spec/containers/{index}/resources"
     resources = containers[index].get("resources")
+    # Whole mebibytes are what people write; rounding down could be too little.
+    amount = -(-amount // _MIB) * _MIB if resource == MEMORY else amount
     written = format_resource(resource, amount)
     # Memory: the limit equals the request, so that a pod cannot take what others requested.
     fields = ("requests", "limits") if resource == MEMORY else ("requests",)

@@ -21,7 +21,7 @@ from gangline.brain.facts.records import RoleSize
 
 
 def advise_cpu(view: View, size: RoleSize) -> list[Advice]:
-    """Return advice on one role; nothing where nobody measured its use."""
+    """Return advice on one role; nothing where its use was not measured."""
     role = size.role
     runs = view.similar.runs if view.similar else ()
     was = size.cpu_millis or None

@@ -30,7 +30,7 @@ class CpuSize:
 
 
 def size_cpu(runs: Iterable[Run], role: str, now_ms: int) -> CpuSize | None:
-    """Derive the CPU from the use of the ranks; None if nobody measured it.
+    """Derive the CPU from the use of the ranks; None if it was not measured.
 
     A run is recorded by its median, 95th percentile and maximum. They enter the histogram with the
     shares 50, 45 and 5 %, so that the percentiles of one run come out again.

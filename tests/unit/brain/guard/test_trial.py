@@ -102,6 +102,14 @@ def test_what_was_kept_is_watched_for_an_hour() -> None:
     assert judge(kept, worse, NOW + 3 * HOUR).verdict is Verdict.KEPT
 
 
+def test_what_becomes_worse_after_a_good_trial_is_taken_back_within_four_segments() -> None:
+    kept = make_action(at_ms=NOW, judged_ms=NOW + 20 * MINUTE, baseline=BEFORE)
+    worse = make_segments([140] * 8 + [60] * 4, WARM)
+    assert judge(kept, worse, NOW + 59 * MINUTE).verdict is Verdict.ROLLED_BACK
+    noisy = make_segments([140] * 8 + [140, 60, 140, 140], WARM)
+    assert judge(kept, noisy, NOW + 59 * MINUTE).verdict is Verdict.KEPT
+
+
 def test_warm_up_and_other_sizes_do_not_count() -> None:
     warm = make_segments([10, 10, 10], WARM, quality=Quality.WARM_UP)
     other = make_segments([10, 10, 10], WARM, nodes=4)

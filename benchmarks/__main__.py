@@ -20,6 +20,7 @@ ALL = {
     "job_list": "client.job_list",
     "log_following": "client.log_following",
     "master_load": "elastic.master_load",
+    "facts": "elastic.facts",
     "checkpoint_speed": "checkpoint.speed",
     "checkpoint_node": "checkpoint.node",
     "checkpoint_memory": "checkpoint.memory",

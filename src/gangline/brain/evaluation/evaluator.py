@@ -20,7 +20,9 @@ from gangline.brain.advisers.view import ClusterView, SimilarRuns
 from gangline.brain.advisers.workers import expected_rest_s
 from gangline.brain.collection.collector import Collector, WatchedJob
 from gangline.brain.collection.policy_config import PolicyWatch
+from gangline.brain.evaluation import metrics
 from gangline.brain.evaluation.advisers import advise
+from gangline.brain.evaluation.chores import Chores
 from gangline.brain.evaluation.cluster_round import (
     ClusterRound,
     RoundMember,
@@ -85,13 +87,22 @@ class Evaluator:
         self._round = ClusterRound()
         self._members: list[RoundMember] = []
         self._earlier_loaded: set[str] = set()
-        self._cleaned_at = 0.0
+        self._chores = Chores(
+            collector, history, self._actuator, client.transport.clock_skew_s, clock
+        )
         self.cycles = 0
 
     async def run(self, every_s: float) -> None:
         """Evaluate until cancelled."""
         while True:
-            await self.cycle()
+            with metrics.CYCLE_SECONDS.time():
+                try:
+                    await self.cycle()
+                except ApiError as error:
+                    log.warning("a cycle was not completed: %s", error)
+                except Exception:
+                    # One bad object must not end the advice on all others.
+                    log.exception("a cycle failed")
             await asyncio.sleep(every_s)
 
     async def cycle(self) -> None:
@@ -113,8 +124,9 @@ class Evaluator:
             except Exception:
                 log.exception("the evaluation of a job failed", extra=_fields(watched))
         await self._divide_devices(cluster_view)
-        await self._clean_up()
+        await self._chores.run_due()
         self.cycles += 1
+        metrics.record_cycle(len(jobs), self._collector.dropped_facts, self._history.problem)
 
     async def _divide_devices(self, view: ClusterView) -> None:
         """Decide the sizes of all elastic jobs together; the next cycle applies them."""
@@ -258,6 +270,7 @@ class Evaluator:
             target, run, records, plans, state, self._cluster_state, permission, now_ms
         )
         for action in taken_back:
+            metrics.ROLLBACKS.inc()
             message = f"{action.what} is set back to {action.before:g}: the change did not help"
             self._events.event(target, "Warning", ROLLED_BACK_EVENT, message)
         return state
@@ -300,6 +313,7 @@ class Evaluator:
                 if done is not None:
                     state, self._cluster_state = done
                     word = APPLIED
+                    metrics.ACTIONS.labels(each.what).inc()
             proof = evidence(each, run.job, similar)
             items.append(advice_item(shown.advice, shown.sentence, proof, word, held))
         self._states[run.job.uid] = state
@@ -327,14 +341,6 @@ class Evaluator:
         ]
         stored = await self._history.write_advice(run.job.uid, records)
         return {record.advice.key: record.id for record in stored}
-
-    async def _clean_up(self) -> None:
-        now = time.monotonic()
-        if now - self._cleaned_at > 600:
-            self._cleaned_at = now
-            await self._actuator.delete_outdated(
-                self._collector.plans.items(), datetime.fromtimestamp(self._clock(), UTC)
-            )
 
     def _now_ms(self) -> int:
         return round(self._clock() * 1000)

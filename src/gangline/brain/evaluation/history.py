@@ -16,6 +16,7 @@ from gangline.brain.facts.records import Outcome, Run
 from gangline.brain.store.batch import facts_of
 from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import Fenced, StoreError
+from gangline.brain.store.retention import RetentionSettings
 
 log = logging.getLogger(__name__)
 
@@ -164,6 +165,33 @@ class History:
             log.warning("a verdict is not stored: %s", error, extra={"job": record.uid})
             return False
         return True
+
+    async def open_actions(self) -> list[ActionRecord]:
+        """Return actions without a verdict; empty if they are not known."""
+        try:
+            return await self._store.query(lambda r: r.open_actions(self._cluster))
+        except StoreError:
+            return []
+
+    async def expire_advice(self, now_ms: int) -> None:
+        """Expire advice that was not confirmed in time."""
+        fence = self._fence
+        if fence is None:
+            return
+        try:
+            await self._store.update(lambda w: w.expire_advice(self._cluster, now_ms, fence=fence))
+        except StoreError as error:
+            self._note_fencing(error)
+
+    async def prune(self, now_ms: int) -> None:
+        """Delete what is older than the retention."""
+        try:
+            deleted = await self._store.prune(now_ms, RetentionSettings())
+        except StoreError as error:
+            log.warning("the history is pruned later: %s", error)
+            return
+        if deleted:
+            log.info("the history was pruned", extra={"rows": dict(deleted)})
 
     @property
     def may_act(self) -> bool:

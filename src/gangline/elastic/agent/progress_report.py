@@ -104,7 +104,9 @@ class ProgressTracker:
 
     def _is_training_due(self, training: TrainingReport | None, now: float) -> bool:
         """Return whether to report details: from time to time, and when a setting has changed."""
-        settings = training and (training.batch_size, training.accumulation, training.global_batch)
+        settings = None
+        if training is not None:
+            settings = (training.batch_size, training.accumulation, training.global_batch)
         due = self._training_at is None or now - self._training_at >= TRAINING_REPORT_S
         if due or settings != self._settings:
             self._training_at, self._settings = now, settings

@@ -28,6 +28,7 @@ ALL = {
     "brain_decisions": "brain.decisions",
     "brain_slow_ranks": "brain.slow_ranks",
     "brain_allocation": "brain.allocation",
+    "brain_cluster": "brain.cluster",
     "sizing": "sizing.measured",
     "sizing_times": "sizing.times",
 }

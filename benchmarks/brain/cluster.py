@@ -404,7 +404,7 @@ class Outcome:
     resizes: float
     """Of an elastic job."""
     useful: float
-    """Device seconds that jobs need at their sizes, of all until the last arrival's tenth day."""
+    """Device seconds of jobs, at their own sizes, that ended before the last arrival; a share."""
 
 
 def simulate(

@@ -20,6 +20,7 @@ ALL = {
     "job_list": "client.job_list",
     "log_following": "client.log_following",
     "master_load": "elastic.master_load",
+    "brain_store": "brain.store",
     "facts": "elastic.facts",
     "checkpoint_speed": "checkpoint.speed",
     "checkpoint_node": "checkpoint.node",
@@ -29,6 +30,7 @@ ALL = {
     "brain_slow_ranks": "brain.slow_ranks",
     "brain_allocation": "brain.allocation",
     "brain_cluster": "brain.cluster",
+    "brain_guarded_cluster": "brain.guarded_cluster",
     "sizing": "sizing.measured",
     "sizing_times": "sizing.times",
 }

@@ -9,6 +9,7 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -127,19 +128,24 @@ class _Server:
                 process_group=0,
             )
 
-    def _wait(self, connect: Callable[[], Any]) -> None:
+    def _wait(self, listening: Path, connect: Callable[[], Any]) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while True:
-            try:
+        while not self._answers(listening, connect):
+            assert self._process is not None, "it was launched"
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                log = (self.folder / "log").read_text(errors="replace")
+                raise RuntimeError(f"{self.name} does not answer: {log[-2000:]}")
+            time.sleep(0.05)
+
+    @staticmethod
+    def _answers(listening: Path, connect: Callable[[], Any]) -> bool:
+        # PyMySQL does not close the socket of a connection that is refused, hence the first try.
+        with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+            probe.connect(str(listening))
+            with contextlib.suppress(psycopg.OperationalError, pymysql.err.OperationalError):
                 connect().close()
-            except (psycopg.OperationalError, pymysql.err.OperationalError) as exc:
-                assert self._process is not None, "it was launched"
-                if self._process.poll() is not None or time.monotonic() > deadline:
-                    log = (self.folder / "log").read_text(errors="replace")
-                    raise RuntimeError(f"{self.name} does not answer: {log[-2000:]}") from exc
-                time.sleep(0.05)
-            else:
-                return
+                return True
+        return False
 
 
 class Postgres(_Server):
@@ -165,7 +171,7 @@ class Postgres(_Server):
         }
         arguments = [part for pair in settings.items() for part in ("-c", "=".join(pair))]
         self._launch(_program("postgres"), "-D", self.folder / "data", *arguments)
-        self._wait(self.connect)
+        self._wait(self.folder / ".s.PGSQL.5432", self.connect)
 
     def connect(self, database: str = "postgres") -> "psycopg.Connection[Any]":
         """Connect with the driver."""
@@ -209,10 +215,10 @@ class MariaDb(_Server):
             "--character-set-server=latin1",
             "--collation-server=latin1_swedish_ci",
             f"--innodb-buffer-pool-size={'1G' if self._durable else '64M'}",
-            f"--innodb-flush-log-at-trx-commit={1 if self._durable else 0}",
+            f"--innodb-flush-log-at-trx-commit={1 if self._durable else 2}",
             f"--innodb-log-file-size={'1G' if self._durable else '48M'}",
         )
-        self._wait(self.connect)
+        self._wait(self._socket, self.connect)
 
     @property
     def _socket(self) -> Path:

@@ -105,9 +105,9 @@ def held_out(jobs: int, *, parts: bool, sizes: tuple[int, ...], seed: int) -> di
             for n in others:
                 at = size(n, float(random.uniform(least, most)))
                 truth = job.step(at)
-                said = model.predict(at)
-                errors[where].append(abs(said.step_s / truth - 1))
-                covered[where].append(said.low <= truth <= said.high)
+                predicted = model.predict(at)
+                errors[where].append(abs(predicted.step_s / truth - 1))
+                covered[where].append(predicted.low <= truth <= predicted.high)
     return {
         "within": statistics.median(errors["within"]),
         "within_covered": statistics.mean(covered["within"]),

@@ -40,12 +40,14 @@ def predictions(titles: tuple[str, ...]) -> list[dict[str, Any]]:
     return found
 
 
-def measure(titles: tuple[str, ...], sharding: str, *, steps: int = 0) -> dict[str, Any]:
+def measure(
+    titles: tuple[str, ...], sharding: str, *, steps: int = 0, processor_time: bool = False
+) -> dict[str, Any]:
     """Train the cases one after the other, and return what rank 0 measured of each."""
     command = [
         sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone",
         "--nproc-per-node", str(RANKS), "-m", "benchmarks.sizing.training", sharding, *titles,
-        "--steps", str(steps),
+        "--steps", str(steps), *(["--processor-time"] if processor_time else []),
     ]  # fmt: skip
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False

@@ -9,7 +9,7 @@ Commands that only read jobs import this subset of ``resources`` and not the res
 
 from gangline.api.brain import job_advice
 from gangline.api.core.pod import Pod
-from gangline.api.jobs.elastic import ElasticJob, ScalePlan
+from gangline.api.jobs.elastic import CONTAINER, ElasticJob, ScalePlan
 from gangline.api.jobs.jax import JAXJob
 from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.kubeflow import PyTorchJob
@@ -91,3 +91,6 @@ JOB_KINDS = (
     JobKind(XGBOOST_JOBS, "xgboost", "xgbj", ("Master", "Worker"), "xgb_replica_specs"),
 )
 """In the order in which lists show them."""
+
+MAIN_CONTAINERS = frozenset({CONTAINER, *(kind.module for kind in JOB_KINDS)})
+"""Names that the container which trains has in the kinds; another container may have another."""

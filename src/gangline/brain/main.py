@@ -6,6 +6,7 @@ evaluates and writes, the others serve the history and take over within seconds.
 
 import asyncio
 import logging
+import time
 from contextlib import AsyncExitStack
 
 from gangline.api.brain.job_advice import LEASE_NAME
@@ -158,6 +159,8 @@ async def _lead(
         await collector.synced()
         await publisher.synced()
         await policies.synced()
+        if collector.has_all_kinds and not settings.namespaces:
+            await history.end_vanished(collector.jobs.keys(), round(time.time() * 1000))
         api.collector = collector
         api.manifest_adviser = ManifestAdviser(collector, history, digest)
         try:

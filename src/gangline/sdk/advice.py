@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from gangline.api.brain.job_advice import AdviceItem, JobAdvice
-from gangline.api.job_resources import JOB_ADVICE
+from gangline.api.job_resources import JOB_ADVICE, MAIN_CONTAINERS
 from gangline.api.jobs.kind import JobKind
 from gangline.api.resource_list import CPU, MEMORY, format_resource
 from gangline.api.resources import CONFIG_MAPS
@@ -22,6 +22,7 @@ BRAIN_CONFIG_MAP = "gangline-brain"
 """ConfigMap with the address of the Brain, under ``url``."""
 BRAIN_NAMESPACES = ("kube-system", "gangline-system")
 TIMEOUT_S = 20.0
+_MIB = 2**20
 _RESOURCES = {"memory": MEMORY, "cpu": CPU}
 
 
@@ -93,10 +94,12 @@ def _set_resource(
     containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or []
     if not containers:
         return []
-    names = {"main", "pytorch", "tensorflow", "mindspore", "paddle", "mpi", "jax", "xgboost"}
-    index = next((i for i, each in enumerate(containers) if each.get("name") in names), 0)
+    named = (i for i, each in enumerate(containers) if each.get("name") in MAIN_CONTAINERS)
+    index = next(named, 0)
     where = f"{path}/template/spec/containers/{index}/resources"
     resources = containers[index].get("resources")
+    # Whole mebibytes are what people write; rounding down could be too little.
+    amount = -(-amount // _MIB) * _MIB if resource == MEMORY else amount
     written = format_resource(resource, amount)
     # Memory: the limit equals the request, so that a pod cannot take what others requested.
     fields = ("requests", "limits") if resource == MEMORY else ("requests",)

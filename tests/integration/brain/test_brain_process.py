@@ -188,6 +188,33 @@ async def test_killed_brain_goes_on_where_it_was(cluster: EmbeddedCluster, tmp_p
                 assert peaks[pod["rank"]] >= pod["peak_memory_bytes"]
 
 
+async def test_job_that_vanished_while_nothing_watched_is_deleted(
+    cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    release = signal_file(tmp_path)
+    with brain_process(cluster, tmp_path) as brain:
+        async with cluster.client() as client:
+            url = await brain_url(client, brain)
+            await submit(client, training("train-1", release))
+            await measured(url, "train-1", brain)
+            await brain.end(signal.SIGKILL)
+            await client.delete(PYTORCH_JOBS, "train-1", "default")
+
+            async def gone() -> bool:
+                return not (await client.list(PYTORCH_JOBS, "default")).items
+
+            await until(gone, 30.0)
+            brain.log.unlink()
+            brain.start()
+            url = await brain_url(client, brain)
+
+            async def deleted() -> bool:
+                found = await stored_run(url, "train-1")
+                return bool(found) and found["job"]["outcome"] == "deleted"
+
+            await until(deleted, 60.0, brain.said)
+
+
 async def test_suspended_brain_does_not_delay_a_job(
     cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:

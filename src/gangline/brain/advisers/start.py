@@ -44,6 +44,7 @@ from gangline.brain.advisers.workers import (
     present_segment,
 )
 from gangline.brain.facts.records import ModelFacts, RoleSize, Run
+from gangline.brain.models.prior import job_prior
 from gangline.brain.models.throughput import LOW, Configuration, ThroughputModel, observations
 from gangline.brain.models.throughput_fit import fit_throughput
 from gangline.sizing.model import ModelShape, ShapeError
@@ -87,7 +88,8 @@ def _by_goodput(view: View, runs: list[Run]) -> list[Advice]:
     job, level = view.run.job, view.similar.level if view.similar else 0
     segments = [each for run in runs for each in run.segments if each.ps == 0]
     reference = next((s for run in runs if (s := present_segment(run)) is not None), None)
-    model = fit_throughput(observations(segments, view.now_ms))
+    prior = job_prior([view.run, *runs])
+    model = fit_throughput(observations(segments, view.now_ms), prior)
     if model is None or reference is None or model.seen.procs[0] == model.seen.procs[1]:
         return []  # one size says nothing about others
     micro = max(largest_micro_batch(run) for run in runs)

@@ -191,7 +191,7 @@ def expected_rest_s(view: View) -> float | None:
     As the master reports it; else the median rest of the family's runs that became older than this
     one; else the age so far.
     """
-    if view.remaining_s is not None:
+    if view.remaining_s is not None and math.isfinite(view.remaining_s):
         return view.remaining_s
     job = view.run.job
     if job.started_ms is None:

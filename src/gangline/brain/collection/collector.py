@@ -180,6 +180,11 @@ class Collector:
             while not (informer.has_synced or informer.problem):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
+    @property
+    def has_all_kinds(self) -> bool:
+        """Whether the jobs of every kind are listed: then a missing job was deleted."""
+        return all(informer.has_synced for _, informer in self._kinds)
+
     def running(self) -> list[WatchedJob]:
         """Return the jobs that have not ended, ordered by uid."""
         return [

@@ -15,6 +15,7 @@ from gangline.api.brain.job_advice import (
     MAYS,
     OWNER_ANNOTATION,
 )
+from gangline.api.job_resources import MAIN_CONTAINERS
 from gangline.api.jobs.elastic import MANUAL_MODES, PARAMETER_SERVER, ElasticJob
 from gangline.api.jobs.elastic_fields import job_node_range
 from gangline.api.jobs.kind import JobKind, JobObject, ReplicaSpecLike
@@ -28,9 +29,6 @@ from gangline.brain.facts.records import Image, Job, Mode, Outcome, RoleSize, Wi
 
 WORKER_ROLES = ("worker", "master", "chief")
 """Roles that train, in the order in which they stand for the job."""
-MAIN_CONTAINERS = frozenset(
-    {"main", "pytorch", "tensorflow", "mindspore", "paddle", "mpi", "jax", "xgboost"}
-)
 _NODE_MODEL_LABELS = ("nvidia.com/gpu.product", "gangline.dev/gpu-model")
 _DIGEST = re.compile(r"@([a-z0-9]+:[0-9a-f]{16,128})$")
 

@@ -7,9 +7,10 @@ import msgspec
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import ContainerState, ContainerStatus
 from gangline.api.failure import failure_of_exit, failure_of_pod
+from gangline.api.job_resources import MAIN_CONTAINERS
 from gangline.api.quantity import QuantityError
 from gangline.api.resource_list import MEMORY, parse_resource
-from gangline.brain.collection.job_digest import MAIN_CONTAINERS, to_ms
+from gangline.brain.collection.job_digest import to_ms
 
 ROLE_LABEL = "training.kubeflow.org/replica-type"
 INDEX_LABEL = "training.kubeflow.org/replica-index"

@@ -13,6 +13,7 @@ from gangline.brain.advisers.stragglers import advise_stragglers
 from gangline.brain.advisers.view import View
 from gangline.brain.advisers.workers import advise_workers, fitted_segments, size_choices
 from gangline.brain.facts.records import Segment
+from gangline.brain.models.prior import job_prior
 from gangline.brain.models.throughput import ThroughputModel, observations
 from gangline.brain.models.throughput_fit import fit_throughput
 
@@ -73,12 +74,13 @@ def _advice_of(adviser: Callable[[], list[Advice]], view: View) -> list[Advice]:
 
 def _fit(view: View) -> ThroughputModel | None:
     """Fit the throughput to the job and its family: the same program, up to the specification."""
+    family = view.similar.runs if view.similar is not None and view.similar.level <= 1 else ()
     segments: list[Segment] = list(view.run.segments)
-    if view.similar is not None and view.similar.level <= 1:
-        for run in view.similar.runs:
-            segments += run.segments
+    for run in family:
+        segments += run.segments
     try:
-        return fit_throughput(observations(fitted_segments(segments), view.now_ms))
+        data = observations(fitted_segments(segments), view.now_ms)
+        return fit_throughput(data, job_prior([view.run, *family]))
     except (ArithmeticError, ValueError):
         log.exception("the throughput could not be fitted")
         return None

@@ -6,8 +6,10 @@ as well, so that advice goes on without the database; it is marked then, and not
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+
+import msgspec
 
 from gangline.brain.advisers.decisions import ActionRecord, AdviceRecord
 from gangline.brain.advisers.similarity import select_similar
@@ -84,6 +86,27 @@ class History:
         except StoreError:
             return []
         return [job.uid for job in jobs]
+
+    async def end_vanished(self, present: Collection[str], now_ms: int) -> int:
+        """Mark jobs as deleted that the API server does not have any more.
+
+        Args:
+            present: uids of the jobs that it has.
+            now_ms: the present time; when they were deleted is not known.
+        """
+        try:
+            jobs = await self._store.query(lambda r: r.running_jobs(self._cluster))
+        except StoreError:
+            return 0
+        vanished = [
+            msgspec.structs.replace(
+                job, outcome=Outcome.DELETED, finished_ms=now_ms, observed_ms=now_ms
+            )
+            for job in jobs
+            if job.uid not in present
+        ]
+        self.add(Run(job=job) for job in vanished)
+        return len(vanished)
 
     async def earlier(self, uid: str) -> Run | None:
         """Return what the store holds of a job."""

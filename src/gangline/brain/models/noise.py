@@ -65,7 +65,7 @@ def noise_scale(segments: Sequence[Segment]) -> NoiseScale | None:
 
     Returns:
         None where no segment reports noise, or it rests on fewer than 100 steps, or the true
-        gradient cannot be told from 0: the batch must then stay as it is.
+        gradient cannot be distinguished from 0: the batch must then stay as it is.
     """
     reporting = [
         (each, each.grad_sqr, each.grad_var)

@@ -29,6 +29,8 @@ _HALF_LIFE_DAYS = 7.0
 LOW, HIGH = 0.1, 0.9
 """Percentiles at the ends of a range."""
 DRAWS = 200
+SHORTEST_STEP_US, LONGEST_STEP_US = 10.0, 1e12
+"""Shorter steps, and longer ones than eleven days, are no measurement."""
 WIDER_PER_DOUBLING = 1.5
 _MISSED = 0.4
 """Part of the left-out error that is the model's: the rest is the noise of what was left out, and
@@ -166,12 +168,13 @@ class ThroughputModel:
 
 
 def step_times(coefficients: Array, gamma: float, at: Configuration) -> Array:
-    """Return the seconds of a step for each row of coefficients."""
+    """Return the seconds of a step for each row of coefficients; never 0."""
     compute, exchange, fixed = columns(at)
     one = coefficients @ compute
     sync = coefficients @ exchange
     waits = (at.accumulation - 1) * one
-    return np.asarray(coefficients @ fixed + waits + combine(one, sync, gamma))
+    times = coefficients @ fixed + waits + combine(one, sync, gamma)
+    return np.asarray(np.maximum(times, SHORTEST_STEP_US * 1e-6))
 
 
 def combine(one: Array, sync: Array, gamma: float | Array) -> Array:
@@ -206,18 +209,25 @@ def observations(segments: Sequence[Segment], now_ms: int) -> list[Observation]:
             ),
             segment.steps,
             segment.step_mean_us * 1e-6,
-            None if segment.compute_us is None else segment.compute_us * 1e-6,
-            None if segment.sync_us is None else segment.sync_us * 1e-6,
+            _seconds(segment.compute_us, segment.step_mean_us),
+            _seconds(segment.sync_us, segment.step_mean_us),
             max(now_ms - segment.until_ms, 0) / DAY_MS,
         )
         for segment in segments
         if segment.quality is Quality.GOOD
         and segment.steps > 0
         and segment.procs > 0
-        and segment.step_mean_us > 0
+        and SHORTEST_STEP_US <= segment.step_mean_us <= LONGEST_STEP_US
         and segment.micro_batch
         and segment.micro_batch > 0
     ]
+
+
+def _seconds(part_us: float | None, step_us: float) -> float | None:
+    """A part of a step; None where it is not known, or cannot be a part of it."""
+    if part_us is None or not 0 <= part_us <= 2 * step_us:
+        return None
+    return part_us * 1e-6
 
 
 def _exact_micro_batch(segment: Segment) -> float:

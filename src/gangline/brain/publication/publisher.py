@@ -64,8 +64,10 @@ class Publisher:
         """Store the items of a job. Returns whether anything was written."""
         stored = self.advice_of(job)
         old = stored.status.items if stored else []
-        new = settled(old, items)
         now = self._now().replace(microsecond=0)
+        refresh = stored is not None and _is_old(stored.status, now)
+        # A refresh takes all news, also those below the hysteresis of an extra write.
+        new = ordered(items) if refresh else settled(old, items)
         if stored is None and not new:
             return False
         if stored is not None and not _is_due(stored.status, new, mode, history, job, now):
@@ -172,6 +174,10 @@ def _is_due(
         return True
     if stored.job_generation != job.metadata.generation:
         return True
+    return _is_old(stored, now)
+
+
+def _is_old(stored: JobAdviceStatus, now: datetime) -> bool:
     return stored.updated is None or now - stored.updated >= REFRESH
 
 

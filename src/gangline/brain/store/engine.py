@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Engine, select
 
 from gangline.brain.store.batch import Fact
 from gangline.brain.store.buffer import FactBuffer
@@ -117,6 +117,11 @@ class Store:
         self.buffer = FactBuffer()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="brain-store-writer")
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="brain-store-reader")
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the database, for measurements."""
+        return self._context.database.engine
 
     @property
     def problem(self) -> StoreError | None:

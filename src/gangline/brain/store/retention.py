@@ -11,13 +11,13 @@ from functools import partial
 from typing import Final
 
 import msgspec
-from sqlalchemy import Connection, Table, delete, exists, func, select, tuple_
+from sqlalchemy import Connection, Table, delete, exists, false, func, select, true
 
 from gangline.brain.store.batch import MAX_ROWS
 from gangline.brain.store.context import Context
 from gangline.brain.store.records import PriceRecord
 from gangline.brain.store.sql import tables
-from gangline.brain.store.sql.dialect import upsert
+from gangline.brain.store.sql.dialect import any_of, upsert
 from gangline.brain.store.writing.models import price_row
 from gangline.brain.store.writing.removal import (
     MAX_JOBS,
@@ -105,7 +105,7 @@ class Pruning:
         before_ms = self._before(self._settings.prices_days) // _HOUR_MS * _HOUR_MS
         oldest = (
             select(price.c.cluster, price.c.resource, price.c.at_ms)
-            .where(price.c.hourly.is_(False), price.c.at_ms < before_ms)
+            .where((price.c.hourly == false()), price.c.at_ms < before_ms)
             .order_by(price.c.at_ms)
             .limit(1)
         )
@@ -116,7 +116,7 @@ class Pruning:
         same = (
             (price.c.cluster == first.cluster)
             & (price.c.resource == first.resource)
-            & price.c.hourly.is_(False)
+            & (price.c.hourly == false())
             & (price.c.at_ms >= hour_ms)
             & (price.c.at_ms < hour_ms + _HOUR_MS)
         )
@@ -138,20 +138,21 @@ class Pruning:
         price = tables.price
         before_ms = self._before(self._settings.hourly_prices_days)
         columns = (price.c.cluster, price.c.resource, price.c.hourly, price.c.at_ms)
-        old = (price.c.hourly.is_(True)) & (price.c.at_ms < before_ms)
+        old = (price.c.hourly == true()) & (price.c.at_ms < before_ms)
         query = select(*columns).where(old).limit(MAX_ROWS)
         keys = [tuple(row) for row in connection.execute(query)]
         if keys:
-            connection.execute(delete(price).where(tuple_(*columns).in_(keys)))
+            connection.execute(delete(price).where(any_of(connection, columns, keys)))
         return len(keys)
 
     def _old_speeds(self, connection: Connection) -> int:
         speed = tables.node_speed
         before_day = self._before(self._settings.jobs_days) // _DAY_MS
-        query = select(speed.c.node_id, speed.c.day).where(speed.c.day < before_day)
+        columns = (speed.c.node_id, speed.c.day)
+        query = select(*columns).where(speed.c.day < before_day)
         keys = [tuple(row) for row in connection.execute(query.limit(MAX_ROWS))]
         if keys:
-            connection.execute(delete(speed).where(tuple_(speed.c.node_id, speed.c.day).in_(keys)))
+            connection.execute(delete(speed).where(any_of(connection, columns, keys)))
         return len(keys)
 
     def _old_marks(self, connection: Connection) -> int:

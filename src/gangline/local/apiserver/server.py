@@ -342,7 +342,7 @@ class ApiServer:
     def _stream_handlers(self) -> dict[str, StreamFunction]:
         streams = ExecHandler(self._kubelets, SpdyExecHandler(self._kubelets))
         return {
-            "watch": WatchHandler(self.store, self.broadcasts),
+            "watch": WatchHandler(self.store, self.broadcasts, self._flow),
             "log": LogHandler(self._kubelets),
             "exec": streams,
             "attach": streams,

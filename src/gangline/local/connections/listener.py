@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from gangline.local import limits
+from gangline.local.connections.handshakes import HandshakeQueue
 from gangline.local.connections.peers import identify_peer
 from gangline.local.connections.protocol import DeadlineProtocol
 from gangline.local.connections.table import ClientConnection, ConnectionTable
@@ -38,6 +39,7 @@ class Listener:
         self._context = context
         self._listening: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._handshakes = HandshakeQueue()
 
     @property
     def sockets(self) -> Sequence[socket.socket]:
@@ -62,6 +64,7 @@ class Listener:
             raise
         for opened in self._listening:
             self._run(self._accept_forever(opened))
+        self._run(self._handshakes.run())
 
     def close(self) -> None:
         """Stop listening. Accepted connections continue."""
@@ -97,16 +100,40 @@ class Listener:
                 continue
             with contextlib.suppress(OSError):
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._run(self._connect(accepted))
+            self._run(self._expect_client(accepted))
 
-    async def _connect(self, accepted: socket.socket) -> None:
-        """Complete the TLS handshake; the protocol serves the connection from then on."""
+    async def _expect_client(self, accepted: socket.socket) -> None:
+        """Wait for the first bytes of a client. Until then it takes no place in the queue."""
 
         def close() -> None:
             with contextlib.suppress(OSError):
                 accepted.shutdown(socket.SHUT_RDWR)
 
         connection = self._table.add(identify_peer(accepted), close)
+        loop = asyncio.get_running_loop()
+        readable: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(accepted, _set_once, readable)
+        try:
+            async with asyncio.timeout(limits.TLS_HANDSHAKE_TIMEOUT_S):
+                await readable
+            started = bool(accepted.recv(1, socket.MSG_PEEK))
+        except (OSError, TimeoutError):
+            started = False
+        except BaseException:
+            connection.end()
+            raise
+        finally:
+            loop.remove_reader(accepted)
+        if started:
+            self._handshakes.add(
+                connection.peer, lambda: self._run(self._connect(accepted, connection))
+            )
+        else:
+            connection.end()
+            accepted.close()
+
+    async def _connect(self, accepted: socket.socket, connection: ClientConnection) -> None:
+        """Complete the TLS handshake; the protocol serves the connection from then on."""
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self._protocol(connection),
@@ -123,3 +150,8 @@ class Listener:
         protocol = self._factory()
         protocol.client = connection
         return protocol
+
+
+def _set_once(readable: "asyncio.Future[None]") -> None:
+    if not readable.done():
+        readable.set_result(None)

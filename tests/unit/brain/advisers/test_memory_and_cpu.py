@@ -5,6 +5,7 @@ import pytest
 
 from gangline.brain.advisers.advice import Confidence, What
 from gangline.brain.advisers.rightsize import advise
+from gangline.brain.advisers.usage.cpu_size import data_share
 from gangline.brain.facts.records import Outcome, Run, Segment
 from gangline.brain.models.histogram import MEMORY, Histogram
 from unit.brain.histories import (
@@ -187,7 +188,7 @@ def test_m5_two_runs_are_too_few_for_an_own_size() -> None:
     assert gib(the(found, What.MEMORY).value) == pytest.approx(11 * 1.15, rel=0.002)
 
 
-def test_m6_run_that_nobody_measured_gives_no_size() -> None:
+def test_m6_run_that_was_not_measured_gives_no_size() -> None:
     unmeasured = [a_run(f"s{i}", [a_pod(None)]) for i in range(4)]
     assert advise(a_view(unmeasured)) == []
     mixed = the(advise(a_view([*unmeasured, peaks_of("m", 6.0)])), What.MEMORY)
@@ -318,5 +319,11 @@ def test_starved_loader_that_uses_its_cpu_gets_half_more() -> None:
     assert advice.reason.arguments["data_percent"] == 31
 
 
-def test_cpu_that_nobody_measured_is_no_advice() -> None:
+def test_cpu_that_was_not_measured_is_no_advice() -> None:
     assert advise(a_view([a_run("x", [a_pod(None)])], job=a_job(roles=(asking(None, 500),)))) == []
+
+
+@pytest.mark.parametrize("data_us", [float("inf"), float("nan"), -1.0, 2e6])
+def test_impossible_waiting_for_data_is_not_known(data_us: float) -> None:
+    assert data_share([a_segment(data_us)]) is None
+    assert data_share([a_segment(data_us), a_segment(250_000)]) == 0.25

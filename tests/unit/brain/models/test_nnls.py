@@ -36,6 +36,7 @@ def check_optimum(a: Array, b: Array, tolerance: float = 1e-7) -> None:
     assert (np.abs(descent / scale)[solution.x > 0] <= tolerance).all()
 
 
+@pytest.mark.slow
 def test_q16_optimum_of_5000_random_problems() -> None:
     random = np.random.default_rng(20261123)
     for _ in range(5000):

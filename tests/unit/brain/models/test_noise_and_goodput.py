@@ -65,7 +65,7 @@ def test_noise_that_is_not_reported_is_not_known() -> None:
     assert noise_scale(segments_of(100, 50)) is None
 
 
-def test_gradient_that_cannot_be_told_from_zero_has_no_noise_scale() -> None:
+def test_gradient_that_cannot_be_distinguished_from_zero_has_no_noise_scale() -> None:
     lost = Segment(
         round=1,
         since_ms=0,

@@ -103,17 +103,17 @@ def test_w7_single_micro_batch_does_not_invent_its_fixed_part() -> None:
     parts = {(each[A0] > 0, each[A1] > 0) for each in model.alternatives}
     assert {(True, False), (False, True)} <= parts
     for other in (8.0, 64.0):
-        said = model.predict(at(4, other))
+        predicted = model.predict(at(4, other))
         sync = true_step(at(4)) - compute
-        assert said.low <= sync + min(compute, compute * other / 32) * 1.001
-        assert said.high >= sync + max(compute, compute * other / 32) * 0.999
-        assert said.extrapolated
+        assert predicted.low <= sync + min(compute, compute * other / 32) * 1.001
+        assert predicted.high >= sync + max(compute, compute * other / 32) * 0.999
+        assert predicted.extrapolated
     # A second micro-batch decides.
     model = fit_throughput([*data, measured(at(4, 64), parts=True)])
     assert model is not None
-    said = model.predict(at(4, 48))
-    assert said.step_s == pytest.approx(true_step(at(4, 48)), rel=0.01)
-    assert said.high / said.low < 1.2
+    predicted = model.predict(at(4, 48))
+    assert predicted.step_s == pytest.approx(true_step(at(4, 48)), rel=0.01)
+    assert predicted.high / predicted.low < 1.2
 
 
 def test_sizes_on_several_nodes_are_extrapolated_from_one_node() -> None:
@@ -134,7 +134,7 @@ def test_ranges_widen_with_each_doubling_beyond_the_largest_world() -> None:
     model = fit_throughput(data)
     assert model is not None
     near, far, farther = (model.predict(at(n)) for n in (32, 64, 256))
-    widths = [np.log(said.high / said.low) for said in (near, far, farther)]
+    widths = [np.log(predicted.high / predicted.low) for predicted in (near, far, farther)]
     assert widths[1] > 2.2 * widths[0]
     assert widths[2] > 5 * widths[1]
 
@@ -146,8 +146,8 @@ def test_ranges_of_noisier_data_are_wider() -> None:
         ]
         model = fit_throughput(data)
         assert model is not None
-        said = model.predict(at(12))
-        return said.high / said.low
+        predicted = model.predict(at(12))
+        return predicted.high / predicted.low
 
     assert np.log(width(0.15)) > 2 * np.log(width(0.02))
 
@@ -162,7 +162,7 @@ def test_fit_is_deterministic_and_does_not_depend_on_the_order() -> None:
     assert backwards.predict(at(12)).step_s == pytest.approx(first.predict(at(12)).step_s)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.floats(1e-3, 1e3), st.sampled_from([0.5, 2.0, 8.0]), st.booleans())
 def test_fit_follows_the_units_of_time_and_of_samples(
     seconds: float, samples: float, parts: bool

@@ -21,10 +21,10 @@ from gangline.brain.facts.records import RoleSize
 
 
 def advise_cpu(view: View, size: RoleSize) -> list[Advice]:
-    """Return advice on one role; nothing where nobody measured its use."""
+    """Return advice on one role; nothing where its use was not measured."""
     role = size.role
     runs = view.similar.runs if view.similar else ()
-    was = size.cpu_millis
+    was = size.cpu_millis or None
     waits = data_share(view.run.segments)
     if waits is None:
         waits = data_share([segment for run in runs for segment in run.segments])
@@ -35,7 +35,7 @@ def advise_cpu(view: View, size: RoleSize) -> list[Advice]:
     if sized is None:
         return []
     value = loader_value(sized, was) if starved else sized.value_millis
-    largest = view.cluster.largest_cpu_millis
+    largest = view.cluster.largest_cpu_millis or None
     value = value if largest is None else min(value, largest)
     if was is not None and abs(value - was) < UNCHANGED * was:
         return []
@@ -61,7 +61,7 @@ def advise_cpu(view: View, size: RoleSize) -> list[Advice]:
 def _cpu_reason(
     view: View, size: RoleSize, sized: CpuSize, value: int, waits: float | None
 ) -> Reason:
-    was = size.cpu_millis
+    was = size.cpu_millis or None
     arguments: Arguments = {"role": size.role, "runs": sized.runs}
     if waits is not None:
         arguments |= {"data_percent": round(100 * waits), "p95_millis": sized.p95_millis}

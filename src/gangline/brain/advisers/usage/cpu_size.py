@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from gangline.brain.facts.records import Quality, Run, Segment
 from gangline.brain.models.histogram import CPU, Histogram
+from gangline.brain.models.throughput import LONGEST_STEP_US
 
 MARGIN = 1.1
 LEAST_MILLIS = 100
@@ -29,7 +30,7 @@ class CpuSize:
 
 
 def size_cpu(runs: Iterable[Run], role: str, now_ms: int) -> CpuSize | None:
-    """Derive the CPU from the use of the ranks; None if nobody measured it.
+    """Derive the CPU from the use of the ranks; None if it was not measured.
 
     A run is recorded by its median, 95th percentile and maximum. They enter the histogram with the
     shares 50, 45 and 5 %, so that the percentiles of one run come out again.
@@ -60,7 +61,10 @@ def data_share(segments: Sequence[Segment]) -> float | None:
     known = [
         (each.data_us, each.step_mean_us, each.steps)
         for each in segments
-        if each.data_us is not None and each.quality is Quality.GOOD and each.steps > 0
+        if each.data_us is not None
+        and each.quality is Quality.GOOD
+        and each.steps > 0
+        and 0 <= each.data_us <= each.step_mean_us <= LONGEST_STEP_US
     ]
     total = sum(step * steps for _, step, steps in known)
     return sum(data * steps for data, _, steps in known) / total if total > 0 else None

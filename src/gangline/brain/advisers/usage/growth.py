@@ -41,7 +41,7 @@ def remaining_s(view: View) -> float | None:
     As reported; else what similar runs took longer than this one until now; else its age, which is
     the best guess for a duration of unknown scale.
     """
-    if view.remaining_s is not None:
+    if view.remaining_s is not None and math.isfinite(view.remaining_s):
         return view.remaining_s
     started = view.run.job.started_ms
     if started is None or view.run.job.finished_ms is not None:

@@ -119,10 +119,10 @@ def _size_role(
         raised = -(-round(least.memory_bytes * MARGIN) // MIB) * MIB
         if raised > value:
             value, bounded = raised, least
-    was = evidence.size.memory_bytes
+    was = evidence.size.memory_bytes or None
     if not value or (sized is None and (was is None or value <= was)):
         return []  # a lower bound alone is no size
-    largest = evidence.view.cluster.largest_memory_bytes
+    largest = evidence.view.cluster.largest_memory_bytes or None
     if largest is not None and value > largest:
         stuck = [each for each in evidence.unknown if largest < 1.05 * each.limit_bytes]
         if stuck:
@@ -176,7 +176,7 @@ def _size_reason(evidence: _Evidence, sized: MemorySize, value: int) -> Reason:
             },
         )
     replicas = evidence.size.replicas
-    was = evidence.size.memory_bytes
+    was = evidence.size.memory_bytes or None
     ended = [last_ms(run.job) for run in evidence.runs]
     arguments: Arguments = {
         "role": evidence.role,
@@ -227,7 +227,7 @@ def _not_lowered(evidence: _Evidence, value: int) -> Reason:
 
 def _warnings(evidence: _Evidence, rank: int | None, value: int) -> list[Advice]:
     """At most one: the limit kills again and again, or the user asks for less than is needed."""
-    was = evidence.size.memory_bytes
+    was = evidence.size.memory_bytes or None
     by_limit: dict[int, list[Kill]] = {}
     for kill in evidence.unknown:
         by_limit.setdefault(kill.limit_bytes, []).append(kill)

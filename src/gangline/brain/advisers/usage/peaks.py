@@ -48,7 +48,7 @@ class Kill:
 
 
 def peaks(runs: Iterable[Run], role: str, now_ms: int) -> list[Peak]:
-    """Return one peak for each rank and run; ranks that nobody measured have none."""
+    """Return one peak for each rank and run; ranks that were not measured have none."""
     found: dict[tuple[str, int], Peak] = {}
     for run in runs:
         for pod in run.pods:

@@ -119,7 +119,7 @@ class Reader:
             now_ms: the present time.
             level: only runs of this level of ``advisers.similarity``; None: the first level with
                 enough successful runs, and the levels before it.
-            limit: the most runs, and the most lower bounds.
+            limit: the most runs; half of it is the most lower bounds.
 
         Returns:
             None if nothing is similar. ``runs`` is empty if no level has enough.
@@ -355,7 +355,7 @@ class Reader:
         query = (
             select(tables.price)
             .where(price.cluster == cluster, price.resource == resource)
-            .where(price.hourly.is_(hourly), price.at_ms >= since_ms)
+            .where(price.hourly == hourly, price.at_ms >= since_ms)
             .order_by(price.at_ms)
             .limit(10_000)
         )

@@ -19,7 +19,7 @@ from gangline.brain.store.sql.load import StoredJob, load_jobs, load_runs
 
 LEVELS: Final = (0, 1, 2, 3, 4)
 _CANDIDATES: Final = 60
-"""Successful runs of one range, the latest ones."""
+"""Successful runs of one range of level 3 or 4, the latest ones: some have other models."""
 _BOUNDS: Final = 20
 """Running, failed and partly watched runs of one range, each."""
 
@@ -58,7 +58,9 @@ class SimilarLookup:
 
     def query(self, level: int) -> Select[Any] | None:
         """Return the statement for the candidates of a level; None if nothing can be similar."""
-        ranges = [each.subquery() for key in self._keys_of(level) for each in self._ranges(key)]
+        ranges = [
+            each.subquery() for key in self._keys_of(level) for each in self._ranges(level, key)
+        ]
         if not ranges:
             return None
         return select(union_all(*(select(each.c.id) for each in ranges)).subquery().c.id)
@@ -89,14 +91,15 @@ class SimilarLookup:
                 values = [keys.model(asked, shift) for shift in (-1, 0, 1)]
         return [column == value for value in values if value is not None]
 
-    def _ranges(self, key: ColumnElement[bool]) -> list[Select[Any]]:
+    def _ranges(self, level: int, key: ColumnElement[bool]) -> list[Select[Any]]:
         job = tables.job.c
         other = or_(job.cluster != self._run.job.cluster, job.uid != self._run.job.uid)
         latest = select(job.id).where(key, other).order_by(job.finished_ms.desc())
         recent = latest.where(job.finished_ms >= self._now_ms - WINDOW_MS)
         succeeded = recent.where(job.outcome == Outcome.SUCCEEDED.value)
+        most = self._limit if level < 3 else max(self._limit, _CANDIDATES)
         return [
-            succeeded.where(job.complete.is_(True)).limit(_CANDIDATES),
+            succeeded.where(job.complete.is_(True)).limit(most),
             succeeded.where(job.complete.is_(False)).limit(_BOUNDS),
             recent.where(job.outcome == Outcome.FAILED.value).limit(_BOUNDS),
             latest.where(job.outcome == Outcome.RUNNING.value).limit(_BOUNDS),
@@ -109,7 +112,7 @@ class SimilarLookup:
         """Add segments and pod runs, by which the nearest model is measured more exactly."""
         if chosen is None:
             return None
-        runs = (*chosen.runs[: self._limit], *chosen.bounds[: self._limit])
+        runs = (*chosen.runs[: self._limit], *chosen.bounds[: self._limit // 2])
         uids = {run.job.uid for run in runs}
         return self._select(
             load_runs(self._connection, [each for each in found if each.job.uid in uids])

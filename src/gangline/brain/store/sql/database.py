@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -54,6 +54,11 @@ class Database:
         if self.url.get_backend_name() != "sqlite" or not self.url.database:
             return None
         return Path(self.url.database)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, for measurements."""
+        return self._engine
 
     def prepare(self) -> None:
         """Connect, check the version of the schema, and migrate it if that is allowed.

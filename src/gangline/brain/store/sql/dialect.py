@@ -2,11 +2,24 @@
 
 import importlib.util
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Insert, Table, create_engine, event
+import msgspec
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    Insert,
+    Table,
+    create_engine,
+    event,
+    func,
+    select,
+    tuple_,
+)
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -128,6 +141,7 @@ def _sqlite_connected(connection: sqlite3.Connection, _record: object) -> None:
         "journal_mode=WAL",
         "synchronous=NORMAL",
         "busy_timeout=5000",
+        "cache_size=-16384",  # KiB of each connection
         "foreign_keys=ON",
     ):
         connection.execute(f"PRAGMA {pragma}").close()
@@ -191,6 +205,19 @@ def _insert_or_update(
             return into.on_duplicate_key_update({name: into.inserted[name] for name in names})
 
 
+def any_of(
+    connection: Connection, columns: Sequence[Column[Any]], keys: Iterable[tuple[Any, ...]]
+) -> ColumnElement[bool]:
+    """Condition that ``columns`` equal one of ``keys``; it can use an index of these columns."""
+    ordered = sorted(keys)
+    if connection.dialect.name != "sqlite":
+        return tuple_(*columns).in_(ordered)
+    # SQLite scans the table for a list of rows, and searches the index for a subquery.
+    each = func.json_each(msgspec.json.encode(ordered).decode()).table_valued("value")
+    parts = (func.json_extract(each.c.value, f"$[{n}]") for n in range(len(columns)))
+    return tuple_(*columns).in_(select(*parts).select_from(each))
+
+
 _SQLITE: Final = {
     sqlite3.SQLITE_BUSY: Fault.TRANSIENT,
     sqlite3.SQLITE_LOCKED: Fault.TRANSIENT,
@@ -250,14 +277,16 @@ def classify(error: DBAPIError) -> Fault:
     if isinstance(origin, sqlite3.Error):
         code = getattr(origin, "sqlite_errorcode", 0) & 0xFF
         return _SQLITE.get(code, Fault.OTHER)
-    state = getattr(origin, "sqlstate", None)
-    if state is not None:
-        return _POSTGRES.get(state, Fault.UNAVAILABLE if state[:2] == "08" else Fault.OTHER)
+    number = origin.args[0] if origin is not None and origin.args else None
+    if isinstance(number, int) and number in _MYSQL:
+        return _MYSQL[number]
     if error.connection_invalidated:
         return Fault.UNAVAILABLE
-    number = origin.args[0] if origin is not None and origin.args else None
+    state = getattr(origin, "sqlstate", None)  # PyMySQL has one as well, but not for connections
+    if state is not None:
+        return _POSTGRES.get(state, Fault.UNAVAILABLE if state[:2] == "08" else Fault.OTHER)
     if isinstance(number, int):
-        return _MYSQL.get(number, Fault.OTHER)
+        return Fault.OTHER
     return _classify_connecting(str(origin))
 
 

@@ -3,9 +3,20 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Connection, Select, select, union_all
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Select,
+    Table,
+    bindparam,
+    select,
+    union_all,
+)
 
 from gangline.brain.facts.records import Image, Job, ModelFacts, PodRun, RoleSize, Run, Segment
 from gangline.brain.store.sql import rows, tables
@@ -14,6 +25,9 @@ MAX_SEGMENTS: Final = 200
 """Of a run, the last ones: 16 hours of 5 minutes each."""
 MAX_PODS: Final = 1_000
 """Of a run, in the order of role and rank."""
+
+_SEGMENT: Final = tuple(str(column.name) for column in tables.segment.c)
+_POD_RUN: Final = tuple(str(column.name) for column in tables.pod_run.c)
 
 
 @dataclass(frozen=True)
@@ -103,20 +117,11 @@ def _models(connection: Connection, ids: Sequence[int]) -> dict[int, ModelFacts]
 
 
 def _segments(connection: Connection, ids: Sequence[int]) -> dict[int, list[Segment]]:
-    segment = tables.segment
     loaded: dict[int, list[Segment]] = defaultdict(list)
     if not ids:
         return loaded
-    # One limited range of the index for each job, in one statement.
-    last = [
-        select(segment)
-        .where(segment.c.job_id == number)
-        .order_by(segment.c.since_ms.desc())
-        .limit(MAX_SEGMENTS)
-        .subquery()
-        for number in ids
-    ]
-    for row in connection.execute(union_all(*(select(each) for each in last))).mappings():
+    for values in connection.execute(_last_segments(len(ids)), _parameters(ids)):
+        row = dict(zip(_SEGMENT, values, strict=True))
         loaded[row["job_id"]].append(rows.segment_of(row))
     for segments in loaded.values():
         segments.sort(key=lambda each: (each.since_ms, each.round))
@@ -124,19 +129,11 @@ def _segments(connection: Connection, ids: Sequence[int]) -> dict[int, list[Segm
 
 
 def _pods(connection: Connection, ids: Sequence[int]) -> dict[int, list[PodRun]]:
-    pod_run = tables.pod_run
     loaded: dict[int, list[PodRun]] = defaultdict(list)
     if not ids:
         return loaded
-    first = [
-        select(pod_run)
-        .where(pod_run.c.job_id == number)
-        .order_by(pod_run.c.role, pod_run.c.rank, pod_run.c.number)
-        .limit(MAX_PODS)
-        .subquery()
-        for number in ids
-    ]
-    found = [dict(row) for row in connection.execute(union_all(*map(select, first))).mappings()]
+    selected = connection.execute(_first_pods(len(ids)), _parameters(ids))
+    found = [dict(zip(_POD_RUN, values, strict=True)) for values in selected]
     nodes = _node_names(connection, {row["node_id"] for row in found if row["node_id"]})
     for row in found:
         loaded[row["job_id"]].append(rows.pod_of(row, nodes.get(row["node_id"], "")))
@@ -145,9 +142,43 @@ def _pods(connection: Connection, ids: Sequence[int]) -> dict[int, list[PodRun]]
     return loaded
 
 
+# One limited range of an index for each job, in one statement. To make these statements takes
+# longer than to run them, so they are made once for each number of jobs.
+
+
+@lru_cache(maxsize=64)
+def _last_segments(jobs: int) -> CompoundSelect[Any]:
+    segment = tables.segment
+    return _ranges(segment, jobs, (segment.c.since_ms.desc(),), MAX_SEGMENTS)
+
+
+@lru_cache(maxsize=64)
+def _first_pods(jobs: int) -> CompoundSelect[Any]:
+    pod_run = tables.pod_run
+    return _ranges(pod_run, jobs, (pod_run.c.role, pod_run.c.rank, pod_run.c.number), MAX_PODS)
+
+
+def _ranges(
+    table: Table, jobs: int, order: Sequence[ColumnElement[Any]], limit: int
+) -> CompoundSelect[Any]:
+    ranges = [
+        select(table)
+        .where(table.c.job_id == bindparam(f"job_{number}"))
+        .order_by(*order)
+        .limit(limit)
+        .subquery()
+        for number in range(jobs)
+    ]
+    return union_all(*map(select, ranges))
+
+
+def _parameters(ids: Sequence[int]) -> dict[str, int]:
+    return {f"job_{number}": job for number, job in enumerate(ids)}
+
+
 def _node_names(connection: Connection, ids: set[int]) -> dict[int, str]:
     if not ids:
         return {}
     node = tables.node.c
     query = select(node.id, node.name).where(node.id.in_(sorted(ids)))
-    return dict(connection.execute(query).tuples().all())
+    return dict(connection.execute(query).all())

@@ -78,11 +78,11 @@ def _to_row(record: msgspec.Struct, table: Table) -> dict[str, Any]:
     return row
 
 
-def _from_row(kind: type[S], table: Table, row: Columns, others: Mapping[str, Any] = {}) -> S:
-    direct, _ = _split(kind, table)
-    values = {name: row[name] for name in direct} | dict(others)
-    if row["extra"]:
-        values |= msgspec.json.decode(row["extra"])
+def _from_row(kind: type[S], row: Columns, others: Mapping[str, Any] = {}) -> S:
+    # Columns that are no fields are ignored, which is faster than to leave them out.
+    values = {str(name): value for name, value in row.items()} | dict(others)
+    if extra := values.pop("extra"):
+        values |= msgspec.json.decode(extra)
     # Not strict: SQLite and MySQL return booleans as numbers.
     return msgspec.convert(values, kind, strict=False)
 
@@ -108,7 +108,7 @@ def job_of(
         "roles": tuple(roles),
         "model": model,
     }
-    return _from_row(Job, tables.job, row, others)
+    return _from_row(Job, row, others)
 
 
 def image_row(image: Image) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def role_row(size: RoleSize) -> dict[str, Any]:
 
 
 def role_of(row: Columns) -> RoleSize:
-    return _from_row(RoleSize, tables.role_size, row)
+    return _from_row(RoleSize, row)
 
 
 def model_row(model: ModelFacts) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def model_row(model: ModelFacts) -> dict[str, Any]:
 
 
 def model_of(row: Columns) -> ModelFacts:
-    return _from_row(ModelFacts, tables.model, row)
+    return _from_row(ModelFacts, row)
 
 
 def segment_row(segment: Segment) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def segment_row(segment: Segment) -> dict[str, Any]:
 
 
 def segment_of(row: Columns) -> Segment:
-    return _from_row(Segment, tables.segment, row)
+    return _from_row(Segment, row)
 
 
 def pod_row(pod: PodRun) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def pod_row(pod: PodRun) -> dict[str, Any]:
 
 
 def pod_of(row: Columns, node: str) -> PodRun:
-    return _from_row(PodRun, tables.pod_run, row, {"node": node})
+    return _from_row(PodRun, row, {"node": node})
 
 
 def speed_row(speed: NodeSpeed) -> dict[str, Any]:
@@ -157,4 +157,4 @@ def speed_row(speed: NodeSpeed) -> dict[str, Any]:
 
 def speed_of(row: Columns, node: str, gpu_model: str) -> NodeSpeed:
     others = {"node": node, "gpu_model": gpu_model, "day": row["day"]}
-    return _from_row(NodeSpeed, tables.node_speed, row, others)
+    return _from_row(NodeSpeed, row, others)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Table, select, tuple_, update
+from sqlalchemy import Connection, Table, select, update
 
 from gangline.brain.facts.merge import (
     merge_jobs,
@@ -21,7 +21,7 @@ from gangline.brain.facts.records import Image, Job, NodeSpeed, PodRun, Run, Seg
 from gangline.brain.store.batch import Fact, PodFact, SegmentFact, SpeedFact, batches, facts_of
 from gangline.brain.store.context import Context
 from gangline.brain.store.sql import rows, tables
-from gangline.brain.store.sql.dialect import upsert
+from gangline.brain.store.sql.dialect import any_of, upsert
 from gangline.brain.store.sql.load import load_jobs, pod_columns
 from gangline.brain.store.sql.lock import lock_cluster
 
@@ -192,7 +192,7 @@ class _BatchWriter:
         identities = {self._context.keys.number("image", *_parts(each)): each for each in images}
         image = tables.image.c
         query = select(image.identity, image.id).where(image.identity.in_(sorted(identities)))
-        ids = dict(self._connection.execute(query).tuples().all())
+        ids = dict(self._connection.execute(query).all())
         new = [
             rows.image_row(each) | {"identity": identity}
             for identity, each in identities.items()
@@ -200,14 +200,14 @@ class _BatchWriter:
         ]
         if new:
             upsert(self._connection, tables.image, new, ("identity",))
-            ids = dict(self._connection.execute(query).tuples().all())
+            ids = dict(self._connection.execute(query).all())
         return {each: ids[identity] for identity, each in identities.items()}
 
     def _family_ids(self, jobs: Sequence[Job]) -> dict[str, int]:
         by_digest = {self._context.keys.family(job): job for job in jobs}
         family = tables.family.c
         query = select(family.digest, family.id).where(family.digest.in_(sorted(by_digest)))
-        ids = dict(self._connection.execute(query).tuples().all())
+        ids = dict(self._connection.execute(query).all())
         new = [
             self._context.family_row(job, digest)
             for digest, job in by_digest.items()
@@ -215,7 +215,7 @@ class _BatchWriter:
         ]
         if new:
             upsert(self._connection, tables.family, new, ("digest",))
-            ids = dict(self._connection.execute(query).tuples().all())
+            ids = dict(self._connection.execute(query).all())
         return ids
 
     def _count_families(
@@ -279,7 +279,7 @@ class _BatchWriter:
         query = (
             select(*pod_columns())
             .select_from(pod_run.outerjoin(tables.node))
-            .where(tuple_(*(pod_run.c[name] for name in keys)).in_(sorted(merged)))
+            .where(any_of(self._connection, [pod_run.c[name] for name in keys], merged))
         )
         stored = {
             tuple(row[name] for name in keys): rows.pod_of(row, row["node_name"] or "")
@@ -340,10 +340,11 @@ class _BatchWriter:
     def _existing(
         self, table: Table, keys: Sequence[str], expected: Iterable[tuple[Any, ...]]
     ) -> dict[tuple[Any, ...], Mapping[str, Any]]:
-        ordered = sorted(expected)
-        if not ordered:
+        found = list(expected)
+        if not found:
             return {}
-        query = select(table).where(tuple_(*(table.c[name] for name in keys)).in_(ordered))
+        columns = [table.c[name] for name in keys]
+        query = select(table).where(any_of(self._connection, columns, found))
         return {
             tuple(row[name] for name in keys): dict(row)
             for row in self._connection.execute(query).mappings()

@@ -34,6 +34,10 @@ RETRY_S = (5.0, 60.0)
 """Shortest and longest pause before the tuning is watched again after an error."""
 
 
+WATCH_PAUSE_S = 1.0
+"""Pause after a watch that the server has ended, in case it ends each at once."""
+
+
 class _ConfigMap(msgspec.Struct):
     data: dict[str, str] | None = None
 
@@ -82,6 +86,7 @@ class ClusterFacts:
                         text = (event.object.data or {}).get(TUNING_KEY, "")
                         if text:
                             self._convert(text, name, changed)
+                await asyncio.sleep(WATCH_PAUSE_S)
             except ApiError as error:
                 self._log_once("the tuning of this job cannot be read", name, error)
                 await asyncio.sleep(random.uniform(pause_s / 2, pause_s))

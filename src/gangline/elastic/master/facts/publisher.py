@@ -34,7 +34,7 @@ class FactsPublisher:
         self, job: JobIdentity, collector: FactsCollector, sinks: Sequence[FactsSink]
     ) -> None:
         self._job, self._collector, self._sinks = job, collector, sinks
-        self._published = collector.changes
+        self._published = 0  # segments may have been closed before this publisher exists
         self._not_before = 0.0
 
     async def run(self, is_over: asyncio.Event) -> None:

@@ -18,6 +18,8 @@ LONG_COMPUTATION_BYTES = 32 << 10
 """JSON from which on defaults, validation and other Python code take some milliseconds."""
 LONG_PARSE_BYTES = 8 << 10
 """The same for parsing YAML and protobuf, and for formatting tables."""
+LONG_SELECTION = 500
+"""Comparisons of objects with selectors from which on they take a millisecond."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,7 +15,11 @@ from gangline.local.apiserver.core.negotiation import (
 )
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest
-from gangline.local.apiserver.flowcontrol.controller import LONG_PARSE_BYTES, FlowController
+from gangline.local.apiserver.flowcontrol.controller import (
+    LONG_PARSE_BYTES,
+    LONG_SELECTION,
+    FlowController,
+)
 from gangline.local.apiserver.machinery.patch.json_patch import PatchError, json_patch, merge_patch
 from gangline.local.apiserver.machinery.patch.strategic import strategic_merge_patch
 from gangline.local.apiserver.storage.store import ObjectStore
@@ -32,8 +36,6 @@ from gangline.local.apiserver.verbs.write import WritePath, WriteResult
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCHES[0])
-LONG_SELECTION = 2000
-"""Comparisons of a list with its selectors from which on they take some milliseconds."""
 CONCURRENT_DELETIONS = 20
 """Deletions of one request at a time, so that others are served between them."""
 

@@ -12,8 +12,9 @@ from gangline.local.apiserver.core.negotiation import ResponseFormat, choose_for
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.core.response_stream import write_part
+from gangline.local.apiserver.flowcontrol.controller import LONG_SELECTION, FlowController
 from gangline.local.apiserver.storage.store import ObjectStore
-from gangline.local.apiserver.storage.watch_cache import ADDED, WatchCache
+from gangline.local.apiserver.storage.watch_cache import ADDED, ObjectRevision, WatchCache
 from gangline.local.apiserver.verbs import responses
 from gangline.local.apiserver.verbs.read import check_revision_reached
 from gangline.local.apiserver.watch.broadcast import (
@@ -29,15 +30,17 @@ DEFAULT_TIMEOUT_RANGE_S = (1800.0, 3600.0)
 MAX_TIMEOUT_S = 10 * 365 * 86400.0
 STALL_CHECK_INTERVAL_S = 10.0
 CHUNK_BYTES = 1 << 16
-CHUNK_LINES = 200
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
 class WatchHandler:
     """Handles watch requests."""
 
-    def __init__(self, store: ObjectStore, broadcasts: WatchBroadcasters) -> None:
+    def __init__(
+        self, store: ObjectStore, broadcasts: WatchBroadcasters, flow: FlowController
+    ) -> None:
         self._store = store
+        self._flow = flow
         self._broadcasts = broadcasts
 
     async def __call__(
@@ -65,17 +68,31 @@ class WatchHandler:
         start = cache.end if with_state else cache.position_after(revision)
         watcher = Watcher(view, start, transport)
         if with_state:
-            lines = _state_lines(cache, view, api_request.namespace)
+            state = [cache.records[key] for key in cache.keys(api_request.namespace)]
+            lines = await self._state_lines(api_request, view, state)
             if api_request.bool_param("sendInitialEvents"):
                 lines = chain(lines, [self._bookmark(api_request, view, initial=True)])
             for chunk in _join_chunks(lines):
-                if chunk:
-                    await write_part(request, response, chunk)
+                await write_part(request, response, chunk)
                 await asyncio.sleep(0)
         await self._follow(api_request, watcher, cache, length)
         if watcher.too_slow and not transport.is_closing():
             await response.write(expired_event(revision, cache.horizon))
         return response
+
+    async def _state_lines(
+        self, api_request: ApiRequest, view: WatchView, state: list[ObjectRevision]
+    ) -> Iterator[bytes]:
+        """Return the lines of the selected objects. Each is formatted when it is sent, so that a
+        client that reads slowly needs no memory for the others.
+
+        Many watches may start at the same time, so the selection is made in the lane of the user.
+        """
+        if len(state) * view.selection.terms > LONG_SELECTION:
+            state = await self._flow.compute(api_request.user, _select, view, state)
+        elif not view.selection.matches_all:
+            state = _select(view, state)
+        return (view.format_line(ADDED, record.body) for record in state)
 
     async def _follow(
         self, api_request: ApiRequest, watcher: Watcher, cache: WatchCache, length: float
@@ -140,27 +157,18 @@ def _sends_initial_state(api_request: ApiRequest, revision: int) -> bool:
     return api_request.bool_param("sendInitialEvents")
 
 
-def _state_lines(cache: WatchCache, view: WatchView, namespace: str | None) -> Iterator[bytes]:
-    """Return the lines of the present state. Each is formatted when it is sent, so that a client
-    that reads slowly needs no memory for the others.
-    """
-    state = [cache.records[key] for key in cache.keys(namespace)]
-    return (
-        view.format_line(ADDED, record.body) if view.includes(record) else b"" for record in state
-    )
+def _select(view: WatchView, state: list[ObjectRevision]) -> list[ObjectRevision]:
+    return [record for record in state if view.includes(record)]
 
 
 def _join_chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Join lines into chunks large enough for one write.
-
-    After ``CHUNK_LINES`` lines a chunk ends too: comparing objects with selectors takes time.
-    """
+    """Join lines into chunks large enough for one write."""
     piece: list[bytes] = []
     size = 0
     for line in lines:
         piece.append(line)
         size += len(line)
-        if size >= CHUNK_BYTES or len(piece) >= CHUNK_LINES:
+        if size >= CHUNK_BYTES:
             yield b"".join(piece)
             piece, size = [], 0
     if piece:

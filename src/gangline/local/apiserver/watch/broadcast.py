@@ -180,6 +180,9 @@ class WatchBroadcaster:
         self._round: list[Watcher] = []
         """The watchers that the present round has not reached."""
         self._joined: dict[object, tuple[bytes, int]] = {}
+        """Chunks of the present round by cursor and view, and the cursors after them."""
+        self._chunks: dict[tuple[int, ...], bytes] = {}
+        """The same chunks by the identities of their lines, which the events hold meanwhile."""
         cache.on_publish = self.wake
 
     def wake(self) -> None:
@@ -206,6 +209,7 @@ class WatchBroadcaster:
             self._due = self._loop.call_later(took, self._send)
             return
         self._joined.clear()
+        self._chunks.clear()
         self._drop_encoded_forms()
         self._not_before = self._loop.time() + max(MIN_PAUSE_S, took * PAUSE_FACTOR)
         end = self.cache.end
@@ -250,7 +254,14 @@ class WatchBroadcaster:
             lines.append(line)
             size += len(line)
             count += 1
-        return encode_chunk(b"".join(lines)) if size else b"", watcher.cursor + count
+        if not size:
+            return b"", watcher.cursor + count
+        # Views with different selectors often have the same lines, and these may be long.
+        identity = tuple(id(line) for line in lines if line)
+        chunk = self._chunks.get(identity)
+        if chunk is None:
+            chunk = self._chunks[identity] = encode_chunk(b"".join(lines))
+        return chunk, watcher.cursor + count
 
     def add(self, watcher: Watcher) -> None:
         self.watchers.add(watcher)

@@ -59,12 +59,21 @@ class ManagedFieldsEntry:
     subresource: str
     time: str
     fields: set[FieldPath]
+    encoded: Json | None = None
+    """The stored form of ``fields``; None if they have changed. Encoding takes long."""
 
     def remove(self, fields: set[FieldPath]) -> None:
         """Give up fields. The time does not depend on their number, only on that of the entry's
         own: an object may have many entries.
         """
-        self.fields = {path for path in self.fields if path not in fields}
+        left = {path for path in self.fields if path not in fields}
+        if len(left) < len(self.fields):
+            self.fields, self.encoded = left, None
+
+    def add(self, fields: set[FieldPath]) -> None:
+        """Get fields."""
+        if not fields <= self.fields:
+            self.fields, self.encoded = self.fields | fields, None
 
     def to_json(self) -> Json:
         entry: Json = {
@@ -74,7 +83,8 @@ class ManagedFieldsEntry:
         }
         if self.time:
             entry["time"] = self.time
-        entry |= {"fieldsType": "FieldsV1", "fieldsV1": encode_fields(self.fields)}
+        fields = encode_fields(self.fields) if self.encoded is None else self.encoded
+        entry |= {"fieldsType": "FieldsV1", "fieldsV1": fields}
         return {**entry, "subresource": self.subresource} if self.subresource else entry
 
 
@@ -114,7 +124,9 @@ def track_update(
             _set_managed_fields(new, _creation_entries(new, schema, manager, now, subresource))
             return
         found = diff_fields(old if old is not None else {}, new, schema)
-        entries = parse_entries(kept)
+        # Only the server's own form may be stored again as it is.
+        stored = old is not None and kept == managed_fields(old)
+        entries = parse_entries(kept, stored=stored)
         if not entries and old is not None:
             entries = [entry_before_first_apply(old, schema, now)]
     except ListKeyError:
@@ -128,7 +140,7 @@ def track_update(
         entry.remove(found.removed if entry is own_entry else changed_by_manager)
     if changed:
         own_entry.time = format_entry_time(now)
-        own_entry.fields |= changed
+        own_entry.add(changed)
     store_entries(new, entries)
 
 
@@ -138,8 +150,11 @@ def managed_fields(obj: Json) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def parse_entries(values: Iterable[Any]) -> list[ManagedFieldsEntry]:
-    """Parse managed fields. Invalid entries are ignored, and all but the last of equal ones."""
+def parse_entries(values: Iterable[Any], *, stored: bool = False) -> list[ManagedFieldsEntry]:
+    """Parse managed fields. Invalid entries are ignored, and all but the last of equal ones.
+
+    ``stored`` means that this server has written them.
+    """
     found: dict[tuple[str, str, str, str, str], ManagedFieldsEntry] = {}
     for value in values:
         if not isinstance(value, dict) or value.get("operation") not in (APPLY, UPDATE):
@@ -151,6 +166,7 @@ def parse_entries(values: Iterable[Any]) -> list[ManagedFieldsEntry]:
             str(value.get("subresource", "")),
             str(value.get("time", "")),
             decode_fields(value.get("fieldsV1")),
+            value.get("fieldsV1") if stored else None,
         )
         # The identity of an entry in Kubernetes: an applier has one for all times.
         time = entry.time if entry.operation == UPDATE else ""

@@ -33,10 +33,13 @@ _POD_IMMUTABLE = (
 
 
 def pod_update_causes(old: Json, new: Json) -> Causes:
-    before, after = copy_json(subobject(old, "spec")), copy_json(subobject(new, "spec"))
+    before, after = subobject(old, "spec"), subobject(new, "spec")
     for index, container in enumerate(objects_in(after.get("containers"))):
         if not container.get("image"):
             yield field_causes.required(indexed("spec.containers", index) + ".image")
+    if before == after:  # nearly all updates of pods are of their status or metadata
+        return
+    before, after = copy_json(before), copy_json(after)
     if _toleration_keys(before) - _toleration_keys(after):
         detail = "existing toleration can not be modified except its tolerationSeconds"
         yield field_causes.forbidden("spec.tolerations", detail)

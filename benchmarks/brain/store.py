@@ -1,0 +1,220 @@
+"""The Brain's history: look-up of similar runs, history, inserts, and pruning, on each database.
+
+``python -m benchmarks.brain.store [--jobs N] [--databases postgresql,mariadb,sqlite]``; a million
+jobs are the size for which the goals are meant, the default is a hundredth. PostgreSQL and MariaDB
+have 20 pod runs and 50 segments for each job, SQLite 2 and 5. There is no peer: the figures are
+compared with fixed goals. Servers run with fsync.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, event
+
+from benchmarks.brain.databases import mariadb, missing_programs, postgresql
+from benchmarks.brain.history_rows import (
+    CLUSTER,
+    DAYS,
+    NOW_MS,
+    SECRET,
+    HistorySize,
+    job,
+    load,
+)
+from gangline.brain.facts.records import PodRun, Segment
+from gangline.brain.store.batch import Fact, PodFact, SegmentFact
+from gangline.brain.store.engine import Store, open_store
+from gangline.brain.store.reading.reader import HistoryFilter
+from gangline.brain.store.retention import RetentionSettings
+
+SAMPLES = 300
+FACTS = 500
+GOALS_MS = {"sqlite": (80, 30, 150), "postgresql": (50, 20, 100), "mariadb": (50, 20, 100)}
+"""p99 of similar runs, of history, and of an insert of 500 facts."""
+STATEMENT_GOAL_MS = 200
+PRUNED_DAYS = DAYS // 100
+
+
+@contextlib.contextmanager
+def opened(name: str) -> Iterator[str]:
+    """Yield the address of an empty database."""
+    if name == "sqlite":
+        with tempfile.TemporaryDirectory() as folder:
+            yield f"sqlite:///{Path(folder, 'brain.db')}"
+        return
+    with {"postgresql": postgresql, "mariadb": mariadb}[name](durable=True) as server:
+        yield server.create_database("brain")
+
+
+def measured(work: Callable[[int], object], samples: int = SAMPLES) -> tuple[float, float]:
+    """Median and 99th percentile of the times of ``work``, in milliseconds."""
+    for number in range(10):
+        work(-1 - number)
+    times = []
+    for number in range(samples):
+        begun = time.perf_counter()
+        work(number)
+        times.append((time.perf_counter() - begun) * 1000)
+    return statistics.median(times), statistics.quantiles(times, n=100)[98]
+
+
+class Facts:
+    """Batches of 500 facts of jobs that exist: half of them segments, half of them pod runs."""
+
+    def __init__(self, size: HistorySize) -> None:
+        self._size = size
+        self._numbers = itertools.count()
+
+    def batch(self) -> list[Fact]:
+        """Facts of ten jobs that finished last, none of which was there before."""
+        facts: list[Fact] = []
+        serial = next(self._numbers)
+        for each in range(10):
+            uid = job(self._size, self._size.jobs - each).uid
+            for n in range(FACTS // 20):
+                since_ms = NOW_MS + (serial * 1000 + n) * 1000
+                segment = Segment(
+                    round=2 + serial,
+                    since_ms=since_ms,
+                    until_ms=since_ms + 1000,
+                    nodes=4,
+                    procs=32,
+                    steps=100,
+                    step_mean_us=1e5,
+                )
+                pod = PodRun(
+                    role="worker",
+                    rank=n,
+                    number=1 + serial,
+                    node=f"node-{n}",
+                    started_ms=NOW_MS,
+                    ended_ms=NOW_MS + 1,
+                    peak_memory_bytes=1 << 30,
+                )
+                facts += [SegmentFact(CLUSTER, uid, segment), PodFact(CLUSTER, uid, pod)]
+        return facts
+
+
+class Statements:
+    """The times of statements of an engine, while it is entered."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.slowest: tuple[float, str] = (0.0, "")
+
+    def __enter__(self) -> "Statements":
+        event.listen(self._engine, "before_cursor_execute", self._before)
+        event.listen(self._engine, "after_cursor_execute", self._after)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        event.remove(self._engine, "before_cursor_execute", self._before)
+        event.remove(self._engine, "after_cursor_execute", self._after)
+
+    def _before(self, connection: Any, *_: object) -> None:
+        connection.info["begun"] = time.perf_counter()
+
+    def _after(self, connection: Any, _cursor: object, statement: str, *_: object) -> None:
+        taken = (time.perf_counter() - connection.info["begun"]) * 1000
+        self.slowest = max(self.slowest, (taken, statement))
+
+
+async def pruning(store: Store, facts: Facts) -> tuple[int, float, tuple[float, str]]:
+    """Delete a hundredth while facts are inserted; rows, p99 of inserts, slowest statement."""
+    done = asyncio.Event()
+    times: list[float] = []
+
+    async def insert() -> None:
+        while not done.is_set():
+            begun = time.perf_counter()
+            await store.update(lambda write: write.facts(facts.batch()))
+            times.append((time.perf_counter() - begun) * 1000)
+            await asyncio.sleep(0.2)
+
+    days = DAYS - PRUNED_DAYS
+    settings = RetentionSettings(segments_days=days, pods_days=days, jobs_days=days)
+    with Statements(store.engine) as statements:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(insert())
+            deleted = await store.prune(NOW_MS, settings, pause_s=0.0)
+            done.set()
+    p99 = statistics.quantiles(times, n=100)[98] if len(times) > 1 else times[0]
+    return sum(deleted.values()), p99, statements.slowest
+
+
+def measure(name: str, jobs: int) -> None:
+    """Fill one database, measure it, and print the figures."""
+    per_job = (2, 5) if name == "sqlite" else (20, 50)
+    size = HistorySize(jobs, *per_job)
+    chosen = random.Random(1)
+    with opened(name) as address:
+        store = open_store(address, secret=SECRET, clock_ms=lambda: NOW_MS)
+        begun = time.perf_counter()
+        load(store.engine, size)
+        took = time.perf_counter() - begun
+        print(
+            f"{name}: {jobs:,} jobs, {jobs * per_job[0]:,} pod runs, {jobs * per_job[1]:,} segments"
+            f" (loaded in {took:.0f} s)",
+            flush=True,
+        )
+        facts = Facts(size)
+        recent = max(1, jobs * 30 // DAYS)
+
+        def similar(_: int) -> object:
+            asked = job(size, jobs - chosen.randrange(recent))
+            return store.read.similar_runs(asked, now_ms=NOW_MS)
+
+        def history(number: int) -> object:
+            asked = job(size, 1 + chosen.randrange(jobs))
+            if number % 2:
+                return store.read.run(CLUSTER, asked.uid)
+            return store.read.history(
+                HistoryFilter(cluster=CLUSTER, namespace=asked.namespace, owner=asked.owner)
+            )
+
+        works = {
+            "similar runs of a job": similar,
+            "history: a run, or a page of 100 jobs": history,
+            f"insert of {FACTS} facts": lambda _: store.write.facts(facts.batch()),
+        }
+        for (label, work), goal in zip(works.items(), GOALS_MS[name], strict=True):
+            p50, p99 = measured(work)
+            print(
+                f"  {label:40} p50 {p50:7.1f} ms  p99 {p99:7.1f} ms (to reach: {goal})", flush=True
+            )
+        rows, p99, (slowest, statement) = asyncio.run(pruning(store, facts))
+        print(
+            f"  pruning {rows:,} rows: slowest statement {slowest:.1f} ms"
+            f" (to reach: {STATEMENT_GOAL_MS})"
+        )
+        print(f"    {' '.join(statement.split())[:100]}")
+        print(f"    insert of {FACTS} facts meanwhile p99 {p99:.1f} ms", flush=True)
+        store.close()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.brain.store")
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--databases", default="postgresql,mariadb,sqlite")
+    asked = parser.parse_args(arguments or [])
+    missing = missing_programs()
+    for name in asked.databases.split(","):
+        if name in missing:
+            print(f"{name}: not measured, {missing[name]} is not installed")
+        else:
+            measure(name, asked.jobs)
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(sys.argv[1:])

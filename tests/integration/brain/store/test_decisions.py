@@ -1,0 +1,200 @@
+"""Advice and actions: what is current, one action at a time, and only by the leader (G4)."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from brain_records import NOW_MS, a_job, a_running_job
+from gangline.brain.advisers.advice import Advice, Reason, What
+from gangline.brain.advisers.decisions import ActionRecord, AdviceRecord, AdviceState
+from gangline.brain.store.engine import Store
+from gangline.brain.store.errors import ActionOpen, Fenced, UnknownJob
+
+JOB = a_running_job(1)
+ACTION = ActionRecord(cluster="cluster", uid="uid-1", what="workers", at_ms=NOW_MS, body='{"a":1}')
+
+
+def advised(what: What, value: float, **changes: object) -> AdviceRecord:
+    advice = Advice(what=what, value=value, reason=Reason(code="Any", arguments={"n": value}))
+    fields = {"at_ms": NOW_MS, "expires_ms": NOW_MS + 1000} | changes
+    return msgspec.convert(
+        {"cluster": "cluster", "uid": "uid-1", "advice": msgspec.to_builtins(advice)} | fields,
+        AdviceRecord,
+    )
+
+
+@pytest.fixture
+def fence(store: Store) -> int:
+    store.write.jobs([JOB])
+    return store.write.lead("cluster", "brain-0")
+
+
+def test_advice_that_is_repeated_keeps_its_id_and_time(store: Store, fence: int) -> None:
+    memory, workers = advised(What.MEMORY, 1e9), advised(What.WORKERS, 4.0)
+    first = store.write.advice("cluster", "uid-1", [memory, workers], fence=fence)
+    assert store.read.open_advice("cluster", "uid-1") == first
+    later = advised(What.MEMORY, 1e9, at_ms=NOW_MS + 9, state="held", held_because="CoolDown")
+    [held] = store.write.advice("cluster", "uid-1", [later], fence=fence)
+    assert (held.id, held.at_ms, held.state) == (first[0].id, NOW_MS, AdviceState.HELD)
+    assert store.read.open_advice("cluster", "uid-1") == [held]
+    states = {each.id: each.state for each in store.read.advice_history("cluster", "uid-1")}
+    assert states[first[1].id] is AdviceState.SUPERSEDED
+
+
+def test_other_number_for_the_same_field_supersedes(store: Store, fence: int) -> None:
+    [old] = store.write.advice("cluster", "uid-1", [advised(What.MEMORY, 1e9)], fence=fence)
+    [new] = store.write.advice("cluster", "uid-1", [advised(What.MEMORY, 2e9)], fence=fence)
+    assert new.id != old.id
+    assert store.read.open_advice("cluster", "uid-1") == [new]
+
+
+def test_advice_expires(store: Store, fence: int) -> None:
+    store.write.advice("cluster", "uid-1", [advised(What.MEMORY, 1e9)], fence=fence)
+    assert store.write.expire_advice("cluster", NOW_MS, fence=fence) == 0
+    assert store.write.expire_advice("cluster", NOW_MS + 1000, fence=fence) == 1
+    assert store.read.open_advice("cluster", "uid-1") == []
+
+
+def test_action_is_open_until_its_verdict(store: Store, fence: int) -> None:
+    [advice] = store.write.advice("cluster", "uid-1", [advised(What.WORKERS, 4.0)], fence=fence)
+    begun = store.write.begin_action(
+        msgspec.structs.replace(ACTION, advice_id=advice.id), fence=fence
+    )
+    assert begun.plan == f"{JOB.name}-brain-{begun.id}"
+    assert store.read.open_actions("cluster") == [begun]
+    assert store.read.open_advice("cluster", "uid-1") == []  # applied
+    with pytest.raises(ActionOpen) as error:
+        store.write.begin_action(ACTION, fence=fence)
+    assert error.value.action == begun
+    judged = msgspec.structs.replace(begun, verdict="kept", judged_ms=NOW_MS + 5, cost_ms=7)
+    store.write.update_action(judged, fence=fence)
+    assert store.read.open_actions("cluster") == []
+    assert store.read.open_actions("cluster", watched_since_ms=NOW_MS + 5) == [judged]
+    assert store.read.actions("cluster", "uid-1") == [judged]
+    assert store.read.recent_actions("cluster", NOW_MS) == [judged]
+    store.write.begin_action(ACTION, fence=fence)
+
+
+def test_job_that_is_not_stored_gets_neither_advice_nor_actions(store: Store, fence: int) -> None:
+    with pytest.raises(UnknownJob, match="job uid-9 of cluster 'cluster' is not stored"):
+        store.write.advice("cluster", "uid-9", [advised(What.MEMORY, 1.0)], fence=fence)
+    with pytest.raises(UnknownJob):
+        store.write.begin_action(msgspec.structs.replace(ACTION, uid="uid-9"), fence=fence)
+
+
+def test_former_leader_is_fenced(store: Store, fence: int) -> None:
+    store.write.lead("another", "brain-1")  # another cluster has another leader
+    open_action = store.write.begin_action(ACTION, fence=fence)
+    newer = store.write.lead("cluster", "brain-1")
+    assert newer == fence + 1
+    writes = [
+        lambda: store.write.begin_action(ACTION, fence=fence),
+        lambda: store.write.update_action(open_action, fence=fence),
+        lambda: store.write.advice("cluster", "uid-1", [], fence=fence),
+        lambda: store.write.expire_advice("cluster", NOW_MS, fence=fence),
+        lambda: store.write.advice_state("cluster", [1], AdviceState.REFUSED, fence=fence),
+    ]
+    for write in writes:
+        with pytest.raises(Fenced, match="its fencing number is 2, mine 1"):
+            write()
+    store.write.update_action(open_action, fence=newer)
+
+
+FROZEN = """
+import sys
+from brain_records import NOW_MS
+from gangline.brain.advisers.decisions import ActionRecord
+from gangline.brain.store.engine import open_store
+from gangline.brain.store.errors import ActionOpen, Fenced
+
+store = open_store(sys.argv[1], secret=b"a secret of the tests")
+fence = store.write.lead("cluster", "frozen")
+print("leads", flush=True)
+sys.stdin.readline()  # frozen and thawed here
+action = ActionRecord(cluster="cluster", uid="uid-1", what="workers", at_ms=NOW_MS)
+try:
+    print("acted", store.write.begin_action(action, fence=fence).id)
+except (ActionOpen, Fenced) as error:
+    print(type(error).__name__)
+"""
+
+
+@contextlib.contextmanager
+def brain(program: str, address: str) -> Iterator["subprocess.Popen[str]"]:
+    with subprocess.Popen(
+        [sys.executable, "-c", program, address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": "tests:."},
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_leader_that_was_frozen_does_not_act_when_it_is_thawed(store: Store, address: str) -> None:
+    store.write.jobs([JOB])
+    with brain(FROZEN, address) as frozen:
+        assert frozen.stdout is not None
+        assert frozen.stdin is not None
+        assert frozen.stdout.readline() == "leads\n"
+        frozen.send_signal(signal.SIGSTOP)
+        begun = store.write.begin_action(ACTION, fence=store.write.lead("cluster", "brain-1"))
+        frozen.send_signal(signal.SIGCONT)
+        frozen.stdin.write("\n")
+        frozen.stdin.flush()
+        assert frozen.stdout.read() == "Fenced\n"
+    assert store.read.actions("cluster", "uid-1") == [begun]
+
+
+def test_of_two_that_act_at_the_same_time_one_does(store: Store, fence: int) -> None:
+    outcomes: list[str] = []
+
+    def act() -> None:
+        try:
+            store.write.begin_action(ACTION, fence=fence)
+            outcomes.append("acted")
+        except ActionOpen:
+            outcomes.append("open")
+
+    threads = [threading.Thread(target=act) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["acted", "open", "open", "open"]
+
+
+def test_two_reporters_of_one_job_lose_nothing(store: Store) -> None:
+    errors: list[BaseException] = []
+
+    def report(first: int) -> None:
+        try:
+            for number in range(first, 60, 2):
+                store.write.jobs([a_running_job(1, observed_ms=number, restarts=number)])
+                store.write.jobs([a_job(100 + number)])
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=report, args=(first,)) for first in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    stored = store.read.run("cluster", "uid-1")
+    assert stored is not None
+    assert (stored.job.restarts, stored.job.observed_ms) == (59, 59)
+    family = store.read.family(stored.job)
+    assert family is not None
+    assert family.jobs == 61

@@ -1,0 +1,372 @@
+"""What is written comes back on each database, the same in any order, with names by bytes."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from brain_records import (
+    DAY_MS,
+    HOUR_MS,
+    NOW_MS,
+    a_job,
+    a_node_speed,
+    a_pod,
+    a_run,
+    a_running_job,
+    a_segment,
+)
+from gangline.brain.facts.records import Image, Job, ModelFacts, Outcome, Run, Wishes
+from gangline.brain.models.histogram import CPU, MEMORY, Histogram
+from gangline.brain.store.batch import Fact, PodFact, SegmentFact, SpeedFact, facts_of
+from gangline.brain.store.engine import Store, open_store
+from gangline.brain.store.reading.reader import HistoryFilter
+from gangline.brain.store.records import (
+    FitRecord,
+    PriceRecord,
+    Scope,
+    SizingRecord,
+    UsageHistogram,
+)
+from gangline.brain.store.sql import tables
+
+TABLES = [table for table in tables.metadata.sorted_tables if table.name != "leader"]
+
+
+def dump(store: Store) -> dict[str, list[dict[str, Any]]]:
+    """All rows of all tables."""
+    with store.engine.connect() as connection:
+        return {
+            table.name: sorted(
+                (dict(row) for row in connection.execute(select(table)).mappings()), key=repr
+            )
+            for table in TABLES
+        }
+
+
+def test_run_comes_back_as_it_was_written(store: Store) -> None:
+    run = a_run(
+        wishes=Wishes(may=frozenset({"memory"}), max_global_batch=4096),
+        cause="OOMKilled",
+        workers_min=2,
+        records_total=10**15,
+    )
+    written = store.write.runs([run])
+    assert (written.refused, written.orphans) == ([], [])
+    assert store.read.run("cluster", "uid-1") == run
+    assert store.read.run_named("cluster", "vision", "train-resnet-1") == run
+    assert store.read.run("another", "uid-1") is None
+
+
+def test_relisting_in_any_order_gives_the_same_rows(store: Store) -> None:
+    runs = [a_run(number) for number in range(1, 30)]
+    early = [a_running_job(number, restarts=number) for number in range(1, 30)]
+    speeds = [SpeedFact("cluster", a_node_speed(day)) for day in range(20_000, 20_010)]
+    facts: list[Fact] = [fact for run in runs for fact in facts_of(run)]
+    store.write.facts([*facts, *early, *speeds])
+    first = dump(store)
+    for seed in (1, 2, 3):
+        again = [*facts, *early, *speeds]
+        random.Random(seed).shuffle(again)
+        assert store.write.facts(again).rows == 0
+        assert dump(store) == first
+
+
+def test_first_listing_in_any_order_gives_the_same_runs(store: Store) -> None:
+    run = a_run(1, segments=4, pods=3)
+    late = [PodFact("cluster", "uid-1", a_pod(0, peak_memory_bytes=1 << 40, ended_ms=None))]
+    facts = [*facts_of(run), a_running_job(1, restarts=7), *late]
+    random.Random(4).shuffle(facts)
+    for fact in facts:  # each by itself; those before their job are written again
+        store.add([fact])
+        store.flush_now()
+    stored = store.read.run("cluster", "uid-1")
+    assert stored is not None
+    assert (stored.job.restarts, stored.job.outcome) == (7, Outcome.SUCCEEDED)
+    assert stored.pods[0].peak_memory_bytes == 1 << 40
+    assert stored.segments == run.segments
+    assert len(store.buffer) == 0
+
+
+def test_fact_of_an_unknown_job_waits_for_it(store: Store) -> None:
+    store.add([SegmentFact("cluster", "uid-1", a_segment())])
+    assert len(store.flush_now().orphans) == 1
+    store.add([a_job(1)])
+    store.flush_now()
+    stored = store.read.run("cluster", "uid-1")
+    assert stored is not None
+    assert stored.segments == (a_segment(),)
+
+
+NAMES = ["train", "Train", "träin", "x" * 253, "🛷" * 253, "🛷" * 252 + "🐕"]
+
+
+def test_names_are_distinct_by_their_bytes(store: Store) -> None:
+    jobs = [
+        a_job(number, uid=f"uid-{name}"[:40] + str(number), name=name, stem=name, owner=name)
+        for number, name in enumerate(NAMES, 1)
+    ]
+    pods = [a_pod(0, role=role, node=node) for role, node in (("a", "n"), ("A", "N"))]
+    store.write.jobs(jobs)
+    store.write.pods("cluster", jobs[0].uid, pods)
+    for job in jobs:
+        stored = store.read.run_named("cluster", "vision", job.name)
+        assert stored is not None
+        assert stored.job == job
+        family = store.read.family(job)
+        assert family is not None
+        assert (family.stem, family.jobs) == (job.name, 1)
+        page = store.read.history(HistoryFilter(cluster="cluster", owner=job.owner))
+        assert page.jobs == (job,)
+    first = store.read.run("cluster", jobs[0].uid)
+    assert first is not None
+    assert {(pod.role, pod.node) for pod in first.pods} == {("a", "n"), ("A", "N")}
+
+
+def test_texts_of_jobs_keep_every_character(store: Store) -> None:
+    image = Image(repository="registry/ä🛷", tag="1'; DROP TABLE job; --", digest="%s ? :x \\")
+    job = a_job(1, image=image, queue="q\\'\"`;%_", cause="Ursache: ✓")
+    store.write.jobs([job])
+    stored = store.read.run("cluster", "uid-1")
+    assert stored is not None
+    assert stored.job == job
+
+
+def test_impossible_facts_are_dropped_and_counted(store: Store) -> None:
+    written = store.write.facts(
+        [
+            a_job(1),
+            a_job(2, name="x" * 1_000_000),
+            SegmentFact("cluster", "uid-1", a_segment(1, step_mean_us=float("nan"))),
+            SegmentFact("cluster", "uid-1", a_segment(2, compute_us=1e300)),
+            PodFact("cluster", "uid-1", a_pod(-1)),
+        ]
+    )
+    assert len(written.refused) == 3
+    assert store.dropped == {
+        "Job.name": 1,
+        "Segment.step_mean_us": 1,
+        "Segment.compute_us": 1,
+        "PodRun.rank": 1,
+        "buffer": 0,
+    }
+    stored = store.read.run("cluster", "uid-1")
+    assert stored is not None
+    assert [segment.compute_us for segment in stored.segments] == [None]
+
+
+def test_numbers_keep_every_bit(store: Store) -> None:
+    segment = a_segment(1, step_mean_us=0.1 + 0.2 + 1e5, grad_sqr=5e-324, grad_var=1 / 3e59)
+    store.write.runs([Run(job=a_job(1, gpu_seconds=2**53), segments=(segment,))])
+    stored = store.read.run("cluster", "uid-1")
+    assert stored is not None
+    assert stored.job.gpu_seconds == 2**53
+    assert stored.segments == (segment,)
+
+
+def test_large_batch_is_written_in_transactions_of_five_hundred_rows(store: Store) -> None:
+    sizes: list[int] = []
+    run = a_run(1, segments=1800, pods=700)
+    store.write.facts(facts_of(run), on_batch=lambda batch: sizes.append(len(batch)))
+    assert max(sizes) <= 500
+    stored = store.read.run("cluster", "uid-1")
+    assert stored is not None
+    assert len(stored.pods) == 700
+    assert stored.segments == run.segments[-200:]  # the last ones, at most 200 of a run
+
+
+def test_history_is_read_in_pages(store: Store) -> None:
+    jobs = [a_job(number, finished_ms=NOW_MS - number // 3) for number in range(25)]
+    store.write.jobs([*jobs, a_running_job(99)])
+    page = store.read.history(HistoryFilter(cluster="cluster", limit=7))
+    found = list(page.jobs)
+    while page.next is not None:
+        page = store.read.history(page.next)
+        found += page.jobs
+    assert [job.uid for job in found] != [job.uid for job in jobs]  # latest id first at one time
+    assert {job.uid for job in found} == {job.uid for job in jobs}
+    assert len(found) == len(jobs)
+    assert [job.finished_ms for job in found] == sorted(
+        (job.finished_ms or 0 for job in jobs), reverse=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        pytest.param({"namespace": "speech"}, {"uid-2"}, id="namespace"),
+        pytest.param({"owner": "bob"}, {"uid-3"}, id="owner"),
+        pytest.param({"name": "train-resnet-4"}, {"uid-4"}, id="name"),
+        pytest.param({"outcomes": frozenset({Outcome.FAILED})}, {"uid-5"}, id="outcome"),
+        pytest.param({"since_ms": NOW_MS - HOUR_MS}, {"uid-1"}, id="since"),
+        pytest.param({"until_ms": NOW_MS - 4 * HOUR_MS}, {"uid-5"}, id="until"),
+        pytest.param({"kind": "PyTorchJob"}, {"uid-1"}, id="kind"),
+        pytest.param({"queue": "night"}, {"uid-2"}, id="queue"),
+        pytest.param({"stem": "other"}, {"uid-3"}, id="stem"),
+    ],
+)
+def test_history_is_filtered(store: Store, asked: dict[str, Any], expected: set[str]) -> None:
+    store.write.jobs(
+        [
+            a_job(1, kind="PyTorchJob"),
+            a_job(2, namespace="speech", queue="night"),
+            a_job(3, owner="bob", stem="other"),
+            a_job(4),
+            a_job(5, outcome=Outcome.FAILED),
+        ]
+    )
+    page = store.read.history(HistoryFilter(cluster="cluster", **asked))
+    assert {job.uid for job in page.jobs} == expected
+
+
+ASKED = a_running_job(100, spec_digest="mine", submitted_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("level", "change"),
+    [
+        pytest.param(0, lambda n: {"spec_digest": "mine"}, id="same specification"),
+        pytest.param(1, lambda n: {}, id="same family"),
+        pytest.param(2, lambda n: {"command_digest": "other"}, id="another command"),
+        pytest.param(2, lambda n: {"owner": f"user-{n}", "spec_digest": "mine"}, id="owner (A7)"),
+        pytest.param(3, lambda n: {"stem": f"stem-{n}"}, id="same image"),
+        pytest.param(4, lambda n: {"namespace": f"n-{n}"}, id="nearest model"),
+    ],
+)
+def test_similar_runs_are_found_at_their_level(
+    store: Store, level: int, change: Callable[[int], dict[str, Any]]
+) -> None:
+    runs = [a_run(number, **change(number)) for number in range(1, 6)]
+    other = a_run(50, namespace="far", image=Image(repository="x"), stem="y", model=None)
+    old: dict[str, Any] = {"submitted_ms": NOW_MS - 32 * DAY_MS, **change(60)}
+    too_old = a_job(60, finished_ms=NOW_MS - 31 * DAY_MS, **old)
+    failed = a_job(6, outcome=Outcome.FAILED, **change(6))
+    store.write.runs([*runs, other, Run(job=too_old), Run(job=failed), Run(job=ASKED)])
+    for asked in (None, level):
+        similar = store.read.similar_runs(ASKED, now_ms=NOW_MS, level=asked)
+        assert similar is not None
+        assert similar.level == level
+        assert {run.job.uid for run in similar.runs} == {run.job.uid for run in runs}
+        assert set(similar.runs) == set(runs)  # with their segments and pods
+        assert [run.job.uid for run in similar.bounds] == ["uid-6"]
+
+
+def test_level_with_too_few_runs_is_not_enough(store: Store) -> None:
+    family = [a_run(number) for number in (1, 2)]
+    image = [a_run(number, stem=f"stem-{number}") for number in range(3, 15)]
+    store.write.runs([*family, *image])
+    similar = store.read.similar_runs(ASKED, now_ms=NOW_MS)
+    assert similar is not None
+    assert similar.level == 3
+    assert len(similar.runs) == 14
+
+
+def test_running_and_partly_watched_runs_are_bounds(store: Store) -> None:
+    store.write.runs([a_run(number) for number in (1, 2, 3)])
+    store.write.jobs([a_running_job(4), a_job(5, complete=False)])
+    similar = store.read.similar_runs(ASKED, now_ms=NOW_MS)
+    assert similar is not None
+    assert {run.job.uid for run in similar.runs} == {"uid-1", "uid-2", "uid-3"}
+    assert {run.job.uid for run in similar.bounds} == {"uid-4", "uid-5"}
+
+
+def test_nothing_similar(store: Store) -> None:
+    store.write.runs([a_run(1, namespace="far", image=Image(repository="x"), model=None)])
+    assert store.read.similar_runs(ASKED, now_ms=NOW_MS) is None
+
+
+def test_model_outside_the_distance_is_not_similar(store: Store) -> None:
+    large = ModelFacts(source="reported", parameters=7 * 10**9 * 3)
+    changes: dict[str, Any] = {"namespace": "far", "model": large}
+    store.write.runs([a_run(number, **changes) for number in range(1, 5)])
+    assert store.read.similar_runs(ASKED, now_ms=NOW_MS) is None
+
+
+def test_number_of_similar_runs_is_bounded(store: Store) -> None:
+    store.write.runs([a_run(number) for number in range(1, 90)])
+    similar = store.read.similar_runs(ASKED, now_ms=NOW_MS, limit=5)
+    assert similar is not None
+    assert [run.job.uid for run in similar.runs] == [f"uid-{n}" for n in range(1, 6)]
+
+
+def test_family_that_gets_an_owner_later_is_counted_once(store: Store) -> None:
+    store.write.jobs([a_running_job(1, owner="", observed_ms=1)])
+    store.write.jobs([a_running_job(1, owner="ada", observed_ms=2), a_job(2)])
+    family = store.read.family(a_job(1))
+    assert family is not None
+    assert family.jobs == 2
+    [before] = [each for each in store.read.families("cluster", "vision") if not each.owner]
+    assert before.jobs == 0
+
+
+def test_running_jobs_are_listed(store: Store) -> None:
+    store.write.jobs([a_job(1), a_running_job(2), a_running_job(3, cluster="another")])
+    assert [job.uid for job in store.read.running_jobs("cluster")] == ["uid-2"]
+
+
+def test_days_of_nodes(store: Store) -> None:
+    old, day, new = (a_node_speed(20_000 + n) for n in range(3))
+    store.write.node_speeds("cluster", [new, old, day])
+    assert store.read.node_speeds("cluster", 20_001) == [day, new]
+
+
+def histogram(kind: Any, *values: int) -> Histogram:
+    made = Histogram(kind)
+    for value in values:
+        made.add(value, NOW_MS)
+    return made
+
+
+def test_what_models_have_learned_comes_back(store: Store) -> None:
+    store.write.jobs([a_job(1)])
+    usage = [
+        UsageHistogram(role="worker", resource="cpu", histogram=histogram(CPU, 900, 1500)),
+        UsageHistogram(role="worker", resource="memory", histogram=histogram(MEMORY, 9 << 30)),
+    ]
+    store.write.histograms("cluster", "uid-1", usage, Scope.FAMILY)
+    assert store.read.histograms(a_job(7)) == usage  # of the family
+    assert store.read.histograms(a_job(1), Scope.JOB) == []
+    fit = FitRecord(model="allreduce", parameters={"a0": 0.1}, points=9, at_ms=1, error=0.02)
+    store.write.fit("cluster", "uid-1", fit, Scope.JOB)
+    assert store.read.fits(a_job(1), Scope.JOB) == [fit]
+    prices = [
+        PriceRecord(resource="gpu", at_ms=n, price=n / 3, free=1.0, waiting=0.0) for n in range(3)
+    ]
+    store.write.prices("cluster", prices)
+    assert store.read.prices("cluster", "gpu", 1) == prices[1:]
+    sizing = SizingRecord(at_ms=5, predicted={"bytes": 10})
+    store.write.sizing("cluster", "uid-1", sizing)
+    assert store.read.sizings("cluster", "uid-1") == [sizing]
+
+
+def test_restart_with_empty_histograms_gives_no_number(store: Store) -> None:
+    store.write.jobs([a_job(1)])
+    empty = UsageHistogram(role="worker", resource="memory", histogram=Histogram(MEMORY))
+    store.write.histograms("cluster", "uid-1", [empty], Scope.FAMILY)
+    [stored] = store.read.histograms(a_job(1))
+    assert stored.histogram.percentile(980) is None
+    store.write.histograms(
+        "cluster",
+        "uid-1",
+        [UsageHistogram(role="worker", resource="memory", histogram=histogram(MEMORY, 9 << 30))],
+        Scope.FAMILY,
+    )
+    [full] = store.read.histograms(a_job(1))
+    assert full.histogram.percentile(980) == 9 << 30
+
+
+def test_names_are_stored_as_digests_on_demand(address: str) -> None:
+    store = open_store(address, secret=b"secret", digest_names=True)
+    job: Job = a_job(1, name="train-of-ada", stem="train-of", owner="ada")
+    store.write.jobs([job, a_job(2), a_job(3), a_job(4)])
+    rows = repr(dump(store))
+    assert "ada" not in rows
+    assert "train-" not in rows
+    assert len(store.read.history(HistoryFilter(cluster="cluster", owner="ada")).jobs) == 4
+    assert store.read.run_named("cluster", "vision", "train-of-ada") is not None
+    similar = store.read.similar_runs(ASKED, now_ms=NOW_MS)
+    assert similar is not None
+    assert (similar.level, len(similar.runs)) == (1, 3)
+    store.close()

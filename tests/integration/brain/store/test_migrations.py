@@ -1,0 +1,156 @@
+"""The schema: made, compared, refused if it is newer; several programs at once (G5)."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect, text
+
+from brain_records import a_run
+from gangline.brain.store.engine import open_store
+from gangline.brain.store.errors import (
+    BadAddress,
+    NewerSchema,
+    NoRights,
+    OldSchema,
+    StoreUnavailable,
+)
+from gangline.brain.store.sql import tables
+from gangline.brain.store.sql.database import Database
+from gangline.brain.store.sql.dialect import parse_address
+from gangline.brain.store.sql.schema import known_version
+
+
+def test_migrations_make_the_schema_of_the_tables(address: str) -> None:
+    store = open_store(address)
+    with store.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, tables.metadata) == []
+        inspector = inspect(connection)
+        for table in tables.metadata.sorted_tables:
+            found = [
+                inspector.get_pk_constraint(table.name)["constrained_columns"],
+                *(each["column_names"] for each in inspector.get_indexes(table.name)),
+                *(each["column_names"] for each in inspector.get_unique_constraints(table.name)),
+            ]
+            indexed = {columns[0] for columns in found}
+            for column in table.columns:
+                assert not column.foreign_keys or column.name in indexed, column
+    store.close()
+
+
+def test_data_is_kept_from_start_to_start(address: str) -> None:
+    for _ in range(2):
+        store = open_store(address, secret=b"secret")
+        store.write.runs([a_run(1)])
+        store.close()
+    after = open_store(address, secret=b"secret", migrate=False)
+    assert after.read.run("cluster", "uid-1") == a_run(1)
+    after.close()
+
+
+def test_newer_schema_is_refused_with_both_numbers(address: str) -> None:
+    store = open_store(address)
+    newer = known_version() + 6
+    with store.engine.connect() as connection, connection.begin():
+        connection.execute(text(f"UPDATE alembic_version SET version_num = '{newer:04d}'"))
+    store.close()
+    with pytest.raises(NewerSchema, match=rf"version {newer}, .* up to {known_version()}: "):
+        open_store(address)
+
+
+def test_missing_schema_is_refused_without_migration(address: str) -> None:
+    with pytest.raises(OldSchema, match=r"does not exist.*gangline brain migrate"):
+        open_store(address, migrate=False)
+    open_store(address).close()
+    open_store(address, migrate=False).close()
+
+
+def test_programs_that_start_at_once_migrate_once(address: str) -> None:
+    errors: list[BaseException] = []
+    barrier = threading.Barrier(4)
+
+    def start() -> None:
+        barrier.wait()
+        try:
+            open_store(address, secret=b"secret").close()
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_secret_is_made_once(address: str) -> None:
+    digests = []
+    for _ in range(2):
+        store = open_store(address)
+        digests.append(store.read._context.keys.digest("command"))
+        store.close()
+    assert digests[0] == digests[1]
+
+
+def test_secret_of_a_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    open_store(f"sqlite:///{tmp_path}/brain.db").close()
+    assert (tmp_path / "brain.db.key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        pytest.param("brain.db", "is not a URL: write sqlite:////folder", id="no URL"),
+        pytest.param("oracle://host/db", "known are sqlite, postgresql", id="unknown server"),
+        pytest.param("sqlite://", "names no file", id="SQLite in memory"),
+        pytest.param("sqlite:////no/such/folder/b.db", "folder /no/such/folder", id="no folder"),
+        pytest.param("sqlite:////tmp", "/tmp is a folder", id="a folder"),
+        pytest.param("postgresql://user@host", "names no database: append /NAME", id="no name"),
+    ],
+)
+def test_wrong_address_is_named(url: str, message: str) -> None:
+    with pytest.raises(BadAddress, match=message):
+        open_store(url)
+
+
+def test_file_that_may_not_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may do everything
+    with pytest.raises(NoRights, match="may not be read and written by user"):
+        open_store(f"sqlite:///{tmp_path}/brain.db")
+
+
+def test_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    url = f"postgresql://user:very-secret@/brain?host={tmp_path}"
+    with pytest.raises(StoreUnavailable, match="database postgresql") as error:
+        open_store(url)
+    assert "very-secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("address", ["postgresql", "mariadb"], indirect=True)
+def test_missing_database_and_rights_are_named(address: str) -> None:
+    name = str(parse_address(address).database)
+    with pytest.raises(BadAddress, match=f"{name}_missing"):
+        open_store(address.replace(name, f"{name}_missing"))
+    stranger = address.replace("gangline@", "stranger@").replace("root@", "stranger@")
+    with pytest.raises(NoRights, match="stranger"):
+        open_store(stranger)
+
+
+def test_database_is_prepared_when_it_is_reachable_again(tmp_path: Path) -> None:
+    problems: list[str] = []
+    store = open_store(
+        f"postgresql://user@/brain?host={tmp_path}",
+        wait_for_server=True,
+        on_problem=problems.append,
+    )
+    assert not store.healthy
+    assert len(problems) == 1
+    store.close()
+    assert isinstance(store._context.database, Database)

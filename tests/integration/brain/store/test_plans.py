@@ -1,0 +1,154 @@
+"""Every statement of readers, writers and retention uses an index, on each database (Q17)."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from benchmarks.brain.history_rows import CLUSTER, DAYS, NOW_MS, SECRET, HistorySize, job, load
+from sqlalchemy import Connection, event
+
+from gangline.brain.advisers.advice import Advice, Reason, What
+from gangline.brain.advisers.decisions import ActionRecord, AdviceRecord
+from gangline.brain.facts.records import Run
+from gangline.brain.store.batch import Fact, facts_of
+from gangline.brain.store.engine import Store, open_store
+from gangline.brain.store.reading.reader import HistoryFilter
+from gangline.brain.store.reading.similar import LEVELS
+from gangline.brain.store.records import Scope
+from gangline.brain.store.retention import RetentionSettings
+
+SIZE = HistorySize(jobs=3_000, pods_per_job=4, segments_per_job=6)
+FEW_ROWS = 100
+LARGE = {
+    *("job", "family", "segment", "pod_run", "role_size", "model", "advice", "action", "price"),
+    *("sizing", "usage_histogram", "fit", "image", "node_speed"),
+}
+"""Tables that grow with the number of jobs."""
+
+
+@pytest.fixture
+def filled(address: str) -> Iterator[Store]:
+    store = open_store(address, secret=SECRET, clock_ms=lambda: NOW_MS)
+    load(store.engine, SIZE)
+    yield store
+    store.close()
+
+
+class Plans:
+    """Statements that were executed, with their parameters."""
+
+    def __init__(self, store: Store) -> None:
+        self._engine = store.engine
+        self._statements: dict[str, Any] = {}
+
+    def __enter__(self) -> "Plans":
+        event.listen(self._engine, "before_cursor_execute", self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        event.remove(self._engine, "before_cursor_execute", self._note)
+
+    def _note(
+        self, _connection: Any, _cursor: Any, statement: str, parameters: Any, *rest: Any
+    ) -> None:
+        many = rest[-1]
+        if statement.startswith(("SELECT", "DELETE", "UPDATE", "WITH")) and not many:
+            self._statements.setdefault(statement, parameters)
+
+    def scans(self) -> list[str]:
+        """Statements that read all rows of a large table, with the table."""
+        assert self._statements
+        with self._engine.connect() as connection:
+            return [
+                f"{table}: {statement}"
+                for statement, parameters in self._statements.items()
+                for table in scanned(connection, statement, parameters)
+                if table in LARGE
+            ]
+
+
+def scanned(connection: Connection, statement: str, parameters: Any) -> list[str]:
+    match connection.dialect.name:
+        case "sqlite":
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            details = [row[-1].split() for row in plan]
+            return [words[1] for words in details if words[0] == "SCAN"]
+        case "postgresql":
+            # Tables of a few pages are read as they are, whatever indices they have.
+            connection.exec_driver_sql("SET enable_seqscan = off")
+            plan = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement}", parameters)
+            found = plan.scalar_one()
+            nodes = found if isinstance(found, list) else json.loads(found)
+            return list(sequential(nodes[0]["Plan"]))
+        case _:
+            plan = connection.exec_driver_sql(f"EXPLAIN {statement}", parameters)
+            # A table of a few rows is read as it is, if there is an index for when it has grown.
+            read = [row for row in plan if row.table and row.type in ("ALL", "index")]
+            return [row.table for row in read if int(row.rows) > FEW_ROWS or not row.possible_keys]
+
+
+def sequential(node: dict[str, Any]) -> Iterator[str]:
+    if node["Node Type"] == "Seq Scan":
+        yield node["Relation Name"]
+    for child in node.get("Plans", ()):
+        yield from sequential(child)
+
+
+def test_readers_use_an_index(filled: Store) -> None:
+    asked = job(SIZE, SIZE.jobs - 5)
+    filters = [
+        {},
+        {"namespace": asked.namespace, "owner": asked.owner},
+        {"namespace": asked.namespace, "name": asked.name},
+        {"since_ms": NOW_MS - 86_400_000, "until_ms": NOW_MS, "after_id": 5},
+    ]
+    with Plans(filled) as plans:
+        for level in (None, *LEVELS):
+            filled.read.similar_runs(asked, now_ms=NOW_MS, level=level)
+        filled.read.run(CLUSTER, asked.uid)
+        filled.read.run_named(CLUSTER, asked.namespace, asked.name)
+        for each in filters:
+            filled.read.history(HistoryFilter(cluster=CLUSTER, **each))
+        filled.read.running_jobs(CLUSTER)
+        filled.read.family(asked)
+        filled.read.families(CLUSTER, asked.namespace, asked.stem)
+        filled.read.open_advice(CLUSTER, asked.uid)
+        filled.read.advice_history(CLUSTER, asked.uid)
+        filled.read.open_actions(CLUSTER, watched_since_ms=NOW_MS - 1)
+        filled.read.actions(CLUSTER, asked.uid)
+        filled.read.recent_actions(CLUSTER, NOW_MS - 1)
+        filled.read.histograms(asked)
+        filled.read.fits(asked, Scope.JOB)
+        filled.read.prices(CLUSTER, "gpu", NOW_MS)
+        filled.read.sizings(CLUSTER, asked.uid)
+        filled.read.node_speeds(CLUSTER, 20_000)
+    assert plans.scans() == []
+
+
+def test_writers_use_an_index(filled: Store) -> None:
+    runs = [filled.read.run(CLUSTER, job(SIZE, number).uid) for number in range(2_900, 2_930)]
+    facts: list[Fact] = [fact for run in runs if isinstance(run, Run) for fact in facts_of(run)]
+    uid = job(SIZE, 2_900).uid
+    advice = Advice(what=What.WORKERS, value=4.0, reason=Reason(code="Any"))
+    record = AdviceRecord(cluster=CLUSTER, uid=uid, advice=advice, at_ms=1, expires_ms=2)
+    with Plans(filled) as plans:
+        filled.write.facts(facts)
+        fence = filled.write.lead(CLUSTER, "me")
+        [stored] = filled.write.advice(CLUSTER, uid, [record], fence=fence)
+        action = ActionRecord(
+            cluster=CLUSTER, uid=uid, what="workers", at_ms=1, advice_id=stored.id
+        )
+        filled.write.update_action(filled.write.begin_action(action, fence=fence), fence=fence)
+        filled.write.expire_advice(CLUSTER, 5, fence=fence)
+    assert plans.scans() == []
+
+
+def test_retention_uses_an_index(filled: Store) -> None:
+    days = DAYS * 99 // 100
+    settings = RetentionSettings(segments_days=days, pods_days=days, jobs_days=days)
+    with Plans(filled) as plans:
+        deleted = asyncio.run(filled.prune(NOW_MS, settings, pause_s=0))
+    assert deleted["job"] > 0
+    assert plans.scans() == []

@@ -1,0 +1,244 @@
+"""What is old goes in small transactions, and what is forgotten does not return (G9, Q18)."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import event, func, select
+
+from brain_records import (
+    DAY_MS,
+    HOUR_MS,
+    NOW_MS,
+    a_job,
+    a_node_speed,
+    a_pod,
+    a_run,
+    a_running_job,
+    a_segment,
+)
+from gangline.brain.advisers.advice import Advice, Reason, What
+from gangline.brain.advisers.decisions import ActionRecord, AdviceRecord
+from gangline.brain.facts.records import Run
+from gangline.brain.store.batch import PodFact, SegmentFact, facts_of
+from gangline.brain.store.engine import Store, open_store
+from gangline.brain.store.forgetting import Forget
+from gangline.brain.store.reading.reader import HistoryFilter
+from gangline.brain.store.records import PriceRecord, SizingRecord
+from gangline.brain.store.retention import RetentionSettings
+from gangline.brain.store.sql import tables
+from gangline.brain.store.usage import rebuild_histograms
+
+SETTINGS = RetentionSettings()
+
+
+@pytest.fixture
+def store(address: str) -> Any:
+    opened = open_store(address, secret=b"secret", clock_ms=lambda: NOW_MS)
+    yield opened
+    opened.close()
+
+
+def counts(store: Store) -> dict[str, int]:
+    with store.engine.connect() as connection:
+        return {
+            table.name: connection.execute(select(func.count()).select_from(table)).scalar_one()
+            for table in tables.metadata.sorted_tables
+        }
+
+
+def aged(number: int, days: int, **sizes: int) -> Run:
+    """A run that finished ``days`` ago, of a family of its own."""
+    finished_ms = NOW_MS - days * DAY_MS
+    return Run(
+        job=a_job(
+            number,
+            stem=f"stem-{number}",
+            submitted_ms=finished_ms - HOUR_MS,
+            finished_ms=finished_ms,
+        ),
+        segments=tuple(
+            a_segment(since_ms=finished_ms - n * 1000, until_ms=finished_ms - n * 1000)
+            for n in range(sizes.get("segments", 2))
+        ),
+        pods=tuple(
+            a_pod(rank, started_ms=finished_ms - HOUR_MS, ended_ms=finished_ms)
+            for rank in range(sizes.get("pods", 2))
+        ),
+    )
+
+
+async def test_each_kind_of_row_goes_at_its_age(store: Store) -> None:
+    store.write.runs([aged(n, days) for n, days in enumerate((1, 91, 181, 401), 1)])
+    store.write.jobs([a_running_job(9, submitted_ms=NOW_MS - 401 * DAY_MS)])  # its end was missed
+    store.write.node_speeds("cluster", [a_node_speed(day) for day in (19_000, NOW_MS // DAY_MS)])
+    deleted = await store.prune(NOW_MS, SETTINGS, pause_s=0)
+    left = {
+        run.job.uid: (len(run.segments), len(run.pods))
+        for n in range(1, 10)
+        if (run := store.read.run("cluster", f"uid-{n}"))
+    }
+    assert left == {"uid-1": (2, 2), "uid-2": (0, 2), "uid-3": (0, 0)}
+    found = counts(store)
+    assert (found["job"], found["family"], found["role_size"], found["model"]) == (3, 3, 3, 3)
+    assert found["node_speed"] == 1
+    assert deleted["segment"] == 6
+    assert (await store.prune(NOW_MS, SETTINGS, pause_s=0))["segment"] == 0
+    assert counts(store) == found
+
+
+async def test_large_job_goes_in_transactions_of_five_hundred_rows(store: Store) -> None:
+    store.write.runs([aged(1, 401, segments=1300, pods=700)])
+    sizes: list[int] = []
+
+    def note(_: Any, cursor: Any, statement: str, *_rest: Any) -> None:
+        if statement.startswith("DELETE"):
+            sizes.append(cursor.rowcount)
+
+    event.listen(store.engine, "after_cursor_execute", note)
+    await store.prune(NOW_MS, RetentionSettings(segments_days=500, pods_days=500), pause_s=0)
+    assert max(sizes) == 500
+    assert counts(store)["job"] == 0
+    assert counts(store)["segment"] == 0
+
+
+async def test_old_prices_become_means_of_hours(store: Store) -> None:
+    hour_ms = (NOW_MS - 40 * DAY_MS) // HOUR_MS * HOUR_MS
+    old = [
+        PriceRecord(resource="gpu", at_ms=hour_ms + n * 60_000, price=n / 100, free=n, waiting=2)
+        for n in range(120)
+    ]
+    new = PriceRecord(resource="gpu", at_ms=NOW_MS, price=0.5, free=0, waiting=0)
+    store.write.prices("cluster", [*old, new])
+    await store.prune(NOW_MS, SETTINGS, pause_s=0)
+    assert store.read.prices("cluster", "gpu", 0) == [new]
+    means = store.read.prices("cluster", "gpu", 0, hourly=True)
+    assert [(each.at_ms - hour_ms, each.free, each.waiting) for each in means] == [
+        (0, 29.5, 2.0),
+        (HOUR_MS, 89.5, 2.0),
+    ]
+    assert [each.price for each in means] == pytest.approx([0.295, 0.895])
+
+
+async def test_facts_are_written_while_old_ones_go(store: Store) -> None:
+    store.write.runs([aged(n, 401) for n in range(1, 41)])
+    store.write.runs([a_run(100)])
+    await store.prune(NOW_MS, SETTINGS, pause_s=0)
+    assert store.read.run("cluster", "uid-100") == a_run(100)
+    assert counts(store)["job"] == 1
+    assert counts(store)["image"] == 1
+
+
+def family_peak(store: Store) -> int | None:
+    [memory] = [each for each in store.read.histograms(a_job(1)) if each.resource == "memory"]
+    return memory.histogram.percentile(1000)
+
+
+def remember(store: Store) -> tuple[list[Run], int]:
+    """Runs of two owners in one family by the name, with everything that can be derived."""
+    mine = [a_run(n, owner="ada", segments=600) for n in (1, 2)]
+    peak = 100 << 30
+    others = [Run(job=a_job(n, owner="bob"), pods=(a_pod(peak_memory_bytes=peak),)) for n in (3, 4)]
+    store.write.runs([*mine, *others])
+    fence = store.write.lead("cluster", "brain")
+    for uid, evidence in (("uid-1", ("uid-2",)), ("uid-3", ("uid-1",)), ("uid-4", ("uid-3",))):
+        advice = Advice(what=What.MEMORY, value=1.0, reason=Reason(code="Any"), evidence=evidence)
+        record = AdviceRecord(cluster="cluster", uid=uid, advice=advice, at_ms=1, expires_ms=2)
+        [stored] = store.write.advice("cluster", uid, [record], fence=fence)
+        action = ActionRecord(
+            cluster="cluster", uid=uid, what="memory", at_ms=1, advice_id=stored.id
+        )
+        store.write.begin_action(action, fence=fence)
+        store.write.sizing("cluster", uid, SizingRecord(at_ms=1, predicted={}))
+    return mine, fence
+
+
+@pytest.mark.parametrize(
+    ("asked", "left"),
+    [
+        pytest.param({"owner": "ada"}, {"uid-3", "uid-4"}, id="owner"),
+        pytest.param({"namespace": "vision"}, set(), id="namespace"),
+        pytest.param(
+            {"namespace": "vision", "name": "train-resnet-1"},
+            {"uid-2", "uid-3", "uid-4"},
+            id="job",
+        ),
+    ],
+)
+def test_what_is_forgotten_does_not_return(
+    store: Store, asked: dict[str, str], left: set[str]
+) -> None:
+    mine, _ = remember(store)
+    forgotten = store.forget(Forget(cluster="cluster", **asked))
+    assert forgotten.jobs == 4 - len(left)
+    relisted = [*(fact for run in mine for fact in facts_of(run)), a_job(3), a_job(4)]
+    if "owner" in asked:
+        relisted = relisted[:-2]
+    store.add(relisted)
+    store.flush_now()
+    assert len(store.buffer) == 0  # facts of forgotten jobs do not wait for them
+    found = store.read.history(HistoryFilter(cluster="cluster")).jobs
+    assert {job.uid for job in found} - {"uid-3", "uid-4"} == left - {"uid-3", "uid-4"}
+    late = [SegmentFact("cluster", "uid-1", a_segment(7)), PodFact("cluster", "uid-1", a_pod(9))]
+    assert store.write.facts(late).orphans == []
+    assert store.read.run("cluster", "uid-1") is None
+
+
+def test_nothing_of_a_forgotten_owner_is_left(store: Store) -> None:
+    remember(store)
+    forgotten = store.forget(Forget(cluster="cluster", owner="ada"))
+    assert forgotten.advice == 1  # that of uid-3, which rested on uid-1
+    assert store.read.open_advice("cluster", "uid-3") == []
+    assert len(store.read.actions("cluster", "uid-3")) == 1
+    with store.engine.connect() as connection:
+        for table in tables.metadata.sorted_tables:
+            rows = repr(connection.execute(select(table)).all())
+            assert "ada" not in rows, table.name
+            assert "uid-1" not in rows, table.name
+            assert "train-resnet-1'" not in rows, table.name
+    assert counts(store)["segment"] == 0
+
+
+def test_job_that_is_submitted_later_is_stored_again(store: Store) -> None:
+    remember(store)
+    store.forget(Forget(cluster="cluster", owner="ada"))
+    new = a_running_job(8, owner="ada", submitted_ms=NOW_MS + 1)
+    store.write.jobs([new])
+    stored = store.read.run("cluster", "uid-8")
+    assert stored is not None
+    assert stored.job.owner == "ada"
+
+
+def test_histograms_of_the_family_hold_what_is_left(store: Store) -> None:
+    large = Run(job=a_job(1), pods=(a_pod(peak_memory_bytes=100 << 30),))
+    small = Run(job=a_job(2), pods=(a_pod(peak_memory_bytes=9 << 30),))
+    store.write.runs([small])
+    refresh(store)
+    only_small = store.read.histograms(a_job(1))
+    store.write.runs([large])
+    refresh(store)
+    assert family_peak(store) == 100 << 30
+    store.forget(Forget(cluster="cluster", namespace="vision", name="train-resnet-1"))
+    assert family_peak(store) == 9 << 30
+    assert store.read.histograms(a_job(1)) == only_small
+
+
+def test_owner_that_was_stored_as_a_digest_is_forgotten(address: str) -> None:
+    private = open_store(address, secret=b"secret", digest_names=True, clock_ms=lambda: NOW_MS)
+    private.write.runs([a_run(1, owner="ada"), a_run(2, owner="bob")])
+    plain = open_store(address, secret=b"secret", clock_ms=lambda: NOW_MS)
+    assert plain.forget(Forget(cluster="cluster", owner="ada")).jobs == 1
+    private.write.runs([a_run(1, owner="ada")])
+    assert counts(private)["job"] == 1
+    plain.close()
+    private.close()
+
+
+def refresh(store: Store) -> None:
+    with store.engine.connect() as connection, connection.begin():
+        rebuild_histograms(connection, [1])
+
+
+@pytest.mark.parametrize("asked", [{}, {"name": "x"}, {"owner": "a", "namespace": "b"}])
+def test_unclear_request_to_forget_is_refused(asked: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="an owner, a namespace, or a namespace and a name"):
+        Forget(cluster="cluster", **asked)

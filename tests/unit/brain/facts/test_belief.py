@@ -1,0 +1,176 @@
+"""Impossible facts are dropped by name, and nothing that arrives makes the checks fail (G8)."""
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brain_records import NOW_MS, a_job, a_node_speed, a_pod, a_segment
+from gangline.brain.facts.belief import (
+    FUTURE_MS,
+    NAME_LENGTH,
+    believe_job,
+    believe_node_speed,
+    believe_pod_run,
+    believe_segment,
+)
+from gangline.brain.facts.records import (
+    Image,
+    Job,
+    NodeSpeed,
+    PodRun,
+    Quality,
+    RoleSize,
+    Segment,
+    Wishes,
+)
+
+WILD_INTEGERS = st.integers() | st.sampled_from([-1, 0, 2**53, 2**63, 2**64, 10**30])
+WILD_REALS = st.floats() | st.sampled_from([1e300, -1e300, math.nan, math.inf, 5e-324])
+WILD_TEXTS = st.text(max_size=20) | st.sampled_from(
+    ["x" * 1_000_000, "x" * 253, "x" * 254, "\0", "\ud800", " a", "a ", "🛷", "Train", "train"]
+)
+
+
+def wild(kind: type[msgspec.Struct], base: msgspec.Struct) -> st.SearchStrategy[Any]:
+    """``base`` with any values of the types of its fields."""
+    changes = {}
+    for name in kind.__struct_fields__:
+        match getattr(base, name):
+            case bool():
+                changes[name] = st.booleans()
+            case int():
+                changes[name] = WILD_INTEGERS
+            case float():
+                changes[name] = WILD_REALS
+            case None:
+                changes[name] = st.none() | WILD_INTEGERS
+            case str() if not isinstance(getattr(base, name), (Quality,)):
+                if type(getattr(base, name)) is str:
+                    changes[name] = WILD_TEXTS
+            case _:
+                continue
+    return st.fixed_dictionaries({}, optional=changes).map(
+        lambda values: msgspec.structs.replace(base, **values)
+    )
+
+
+def storable(record: msgspec.Struct) -> bool:
+    """Whether every value fits into columns of the three databases."""
+    for name in record.__struct_fields__:
+        match getattr(record, name):
+            case bool() | None:
+                continue
+            case str() as text:
+                text.encode()
+                if len(text) > 512 or "\0" in text or text != text.strip():
+                    return False
+            case int() as number:
+                if not -(2**63) <= number < 2**63:
+                    return False
+            case float() as number:
+                if not math.isfinite(number) or abs(number) > 1e60:
+                    return False
+            case msgspec.Struct() as inner:
+                if not storable(inner):
+                    return False
+    return True
+
+
+@given(job=wild(Job, a_job(1, gpu_seconds=5)), image=wild(Image, Image(repository="r")))
+def test_any_job_is_dropped_or_storable(job: Job, image: Image) -> None:
+    believed, dropped = believe_job(msgspec.structs.replace(job, image=image))
+    assert dropped if believed is None else storable(believed)
+
+
+@given(size=wild(RoleSize, a_job().roles[0]))
+def test_any_size_of_a_role_is_dropped_or_storable(size: RoleSize) -> None:
+    believed, _ = believe_job(a_job(1, roles=(size,)))
+    assert believed is not None
+    assert all(storable(each) for each in believed.roles)
+
+
+@given(segment=wild(Segment, a_segment(grad_sqr=0.1, sync_us=0.2, data_us=0.1)))
+def test_any_segment_is_dropped_or_storable(segment: Segment) -> None:
+    believed, dropped = believe_segment(segment, NOW_MS)
+    assert dropped if believed is None else storable(believed)
+
+
+@given(pod=wild(PodRun, a_pod()))
+def test_any_pod_run_is_dropped_or_storable(pod: PodRun) -> None:
+    believed, dropped = believe_pod_run(pod)
+    assert dropped if believed is None else storable(believed)
+
+
+@given(speed=wild(NodeSpeed, a_node_speed()))
+def test_any_speed_of_a_node_is_dropped_or_storable(speed: NodeSpeed) -> None:
+    believed, dropped = believe_node_speed(speed)
+    assert dropped if believed is None else storable(believed)
+
+
+def test_what_is_possible_is_not_changed() -> None:
+    job, segment, pod = a_job(), a_segment(), a_pod()
+    assert believe_job(job) == (job, [])
+    assert believe_segment(segment, NOW_MS) == (segment, [])
+    assert believe_pod_run(pod) == (pod, [])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"step_mean_us": 9.0}, id="a step of less than 10 us"),
+        pytest.param({"step_mean_us": math.nan}, id="no number"),
+        pytest.param({"step_mean_us": 1e300}, id="an endless step"),
+        pytest.param({"steps": 0}, id="no steps"),
+        pytest.param({"steps": -5}, id="a negative number of steps"),
+        pytest.param({"until_ms": NOW_MS - 10 * 300_000}, id="an end before its beginning"),
+        pytest.param({"procs": 0}, id="no processes"),
+    ],
+)
+def test_segment_without_its_essential_numbers_is_dropped(changes: dict[str, Any]) -> None:
+    believed, dropped = believe_segment(a_segment(**changes), NOW_MS)
+    assert believed is None
+    assert dropped
+
+
+def test_impossible_detail_becomes_unknown_and_the_record_stays() -> None:
+    believed, dropped = believe_segment(a_segment(compute_us=math.inf, grad_sqr=-1.0), NOW_MS)
+    assert believed is not None
+    assert (believed.compute_us, believed.grad_sqr) == (None, None)
+    assert sorted(dropped) == ["Segment.compute_us", "Segment.grad_sqr"]
+
+
+def test_peak_of_zero_is_unknown() -> None:
+    believed, dropped = believe_pod_run(a_pod(peak_memory_bytes=0))
+    assert believed is not None
+    assert believed.peak_memory_bytes is None
+    assert dropped == ["PodRun.peak_memory_bytes"]
+
+
+def test_segment_in_the_future_is_disturbed() -> None:
+    late = a_segment(since_ms=NOW_MS, until_ms=NOW_MS + FUTURE_MS + 1)
+    believed, _ = believe_segment(late, NOW_MS)
+    assert believed is not None
+    assert believed.quality is Quality.DISTURBED
+
+
+@pytest.mark.parametrize("name", ["x" * (NAME_LENGTH + 1), "a\0b", "train ", ""])
+def test_job_without_a_possible_name_is_dropped(name: str) -> None:
+    assert believe_job(a_job(1, name=name))[0] is None
+
+
+@pytest.mark.parametrize("name", ["x" * NAME_LENGTH, "🛷" * NAME_LENGTH, "Train", "train"])
+def test_long_and_foreign_names_are_possible(name: str) -> None:
+    job = a_job(1, name=name)
+    assert believe_job(job) == (job, [])
+
+
+def test_wishes_of_a_megabyte_are_dropped() -> None:
+    wishes = Wishes(may=frozenset({"x" * 1_000_000}))
+    believed, dropped = believe_job(a_job(1, wishes=wishes))
+    assert believed is not None
+    assert believed.wishes == Wishes()
+    assert dropped == ["Job.wishes"]

@@ -1,0 +1,101 @@
+"""Actions as plans and as tuning."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from gangline.api.jobs.elastic import ElasticJob, ScalePlan
+from gangline.api.jobs.training_facts import JobTuning, LoaderTuning
+from gangline.api.meta.objects import ObjectMeta
+from gangline.api.validation.validate import validate_job
+from gangline.brain.advisers.advice import What
+from gangline.brain.publication.plans import (
+    PLANNED,
+    TUNED,
+    PlannedChange,
+    is_outdated,
+    next_tuning,
+    scale_plan,
+)
+
+JOB = ElasticJob(
+    api_version="elastic.iml.github.io/v1alpha1",
+    kind="ElasticJob",
+    metadata=ObjectMeta(name="train", namespace="team", uid="u"),
+)
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
+
+
+def change(what: What, value: float, **more: Any) -> PlannedChange:
+    return PlannedChange(action_id=7, what=what, value=value, sentence="why", **more)
+
+
+@pytest.mark.parametrize("what", sorted(PLANNED))
+def test_plans_of_all_fields_are_valid_and_marked(what: What) -> None:
+    plan = scale_plan(JOB, change(what, 4_000))
+    assert plan is not None
+    assert plan.metadata.name == "train-brain-7"
+    assert plan.metadata.labels["scale-type"] == "auto"
+    assert plan.metadata.annotations["gangline.dev/brain-reason"] == "why"
+    assert plan.spec.owner_job == "train"
+    assert validate_job(plan) == []
+
+
+def test_plan_of_workers_sets_their_number_only() -> None:
+    plan = scale_plan(JOB, change(What.WORKERS, 6.0))
+    assert plan is not None
+    assert msgspec.to_builtins(plan.spec)["replicaResourceSpecs"] == {"worker": {"replicas": 6}}
+
+
+def test_memory_of_one_rank_migrates_its_pod() -> None:
+    plan = scale_plan(JOB, change(What.PS_MEMORY, 8 << 30, rank=2))
+    assert plan is not None
+    (pod,) = plan.spec.migrate_pods
+    assert (pod.type, pod.rank_index, pod.resource) == ("ps", 2, {"memory": "8Gi"})
+    assert plan.spec.replica_resource_specs == {}
+
+
+@pytest.mark.parametrize("what", sorted(set(What) - PLANNED))
+def test_other_fields_have_no_plan(what: What) -> None:
+    assert scale_plan(JOB, change(what, 3)) is None
+
+
+def test_each_tuning_has_the_next_version_and_keeps_the_rest() -> None:
+    first = next_tuning(None, change(What.LOADER_WORKERS, 6))
+    assert first is not None
+    assert (first.version, first.dataloader) == (1, LoaderTuning(num_workers=6))
+    second = next_tuning(first, change(What.MICRO_BATCH, 16, role="H100"))
+    assert second is not None
+    assert second.version == 2
+    assert second.dataloader == LoaderTuning(num_workers=6)
+    assert second.devices == {"H100": LoaderTuning(batch_size=16)}
+
+
+@pytest.mark.parametrize("what", sorted(set(What) - TUNED))
+def test_tuning_carries_nothing_else(what: What) -> None:
+    assert next_tuning(JobTuning(v=1, version=3), change(what, 3)) is None
+
+
+@pytest.mark.parametrize(
+    ("phase", "age_h", "label", "outdated"),
+    [
+        ("Succeeded", 25, "true", True),
+        ("Failed", 25, "true", True),
+        ("Succeeded", 23, "true", False),
+        ("Scaling", 25, "true", False),
+        ("Succeeded", 25, "", False),
+    ],
+)
+def test_only_old_finished_plans_of_the_brain_are_outdated(
+    phase: str, age_h: int, label: str, outdated: bool
+) -> None:
+    plan = msgspec.convert(
+        {
+            "metadata": {"name": "p", "labels": {"gangline.dev/brain": label}},
+            "status": {"phase": phase, "finishTime": (NOW - timedelta(hours=age_h)).isoformat()},
+        },
+        ScalePlan,
+    )
+    assert is_outdated(plan, NOW) is outdated

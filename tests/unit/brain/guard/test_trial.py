@@ -44,6 +44,13 @@ def test_a_large_loss_is_rolled_back_after_one_segment() -> None:
     assert judge_rates(90, action=free).verdict is Verdict.PENDING
 
 
+def test_three_percent_less_is_not_worse_and_five_percent_less_is() -> None:
+    free = msgspec.structs.replace(PENDING, floor=0.0)
+    assert judge_rates(98, 98, 98, action=free).verdict is Verdict.UNCLEAR
+    result = judge_rates(95, 95, 95, action=free)
+    assert (result.verdict, result.why.code) == (Verdict.ROLLED_BACK, "TrialWorse")
+
+
 def test_a_growth_that_gains_less_than_its_price_is_rolled_back() -> None:
     """Twice the workers at a floor of 0.5 must give 1.4 times the goodput."""
     result = judge_rates(115, 115, 115)

@@ -74,13 +74,13 @@ async def json_numbers(target: Target) -> None:
 
 
 def _large_config_map(name: str) -> bytes:
-    data = {f"key-{number}": "x" * 8 for number in range(50_000)}
+    data = {f"key-{number}": "x" * 8 for number in range(30_000)}
     return json.dumps({"metadata": {"name": name, "labels": {"size": "large"}}, "data": data},
                       separators=(",", ":")).encode()  # fmt: skip
 
 
 async def large_deletions(target: Target) -> None:
-    """Objects of 1.3 MB with 50,000 keys that are created, and deleted as a collection."""
+    """Objects of 1.2 MB with 30,000 keys that are created, and deleted as a collection."""
     created = [
         asyncio.create_task(
             _repeat(

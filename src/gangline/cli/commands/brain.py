@@ -2,6 +2,7 @@
 
 import os
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,14 +52,12 @@ def require_brain_packages() -> None:
     Raises:
         CommandError: one is missing.
     """
-    try:
-        import alembic  # noqa: F401, PLC0415
-        import sqlalchemy  # noqa: F401, PLC0415
-    except ImportError as error:
+    missing = [name for name in ("sqlalchemy", "alembic") if find_spec(name) is None]
+    if missing:
         raise CommandError(
-            f"the package {error.name} is missing",
+            f"the package {missing[0]} is missing",
             hint="Install it with: pip install 'gangline[brain]'",
-        ) from error
+        )
 
 
 @click.group("brain", invoke_without_command=True)

@@ -165,11 +165,20 @@ def time_output(torch: Any, clock: Clock, spec: dict[str, Any], place: dict[str,
     return {"flops": flops, "seconds": clock.seconds(step, STEPS)}
 
 
-def time_update(torch: Any, clock: Clock, model: Any) -> Any:
-    """Time AdamW on the parameters of the slice, which have gradients."""
+def time_update(torch: Any, clock: Clock, model: Any, ranks: int) -> Any:
+    """Time AdamW on the slice, and the copies of its gradients to and from buckets."""
     optimizer = torch.optim.AdamW(model.parameters())
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return {"parameters": parameters, "seconds": clock.seconds(optimizer.step, STEPS)}
+    gradients = [each.grad for each in model.parameters() if each.grad is not None]
+    sizes = [gradient.numel() for gradient in gradients]
+
+    def step() -> None:
+        if ranks > 1:
+            bucket = torch.cat([gradient.reshape(-1) for gradient in gradients]).div_(ranks)
+            for gradient, part in zip(gradients, bucket.split(sizes), strict=True):
+                gradient.copy_(part.view_as(gradient))
+        optimizer.step()
+
+    return {"parameters": sum(sizes), "seconds": clock.seconds(step, STEPS)}
 
 
 def time_product(torch: Any, clock: Clock, place: dict[str, Any]) -> Any:
@@ -223,7 +232,7 @@ def measure(torch: Any, given: argparse.Namespace, spec: dict[str, Any]) -> dict
         "product": product,
         "layers": layers,
         "output": time_output(torch, clock, spec, place),
-        "update": time_update(torch, clock, model),
+        "update": time_update(torch, clock, model, given.ranks),
         "all_reduce": time_sweep(torch, clock, place) if given.ranks > 1 else [],
     }
     if given.ranks > 1:

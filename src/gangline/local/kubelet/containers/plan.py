@@ -11,6 +11,7 @@ from gangline.api.core.pod import Pod
 from gangline.api.core.security import Capabilities, PodSecurityContext, SecurityContext
 from gangline.api.resource_list import CPU, MEMORY, parse_resources
 from gangline.local.kubelet.config.environment import ContainerConfigError, expand_references
+from gangline.local.kubelet.containers.capabilities import bounding_set, capability_numbers
 from gangline.local.kubelet.containers.images import ResolvedImage
 from gangline.local.kubelet.files.beneath import (
     LEADS_OUT,
@@ -19,7 +20,6 @@ from gangline.local.kubelet.files.beneath import (
     real_path,
 )
 from gangline.local.kubelet.files.private import read_end_of_file
-from gangline.local.kubelet.runtime.capabilities import bounding_set
 from gangline.local.kubelet.runtime.interface import (
     ContainerIdentity,
     ContainerLimits,
@@ -125,12 +125,12 @@ def container_identity(pod: Pod, container: Container) -> ContainerIdentity:
     )
 
 
-def _capabilities(own: SecurityContext, *, is_root: bool) -> frozenset[str] | None:
+def _capabilities(own: SecurityContext, *, is_root: bool) -> tuple[int, ...] | None:
     """The bounding set of a container. Only one that runs as root keeps that of the kubelet."""
     if own.privileged or (is_root and own.capabilities is None):
         return None
     given = own.capabilities or Capabilities()
-    return bounding_set(given.add, given.drop)
+    return capability_numbers(bounding_set(given.add, given.drop))
 
 
 def container_limits(container: Container) -> ContainerLimits:

@@ -45,8 +45,8 @@ class ContainerIdentity:
     user: int | None = None
     group: int | None = None
     groups: tuple[int, ...] = ()
-    capabilities: frozenset[str] | None = None
-    """The bounding set of capabilities; None leaves it as it is."""
+    capabilities: tuple[int, ...] | None = None
+    """The bounding set, as the kernel's numbers of capabilities; None leaves it as it is."""
 
     no_new_privileges: bool = False
 

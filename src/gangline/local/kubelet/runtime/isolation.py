@@ -15,7 +15,6 @@ from enum import StrEnum
 from functools import lru_cache
 
 from gangline.local.kubelet.runtime import enter_container
-from gangline.local.kubelet.runtime.capabilities import numbers
 from gangline.local.kubelet.runtime.interface import ContainerIdentity
 
 _TOOLS = ("setpriv", "setsid", "unshare", "nsenter", "mount", "sh", "env", "mkdir", "ln")
@@ -139,7 +138,7 @@ class ContainerEntry:
             user=(owner.user or 0) if changes_user else None,
             group=group,
             groups=list(dict.fromkeys([group, *owner.groups])),
-            bounding=None if owner.capabilities is None else numbers(owner.capabilities),
+            bounding=None if owner.capabilities is None else list(owner.capabilities),
             no_new_privileges=owner.no_new_privileges,
         )
         libraries = os.environ.get("LD_LIBRARY_PATH")

@@ -1,6 +1,11 @@
 """The bounding set that a security context asks for."""
 
-from gangline.local.kubelet.runtime.capabilities import DEFAULT, NAMES, bounding_set, numbers
+from gangline.local.kubelet.containers.capabilities import (
+    DEFAULT,
+    NAMES,
+    bounding_set,
+    capability_numbers,
+)
 
 
 def test_all_comes_before_single_names() -> None:
@@ -18,4 +23,5 @@ def test_names_may_have_the_prefix_of_the_kernel_and_unknown_ones_have_no_effect
 
 
 def test_numbers_are_those_of_the_kernel() -> None:
-    assert numbers({"CHOWN", "SYS_ADMIN", "CHECKPOINT_RESTORE", "NET_ADMIN"}) == [0, 12, 21, 40]
+    names = {"CHOWN", "SYS_ADMIN", "CHECKPOINT_RESTORE", "NET_ADMIN"}
+    assert capability_numbers(names) == (0, 12, 21, 40)

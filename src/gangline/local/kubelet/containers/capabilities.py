@@ -37,6 +37,6 @@ def _plain(names: Iterable[str]) -> list[str]:
     return [name.upper().removeprefix("CAP_") for name in names]
 
 
-def numbers(names: Iterable[str]) -> list[int]:
-    """Return the numbers of capabilities, in order."""
-    return sorted(NAMES.index(name) for name in names)
+def capability_numbers(names: Iterable[str]) -> tuple[int, ...]:
+    """Return the kernel's numbers of capabilities, in order."""
+    return tuple(sorted(NAMES.index(name) for name in names))

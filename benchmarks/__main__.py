@@ -30,6 +30,7 @@ ALL = {
     "brain_slow_ranks": "brain.slow_ranks",
     "brain_allocation": "brain.allocation",
     "brain_cluster": "brain.cluster",
+    "brain_guarded_cluster": "brain.guarded_cluster",
     "sizing": "sizing.measured",
     "sizing_times": "sizing.times",
 }

@@ -160,7 +160,9 @@ async def test_a_slow_client_makes_the_command_wait(node: Any, front: Front) -> 
 
 async def test_exec_of_a_missing_command_says_so(node: Any, front: Front) -> None:
     await a_running_pod(node, "sleep 60")
-    answer = await front.stream("/exec/default/p/c", [("command", "no-such-command")])
+    answer = await front.stream(
+        "/exec/default/p/c", [("command", "no-such-command"), ("stderr", "true")]
+    )
     status = json.loads(answer[ERROR])
     assert "no-such-command" in (status["message"] + answer.get(STDERR, b"").decode())
 

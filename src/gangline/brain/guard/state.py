@@ -52,6 +52,8 @@ class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
     trial_steps: int = 200
     trial_segments: int = 3
     watch_s: float = 3600
+    watch_segments: int = 4
+    """The latest segments, by which a change that was kept is watched."""
     last_gpus: float = 0.8
     """Share of the floor below which the last GPUs of a job are given up."""
     form_s: float = 120

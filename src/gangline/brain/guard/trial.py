@@ -92,9 +92,11 @@ def judge(
     if not new and _unformed(action, now_ms, events, settings):
         return _judgement(Verdict.ROLLED_BACK, "TrialNoWorld")
     logs = [log_goodput(segment) + math.log(action.efficiency) for segment in new]
-    ratio = compare(action.baseline, moments(logs))
     if action.verdict is Verdict.PENDING:
+        ratio = compare(action.baseline, moments(logs))
         return _judge_trial(action, new, ratio, now_ms, settings)
+    # The latest segments alone: those of the trial were good, or it would not have been kept.
+    ratio = compare(action.baseline, moments(logs[-settings.watch_segments :]))
     return _watch(action, ratio, now_ms, settings)
 
 

@@ -87,9 +87,14 @@ class Context:
 
     def private_name(self, name: str) -> str:
         """Return an owner's or job's name as it is stored."""
-        if not self.digest_names or not name or name.startswith("digest:"):
-            return name
-        return f"digest:{self.keys.digest('name', name)}"
+        return self._digest(name) if self.digest_names and name else name
+
+    def possible_names(self, name: str) -> list[str]:
+        """Return how a name may have been stored, by this program or one with other settings."""
+        return [name, self._digest(name)]
+
+    def _digest(self, name: str) -> str:
+        return name if name.startswith("digest:") else f"digest:{self.keys.digest('name', name)}"
 
     def job_row(self, job: Job) -> dict[str, Any]:
         """Columns of a job with its keys, without ids of other tables."""

@@ -57,9 +57,9 @@ class Forgetting:
         Raises:
             StoreError: the database failed. The marks are written first: repeat it.
         """
-        condition, mark = self._meaning(asked)
+        condition, named = self._meaning(asked)
         now_ms = self._context.clock_ms()
-        self._context.write(lambda connection: _mark(connection, [mark], now_ms))
+        self._context.write(partial(_mark, digests=named, now_ms=now_ms))
         jobs, families, uids = 0, set[int](), set[str]()
         for page in self._pages(condition):
             uids.update(uid for _, _, uid in page)
@@ -70,18 +70,20 @@ class Forgetting:
         left = self._rebuild(sorted(families))
         return Forgotten(jobs=jobs, families=left, advice=self._remove_mentions(uids))
 
-    def _meaning(self, asked: Forget) -> tuple[ColumnElement[bool], str]:
-        job, private, mark = tables.job.c, self._context.private_name, self._context.mark
+    def _meaning(self, asked: Forget) -> tuple[ColumnElement[bool], list[str]]:
+        """Condition for the jobs, and marks; of names both as they are and as digests."""
+        job, mark = tables.job.c, self._context.mark
         cluster = job.cluster == asked.cluster
         if asked.owner:
-            owner = private(asked.owner)
-            return cluster & (job.owner == owner), mark("owner", asked.cluster, owner)
+            owners = self._context.possible_names(asked.owner)
+            marks = [mark("owner", asked.cluster, owner) for owner in owners]
+            return cluster & job.owner.in_(owners), marks
         namespace = cluster & (job.namespace == asked.namespace)
         if not asked.name:
-            return namespace, mark("namespace", asked.cluster, asked.namespace)
-        name = private(asked.name)
-        parts = ("job", asked.cluster, asked.namespace, name)
-        return namespace & (job.name == name), mark(*parts)
+            return namespace, [mark("namespace", asked.cluster, asked.namespace)]
+        names = self._context.possible_names(asked.name)
+        marks = [mark("job", asked.cluster, asked.namespace, name) for name in names]
+        return namespace & job.name.in_(names), marks
 
     def _pages(self, condition: ColumnElement[bool]) -> Iterator[list[tuple[int, int, str]]]:
         job = tables.job.c

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 import msgspec
-from sqlalchemy import Connection, Table, delete, exists, func, select
+from sqlalchemy import Connection, Table, delete, exists, false, func, select, true
 
 from gangline.brain.store.batch import MAX_ROWS
 from gangline.brain.store.context import Context
@@ -105,7 +105,7 @@ class Pruning:
         before_ms = self._before(self._settings.prices_days) // _HOUR_MS * _HOUR_MS
         oldest = (
             select(price.c.cluster, price.c.resource, price.c.at_ms)
-            .where(price.c.hourly.is_(False), price.c.at_ms < before_ms)
+            .where((price.c.hourly == false()), price.c.at_ms < before_ms)
             .order_by(price.c.at_ms)
             .limit(1)
         )
@@ -116,7 +116,7 @@ class Pruning:
         same = (
             (price.c.cluster == first.cluster)
             & (price.c.resource == first.resource)
-            & price.c.hourly.is_(False)
+            & (price.c.hourly == false())
             & (price.c.at_ms >= hour_ms)
             & (price.c.at_ms < hour_ms + _HOUR_MS)
         )
@@ -138,7 +138,7 @@ class Pruning:
         price = tables.price
         before_ms = self._before(self._settings.hourly_prices_days)
         columns = (price.c.cluster, price.c.resource, price.c.hourly, price.c.at_ms)
-        old = (price.c.hourly.is_(True)) & (price.c.at_ms < before_ms)
+        old = (price.c.hourly == true()) & (price.c.at_ms < before_ms)
         query = select(*columns).where(old).limit(MAX_ROWS)
         keys = [tuple(row) for row in connection.execute(query)]
         if keys:

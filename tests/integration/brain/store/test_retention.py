@@ -222,6 +222,17 @@ def test_histograms_of_the_family_hold_what_is_left(store: Store) -> None:
     assert store.read.histograms(a_job(1)) == only_small
 
 
+def test_owner_that_was_stored_as_a_digest_is_forgotten(address: str) -> None:
+    private = open_store(address, secret=b"secret", digest_names=True, clock_ms=lambda: NOW_MS)
+    private.write.runs([a_run(1, owner="ada"), a_run(2, owner="bob")])
+    plain = open_store(address, secret=b"secret", clock_ms=lambda: NOW_MS)
+    assert plain.forget(Forget(cluster="cluster", owner="ada")).jobs == 1
+    private.write.runs([a_run(1, owner="ada")])
+    assert counts(private)["job"] == 1
+    plain.close()
+    private.close()
+
+
 def refresh(store: Store) -> None:
     with store.engine.connect() as connection, connection.begin():
         rebuild_histograms(connection, [1])

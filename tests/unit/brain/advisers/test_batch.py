@@ -41,10 +41,10 @@ def make_segments(data: float = 0.0, noise: float | None = None, batch: int = 19
     return found
 
 
-def make_view(segments: Sequence[Segment], **changes: object) -> View:
+def make_view(segments: Sequence[Segment], *, cpu_millis: int = 12_000, **changes: object) -> View:
     job = Job(
         cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob", submitted_ms=0,
-        roles=(RoleSize(role="worker", since_ms=0, replicas=2, cpu_millis=12_000),),
+        roles=(RoleSize(role="worker", since_ms=0, replicas=2, cpu_millis=cpu_millis),),
     )  # fmt: skip
     pods = tuple(
         PodRun(role="worker", rank=n, number=0, node=f"n{n}", started_ms=0, peak_memory_bytes=GIB)
@@ -68,7 +68,7 @@ def advice_for(view: View, what: What) -> list[Advice]:
 
 
 def test_t1_steps_that_wait_for_data_get_half_as_many_loader_processes_more() -> None:
-    view = make_view(make_segments(data=0.3), loader_workers=4)
+    view = make_view(make_segments(data=0.3), loader_workers=4, cpu_millis=40_000)
     (advice,) = advice_for(view, What.LOADER_WORKERS)
     assert advice.value == 6
     assert advice.gain == pytest.approx(1 / 0.9 - 1)
@@ -144,7 +144,11 @@ def test_t3_each_device_model_has_a_configuration() -> None:
 
 
 def noisy_view(noise: float | None, **wishes: object) -> View:
-    view = make_view(make_segments(noise=noise))
+    slow_exchange = [
+        msgspec.structs.replace(s, step_mean_us=2 * s.step_mean_us, sync_us=s.step_mean_us)
+        for s in make_segments(noise=noise)
+    ]
+    view = make_view(slow_exchange)
     values = {"max_global_batch": 4 * 192, "learning_rate_rule": "adascale"} | wishes
     job = msgspec.structs.replace(view.run.job, wishes=Wishes(**values))  # type: ignore[arg-type]
     return msgspec.structs.replace(view, run=msgspec.structs.replace(view.run, job=job))
@@ -152,12 +156,6 @@ def noisy_view(noise: float | None, **wishes: object) -> View:
 
 def test_w14_a_larger_global_batch_with_a_rule_where_noise_allows_it() -> None:
     view = noisy_view(10.0 * 192)
-    slow_exchange = [
-        msgspec.structs.replace(s, step_mean_us=2 * s.step_mean_us, sync_us=s.step_mean_us)
-        for s in view.run.segments
-    ]
-    run = msgspec.structs.replace(view.run, segments=tuple(slow_exchange))
-    view = msgspec.structs.replace(view, run=run)
     (advice,) = advice_for(view, What.GLOBAL_BATCH)
     assert advice.value is not None
     assert 192 < advice.value <= 4 * 192

@@ -66,6 +66,7 @@ def test_w3_with_the_true_curve_the_best_size_is_eleven() -> None:
         assert marginal_gain(last, choice) == pytest.approx(0.92 / (1 + 0.08 * last.value))
 
 
+@pytest.mark.slow
 def test_w4_a_high_price_shrinks_and_an_idle_cluster_grows_back() -> None:
     job = simulate(Amdahl(0.08, 100.0), 2, 16, 4)
     job.price = lambda now_s: 0.6 if 5 * 3600 < now_s < 10 * 3600 else 0.0
@@ -95,6 +96,11 @@ def test_w6_one_size_allows_no_claim_but_one_probe() -> None:
     assert advice.extrapolated
     assert advice.confidence == "low"
     assert advice.probe
+    view = job.view()
+    model = fit_throughput(observations(view.run.segments, view.now_ms))
+    assert [item.probe for item in advise_workers(view, model)] == [True]
+    second = advise_workers(msgspec.structs.replace(view, probes=1), model)
+    assert not any(item.probe for item in second)
     job = simulate(Amdahl(0.1, 100.0), 2, 16, 4).run(6)
     assert sum(action.probe for action in job.actions) == 1
 

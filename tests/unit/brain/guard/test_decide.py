@@ -5,8 +5,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gangline.brain.advisers.advice import Advice, Reason, Unit, What
 from gangline.brain.advisers.explain import displayed_reason, parse_reason, reason_sentence
@@ -20,6 +18,7 @@ from gangline.brain.guard.decide import (
     observe,
 )
 from gangline.brain.guard.policy import (
+    FIELDS,
     Budgets,
     Permission,
     Policy,
@@ -220,46 +219,30 @@ def test_w13_a_persons_number_holds_for_an_hour_and_binds_until_the_end() -> Non
     assert held(make_advice(3, 8), person_acts=(scaled_to_3,)) == "AtLimit"
 
 
-@given(
-    policy=st.sampled_from([None, *Mode]),
-    wish=st.sampled_from([None, *Mode]),
-    may=st.sampled_from([None, frozenset(), frozenset({"memory"}), frozenset({"workers"})]),
-    dry_run=st.booleans(),
-    auto_scale=st.booleans(),
-    what=st.sampled_from(What),
-    urgent=st.booleans(),
-    probe=st.booleans(),
-    rollback=st.booleans(),
-)
-def test_w16_no_plan_without_both_keys(
-    policy: Mode | None,
-    wish: Mode | None,
-    may: frozenset[str] | None,
-    dry_run: bool,
-    auto_scale: bool,
-    what: What,
-    urgent: bool,
-    probe: bool,
-    rollback: bool,
-) -> None:
-    rules = () if policy is None else (PolicyRule(mode=policy),)
-    wishes = None if wish is None else Wishes(mode=wish, may=may)
-    permission = effective_permission(Policy(rules=rules), SUBJECT, wishes, dry_run=dry_run)
-    advice = make_advice(what=what, urgent=urgent, probe=probe)
-    job = make_job(advice, auto_scale=auto_scale)
-    if rollback:
-        action = make_action(what=what)
-        acts = decide_rollback(action, job, make_cluster(), permission, NOW).act
-    else:
-        acts = decide(advice, job, make_cluster(), permission, NOW).act
-    keys = policy is Mode.APPLY and wish is Mode.APPLY and not dry_run and auto_scale
-    named = what is What.WORKERS and (may is None or "workers" in may)
-    if not keys or (what is What.WARNING):
-        assert not acts
-    if may is not None and what is What.WORKERS and not named:
-        assert not acts
-    if keys and named and not probe:
-        assert acts
+def test_w16_no_plan_without_both_keys() -> None:
+    """All combinations of policy, wish, fields, switches and kinds of advice."""
+    fields = (None, frozenset[str](), frozenset({"memory"}), frozenset({"workers"}))
+    switches = tuple(product((False, True), repeat=5))
+    acted = 0
+    for policy, wish, may, what in product((None, *Mode), (None, *Mode), fields, What):
+        for dry_run, auto_scale, urgent, probe, rollback in switches:
+            rules = () if policy is None else (PolicyRule(mode=policy),)
+            wishes = None if wish is None else Wishes(mode=wish, may=may)
+            permission = effective_permission(Policy(rules=rules), SUBJECT, wishes, dry_run=dry_run)
+            advice = make_advice(what=what, urgent=urgent, probe=probe)
+            job = make_job(advice, auto_scale=auto_scale)
+            if rollback:
+                action = make_action(what=what)
+                acts = decide_rollback(action, job, make_cluster(), permission, NOW).act
+            else:
+                acts = decide(advice, job, make_cluster(), permission, NOW).act
+            keys = policy is Mode.APPLY and wish is Mode.APPLY and not dry_run and auto_scale
+            allowed = what is not What.WARNING and (may is None or FIELDS[what] in may)
+            assert not acts or (keys and allowed)
+            acted += acts
+            if keys and allowed and what is What.WORKERS and not probe:
+                assert acts
+    assert acted
 
 
 @pytest.mark.parametrize(

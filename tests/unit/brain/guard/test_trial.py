@@ -44,6 +44,13 @@ def test_a_large_loss_is_rolled_back_after_one_segment() -> None:
     assert judge_rates(90, action=free).verdict is Verdict.PENDING
 
 
+def test_three_percent_less_is_not_worse_and_five_percent_less_is() -> None:
+    free = msgspec.structs.replace(PENDING, floor=0.0)
+    assert judge_rates(98, 98, 98, action=free).verdict is Verdict.UNCLEAR
+    result = judge_rates(95, 95, 95, action=free)
+    assert (result.verdict, result.why.code) == (Verdict.ROLLED_BACK, "TrialWorse")
+
+
 def test_a_growth_that_gains_less_than_its_price_is_rolled_back() -> None:
     """Twice the workers at a floor of 0.5 must give 1.4 times the goodput."""
     result = judge_rates(115, 115, 115)
@@ -100,6 +107,14 @@ def test_what_was_kept_is_watched_for_an_hour() -> None:
     worse = make_segments([140] * 3 + [60] * 20, WARM)
     assert judge(kept, worse, NOW + 70 * MINUTE).verdict is Verdict.ROLLED_BACK
     assert judge(kept, worse, NOW + 3 * HOUR).verdict is Verdict.KEPT
+
+
+def test_what_becomes_worse_after_a_good_trial_is_taken_back_within_four_segments() -> None:
+    kept = make_action(at_ms=NOW, judged_ms=NOW + 20 * MINUTE, baseline=BEFORE)
+    worse = make_segments([140] * 8 + [60] * 4, WARM)
+    assert judge(kept, worse, NOW + 59 * MINUTE).verdict is Verdict.ROLLED_BACK
+    noisy = make_segments([140] * 8 + [140, 60, 140, 140], WARM)
+    assert judge(kept, noisy, NOW + 59 * MINUTE).verdict is Verdict.KEPT
 
 
 def test_warm_up_and_other_sizes_do_not_count() -> None:

@@ -355,7 +355,7 @@ class Reader:
         query = (
             select(tables.price)
             .where(price.cluster == cluster, price.resource == resource)
-            .where(price.hourly.is_(hourly), price.at_ms >= since_ms)
+            .where(price.hourly == hourly, price.at_ms >= since_ms)
             .order_by(price.at_ms)
             .limit(10_000)
         )

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, unquote
 from gangline.local import limits
 from gangline.local.apiserver.core.errors import bad_request, method_not_allowed, unknown_path
 from gangline.local.apiserver.core.registry import SUBRESOURCES, Registry, ServedKind
+from gangline.local.query_options import boolean_option
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 INT64 = (-(1 << 63), (1 << 63) - 1)
@@ -71,13 +72,18 @@ class ApiRequest:
     @property
     def dry_run(self) -> bool:
         """True if the request must not store anything."""
-        value = self.params.get("dryRun", "")
-        if value not in ("", "All"):
+        value = self.params.get("dryRun")
+        if value not in (None, "All"):
             raise bad_request(f'invalid dryRun {value!r}: the only supported value is "All"')
         return value == "All"
 
     def bool_param(self, name: str) -> bool:
-        return self.params.get(name, "") in ("true", "1", "True", "TRUE", "t", "T")
+        """Return a boolean option of the query; an absent one is false."""
+        return bool(boolean_option(self.params, name))
+
+    def optional_bool_param(self, name: str) -> bool | None:
+        """Return a boolean option of the query, or None if it is absent."""
+        return boolean_option(self.params, name)
 
     def int_param(self, name: str) -> int | None:
         """Return an integer option of the query, or None if it is absent."""
@@ -158,7 +164,7 @@ def _verb(
 ) -> str:
     name, subresource = named
     verb = VERBS.get((method, bool(name)), "")
-    if verb in ("list", "get") and (watched or params.get("watch", "") in ("true", "1")):
+    if verb in ("list", "get") and (watched or boolean_option(params, "watch")):
         verb = "watch"
     allowed = SUBRESOURCES[subresource][3] if subresource else kind.verbs
     if not verb or verb not in allowed or (verb == "create" and name and not subresource):

@@ -15,9 +15,8 @@ from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.core.response_stream import write_part
 from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient
 
-FORWARDED_OPTIONS = (
-    "follow", "tailLines", "sinceSeconds", "sinceTime", "timestamps", "previous", "limitBytes",
-)  # fmt: skip
+BOOLEAN_OPTIONS = ("follow", "timestamps", "previous")
+FORWARDED_OPTIONS = ("tailLines", "sinceSeconds", "sinceTime", "limitBytes")
 INTEGER_OPTIONS = ("tailLines", "sinceSeconds", "limitBytes")
 ARCHIVE_OWNER_OPTION = "keptFor"
 """Gangline's own option: UID of the owner of a deleted pod whose archived log is requested."""
@@ -46,6 +45,7 @@ class LogHandler:
             for name in FORWARDED_OPTIONS
             if api_request.params.get(name)
         }
+        options |= {name: "true" for name in BOOLEAN_OPTIONS if api_request.bool_param(name)}
         source = await self._open_log(api_request, options)
         async with source:
             if source.status >= 400:

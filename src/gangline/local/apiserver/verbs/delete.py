@@ -58,8 +58,8 @@ def read_deletion_request(request: ApiRequest, options: Any) -> DeletionRequest:
         given.get("propagationPolicy"), "propagationPolicy"
     ) or request.params.get("propagationPolicy", "")
     orphan = given.get("orphanDependents")
-    if orphan is None and request.params.get("orphanDependents"):
-        orphan = request.bool_param("orphanDependents")
+    if orphan is None:
+        orphan = request.optional_bool_param("orphanDependents")
     if not policy and orphan is not None:
         policy = "Orphan" if orphan else "Background"
     if policy and policy not in POLICIES:

@@ -68,9 +68,10 @@ class WatchHandler:
         start = cache.end if with_state else cache.position_after(revision)
         watcher = Watcher(view, start, transport)
         if with_state:
+            bookmarks = api_request.bool_param("allowWatchBookmarks")
             state = [cache.records[key] for key in cache.keys(api_request.namespace)]
             lines = await self._state_lines(api_request, view, state)
-            if api_request.bool_param("sendInitialEvents"):
+            if api_request.bool_param("sendInitialEvents") and bookmarks:
                 lines = chain(lines, [self._bookmark(api_request, view, initial=True)])
             for chunk in _join_chunks(lines):
                 await write_part(request, response, chunk)
@@ -148,13 +149,14 @@ def _view(api_request: ApiRequest) -> WatchView:
 
 
 def _sends_initial_state(api_request: ApiRequest, revision: int) -> bool:
-    if "sendInitialEvents" not in api_request.params:
+    requested = api_request.optional_bool_param("sendInitialEvents")
+    if requested is None:
         return revision == 0
     if api_request.params.get("resourceVersionMatch") != "NotOlderThan":
         raise bad_request(
             "resourceVersionMatch is required to be NotOlderThan when sendInitialEvents is given"
         )
-    return api_request.bool_param("sendInitialEvents")
+    return requested
 
 
 def _select(view: WatchView, state: list[ObjectRevision]) -> list[ObjectRevision]:

@@ -34,6 +34,7 @@ from gangline.local.kubelet.server.stats_summary import StatsSummary
 from gangline.local.kubelet.server.streaming import attach_session, exec_session, forward_session
 from gangline.local.kubelet.server.tls import NodeTls
 from gangline.local.kubelet.settings import API_SERVER_USER, REFUSAL_HEADER
+from gangline.local.query_options import boolean_option
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +129,9 @@ class KubeletServer:
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         pod, container = self._container(request)
         options = _log_options(request.query)
-        path, writer = _log_of(pod, container, request.query.get("previous", ""))
+        path, writer = _log_of(
+            pod, container, previous=bool(boolean_option(request.query, "previous"))
+        )
         lines = read_log(path, options, writer)
         try:
             first = await anext(lines, b"")
@@ -150,7 +153,7 @@ class KubeletServer:
             newest = {each.name: each.pod_record for each in found}
             lines = "".join(f"{json.dumps(note)}\n" for note in newest.values())
             return web.Response(text=lines)
-        previous = _is_true(request.query.get("previous", ""))
+        previous = bool(boolean_option(request.query, "previous"))
         path = await asyncio.to_thread(archived_run_log, found, name, container, previous=previous)
         if path is None:
             which = "no earlier log" if previous else "no log"
@@ -218,7 +221,7 @@ async def _healthy(_: web.Request) -> web.StreamResponse:
 
 
 def _log_of(
-    pod: PodWorker, container: ContainerWorker, previous: str
+    pod: PodWorker, container: ContainerWorker, *, previous: bool
 ) -> tuple[Path, LogWriter | None]:
     """The path of the requested log, and its writer if it is still open.
 
@@ -227,7 +230,7 @@ def _log_of(
     """
     name, meta = container.container.name, pod.pod.metadata
     newest = container.record.instance
-    if _is_true(previous):
+    if previous:
         ended = _last_terminated(pod, container)
         if ended is None:
             raise web.HTTPBadRequest(
@@ -270,12 +273,8 @@ def _log_options(query: Mapping[str, str]) -> PodLogOptions:
             tail_lines=int(query["tailLines"]) if "tailLines" in query else None,
             since=since,
             limit_bytes=int(query["limitBytes"]) if "limitBytes" in query else None,
-            timestamps=_is_true(query.get("timestamps", "")),
-            follow=_is_true(query.get("follow", "")),
+            timestamps=bool(boolean_option(query, "timestamps")),
+            follow=bool(boolean_option(query, "follow")),
         )
     except (ValueError, OverflowError) as error:
         raise web.HTTPBadRequest(text=f"a log option cannot be read: {error}") from error
-
-
-def _is_true(option: str) -> bool:
-    return option in {"true", "1"}

@@ -22,6 +22,7 @@ from gangline.local.kubelet.runtime.interface import (
     ExecSession,
     RunningContainer,
 )
+from gangline.local.query_options import boolean_option
 
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
@@ -89,7 +90,12 @@ class _Socket:
 
 
 def _is_requested(request: web.Request, option: str) -> bool:
-    return request.query.get(option, "") in ("true", "1")
+    return bool(boolean_option(request.query, option))
+
+
+def _output_channels(request: web.Request) -> dict[str, int]:
+    """Return the channel of each output stream that the client requests."""
+    return {name: number for name, number in _CHANNELS.items() if _is_requested(request, name)}
 
 
 async def exec_session(request: web.Request, container: RunningContainer) -> web.StreamResponse:
@@ -100,15 +106,21 @@ async def exec_session(request: web.Request, container: RunningContainer) -> web
     socket = _Socket()
     await socket.web.prepare(request)
     delivering = asyncio.create_task(socket.deliver())
+    with_stdin, channels = _is_requested(request, "stdin"), _output_channels(request)
+
+    def show(stream: str, data: bytes) -> None:
+        if stream in channels:
+            socket.send(channels[stream], data)
+
     try:
         session = await container.exec(
             argv,
-            lambda stream, data: socket.send(_CHANNELS[stream], data),
-            stdin=_is_requested(request, "stdin"),
+            show,
+            stdin=with_stdin,
             tty=_is_requested(request, "tty"),
         )
         socket.pause_source = session.pause_output
-        code = await _until_end(socket, session)
+        code = await _until_end(socket, session, with_stdin=with_stdin)
         socket.send(ERROR, _exit_status(code))
     except ContainerStartError as error:
         socket.send(ERROR, _failure(error.message))
@@ -125,21 +137,23 @@ async def attach_session(
     socket = _Socket()
     await socket.web.prepare(request)
     delivering = asyncio.create_task(socket.deliver())
+    channels = _output_channels(request)
 
     def show(stream: str, data: bytes) -> None:
         # A container never waits for attached clients: a slow one can read the log instead.
-        if not socket.is_full:
-            socket.send(_CHANNELS[stream], data)
+        if stream in channels and not socket.is_full:
+            socket.send(channels[stream], data)
 
     detach = container.attach(show)
-    reading = asyncio.create_task(_pass_input(socket.web, container))
+    with_stdin = _is_requested(request, "stdin")
+    reading = asyncio.create_task(_pass_input(socket.web, container, with_stdin=with_stdin))
     ending = asyncio.create_task(container.wait())
     await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
     detach()
     if ending.done():
         # The pod's status has the exit code: for the stream, reaching its end is a success.
         socket.send(ERROR, _exit_status(0))
-    if spec.stdin_once:
+    if spec.stdin_once and with_stdin:
         container.close_stdin()
     ending.cancel()
     reading.cancel()
@@ -175,9 +189,9 @@ async def forward_session(
     return socket.web
 
 
-async def _until_end(socket: _Socket, session: ExecSession) -> int:
+async def _until_end(socket: _Socket, session: ExecSession, *, with_stdin: bool) -> int:
     """The exit code; the command is killed if the client disconnects."""
-    reading = asyncio.create_task(_pass_input(socket.web, session))
+    reading = asyncio.create_task(_pass_input(socket.web, session, with_stdin=with_stdin))
     ending = asyncio.create_task(session.wait())
     try:
         await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -191,12 +205,19 @@ async def _until_end(socket: _Socket, session: ExecSession) -> int:
             await asyncio.wait({ending})
 
 
-async def _pass_input(socket: web.WebSocketResponse, to: ExecSession | RunningContainer) -> None:
+async def _pass_input(
+    socket: web.WebSocketResponse,
+    to: ExecSession | RunningContainer,
+    *,
+    with_stdin: bool,
+) -> None:
     """Pass on the client's input; returns when it disconnects."""
     async for message in socket:
         if message.type is not WSMsgType.BINARY or not message.data:
             continue
         channel, data = message.data[0], message.data[1:]
+        if channel in (STDIN, CLOSE) and not with_stdin:
+            continue
         if channel == STDIN and data:
             to.write(data)
             await to.drain()

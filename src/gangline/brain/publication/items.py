@@ -1,5 +1,6 @@
 """Advice as users see it, and which of its changes are worth a write. Pure."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ RELATIVE_CHANGE = 0.10
 """Smaller changes of a number are not written: a histogram moves a little with each run."""
 LEAST_CHANGE = {Unit.BYTES: 256 * 2**20, Unit.MILLICORES: 250, Unit.COUNT: 1, Unit.SECONDS: 1}
 _GIB, _MIB = 2**30, 2**20
+_AMOUNT = re.compile(r"\d[\d.,]*( ?(%|[A-Za-z]+))?")
 
 _ORDER = tuple(What)
 
@@ -124,8 +126,13 @@ def changes(old: Iterable[AdviceItem], new: Iterable[AdviceItem]) -> Iterator[Ad
                 yield AdviceChange(APPLIED_EVENT, item.sentence)
         elif before is None or _moved(before, item) or before.reason != item.reason:
             yield AdviceChange(ADVISED, item.sentence)
-        if item.state == HELD and (before is None or before.held_because != item.held_because):
+        if item.state == HELD and (before is None or _hold(before) != _hold(item)):
             yield AdviceChange(HELD_EVENT, f"{item.what}: {item.held_because}")
+
+
+def _hold(item: AdviceItem) -> str:
+    """Why an item is held, without the amounts: they change in each evaluation."""
+    return _AMOUNT.sub("#", item.held_because)
 
 
 def _subject(item: AdviceItem) -> tuple[str, str, int, str]:
@@ -133,8 +140,8 @@ def _subject(item: AdviceItem) -> tuple[str, str, int, str]:
 
 
 def _differs(old: AdviceItem, new: AdviceItem) -> bool:
-    fixed_old = (old.state, old.held_because, old.reason, old.was, old.confidence, old.unit)
-    fixed_new = (new.state, new.held_because, new.reason, new.was, new.confidence, new.unit)
+    fixed_old = (old.state, _hold(old), old.reason, old.was, old.confidence, old.unit)
+    fixed_new = (new.state, _hold(new), new.reason, new.was, new.confidence, new.unit)
     return fixed_old != fixed_new or _moved(old, new)
 
 

@@ -96,6 +96,15 @@ def test_each_change_has_one_event() -> None:
     assert events([item(state=APPLIED)], [item(state=APPLIED)]) == []
 
 
+def test_amounts_in_the_reason_of_a_hold_are_no_change() -> None:
+    texts = ("it saves 85.6 s and costs 60 s", "it saves 2.78 min and costs 60 s")
+    first, later = (item(state=HELD, held_because=text) for text in texts)
+    assert settled([first], [later]) == [first]
+    assert list(changes([first], [later])) == []
+    other = item(state=HELD, held_because="2 segments are known; 3 needed")
+    assert [change.reason for change in changes([first], [other])] == ["AdviceHeld"]
+
+
 def test_summary_has_the_first_item_and_all_fields() -> None:
     workers = item(4.0, what="workers", role="", unit="count", advised="4", now="2")
     status = with_summary(JobAdviceStatus(items=[workers, item()]))

@@ -177,7 +177,7 @@ async def test_each_node_has_a_private_key_that_only_its_owner_reads(
 async def kubelet_port(server: AttackedServer) -> int:
     async def published() -> int:
         code, node = await server.request("GET", "/api/v1/nodes/node-1")
-        status = node["status"] if code == 200 else {}
+        status = node.get("status", {}) if code == 200 else {}
         endpoint = (status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}
         return int(endpoint.get("Port") or 0)
 

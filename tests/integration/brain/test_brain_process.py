@@ -167,6 +167,12 @@ async def test_third_run_is_advised_from_the_first_two(
             assert patch[0]["path"].endswith("/resources/requests/memory")
             release_jobs(release)
             await ended(url, "train-3", brain)
+            release_jobs(release)
+
+            async def withdrawn() -> bool:
+                return not (await client.list(JOB_ADVICE, "default")).items
+
+            await until(withdrawn, 60.0, brain.said)
 
 
 async def test_killed_brain_goes_on_where_it_was(cluster: EmbeddedCluster, tmp_path: Path) -> None:

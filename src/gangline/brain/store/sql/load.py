@@ -120,7 +120,7 @@ def _segments(connection: Connection, ids: Sequence[int]) -> dict[int, list[Segm
     loaded: dict[int, list[Segment]] = defaultdict(list)
     if not ids:
         return loaded
-    for values in connection.execute(_last_segments(len(ids)), _parameters(ids)):
+    for values in connection.execute(_last_segments(_ranges_for(ids)), _parameters(ids)):
         row = dict(zip(_SEGMENT, values, strict=True))
         loaded[row["job_id"]].append(rows.segment_of(row))
     for segments in loaded.values():
@@ -132,7 +132,7 @@ def _pods(connection: Connection, ids: Sequence[int]) -> dict[int, list[PodRun]]
     loaded: dict[int, list[PodRun]] = defaultdict(list)
     if not ids:
         return loaded
-    selected = connection.execute(_first_pods(len(ids)), _parameters(ids))
+    selected = connection.execute(_first_pods(_ranges_for(ids)), _parameters(ids))
     found = [dict(zip(_POD_RUN, values, strict=True)) for values in selected]
     nodes = _node_names(connection, {row["node_id"] for row in found if row["node_id"]})
     for row in found:
@@ -143,7 +143,11 @@ def _pods(connection: Connection, ids: Sequence[int]) -> dict[int, list[PodRun]]
 
 
 # One limited range of an index for each job, in one statement. To make these statements takes
-# longer than to run them, so they are made once for each number of jobs.
+# longer than to run them, so they are made once for each power of two, and some ranges are empty.
+
+
+def _ranges_for(ids: Sequence[int]) -> int:
+    return int(1 << (len(ids) - 1).bit_length())
 
 
 @lru_cache(maxsize=64)
@@ -173,7 +177,8 @@ def _ranges(
 
 
 def _parameters(ids: Sequence[int]) -> dict[str, int]:
-    return {f"job_{number}": job for number, job in enumerate(ids)}
+    padded = [*ids, *(0 for _ in range(_ranges_for(ids) - len(ids)))]
+    return {f"job_{number}": job for number, job in enumerate(padded)}
 
 
 def _node_names(connection: Connection, ids: set[int]) -> dict[int, str]:

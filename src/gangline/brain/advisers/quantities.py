@@ -101,6 +101,14 @@ def _read_day(text: str) -> Value:
     return round((at - _EPOCH).total_seconds() * 1000)
 
 
+def _write_level(value: Value) -> str:
+    return _LEVELS[min(max(round(_number(value)), 0), len(_LEVELS) - 1)]
+
+
+def _read_level(text: str) -> Value:
+    return _LEVELS.index(text)
+
+
 def _minute(value: Value) -> str:
     at = _EPOCH + timedelta(milliseconds=_number(value))
     return f"{_day(value)} at {at:%H:%M} UTC"
@@ -114,6 +122,14 @@ def _read_minute(text: str) -> Value:
     return start + (int(hours) * 60 + int(minutes)) * 60_000
 
 
+_LEVELS = (
+    "same specification",
+    "same family",
+    "same family but for command or owner",
+    "same image",
+    "nearest model",
+)
+"""Levels of similarity in words, from 0 on."""
 _DAY_PATTERN = r"\d{1,2} (?:" + "|".join(_MONTHS) + r") \d{4,}"
 
 KINDS: dict[str, QuantityKind] = {
@@ -150,6 +166,7 @@ KINDS: dict[str, QuantityKind] = {
         lambda value: ", ".join(value) if isinstance(value, list) else str(value),
         lambda text: text.split(", "),
     ),
+    "level": QuantityKind("|".join(_LEVELS), _write_level, _read_level),
     "day": QuantityKind(_DAY_PATTERN, _day, _read_day),
     "time": QuantityKind(rf"{_DAY_PATTERN} at \d\d:\d\d UTC", _minute, _read_minute),
 }

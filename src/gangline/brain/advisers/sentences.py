@@ -9,12 +9,12 @@ fixed words, so that it can be parsed.
 SIZES = {
     "HighestPeak": (
         "The highest peak of the last {runs:n run} of {stem:name} ({first_ms:day} to "
-        "{last_ms:day}, similarity {level:count}) was {peak_bytes:bytes}, in rank "
+        "{last_ms:day}, {level:level}) was {peak_bytes:bytes}, in rank "
         "{peak_rank:count} of {peak_run:name}; {margin_percent:points} are added. Runs that ran "
         "out of memory: {ooms:count}.[+ Saves {saved_bytes:bytes} for {replicas:n pod}.]"
     ),
     "UsualPeak": (
-        "{runs:n run} of {stem:name} ({first_ms:day} to {last_ms:day}, similarity {level:count}) "
+        "{runs:n run} of {stem:name} ({first_ms:day} to {last_ms:day}, {level:level}) "
         "usually needed up to {usual_bytes:bytes}, to which {margin_percent:points} are added; a "
         "single peak of {highest_bytes:bytes} has faded. Runs that ran out of memory: "
         "{ooms:count}.[+ Saves {saved_bytes:bytes} for {replicas:n pod}.]"
@@ -28,12 +28,12 @@ SIZES = {
         "{peak_bytes:bytes}, and {margin_percent:points} are added."
     ),
     "NotLowered": (
-        "{runs:n run} (similarity {level:count}) used less[: {estimate_bytes:bytes} would suffice]"
+        "{runs:n run} ({level:level}) used less[: {estimate_bytes:bytes} would suffice]"
         "[: {estimate_millis:millicores} would suffice]. A request is lowered only if the same job "
         "ran before, and as large; the obstacle is {because:name}."
     ),
     "CpuUse": (
-        "In {runs:n run} (similarity {level:count}) a rank used at most {p95_millis:millicores} in "
+        "In {runs:n run} ({level:level}) a rank used at most {p95_millis:millicores} in "
         "95 % of the time; {margin_percent:points} are added."
         "[+ Saves {saved_millis:millicores} for {replicas:n pod}.]"
     ),
@@ -62,13 +62,13 @@ SIZES = {
 }
 START = {
     "BestGoodput": (
-        "By the steps of {runs:n run} (similarity {level:count}) this trains "
+        "By the steps of {runs:n run} ({level:level}) this trains "
         "{gain_percent:points} faster, {samples_per_second:number} records a second; the last "
         "workers add {marginal_percent:points} of an average one. The price of a device is "
         "{price:percent}."
     ),
     "KeptCount": (
-        "The last {runs:n run} (similarity {level:count}) ended with {fewest:count} to "
+        "The last {runs:n run} ({level:level}) ended with {fewest:count} to "
         "{most:n worker}, half of them with this number or fewer."
     ),
     "SizingPrior": (

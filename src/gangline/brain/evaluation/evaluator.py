@@ -112,7 +112,9 @@ class Evaluator:
         await self._observe_cluster(cluster_view)
         jobs = self._collector.running()
         self._history.forget_cached(job.meta.uid for job in jobs)
-        for uid in self._states.keys() - {job.meta.uid for job in jobs}:
+        running = {job.meta.uid for job in jobs}
+        await self._publisher.withdraw_ended(self._collector.jobs.keys() - running)
+        for uid in self._states.keys() - running:
             del self._states[uid]
             self._seen_jobs.pop(uid, None)
         self._members.clear()

@@ -6,7 +6,7 @@ restarted repeats none of them.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -94,16 +94,21 @@ class Publisher:
         stored = self.advice_of(job)
         if stored is None:
             return
-        try:
-            await self._client.delete(
-                JOB_ADVICE,
-                stored.metadata.name,
-                stored.metadata.namespace,
-                uid=stored.metadata.uid,
-            )
-        except NotFound:
-            log.debug("advice was deleted already", extra={"job": stored.metadata.name})
+        await self._delete(stored)
         self._written.pop(job.metadata.uid, None)
+
+    async def withdraw_ended(self, ended: Collection[str]) -> None:
+        """Delete the advice of jobs, given by uid, that have ended: nothing can be set any more."""
+        for advice in list(self._stored.items()):
+            if any(uid in ended for uid in _job_uids(advice)):
+                await self._delete(advice)
+
+    async def _delete(self, advice: JobAdvice) -> None:
+        meta = advice.metadata
+        try:
+            await self._client.delete(JOB_ADVICE, meta.name, meta.namespace, uid=meta.uid)
+        except NotFound:
+            log.debug("advice was deleted already", extra={"job": meta.name})
 
     def _on_stored(self, old: JobAdvice | None, new: JobAdvice | None) -> None:
         for uid in _job_uids(new or old):

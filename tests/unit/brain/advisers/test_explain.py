@@ -30,6 +30,8 @@ TOKEN = re.compile(r"\{(\w+):([^}]+)\}")
 
 
 def values(kind: str) -> st.SearchStrategy:
+    if kind == "level":
+        return st.integers(0, 4)
     if kind == "name":
         return NAMES
     if kind == "names":

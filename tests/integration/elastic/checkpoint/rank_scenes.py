@@ -24,6 +24,7 @@ from torch.distributed.fsdp import fully_shard
 
 from gangline.elastic.checkpoint import Checkpointer, FlashReader, FlashWriter, failpoints
 from gangline.elastic.checkpoint.checkpointer import SaveLevel
+from gangline.elastic.checkpoint.integrations.dlrover import FsdpShardCheckpointer, StorageType
 from gangline.elastic.checkpoint.snapshot import segment
 from gangline.elastic.checkpoint.training_state import TrainingState
 
@@ -287,6 +288,35 @@ def diverge(rank: int, world: int, folder: str) -> Any:
     return [found, [one for one in heard if "diverged" in one]]
 
 
+def untouched(way: str) -> Scene:
+    """Train 50 steps, ``plain`` or with one of our interfaces; returns the losses."""
+
+    def act(rank: int, world: int, folder: str) -> Any:
+        model, state = training(world)
+        torch.manual_seed(rank)
+        found = []
+        if way == "plain":
+            return train(model, state, 50)
+        if way == "dlrover":
+            theirs = FsdpShardCheckpointer(folder)
+            assert not theirs.load_checkpoint()
+            for step in range(50):
+                found += train(model, state, 1)
+                values = {"model": model.state_dict(), "optimizer": state.optimizer.state_dict()}
+                theirs.save_checkpoint(step, values, storage_type=StorageType.MEMORY)
+            theirs.close()
+            return found
+        with Checkpointer(folder, linger_s=60) as checkpointer:
+            assert checkpointer.load({"training": state}) is None
+            for step in range(50):
+                found += train(model, state, 1)
+                if step % 10 == 0:
+                    checkpointer.save(step, {"training": state})
+        return found
+
+    return act
+
+
 def play(scene: str, folder: str, memory: str) -> list[Any]:
     """Run a complete scene; return the results of its acts."""
     match scene:
@@ -320,6 +350,11 @@ def play(scene: str, folder: str, memory: str) -> list[Any]:
         case "own values":
             run(2, own_save, folder, memory)
             return [run(world, own_load, folder, memory) for world in (2, 3, 1)]
+        case "untouched":
+            return [
+                run(2, untouched(way), f"{folder}/{way}", memory)
+                for way in ("plain", "training state", "dlrover")
+            ]
         case "diverged":
             return run(2, diverge, folder, memory)
         case _:

@@ -80,3 +80,11 @@ def test_replicas_that_have_diverged_are_named_once(acts: Any) -> None:
     assert "bad of ranks 1 differ" in message
     assert "at step 3" in message
     assert "equal at step 2" in message
+
+
+@pytest.mark.timeout(300)
+def test_checkpoints_of_sharded_models_do_not_change_the_training(acts: Any) -> None:
+    plain, ours, dlrover = acts("untouched")
+    assert len(set(plain[0])) == 50
+    assert ours == plain
+    assert dlrover == plain

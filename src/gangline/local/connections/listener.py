@@ -7,6 +7,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from gangline.local import limits
@@ -20,6 +21,24 @@ log = logging.getLogger(__name__)
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 RETRY_S = 0.05
 """Seconds until the next attempt to accept when no file descriptor is left."""
+
+
+class _Accepted:
+    """An accepted socket, until a transport has it."""
+
+    __slots__ = ("connection", "has_started", "has_transport", "socket")
+
+    def __init__(self, accepted: socket.socket) -> None:
+        self.socket = accepted
+        self.connection: ClientConnection | None = None
+        self.has_started = False
+        """True once the client has sent something: the queue of handshakes has it."""
+        self.has_transport = False
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.end()
+        self.socket.close()
 
 
 class Listener:
@@ -70,6 +89,7 @@ class Listener:
         """Stop listening. Accepted connections continue."""
         for task in self._tasks:
             task.cancel()
+        self._handshakes.clear()
         for opened in self._listening:
             opened.close()
         self._listening = []
@@ -81,10 +101,11 @@ class Listener:
     def is_serving(self) -> bool:
         return bool(self._listening)
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _accept_forever(self, opened: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -100,16 +121,31 @@ class Listener:
                 continue
             with contextlib.suppress(OSError):
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._run(self._expect_client(accepted))
+            self._expect(_Accepted(accepted))
 
-    async def _expect_client(self, accepted: socket.socket) -> None:
+    def _expect(self, client: _Accepted) -> None:
+        def release(_: object) -> None:  # also of a task that was cancelled before it began
+            if not client.has_started:
+                client.close()
+
+        self._run(self._expect_client(client)).add_done_callback(release)
+
+    def _start(self, client: _Accepted, connection: ClientConnection) -> None:
+        def release(_: object) -> None:
+            if not client.has_transport:
+                client.close()
+
+        self._run(self._connect(client, connection)).add_done_callback(release)
+
+    async def _expect_client(self, client: _Accepted) -> None:
         """Wait for the first bytes of a client. Until then it takes no place in the queue."""
+        accepted = client.socket
 
         def close() -> None:
             with contextlib.suppress(OSError):
                 accepted.shutdown(socket.SHUT_RDWR)
 
-        connection = self._table.add(identify_peer(accepted), close)
+        client.connection = connection = self._table.add(identify_peer(accepted), close)
         loop = asyncio.get_running_loop()
         readable: asyncio.Future[None] = loop.create_future()
         loop.add_reader(accepted, _set_once, readable)
@@ -119,25 +155,20 @@ class Listener:
             started = bool(accepted.recv(1, socket.MSG_PEEK))
         except (OSError, TimeoutError):
             started = False
-        except BaseException:
-            connection.end()
-            raise
         finally:
             loop.remove_reader(accepted)
         if started:
-            self._handshakes.add(
-                connection.peer, lambda: self._run(self._connect(accepted, connection))
-            )
-        else:
-            connection.end()
-            accepted.close()
+            client.has_started = True
+            start = partial(self._start, client, connection)
+            self._handshakes.add(connection.peer, start, client.close)
 
-    async def _connect(self, accepted: socket.socket, connection: ClientConnection) -> None:
+    async def _connect(self, client: _Accepted, connection: ClientConnection) -> None:
         """Complete the TLS handshake; the protocol serves the connection from then on."""
+        client.has_transport = True
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self._protocol(connection),
-                accepted,
+                client.socket,
                 ssl=self._context,
                 ssl_handshake_timeout=limits.TLS_HANDSHAKE_TIMEOUT_S,
             )

@@ -193,11 +193,13 @@ class AdoptionController:
                 self._controller.queue.add(_key(target, item))
 
     async def _reconcile(self, key: AdoptionKey) -> ReconcileResult:
-        for target, informer in self._foreign:
-            item = informer.get(key.namespace, key.name) if target is key.target else None
-            if item is not None:
-                return await self._add_labels(key, item)
         item = self._informers[key.target].get(key.namespace, key.name)
+        for target, informer in self._foreign:
+            foreign = informer.get(key.namespace, key.name) if target is key.target else None
+            # The two watches have no common order: an object that has our labels already may
+            # still be in the cache of those that lack them.
+            if foreign is not None and not (item and item.metadata.uid == foreign.metadata.uid):
+                return await self._add_labels(key, foreign)
         if item is not None and adoption.is_orphan(item.metadata):
             await self._set_owner(key, item)
         elif item is not None and self._should_join_gang(item):

@@ -1,6 +1,7 @@
 """Watch streams: encodings are shared for one round, and nothing of them stays in the history."""
 
 import asyncio
+import re
 from typing import Any, cast
 
 from gangline.api.meta.selectors import parse_field_selector, parse_label_selector
@@ -57,3 +58,25 @@ async def test_history_holds_no_encodings_after_old_events_were_sent_to_resumed_
     counts = [transport.sent.count(b'"ADDED"') for transport in transports]
     assert counts == [1_510 - number for number in range(5)]
     assert [event for event in cache.events if event.encoded_forms is not None] == []
+
+
+async def test_each_view_is_sent_its_own_objects_over_many_rounds() -> None:
+    cache = WatchCache("things.", 0)
+    broadcaster = WatchBroadcaster(cache)
+    publish(cache, 1, 1)
+    transports = {}
+    for selector in ("app=a", "app!=b", "app=b"):
+        transports[selector] = Transport()
+        broadcaster.add(Watcher(view(selector), 0, cast(Any, transports[selector])))
+    for number in range(100):
+        publish(cache, 2 + 3 * number, 3)
+        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        while any(watcher.cursor < cache.end for watcher in broadcaster.watchers):
+            await asyncio.sleep(0.001)
+    numbers = {
+        selector: [int(each) for each in re.findall(rb'"n":(\d+)', transport.sent)]
+        for selector, transport in transports.items()
+    }
+    everything = list(range(1, 302))
+    assert numbers == {"app=a": everything, "app!=b": everything, "app=b": []}

@@ -191,6 +191,9 @@ class SegmentDigest:
     def interrupt(self) -> None:
         """The workers of the present attempt have ended, or their world has."""
         self._close()
+        if self._attempt is not None:
+            # A heartbeat that was on its way may come after this. Its steps are counted already.
+            self._known = max(self._known, self._attempt.number)
         self._attempt = None
         self._steps_of.clear()
 

@@ -181,8 +181,8 @@ class WatchBroadcaster:
         """The watchers that the present round has not reached."""
         self._joined: dict[object, tuple[bytes, int]] = {}
         """Chunks of the present round by cursor and view, and the cursors after them."""
-        self._chunks: dict[tuple[int, ...], bytes] = {}
-        """The same chunks by the identities of their lines, which the events hold meanwhile."""
+        self._chunks: dict[tuple[bytes, ...], bytes] = {}
+        """The same chunks by their lines, for views that differ and show the same."""
         cache.on_publish = self.wake
 
     def wake(self) -> None:
@@ -256,11 +256,11 @@ class WatchBroadcaster:
             count += 1
         if not size:
             return b"", watcher.cursor + count
-        # Views with different selectors often have the same lines, and these may be long.
-        identity = tuple(id(line) for line in lines if line)
-        chunk = self._chunks.get(identity)
+        # Views with different selectors often share their lines, which may be long.
+        shown = tuple(line for line in lines if line)
+        chunk = self._chunks.get(shown)
         if chunk is None:
-            chunk = self._chunks[identity] = encode_chunk(b"".join(lines))
+            chunk = self._chunks[shown] = encode_chunk(b"".join(shown))
         return chunk, watcher.cursor + count
 
     def add(self, watcher: Watcher) -> None:

@@ -1,5 +1,6 @@
 """The cuts between segments, and what a segment holds."""
 
+import itertools
 import random
 from dataclasses import dataclass, field
 from typing import Any
@@ -211,6 +212,16 @@ def test_master_that_restarts_does_not_count_earlier_steps() -> None:
     assert segment.quality == "good"
     assert (segment.step_first or 0) > 1000
     assert segment.step_seconds.count == segment.steps
+
+
+def test_late_heartbeats_of_an_attempt_that_ended_count_no_step_again(training: Training) -> None:
+    training.run(100)
+    training.digest.interrupt()
+    training.run(100)
+    training.digest.interrupt()
+    segments = training.digest.segments
+    steps = [(each.step_first or 0, each.step_last or 0) for each in segments]
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(steps)), steps
 
 
 @settings(max_examples=60, deadline=None)

@@ -22,7 +22,7 @@ def same(one: Moments, other: Moments, scale: float) -> bool:
     """Equal within the precision of sums over ``scale``, the sum of squares."""
     return (
         one.count == other.count
-        and math.isclose(one.mean, other.mean, rel_tol=1e-9)
+        and math.isclose(one.mean, other.mean, rel_tol=1e-9, abs_tol=1e-12 * math.sqrt(scale))
         and math.isclose(one.m2, other.m2, rel_tol=1e-6, abs_tol=1e-9 * scale)
     )
 

@@ -4,8 +4,8 @@ import os
 
 from hypothesis import settings
 
-# A slow machine is no fault of what is tested. The examples are the same every time, so that a change
-# fails only for a fault that it brings. HYPOTHESIS_PROFILE=explore draws new ones.
+# A slow machine is no fault of what is tested. The examples are the same every time, so that a
+# change fails only for a fault that it brings. HYPOTHESIS_PROFILE=explore draws new ones.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))

@@ -131,10 +131,13 @@ class SaveReporter:
         self._blocked_s += seconds
         self._write()
 
-    def report_times(self, save_s: float, interval_s: float | None) -> None:
-        """Report the time for which a save stops training, and the time between two saves."""
+    def report_times(self, save_s: float, interval_s: float | None, *, adapts: bool) -> None:
+        """Report the time for which a save stops training, and the time between two saves.
+
+        ``adapts`` is true if that time follows from the rate of failures.
+        """
         known = "" if interval_s is None else f"save_interval_s {interval_s:.6g}\n"
-        self._times_part.write(f"save_s {save_s:.6g}\n{known}")
+        self._times_part.write(f"save_s {save_s:.6g}\nsaves_adapt {int(adapts)}\n{known}")
 
     def report_counts(self, saves: SaveCounts) -> None:
         """Report the numbers of saves that did not complete."""

@@ -74,6 +74,8 @@ class TrainingReport:
     """Time for which one checkpoint stops training; a running mean."""
     save_interval_s: float | None = None
     """Time between two checkpoints."""
+    saves_adapt: int | None = None
+    """1 if the trainer chooses that time from the rate of failures, 0 if the script does."""
 
     @classmethod
     def merge(cls, reports: Sequence["TrainingReport"]) -> Self | None:
@@ -107,6 +109,7 @@ class TrainingReport:
             loader_workers=over("loader_workers", max),
             save_s=over("save_s", max),
             save_interval_s=over("save_interval_s", max),
+            saves_adapt=over("saves_adapt", min),
         )
 
 
@@ -117,7 +120,14 @@ def _mean(values: list[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-_INTEGERS = ("batch_size", "accumulation", "global_batch", "device_memory_bytes", "loader_workers")
+_INTEGERS = (
+    "batch_size",
+    "accumulation",
+    "global_batch",
+    "device_memory_bytes",
+    "loader_workers",
+    "saves_adapt",
+)
 _NUMBERS = (
     "compute_s", "sync_s", "data_s", "grad_sqr", "grad_var", "save_s", "save_interval_s",
 )  # fmt: skip
@@ -178,6 +188,7 @@ def parse_report(numbers: Mapping[str, float], device_model: str = "") -> Traini
         loader_workers=integer("loader_workers", least=0),
         save_s=number("save_s"),
         save_interval_s=number("save_interval_s"),
+        saves_adapt=integer("saves_adapt", least=0),
     )
     return report if report != NOTHING else None
 

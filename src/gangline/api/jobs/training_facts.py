@@ -113,6 +113,8 @@ class SegmentFacts(Wire):
     """Time for which one checkpoint stops training."""
     save_interval_seconds: float | None = None
     """Time between two checkpoints."""
+    saves_adapt: bool = False
+    """True if the trainer chooses that time itself, from the rate of failures."""
     restarts: RestartFacts | None = None
 
 

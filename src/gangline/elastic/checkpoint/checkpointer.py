@@ -252,9 +252,10 @@ class Checkpointer:
 
     def _report_times(self) -> None:
         times = self.auto_interval
-        interval_s = times.interval_s() if self.interval == "auto" else times.between_saves_s
+        adapts = self.interval == "auto"
+        interval_s = times.interval_s() if adapts else times.between_saves_s
         if times.measured_s is not None:
-            self._progress_reporter.report_times(times.measured_s, interval_s)
+            self._progress_reporter.report_times(times.measured_s, interval_s, adapts=adapts)
 
     def _on_save_complete(self, step: int) -> None:
         """Report a complete save; with ``overlap`` this may happen after ``save`` returned."""

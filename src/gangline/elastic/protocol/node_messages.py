@@ -32,7 +32,7 @@ class NodeResources(msgspec.Struct, frozen=True, omit_defaults=True):
 class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """Steps, memory and tuning of a node. None and empty values are not known.
 
-    The fields up to ``save_interval_s`` are those of ``TrainingReport``. They are one field of
+    The fields up to ``saves_adapt`` are those of ``TrainingReport``. They are one field of
     ``Heartbeat``, because maps of up to 15 fields have a shorter header, which earlier releases
     have written.
     """
@@ -54,6 +54,7 @@ class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     loader_workers: int | None = None
     save_s: float | None = None
     save_interval_s: float | None = None
+    saves_adapt: int | None = None
     pod: str = ""
     """Name of the pod, or of the host."""
     memory_peak_bytes: int | None = None

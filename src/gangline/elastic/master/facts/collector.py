@@ -177,6 +177,7 @@ def _is_plausible(report: NodeReport) -> bool:
         report.compute_s, report.sync_s, report.data_s, report.grad_sqr, report.grad_var,
         report.batch_size, report.accumulation, report.global_batch, *report.device_peak_bytes,
         report.device_memory_bytes, report.loader_workers, report.save_s, report.save_interval_s,
+        report.saves_adapt,
         report.memory_peak_bytes,
         *(() if times is None else (times.count, times.mean_s, times.m2)),
     ]  # fmt: skip

@@ -349,6 +349,7 @@ class SegmentDigest:
             loader_workers=known.loader_workers,
             save_seconds=_optional(nodes.maximum_of_last("save_s")),
             save_interval_seconds=_optional(nodes.maximum_of_last("save_interval_s")),
+            saves_adapt=bool(nodes.maximum_of_last("saves_adapt")),
             restarts=restarts,
         )
 

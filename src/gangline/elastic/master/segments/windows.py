@@ -80,7 +80,7 @@ class WindowTable:
         weight = max(1, steps)
         minute.compute.add(report.compute_s, weight)
         minute.sync.add(report.sync_s, weight)
-        while len(known.minutes) > WINDOWS + 1:
+        while len(known.minutes) > WINDOWS + 2:
             del known.minutes[min(known.minutes)]
 
     def facts(self, now_s: float, wall_ms: int) -> RankWindows:

@@ -16,7 +16,7 @@ from gangline.api.brain.job_advice import (
     OWNER_ANNOTATION,
 )
 from gangline.api.job_resources import MAIN_CONTAINERS
-from gangline.api.jobs.elastic import MANUAL_MODES, PARAMETER_SERVER, ElasticJob
+from gangline.api.jobs.elastic import MANUAL_MODES, PARAMETER_SERVER, WORKER, ElasticJob
 from gangline.api.jobs.elastic_fields import job_node_range
 from gangline.api.jobs.kind import JobKind, JobObject, ReplicaSpecLike
 from gangline.api.jobs.kubeflow import PyTorchJob
@@ -73,7 +73,9 @@ def digest_job(kind: JobKind, job: JobObject, settings: DigestSettings) -> Diges
             queue=_queue(job),
             image=parse_image(str(container.get("image") or "")),
             command_digest=settings.digest(*_without_name(command, meta.name)),
-            spec_digest=settings.digest(kind.resource.kind, *_comparable(roles, ranged=low != high)),
+            spec_digest=settings.digest(
+                kind.resource.kind, *_comparable(roles, ranged=low != high)
+            ),
             submitted_ms=to_ms(meta.creation_timestamp) or 0,
             started_ms=to_ms(job.status.start_time),
             finished_ms=finished,

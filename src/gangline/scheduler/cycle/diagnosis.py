@@ -180,10 +180,9 @@ class PlacementDiagnosis:
         if capacity.requested.get(resource, 0) > capacity.total.get(resource, 0):
             return ()
         if resource not in self._lasting:
+            pods = nodes.lasting_pods.values()
             self._lasting[resource] = nlargest(
-                _MAX_LASTING,
-                nodes.lasting_pods.values(),
-                key=lambda p: (_amount(p, resource), p.key),
+                _MAX_LASTING, pods, key=lambda pod: (_amount(pod, resource), pod.key)
             )
         accepts = self._accepting_rows(gang)
         evictable = {pod.key for pod in self._planner.evictable_pods(gang)}

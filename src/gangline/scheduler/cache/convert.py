@@ -57,6 +57,7 @@ from gangline.scheduler.types.wire import (
     LeanPod,
     LeanPodSpec,
     LeanVolume,
+    belongs_to_job,
 )
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -135,6 +136,7 @@ def pod_info(
         preemptable=_is_preemptable(metadata),
         may_preempt=spec.preemption_policy != "Never",
         max_run_time_s=float(max(0, spec.active_deadline_seconds or 0)),
+        belongs_to_job=belongs_to_job(metadata),
         started_at=pod.status.start_time.timestamp() if pod.status.start_time else 0.0,
         quota_attributes=traits,
         claims=_claim_keys(metadata, spec.volumes) if spec.volumes else (),

@@ -50,6 +50,15 @@ def over_quota(group: PodGroupInfo, figures: str, pods: Iterable[PodInfo]) -> Pe
     return _pending_reason(messages.QUOTA_EXCEEDED, message, pods, group.key)
 
 
+def over_queue_limit(group: PodGroupInfo, queue: str) -> PendingReason:
+    """The limit of a queue does not allow the pods that are still to be created."""
+    message = (
+        f"Queue {queue!r} is at its limit: the gang is admitted when jobs of the queue end, or its "
+        "limit is raised."
+    )
+    return _pending_reason(messages.QUEUE_LIMIT, message, (), group.key)
+
+
 def too_few_pods(group: PodGroupInfo, there: int, pods: Iterable[PodInfo]) -> PendingReason:
     message = (
         f"{there} of the {group.min_member} pods that must start together exist: "

@@ -197,6 +197,8 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
     """Keys (``namespace/name``) of its PersistentVolumeClaims."""
     max_run_time_s: float = 0.0
     """Maximum run time in seconds; 0: unlimited."""
+    belongs_to_job: bool = False
+    """True if a Job of Kubernetes controls the pod: it ends some time, without a stated limit."""
     started_at: float = 0.0
     """Start time on its node, in seconds since the epoch; 0: not started."""
     quota_attributes: QuotaAttributes = DEFAULT_QUOTA_ATTRIBUTES
@@ -204,6 +206,13 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_finished(self) -> bool:
         return self.phase in TERMINAL_PHASES
+
+    @property
+    def may_run_forever(self) -> bool:
+        """True if nothing ends the pod: it has no gang, no Job, no deadline, and is not ending."""
+        return self.group is None and not (
+            self.belongs_to_job or self.max_run_time_s or self.is_terminating
+        )
 
     @property
     def holds_resources(self) -> bool:

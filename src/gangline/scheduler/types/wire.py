@@ -17,7 +17,14 @@ from gangline.api.core.affinity import (
     TopologySpreadConstraint,
 )
 from gangline.api.meta.field_doc import ResourceList
-from gangline.api.meta.objects import Condition, LabelSelector, Object, Wire
+from gangline.api.meta.objects import (
+    Condition,
+    LabelSelector,
+    Object,
+    ObjectMeta,
+    OwnerReference,
+    Wire,
+)
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import PODS
 from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION
@@ -207,6 +214,16 @@ PREEMPTABLE_KEY = "volcano.sh/preemptable"
 """Annotation, or else label, of a pod or a group: ``false`` protects it from eviction."""
 _KEPT_ANNOTATIONS = frozenset({GROUP_NAME_ANNOTATION, ROLE_KEY, PREEMPTABLE_KEY})
 _KEPT_CONDITIONS = frozenset({"PodScheduled"})
+_JOB_OWNERS = [OwnerReference(api_version="batch/v1", kind="Job", controller=True)]
+"""Kept instead of the owners of a pod that a Job controls: one list for all pods."""
+
+
+def belongs_to_job(metadata: ObjectMeta) -> bool:
+    """Return whether a Job of Kubernetes controls the pod."""
+    return any(
+        owner.controller and owner.kind == "Job" and owner.api_version.startswith("batch/")
+        for owner in metadata.owner_references
+    )
 
 
 def slim_pod(pod: LeanPod) -> LeanPod:
@@ -215,7 +232,10 @@ def slim_pod(pod: LeanPod) -> LeanPod:
     metadata, spec, status = pod.metadata, pod.spec, pod.status
     if metadata.owner_references or metadata.finalizers or metadata.annotations:
         annotations = _select_keys(metadata.annotations, _KEPT_ANNOTATIONS)
-        metadata = replace(metadata, annotations=annotations, owner_references=[], finalizers=[])
+        owners = _JOB_OWNERS if belongs_to_job(metadata) else []
+        metadata = replace(
+            metadata, annotations=annotations, owner_references=owners, finalizers=[]
+        )
     if spec.volumes:
         spec = replace(spec, volumes=[volume for volume in spec.volumes if volume.needs_claim])
     if status.conditions:

@@ -21,6 +21,7 @@ from gangline.scheduler.preemption.minimize import (
     minimal_prefix,
     reprieve_victims,
 )
+from gangline.scheduler.preemption.protection import ProtectedGangs
 from gangline.scheduler.preemption.reclaim import ReclaimState
 from gangline.scheduler.preemption.victim_sets import (
     EvictionUnit,
@@ -68,6 +69,7 @@ class PreemptionEvaluator:
         self._gangs: list[RunningGang] | None = None
         self.reclaim_state = ReclaimState(tree)
         """What queues will use once everything decided so far has happened."""
+        self._protected = ProtectedGangs(state, now)
         self._lowest = state.lowest_priority()
         self._chosen_gangs: set[str] = set()
         """Gangs of which pods were chosen already."""
@@ -144,6 +146,8 @@ class PreemptionEvaluator:
 
     def _may_be_evicted(self, gang: RunningGang, preemptor: PendingGang) -> bool:
         if gang.info is not None and not gang.info.preemptable:
+            return False
+        if self._protected.is_protected(gang):
             return False
         if gang.queue == preemptor.queue:
             return self._policy.preempt and gang.priority < preemptor.priority

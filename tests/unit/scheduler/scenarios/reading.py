@@ -67,6 +67,8 @@ class Pods(Strict):
     phase: str = ""
     never_preempts: bool = False
     foreign: bool = False
+    job: bool = False
+    """Whether a Job of Kubernetes controls them."""
 
 
 class Gang(Strict):
@@ -316,6 +318,7 @@ def _pods(name: str, gang: str | None, kinds: list[Pods], priority: int) -> Iter
             "is_gated": kind.gated,
             "is_terminating": kind.terminating,
             "is_ours": not kind.foreign,
+            "belongs_to_job": kind.job,
         }
         if kind.phase:
             facts["phase"] = kind.phase

@@ -449,7 +449,7 @@ class _Pass:
         if cleanup.has_passed(
             pod_group.time_to_schedule_timeout(self.job, self.gang, self.status, self.now)
         ):
-            reason = pod_group.pending_reason(self.observed.pod_group)
+            reason = pod_group.pending_reason(self.observed.pod_group or self.observed.given_group)
             limit = self.job.policy.scheduling.timeout
             return f"{name} has failed because it could not be placed within {limit}: {reason}"
         return ""
@@ -468,7 +468,8 @@ class _Pass:
 
     def _desired_objects(self) -> Iterator[PlannedCreation]:
         job = self.job
-        if self.settings.gang_scheduling and self.observed.pod_group is None and job.size:
+        group = self.observed.pod_group or self.observed.given_group
+        if self.settings.gang_scheduling and group is None and job.size:
             yield pod_group.create_pod_group(job)
         yield from owned_objects.missing_objects(self.desired_extras, self.observed.owned_objects)
         services = {service.metadata.name for service in self.observed.services}
@@ -514,7 +515,7 @@ class _Pass:
             self.tracker.service_name(self.job, role, index)
             for role in self.job.roles
             for index in self._desired_indexes(role)
-        }
+        } | self._former_pod_names()
         services = [
             service for service in self.observed.services if service.metadata.name not in names
         ]
@@ -527,6 +528,15 @@ class _Pass:
             with_group=not self.settings.gang_scheduling or not self.job.size,
             extras=owned_objects.obsolete_objects(self.desired_extras, self.observed.owned_objects),
         )
+
+    def _former_pod_names(self) -> set[str]:
+        """The names of pods that an earlier release named differently: their services stay."""
+        return {
+            pod.name
+            for role in self.job.roles
+            for index, pod in enumerate(self.gang[role.name].pods)
+            if pod is not None and pod.name != self.tracker.pod_name(self.job, role, index)
+        }
 
     def _patches(self) -> tuple[PlannedPatch, ...]:
         updates = owned_objects.update_patches(self.desired_extras, self.observed.owned_objects)

@@ -320,10 +320,10 @@ class _Pass:
         # Invariant: a failure counts in the status before its pod is deleted (see _deletions).
         record = backoff.count_restarts(before, self._current_generation(), frozenset(replaced))
         fresh = {uid for uid in replaced if uid not in self._counted_failures()}
-        failed = [key for key, pod in self._failed_ranks() if pod.uid in fresh]
+        ranks = [key for key, pod in self._failed_ranks() if pod.uid in fresh]
         refused = {key: pod.uid for key, pod in self._refused() if not self._is_counted(key, pod)}
-        if failed or refused:
-            record = backoff.record_rank_failures(record, failed, refused, stamp)
+        if ranks or refused:
+            record = backoff.record_rank_failures(record, ranks, refused, stamp)
         status = structs.replace(status, restarts=record)
         for failure in self.failures:
             if any(pod.uid in fresh for pod in failure.replaced):

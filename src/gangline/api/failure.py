@@ -188,6 +188,12 @@ _BY_DISRUPTION: Mapping[str, Failure] = {
     "DeletionByPodGC": Failure("NodeLost", _NODE, _MOVE, "The pod's node no longer exists."),
     "TerminationByKubelet": _BY_POD_REASON["Evicted"],
 }
+_NODE_CAUSES = frozenset(
+    failure.cause
+    for table in (_BY_CODE, _BY_SIGNAL, _BY_CONTAINER_REASON, _BY_WAITING_REASON, _BY_POD_REASON)
+    for failure in table.values()
+    if failure.blame is _NODE
+)
 _UNKNOWN = Failure("Unknown", _NODE, _MOVE, "How it ended is unknown.")
 
 
@@ -237,6 +243,11 @@ def failure_of_pod(pod: Pod, container: str = "") -> Failure | None:
     if found := next(filter(None, map(failure_of_container, statuses)), None):
         return found
     return _UNKNOWN if pod.status.phase == "Failed" else None
+
+
+def is_node_cause(cause: str) -> bool:
+    """Whether a cause is a fault of the machine: the same program works on another one."""
+    return cause in _NODE_CAUSES
 
 
 def is_retryable_exit_code(code: int | None) -> bool:

@@ -24,6 +24,7 @@ from gangline.scheduler.cycle.extra_pods import ExtraPods
 from gangline.scheduler.placement.gang import ReservationPlanner, place_gang, placed_pods
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
 from gangline.scheduler.preemption.backfill import BackfillWindow, earliest_start
+from gangline.scheduler.preemption.plain_pods import EvictablePlainPods
 from gangline.scheduler.preemption.preempt import (
     EvictionPolicy,
     PreemptionEvaluator,
@@ -115,7 +116,8 @@ class _Cycle:
         self.placed: set[GroupKey] = set()
         self.evictions: list[PodEviction] = []
         self.reservations: dict[str, Reservation] = {}
-        self._planner = ReservationPlanner(state.nodes)
+        evictable = EvictablePlainPods(state, self.tree, policy)
+        self._planner = ReservationPlanner(state.nodes, evictable)
         self._diagnosis = PlacementDiagnosis(state, self.scratch, self._planner)
         self._pending_counts: Counter[str] = Counter()
         """Gangs of each queue that were served and stay pending: they are before the next one."""

@@ -29,6 +29,7 @@ from gangline.scheduler.placement.gang import allowed_domains
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
 from gangline.scheduler.preemption.clearing import Clearing, ending_pods, placed_on_rows
 from gangline.scheduler.preemption.gang_search import GangSearch, VictimSet, place_needed
+from gangline.scheduler.preemption.protection import ProtectedGangs
 from gangline.scheduler.preemption.reservations import has_expired
 from gangline.scheduler.preemption.rights import EvictionRights, EvictionTally, ReclaimState
 from gangline.scheduler.preemption.victim_sets import (
@@ -95,6 +96,7 @@ class PreemptionEvaluator:
         self._gangs: list[RunningGang] | None = None
         self.reclaim_state = ReclaimState(tree)
         """What queues will use once everything decided so far has happened."""
+        self._protected = ProtectedGangs(state, now)
         self._lowest = state.lowest_priority()
         self._chosen_gangs: set[str] = set()
         """Gangs of which pods were chosen already."""
@@ -223,7 +225,7 @@ class PreemptionEvaluator:
             return False
         if gang.name == preemptor.name or gang.name in self._chosen_gangs:
             return False
-        if self._was_bound(gang.name):
+        if self._was_bound(gang.name) or self._protected.is_protected(gang):
             return False
         if gang.queue == preemptor.queue:
             return self._policy.preempt and gang.priority < preemptor.priority

@@ -90,6 +90,8 @@ class Pods(Strict):
     phase: str = ""
     never_preempts: bool = False
     foreign: bool = False
+    job: bool = False
+    """Whether a Job of Kubernetes controls them."""
 
 
 class Gang(Strict):
@@ -418,6 +420,7 @@ def _pods(name: str, gang: str | None, kinds: list[Pods], priority: int) -> Iter
             "is_ours": not kind.foreign,
             "labels": tuple(sorted(kind.labels.items())),
             "claims": tuple(f"d/{name}-{index}-{n}" for n in range(kind.volumes)),
+            "belongs_to_job": kind.job,
         }
         if kind.phase:
             facts["phase"] = kind.phase

@@ -200,6 +200,12 @@ _BY_DISRUPTION: Mapping[str, Failure] = {
     "DeletionByPodGC": Failure("NodeLost", _NODE, _MOVE, "The pod's node no longer exists."),
     "TerminationByKubelet": _BY_POD_REASON["Evicted"],
 }
+_NODE_CAUSES = frozenset(
+    failure.cause
+    for table in (_BY_CODE, _BY_SIGNAL, _BY_CONTAINER_REASON, _BY_WAITING_REASON, _BY_POD_REASON)
+    for failure in table.values()
+    if failure.blame is _NODE
+)
 _UNKNOWN = Failure("Unknown", _NODE, _MOVE, "How it ended is unknown.")
 
 
@@ -257,6 +263,11 @@ def is_node_refusal(reason: str) -> bool:
     The program did not run, so neither it nor the job caused the failure.
     """
     return _is_node_full(reason) or reason in NODE_REFUSALS
+
+
+def is_node_cause(cause: str) -> bool:
+    """Whether a cause is a fault of the machine: the same program works on another one."""
+    return cause in _NODE_CAUSES
 
 
 def is_retryable_exit_code(code: int | None) -> bool:

@@ -1,8 +1,8 @@
 """Gangs that annotations of pods describe, as Volcano's controller of pod groups would create them.
 
 A pod that names no PodGroup in ``scheduling.k8s.io/group-name`` may state its queue, and the size
-of its gang. The pods of one owner (a Job, a ReplicaSet) are one gang then; without an owner a pod is
-alone. No PodGroup is written: the gang exists in the cache while it has pods.
+of its gang. The pods of one owner (a Job, a ReplicaSet) are one gang then; without an owner a pod
+is alone. No PodGroup is written: the gang exists in the cache while it has pods.
 """
 
 from collections.abc import Iterable, Mapping

@@ -34,9 +34,8 @@ PATIENCE_S = 60.0
 R = TypeVar("R", bound=ProtocolMessage)
 
 HELD = """
-    import sys
-    print("imported before:", "decimal" in sys.modules)
-    import decimal, os, time
+    print("imported before:", "_decimal" in open("/proc/self/maps").read())
+    import decimal, os, sys, time
     rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
     print(f"up {attempt} {rank}/{world} {os.getpid()} {os.environ['MASTER_PORT']}", flush=True)

@@ -37,6 +37,7 @@ _FAILED: Final = "saves_failed"
 _PART: Final = 128
 _TRAINING_AT: Final = 2 * _PART
 _TRAINING_PART: Final = 1024
+_SAVE_TIMES_AT: Final = _TRAINING_AT + _TRAINING_PART
 _LARGEST: Final = 4096
 
 
@@ -115,6 +116,7 @@ class SaveReporter:
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._part = _FilePart(_PART, _PART, environment)
+        self._times_part = _FilePart(_SAVE_TIMES_AT, _PART, environment)
         self._blocked_s, self._saved = 0.0, ""
         self._saves = SaveCounts()
         self._write_lock = threading.Lock()
@@ -128,6 +130,14 @@ class SaveReporter:
         """Add time for which training has waited for checkpoints."""
         self._blocked_s += seconds
         self._write()
+
+    def report_times(self, save_s: float, interval_s: float | None, *, adapts: bool) -> None:
+        """Report the time for which a save stops training, and the time between two saves.
+
+        ``adapts`` is true if that time follows from the rate of failures.
+        """
+        known = "" if interval_s is None else f"save_interval_s {interval_s:.6g}\n"
+        self._times_part.write(f"save_s {save_s:.6g}\nsaves_adapt {int(adapts)}\n{known}")
 
     def report_counts(self, saves: SaveCounts) -> None:
         """Report the numbers of saves that did not complete."""

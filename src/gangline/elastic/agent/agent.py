@@ -8,23 +8,35 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent.hang.detector import hang_failure
+from gangline.elastic.agent.hang.detector import blamed_ranks, hang_failure
 from gangline.elastic.agent.hang.stacks import wait_for_hang
 from gangline.elastic.agent.local_workers import LocalWorkers
 from gangline.elastic.agent.logs import LogFolder
 from gangline.elastic.agent.rendezvous import RendezvousHandler, StopNotice
-from gangline.elastic.agent.restart_policy import Action, RestartDecision, decide_restart
+from gangline.elastic.agent.restart_policy import (
+    Action,
+    RestartBudget,
+    RestartDecision,
+    decide_restart,
+)
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.spares.interpreter import SpareInterpreter
 from gangline.elastic.agent.spares.pool import SparePool
 from gangline.elastic.agent.spares.script_imports import first_imports
+from gangline.elastic.agent.store import AgentStore
 from gangline.elastic.agent.workers.environment import spare_environment, worker_arguments
-from gangline.elastic.agent.workers.failure_diagnosis import WorkerFailure, root_cause
+from gangline.elastic.agent.workers.failure_diagnosis import (
+    CONSEQUENCE_CAUSE,
+    WorkerFailure,
+    early_exit_failure,
+    root_cause,
+)
 from gangline.elastic.agent.workers.worker_group import WorkerGroup
 from gangline.elastic.agent.world import WorldSpec
 
@@ -59,6 +71,17 @@ class _AttemptEnd:
     failure: Failure | None = None
     notice: StopNotice | None = None
     hung_since: float | None = None
+    hung_ranks: frozenset[int] = frozenset()
+    """Ranks that are blamed for a hang."""
+    decision: RestartDecision | None = None
+    """The decision about ``failure``."""
+
+    @property
+    def is_restarted(self) -> bool:
+        """True if another attempt follows."""
+        if self.failure:
+            return self.decision is not None and self.decision.action is Action.RESTART
+        return self.notice is not None and not self.notice.stops
 
 
 class _SignalReceived(Exception):
@@ -104,6 +127,8 @@ class ElasticAgent:
         self._signal: asyncio.Future[signal.Signals] | None = None
         self._group: WorkerGroup | None = None
         self._attempts_started = 0
+        self._budget = RestartBudget(settings.restart_window_s)
+        self._store: AgentStore | None = None
         self._workers = LocalWorkers(settings, base)
         rendezvous.attach_workers(self._workers)
 
@@ -129,6 +154,7 @@ class ElasticAgent:
                     await self._spares.close()
                 await self._save_before_end(result)
                 await self._rendezvous.leave(_leave_reason(result))
+                self._close_store()
             return result
 
     async def _run_attempts(self) -> AgentResult:
@@ -139,13 +165,16 @@ class ElasticAgent:
                 end = _AttemptEnd(notice=await self._unless_signal(self._rendezvous.finish(world)))
                 if end.notice is None:
                     return AgentResult(is_success=True)
+                log.warning(
+                    "all workers on %s had ended with exit code 0 before this attempt ended: %s",
+                    self._settings.node_name, end.notice.reason,
+                )  # fmt: skip
             if end.notice and end.notice.stops:
                 return AgentResult(notice=end.notice)
-            if end.failure:
-                verdict = decide_restart(self._settings, end.failure, world.attempt)
-                if verdict.action is not Action.RESTART:
-                    return AgentResult(end.failures, end.failure, verdict)
-                self._log_restart(end, verdict)
+            if end.failure and end.decision:
+                if not end.is_restarted:
+                    return AgentResult(end.failures, end.failure, end.decision)
+                self._log_restart(end, end.decision)
                 if self._settings.saves_on_failure:
                     self._workers.start_saving()
             world = await self._unless_signal(self._rendezvous.restart(world, end.failure))
@@ -174,14 +203,53 @@ class ElasticAgent:
 
     async def _run_attempt(self, world: WorldSpec) -> _AttemptEnd:
         number, self._attempts_started = self._attempts_started, self._attempts_started + 1
-        self._group = group = WorkerGroup(self._settings, world, self._folder, self._spares, number)
+        has_store = await self._open_store(world)
+        if has_store:
+            self._rendezvous.announce_start(world)
+        self._group = group = WorkerGroup(
+            self._settings,
+            world,
+            self._folder,
+            self._spares,
+            number,
+            has_agent_store=has_store or world.first_rank > 0,
+        )
         self._workers.begin_attempt(group, world)
+        self._budget.record_start(world.attempt, time.monotonic())
         await self._unless_signal(group.start(self._base))
-        self._rendezvous.announce_start(world)
+        if not has_store:
+            self._rendezvous.announce_start(world)
         log.debug("workers started", extra={"attempt": world.attempt})
-        end = await self._unless_signal(self._wait_for_end(group))
-        await self._stop_group(signal.SIGTERM)
+        end = self._decide(await self._unless_signal(self._wait_for_end(group)))
+        grace_s = self._settings.restart_stop_s if end.is_restarted else None
+        await self._stop_group(signal.SIGTERM, grace_s, end.hung_ranks)
         return end
+
+    async def _open_store(self, world: WorldSpec) -> bool:
+        """Open the store of an attempt on rank 0's node. Returns False if this node has none."""
+        self._close_store()
+        if world.first_rank > 0:
+            return False
+        try:
+            self._store = await AgentStore.listen(world.store_port)
+        except OSError as error:  # rank 0 reports it, if the port remains taken
+            log.warning("rank 0 opens the store of the workers: %s", error)
+        return self._store is not None
+
+    def _close_store(self) -> None:
+        store, self._store = self._store, None
+        if store:
+            store.close()
+
+    def _decide(self, end: _AttemptEnd) -> _AttemptEnd:
+        """Add the decision about a failure."""
+        if end.failure is None and end.notice is None:
+            return end
+        self._budget.record_end(self._workers.farthest_step())
+        if end.failure is None:
+            return end
+        restarts = self._budget.restarts(time.monotonic())
+        return replace(end, decision=decide_restart(self._settings, end.failure, restarts))
 
     async def _wait_for_end(self, group: WorkerGroup) -> _AttemptEnd:
         end = await self._wait_for_first_event(group)
@@ -193,7 +261,8 @@ class ElasticAgent:
         # ranks that wait and the ranks that hang would look the same.
         views = await self._rendezvous.rank_stacks()
         evidence = self._workers.describe_evidence()
-        return _AttemptEnd(failure=hang_failure(views, self._settings.hang.timeout_s, evidence))
+        failure = hang_failure(views, self._settings.hang.timeout_s, evidence)
+        return _AttemptEnd(failure=failure, hung_ranks=blamed_ranks(views))
 
     async def _wait_for_first_event(self, group: WorkerGroup) -> _AttemptEnd:
         ended = asyncio.ensure_future(group.wait_for_end())
@@ -208,16 +277,30 @@ class ElasticAgent:
                     future.cancel()
         if ended.done() and not ended.cancelled():
             failures = tuple(ended.result())
-            return _AttemptEnd(failures, root_cause(failures).failure if failures else None)
+            return _AttemptEnd(failures, self._cause(group, failures) if failures else None)
         if stuck.done() and not stuck.cancelled():
             return _AttemptEnd(hung_since=stuck.result())
         return _AttemptEnd(notice=notice.result())
 
-    async def _stop_group(self, number: signal.Signals) -> None:
+    def _cause(self, group: WorkerGroup, failures: Collection[WorkerFailure]) -> Failure:
+        first = root_cause(failures)
+        early = [(worker.rank, worker.process.pid) for worker in group.early_exits()]
+        if first.failure.cause == CONSEQUENCE_CAUSE and early:
+            return early_exit_failure(self._settings.node_name, early, first)
+        return first.failure
+
+    async def _stop_group(
+        self,
+        number: signal.Signals,
+        grace_s: float | None = None,
+        hung_ranks: Collection[int] = (),
+    ) -> None:
+        """End the workers; without ``grace_s`` they may take the time of the end of a run."""
         group, self._group = self._group, None
         if group:
             self._workers.end_attempt()
-            await group.stop(number)
+            grace_s = self._settings.shutdown_s if grace_s is None else grace_s
+            await group.stop(number, grace_s, hung_ranks)
 
     async def _save_before_end(self, result: AgentResult) -> None:
         """Write checkpoints to storage before the node, and its memory, may be removed."""
@@ -235,7 +318,7 @@ class ElasticAgent:
             first = root_cause(end.failures)
             log.warning(
                 "rank %d (pid %d) on %s ended: %s %s",
-                first.rank, first.pid, self._settings.node_name, first.failure, verdict.reason,
+                first.rank, first.pid, self._settings.node_name, end.failure, verdict.reason,
             )  # fmt: skip
         else:
             log.warning("%s: %s %s", self._settings.node_name, end.failure, verdict.reason)

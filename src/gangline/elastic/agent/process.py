@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -193,13 +193,39 @@ def hook_environment(
     }
 
 
+def process_state(pid: int) -> str:
+    """Return the letter of a process's state in ``/proc/PID/stat``; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a signal or a debugger has stopped the process, so that it runs no code."""
+    return process_state(pid) in ("T", "t")
+
+
 async def end_processes(
-    processes: Sequence[Process], number: signal.Signals, grace_s: float
+    processes: Sequence[Process],
+    number: signal.Signals,
+    grace_s: float,
+    *,
+    killed: Collection[Process] = (),
 ) -> bool:
-    """Signal processes and wait; kill the remaining ones. Returns True if any had to be killed."""
+    """Signal processes and wait; kill the remaining ones. Returns True if any had to be killed.
+
+    Args:
+        processes: the processes, with all processes of their groups.
+        number: the signal.
+        grace_s: time between the signal and SIGKILL.
+        killed: the processes that get SIGKILL immediately.
+    """
     living = [process for process in processes if not process.ended.done()]
     for process in living:
-        process.signal_group(number)
+        process.signal_group(signal.SIGKILL if process in killed else number)
+        if is_stopped(process.pid):
+            process.signal_group(signal.SIGCONT)  # a stopped process handles no signal
     if not living:
         return False
     _, left = await asyncio.wait([process.ended for process in living], timeout=grace_s)

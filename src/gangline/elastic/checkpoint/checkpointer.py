@@ -246,8 +246,16 @@ class Checkpointer:
         self._count(step, level, saved, now - begin)
         self.auto_interval.record_save(now, now - begin)
         self._progress_reporter.report_blocked(now - begin)
+        self._report_times()
         self._process_reports()
         return saved is not None
+
+    def _report_times(self) -> None:
+        times = self.auto_interval
+        adapts = self.interval == "auto"
+        interval_s = times.interval_s() if adapts else times.between_saves_s
+        if times.measured_s is not None:
+            self._progress_reporter.report_times(times.measured_s, interval_s, adapts=adapts)
 
     def _on_save_complete(self, step: int) -> None:
         """Report a complete save; with ``overlap`` this may happen after ``save`` returned."""

@@ -14,6 +14,8 @@ from gangline.api.failure import Blame, Failure, Remedy
 
 BUSY_SHARE = 0.02
 """A worker is busy from this much processor time per second on."""
+STOPPED = "stopped (by SIGSTOP or a debugger; SIGCONT continues it)"
+BLOCKED = "blocked in the kernel (uninterruptible, as while a file system does not answer)"
 _MAX_RANKS_LISTED = 16
 """Maximum number of ranks in a message."""
 
@@ -100,6 +102,8 @@ class RankStack:
     """The last step that it reported."""
     is_mute: bool = False
     """True if it did not write its stacks itself, so that they were read from outside."""
+    state: str = ""
+    """What the kernel reports about a process that runs no code; empty for one that may run."""
 
     @classmethod
     def from_location(
@@ -110,14 +114,18 @@ class RankStack:
         step: int | None,
         *,
         is_mute: bool = False,
+        state: str = "",
     ) -> Self:
         """Create it from a location. A rank that does not answer is not considered waiting."""
-        waits = location is not None and location.is_waiting and not is_mute
-        return cls(rank, node, str(location) if location else "", waits, step, is_mute)
+        waits = location is not None and location.is_waiting and not is_mute and not state
+        return cls(rank, node, str(location) if location else "", waits, step, is_mute, state)
 
     def __str__(self) -> str:
         at = f"at {self.where}" if self.where else "at an unknown location (no stack)"
-        at += " and does not answer" if self.where and self.is_mute else ""
+        if self.state:
+            at = f"{self.state}, {at}" if self.where else self.state
+        elif self.where and self.is_mute:
+            at += " and does not answer"
         step = "" if self.step is None else f", after step {self.step}"
         return f"rank {self.rank}{f' on {self.node}' if self.node else ''} is {at}{step}"
 
@@ -130,7 +138,7 @@ def hang_failure(stacks: Sequence[RankStack], timeout_s: float, evidence: str = 
         timeout_s: time without progress.
         evidence: a sentence that says where more can be read.
     """
-    missing = _ranks_to_blame(sorted(stacks, key=lambda each: each.rank))
+    missing = _stacks_to_blame(sorted(stacks, key=lambda each: each.rank))
     named = {stack.rank for stack in missing}
     waiting = sorted(stack.rank for stack in stacks if stack.rank not in named)
     message = "; ".join(map(str, missing[:_MAX_RANKS_LISTED]))
@@ -141,11 +149,21 @@ def hang_failure(stacks: Sequence[RankStack], timeout_s: float, evidence: str = 
     if len(waiting) > _MAX_RANKS_LISTED:
         message += f" and {len(waiting) - _MAX_RANKS_LISTED} more"
     explanation = f"No worker has made progress for {timeout_s:g} s. {evidence}".rstrip()
-    return Failure("Hang", Blame.CODE, Remedy.RETRY, explanation, None, message)
+    cause, blame = "Hang", Blame.CODE
+    if missing and all(stack.state == STOPPED for stack in missing):
+        cause, blame = "Stopped", Blame.PLATFORM
+    return Failure(cause, blame, Remedy.RETRY, explanation, None, message)
 
 
-def _ranks_to_blame(stacks: Sequence[RankStack]) -> Sequence[RankStack]:
+def blamed_ranks(stacks: Sequence[RankStack]) -> frozenset[int]:
     """Return the ranks for which the others wait; all ranks if none differs."""
+    return frozenset(stack.rank for stack in _stacks_to_blame(stacks))
+
+
+def _stacks_to_blame(stacks: Sequence[RankStack]) -> Sequence[RankStack]:
+    halted = [stack for stack in stacks if stack.state]
+    if halted:
+        return halted
     absent = [stack for stack in stacks if not stack.waits]
     if absent and len(absent) < len(stacks):
         return absent

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gangline.elastic.agent.hang.detector import (
+    BLOCKED,
+    STOPPED,
     HangDetector,
     ProgressSample,
     RankStack,
     parse_stack_location,
 )
 from gangline.elastic.agent.hang.py_spy import py_spy_stacks
+from gangline.elastic.agent.process import process_state
 from gangline.elastic.agent.settings import HangSettings
 from gangline.elastic.agent.workers.usage import processor_seconds, read_worker_progress
 from gangline.elastic.agent.workers.worker_group import Worker, WorkerGroup
@@ -61,7 +64,12 @@ async def rank_stacks(group: WorkerGroup, gather_s: float, node: str) -> list[Ra
     steps = [each.step for each in read_worker_progress(group)]
     return [
         RankStack.from_location(
-            worker.rank, node, parse_stack_location(seen.text), step, is_mute=seen.is_mute
+            worker.rank,
+            node,
+            parse_stack_location(seen.text),
+            step,
+            is_mute=seen.is_mute,
+            state=_state(worker) if seen.is_mute else "",
         )
         for worker, step in zip(group.workers, steps, strict=True)
         for seen in [found[worker.rank]]
@@ -108,7 +116,10 @@ async def collect_stacks(group: WorkerGroup, gather_s: float) -> dict[int, Worke
             worker.rank: _text(worker.files.stacks_file)[before[worker.rank] :]
             for worker in group.workers
         }
-        if all(map(_has_location, texts.values())) or time.monotonic() > deadline:
+        answering = [worker for worker in group.workers if not _state(worker)]
+        if all(_has_location(texts[worker.rank]) for worker in answering):
+            break
+        if time.monotonic() > deadline:
             break
         await asyncio.sleep(_MIN_SAMPLE_S)
     mute = [worker for worker in group.workers if not _has_location(texts[worker.rank])]
@@ -118,6 +129,16 @@ async def collect_stacks(group: WorkerGroup, gather_s: float) -> dict[int, Worke
         worker.rank: WorkerStacks(look, is_mute=True)
         for worker, look in zip(mute, looks, strict=True)
     }
+
+
+def _state(worker: Worker) -> str:
+    """Return why a worker runs no code; empty if it may run."""
+    if worker.process.ended.done():
+        return f"ended with exit code {worker.process.ended.result()}"
+    state = process_state(worker.process.pid)
+    if state == "D":
+        return BLOCKED
+    return STOPPED if state in ("T", "t") else ""
 
 
 async def _py_spy_stacks(worker: Worker) -> str:

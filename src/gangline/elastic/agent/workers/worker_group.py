@@ -8,7 +8,7 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,9 +62,21 @@ class WorkerGroup:
         folder: LogFolder,
         spares: SparePool | None,
         number: int,
+        *,
+        has_agent_store: bool = True,
     ) -> None:
-        """Prepare the attempt with this number, counted from 0 on this agent."""
+        """Prepare an attempt.
+
+        Args:
+            settings: settings of the agent.
+            world: the world of the attempt.
+            folder: files of the workers.
+            spares: spare interpreters, if there are any.
+            number: number of the attempt, counted from 0 on this agent.
+            has_agent_store: False if rank 0 must open the store of the workers itself.
+        """
         self._settings, self._world = settings, world
+        self._has_agent_store = has_agent_store
         self._folder, self._spares, self._number = folder, spares, number
         self._tee = LogTee(settings.logs, settings.role)
         self._kills_before = out_of_memory_kills()
@@ -80,7 +92,13 @@ class WorkerGroup:
         environments = {}
         for local_rank in range(self._settings.local_world_size):
             streams = self._folder.worker_files(self._number, local_rank)
-            environment = worker_environment(self._settings, self._world, local_rank, base)
+            environment = worker_environment(
+                self._settings,
+                self._world,
+                local_rank,
+                base,
+                has_agent_store=self._has_agent_store,
+            )
             environment |= report_environment(self._settings, streams, base)
             environments[local_rank] = environment
             worker = await self._start_worker(local_rank, environment, streams)
@@ -98,12 +116,32 @@ class WorkerGroup:
                 break
         return self.failures()
 
-    async def stop(self, number: signal.Signals) -> None:
-        """End all live workers and show the rest of their output."""
+    async def stop(
+        self, number: signal.Signals, grace_s: float, hung_ranks: Collection[int] = ()
+    ) -> None:
+        """End all live workers and show the rest of their output.
+
+        Args:
+            number: the signal.
+            grace_s: time between the signal and SIGKILL.
+            hung_ranks: ranks that get SIGKILL immediately.
+        """
         processes = [worker.process for worker in self.workers]
-        if await end_processes(processes, number, self._settings.shutdown_s):
-            log.warning("workers were killed because they did not end after %s", number.name)
+        hung = [worker.process for worker in self.workers if worker.rank in hung_ranks]
+        if await end_processes(processes, number, grace_s, killed=hung):
+            log.warning(
+                "workers were killed because they did not end within %g s after %s",
+                grace_s, number.name,
+            )  # fmt: skip
         await self._tee.end()
+
+    def early_exits(self) -> list[Worker]:
+        """Return the workers that have ended with exit code 0."""
+        return [
+            worker
+            for worker in self.workers
+            if worker.process.ended.done() and worker.process.ended.result() == 0
+        ]
 
     def failures(self) -> list[WorkerFailure]:
         out_of_memory = out_of_memory_kills() > self._kills_before

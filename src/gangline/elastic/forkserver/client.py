@@ -76,7 +76,8 @@ class ForkServerClient:
                     socket.send_fds(self._socket, [data[:1]], list(descriptors))
                     data = data[1:]
                 await asyncio.get_running_loop().sock_sendall(self._socket, data)
-            return await reply
+            answer: dict[str, Any] = await reply
+            return answer
         except OSError as error:
             raise ConnectionError("the fork server has ended") from error
         finally:

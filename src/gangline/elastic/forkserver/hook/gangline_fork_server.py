@@ -238,7 +238,8 @@ class _Server:
             if pid := os.fork():
                 os.write(writing, pid.to_bytes(_INTEGER, "big"))
                 os._exit(0)
-            os.close(reading), os.close(writing)
+            os.close(reading)
+            os.close(writing)
             while os.getppid() == own:
                 time.sleep(_ADOPTION_POLL_S)
             return 0
@@ -307,7 +308,9 @@ def _become(request: Any, descriptors: list[int], own: list[int]) -> None:
     if (umask := request.get("umask")) is not None:
         os.umask(umask)
     if user := request.get("user"):
-        os.setgroups(user["groups"]), os.setgid(user["gid"]), os.setuid(user["uid"])
+        os.setgroups(user["groups"])
+        os.setgid(user["gid"])
+        os.setuid(user["uid"])
     if cwd := request.get("cwd"):
         os.chdir(cwd)
     os.environ.clear()

@@ -22,8 +22,16 @@ if TYPE_CHECKING:
 
     from gangline_import_records import ImportRecord  # type: ignore[import-not-found]
 
-_READ_LATER = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES", "MASTER_")
-_READ_LATER += ("NCCL_", "GLOO_", "TORCH_NCCL_", "ROCR_VISIBLE_DEVICES")
+_READ_LATER = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "MASTER_",
+    "NCCL_",
+    "GLOO_",
+    "TORCH_NCCL_",
+)
 """Prefixes of variables that libraries name, but read only when a device or a group is opened."""
 _SYSTEM_LIBRARIES = ("libc.", "libm.", "libdl.", "libpthread.", "ld-linux", "libpython")
 _LOADER_SOURCE = """

@@ -281,7 +281,8 @@ class _CapturedOutput:
         for number, file, saved in zip((1, 2), self._files, self._saved, strict=True):
             os.dup2(saved, number)
             found.append(os.pread(file, os.fstat(file).st_size, 0))
-            os.close(saved), os.close(file)
+            os.close(saved)
+            os.close(file)
         return found[0], found[1]
 
 

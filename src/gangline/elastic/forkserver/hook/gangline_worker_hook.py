@@ -281,12 +281,12 @@ class _ImportReport:
     def _report(self) -> bool:
         if len(sys.modules) == len(self._reported):
             return False
-        modules = []
+        modules: list[tuple[str, str | None, int]] = []
         for name, module in list(sys.modules.items()):
             spec = getattr(module, "__spec__", None)
             if name not in self._reported and not getattr(spec, "_initializing", False):
                 file = getattr(module, "__file__", None)
-                modules.append([name, file, self._index.get(name, -1)])
+                modules.append((name, file, self._index.get(name, -1)))
         if not modules:
             return False
         self._reported.update(name for name, _, _ in modules)

@@ -18,6 +18,10 @@ Gangline can be imported here.
 import os
 import sys
 
+TYPE_CHECKING = False  # the script may not need typing, so it is not imported
+if TYPE_CHECKING:
+    from typing import Any
+
 _VARIABLE = "GANGLINE_WORKER_HOOK"
 
 
@@ -26,7 +30,7 @@ def _main() -> bool:
     folder = os.path.dirname(__file__)
     mode, descriptor = os.environ.pop(_VARIABLE).split(":")
     _hide(folder)
-    server = None
+    server: Any = None
     try:
         sys.path.insert(0, folder)
         import gangline_worker_hook as hook  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
@@ -34,7 +38,9 @@ def _main() -> bool:
         sys.modules.pop("gangline_worker_hook")
         baseline = frozenset(sys.modules) - {"sitecustomize"}
         if mode == "server":
-            import gangline_fork_server as server  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
+            import gangline_fork_server  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
+
+            server = gangline_fork_server
     finally:
         sys.path.remove(folder)
         sys.path_importer_cache.pop(folder, None)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from gangline.api.failure import Failure
 from gangline.elastic.agent.hang.detector import blamed_ranks, hang_failure
 from gangline.elastic.agent.hang.stacks import wait_for_hang
+from gangline.elastic.agent.leftovers import end_leftovers
 from gangline.elastic.agent.local_workers import LocalWorkers
 from gangline.elastic.agent.logs import LogFolder
 from gangline.elastic.agent.rendezvous import RendezvousHandler, StopNotice
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _MEMORY_CHECK_S = 10.0
+_DISK_CHECK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +142,21 @@ class ElasticAgent:
             DevicesError: there are fewer devices than workers.
         """
         async with self._handle_signals():
-            watch = asyncio.create_task(self._watch_memory())
+            watches = [
+                asyncio.create_task(self._watch_memory()),
+                asyncio.create_task(self._watch_disk()),
+            ]
             result = AgentResult()
             try:
                 result = await self._run_attempts()
             except _SignalReceived as received:
                 result = AgentResult(received_signal=received.number)
             finally:
-                watch.cancel()
-                await asyncio.gather(watch, return_exceptions=True)
+                for watch in watches:
+                    watch.cancel()
+                await asyncio.gather(*watches, return_exceptions=True)
                 await self._stop_group(signal.SIGTERM)
+                await end_leftovers(self._folder.name, self._settings.shutdown_s)
                 if self._spares:
                     await self._spares.close()
                 await self._save_before_end(result)
@@ -359,6 +366,18 @@ class ElasticAgent:
         while self._spares:
             await asyncio.sleep(_MEMORY_CHECK_S)
             self._spares.release_if_short()
+
+    async def _watch_disk(self) -> None:
+        was_full = False
+        while True:
+            is_full = self._folder.is_full
+            if is_full and not was_full:
+                log.warning(
+                    "the disk of %s is full: output and reports of workers are lost",
+                    self._folder.path,
+                )
+            was_full = is_full
+            await asyncio.sleep(_DISK_CHECK_S)
 
 
 def _leave_reason(result: AgentResult) -> str:

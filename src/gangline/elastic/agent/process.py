@@ -96,7 +96,7 @@ class Process:
         self.ended_at = time.time()
         if code:
             # Children of a failed worker, such as data loaders, must not outlive it. After success
-            # they may: a script can leave an upload behind.
+            # they may run until the end of the job.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
         if not self.ended.done():

@@ -31,6 +31,7 @@ from gangline.elastic.agent.workers.environment import (
     worker_environment,
 )
 from gangline.elastic.agent.workers.failure_diagnosis import (
+    WorkerError,
     WorkerFailure,
     diagnose_exit,
     read_error_file,
@@ -145,7 +146,8 @@ class WorkerGroup:
 
     def failures(self) -> list[WorkerFailure]:
         out_of_memory = out_of_memory_kills() > self._kills_before
-        found = (_failure_of(worker, out_of_memory) for worker in self.workers)
+        full = str(self._folder.path) if self._folder.is_full else ""
+        found = (_failure_of(worker, out_of_memory, full) for worker in self.workers)
         return [failure for failure in found if failure is not None]
 
     def request_stacks(self) -> None:
@@ -208,12 +210,15 @@ class WorkerGroup:
         return self._spares is not None and local_rank == 0 and not self._spares.has_learned
 
 
-def _failure_of(worker: Worker, out_of_memory: bool) -> WorkerFailure | None:
+def _failure_of(worker: Worker, out_of_memory: bool, full_disk: str) -> WorkerFailure | None:
     process = worker.process
     if not process.ended.done():
         return None
     code = process.ended.result()
     error = read_error_file(Path(worker.files.error_file)) if code else None
+    if error is None and code > 0 and full_disk:
+        # The error file is on that disk, so the exception could not be stored either.
+        error = WorkerError(f"No space left on device: the disk of {full_disk} is full", "")
     failure = diagnose_exit(code, error, out_of_memory=out_of_memory)
     if failure is None:
         return None

@@ -30,6 +30,7 @@ from gangline.elastic.agent.restart_policy import (
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.spares.interpreter import SpareInterpreter
 from gangline.elastic.agent.spares.pool import SparePool
+from gangline.elastic.agent.spares.script_imports import first_imports
 from gangline.elastic.agent.store import AgentStore
 from gangline.elastic.agent.workers.environment import spare_environment, worker_arguments
 from gangline.elastic.agent.workers.failure_diagnosis import (
@@ -192,15 +193,22 @@ class ElasticAgent:
 
         The other nodes continue training meanwhile, so they do not wait for this node's imports.
         """
+        self._begin_first_imports()
         modules = await self._rendezvous.known_imports() if self._spares else ()
         if self._spares and modules:
-            ranks = range(self._settings.local_world_size)
-            environments = {
-                rank: spare_environment(self._settings, rank, self._base) for rank in ranks
-            }
-            await self._spares.warm(modules, environments)
-            log.info("spare interpreters are warm: %d; joining", len(self._spares.ready))
+            await self._spares.warm(modules, spare_environment(self._settings, 0, self._base))
+            if self._spares.is_warm:
+                size = self._settings.local_world_size
+                log.info("spare interpreters are warm: %d; joining", size)
         return await self._rendezvous.join()
+
+    def _begin_first_imports(self) -> None:
+        """Do the first imports of the script in the fork server while the world is formed."""
+        if self._spares and not self._spares.ready:
+            modules = first_imports(self._settings.command.arguments)
+            if modules or self._settings.spares.preload:
+                environment = spare_environment(self._settings, 0, self._base)
+                self._spares.begin(modules, environment)
 
     async def _run_attempt(self, world: WorldSpec) -> _AttemptEnd:
         number, self._attempts_started = self._attempts_started, self._attempts_started + 1
@@ -217,7 +225,7 @@ class ElasticAgent:
         )
         self._workers.begin_attempt(group, world)
         self._budget.record_start(world.attempt, time.monotonic())
-        await group.start(self._base)
+        await self._unless_signal(group.start(self._base))
         if not has_store:
             self._rendezvous.announce_start(world)
         log.debug("workers started", extra={"attempt": world.attempt})

@@ -11,7 +11,7 @@ STUBBORN = """
     import os, signal, time
     attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["RANK"]
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as in a C call that never returns
-    print(f"up {attempt} {rank} {os.getpid()}", flush=True)
+    print(f"up {attempt} {rank} {os.getpid()}\\n", end="", flush=True)
     while attempt == 0:
         time.sleep(0.05)
 """
@@ -19,7 +19,7 @@ WAITS = """
     import os, time
     from torch.distributed.wait import barrier
     attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["RANK"]
-    print(f"up {attempt} {rank} {os.getpid()}", flush=True)
+    print(f"up {attempt} {rank} {os.getpid()}\\n", end="", flush=True)
     while attempt == 0:
         barrier() if rank == "0" else time.sleep(1000)
 """

@@ -1,6 +1,7 @@
 """The worker group of one attempt on this node: its processes start and end together.
 
-A worker starts in a warm spare interpreter if there is one, else as a new process.
+A worker is forked from the fork server, starts in an interpreter of the node check, or as a new
+process.
 """
 
 import asyncio
@@ -170,8 +171,19 @@ class WorkerGroup:
                 return Worker(rank, local_rank, spare.process, streams, was_spare=True)
             except ConnectionError:
                 log.warning("a spare interpreter has died; its worker starts without it")
+        if self._spares and (forked := await self._fork_process(local_rank, env, streams)):
+            return Worker(rank, local_rank, forked, streams, was_spare=True)
         process = self._start_process(local_rank, env, streams)
         return Worker(rank, local_rank, process, streams, was_spare=False)
+
+    async def _fork_process(
+        self, local_rank: int, env: dict[str, str], streams: WorkerFiles
+    ) -> Process | None:
+        assert self._spares is not None
+        stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks_file}"}
+        return await self._spares.fork(
+            local_rank, {**env, **stacks}, streams, reports_imports=self._learns_imports(local_rank)
+        )
 
     def _start_process(self, local_rank: int, env: dict[str, str], streams: WorkerFiles) -> Process:
         arguments = worker_arguments(self._settings, local_rank)

@@ -175,6 +175,18 @@ _NODE_FULL = Failure(
     "NodeFull", _NODE, _MOVE, "The node had no free resources when the pod arrived."
 )
 
+NODE_REFUSALS = frozenset(
+    {
+        "UnexpectedAdmissionError",
+        "UnexpectedPredicateFailureType",
+        "NodeAffinity",
+        "NodeName",
+        "NodePorts",
+        "TopologyAffinityError",
+    }
+)
+"""Reasons of pods that the kubelet did not admit, besides those that begin with ``OutOf``."""
+
 _BY_DISRUPTION: Mapping[str, Failure] = {
     "PreemptionByScheduler": Failure(
         "Preempted", _PLATFORM, _MOVE, "The pod was preempted by one of higher priority."
@@ -245,6 +257,14 @@ def failure_of_pod(pod: Pod, container: str = "") -> Failure | None:
     return _UNKNOWN if pod.status.phase == "Failed" else None
 
 
+def is_node_refusal(reason: str) -> bool:
+    """Return whether a pod's reason says that its node refused to start it.
+
+    The program did not run, so neither it nor the job caused the failure.
+    """
+    return _is_node_full(reason) or reason in NODE_REFUSALS
+
+
 def is_node_cause(cause: str) -> bool:
     """Whether a cause is a fault of the machine: the same program works on another one."""
     return cause in _NODE_CAUSES
@@ -261,7 +281,7 @@ def _disruption_failure(pod: Pod) -> Failure | None:
     reason, message = pod.status.reason, pod.status.message
     if found := _BY_POD_REASON.get(reason):
         return replace(found, message=message)
-    if reason.lower().startswith("outof"):
+    if _is_node_full(reason):
         return replace(_NODE_FULL, message=message)
     if pod.status.phase != "Failed" or not is_condition_true(
         pod.status.conditions, DISRUPTION_TARGET
@@ -270,6 +290,11 @@ def _disruption_failure(pod: Pod) -> Failure | None:
     condition = _disruption_condition(pod.status.conditions)
     found = _BY_DISRUPTION.get(condition.reason)
     return replace(found, message=condition.message) if found else None
+
+
+def _is_node_full(reason: str) -> bool:
+    """``OutOfcpu`` of Kubernetes before 1.22, ``OutOfpods``, ``OutOfnvidia.com/gpu``."""
+    return reason.lower().startswith("outof")
 
 
 def _disruption_condition(conditions: list[Condition]) -> Condition:

@@ -39,6 +39,11 @@ def failure_action(policy: RestartPolicy, pod: ObservedPod, container: str) -> F
     return _ACTIONS[policy](ended.exit_code if ended else None)
 
 
+def is_refused(pod: ObservedPod) -> bool:
+    """Return whether a failed pod was refused by its node: it is replaced under every policy."""
+    return pod.failed and failure.is_node_refusal(pod.status.reason)
+
+
 def pod_policy(policy: RestartPolicy) -> str:
     """Return the pod's own restart policy: the kubelet has no policy by exit code."""
     return RestartPolicy.NEVER if policy is RestartPolicy.EXIT_CODE else policy

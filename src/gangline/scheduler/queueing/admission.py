@@ -59,6 +59,17 @@ def over_queue_limit(group: PodGroupInfo, queue: str) -> PendingReason:
     return _pending_reason(messages.QUEUE_LIMIT, message, (), group.key)
 
 
+def resource_claims(pods: Iterable[PodInfo], key: GroupKey | None = None) -> PendingReason:
+    """Pods have claims of Dynamic Resource Allocation, which this scheduler does not allocate."""
+    message = (
+        "Claims of devices (spec.resourceClaims) are not supported by this scheduler: request the "
+        "devices as extended resources (such as nvidia.com/gpu), or leave the pod to a scheduler "
+        "that allocates claims (spec.schedulerName)."
+    )
+    reasons = tuple((pod.key, message) for pod in pods)
+    return PendingReason(messages.RESOURCE_CLAIMS, message, reasons, key)
+
+
 def too_few_pods(group: PodGroupInfo, there: int, pods: Iterable[PodInfo]) -> PendingReason:
     message = (
         f"{there} of the {group.min_member} pods that must start together exist: "

@@ -27,7 +27,13 @@ from gangline.api.meta.objects import (
 )
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import PODS
-from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION
+from gangline.api.volcano.scheduling import (
+    GROUP_MIN_MEMBER_ANNOTATION,
+    GROUP_MIN_RESOURCES_ANNOTATION,
+    GROUP_NAME_ANNOTATION,
+    QUEUE_NAME_ANNOTATION,
+    VOLCANO_GROUP_NAME_ANNOTATION,
+)
 
 
 class LeanResources(Wire):
@@ -85,6 +91,10 @@ class LeanVolume(Wire):
         return self.persistent_volume_claim is not None or self.ephemeral is not None
 
 
+class LeanResourceClaim(Wire):
+    name: str = ""
+
+
 class LeanPodSpec(Wire):
     containers: Sequence[LeanContainer] = []
     init_containers: Sequence[LeanContainer] = []
@@ -102,6 +112,7 @@ class LeanPodSpec(Wire):
     preemption_policy: str = ""
     active_deadline_seconds: int | None = None
     volumes: list[LeanVolume] = []
+    resource_claims: list[LeanResourceClaim] = []
 
 
 class ImagedPodSpec(LeanPodSpec):
@@ -212,7 +223,16 @@ NODE_GROUP_KEY = "volcano.sh/nodegroup-name"
 """Label of a node: its node group, which queues may require or prefer."""
 PREEMPTABLE_KEY = "volcano.sh/preemptable"
 """Annotation, or else label, of a pod or a group: ``false`` protects it from eviction."""
-_KEPT_ANNOTATIONS = frozenset({GROUP_NAME_ANNOTATION, ROLE_KEY, PREEMPTABLE_KEY})
+IMPLIED_GROUP_ANNOTATIONS = frozenset(
+    (QUEUE_NAME_ANNOTATION, GROUP_MIN_MEMBER_ANNOTATION, GROUP_MIN_RESOURCES_ANNOTATION)
+)
+"""Annotations of a pod that describe its gang."""
+_KEPT_ANNOTATIONS = IMPLIED_GROUP_ANNOTATIONS | {
+    GROUP_NAME_ANNOTATION,
+    VOLCANO_GROUP_NAME_ANNOTATION,
+    ROLE_KEY,
+    PREEMPTABLE_KEY,
+}
 _KEPT_CONDITIONS = frozenset({"PodScheduled"})
 _JOB_OWNERS = [OwnerReference(api_version="batch/v1", kind="Job", controller=True)]
 """Kept instead of the owners of a pod that a Job controls: one list for all pods."""
@@ -233,6 +253,9 @@ def slim_pod(pod: LeanPod) -> LeanPod:
     if metadata.owner_references or metadata.finalizers or metadata.annotations:
         annotations = _select_keys(metadata.annotations, _KEPT_ANNOTATIONS)
         owners = _JOB_OWNERS if belongs_to_job(metadata) else []
+        if not IMPLIED_GROUP_ANNOTATIONS.isdisjoint(annotations):
+            # The gang is named after the owner.
+            owners = [owner for owner in metadata.owner_references if owner.controller]
         metadata = replace(
             metadata, annotations=annotations, owner_references=owners, finalizers=[]
         )

@@ -229,17 +229,18 @@ async def test_g13_a_dry_run_advises_the_same_and_changes_nothing(
     not list(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), reason="needs faketime"
 )
 async def test_a_wrong_clock_holds_all_changes(job: Scenario, tmp_path: Path) -> None:
-    await allow_all(job)
     clock = tmp_path / "clock"
-    variables = set_clock.variables(clock)
-    clock.write_text("+120")
-    with brain(job, tmp_path, environment=variables) as observed:
-        await address(observed)
-        await advised_workers(job, observed, held="clock")
-        assert await observed.plans(NAME) == []
-        clock.write_text("+0")
-        await publish(job, segments())
-        assert await observed.plan_number(NAME, 1) == 2 * WORKERS
+    with brain(job, tmp_path, environment=set_clock.variables(clock)) as jumping:
+        await address(jumping)
+        await advised_workers(job, jumping)
+        clock.write_text("+120")
+        await allow_all(job)
+        await advised_workers(job, jumping, held="clock")
+        assert await jumping.plans(NAME) == []
+    await publish(job, segments())
+    with brain(job, tmp_path) as right:
+        await address(right)
+        assert await right.plan_number(NAME, 1) == 2 * WORKERS
 
 
 async def test_a_damaged_database_is_set_aside_and_advice_goes_on(

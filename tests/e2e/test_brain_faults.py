@@ -31,8 +31,15 @@ WORKERS = 2
 @pytest.fixture
 async def job(scenario: Scenario) -> Scenario:
     """A running job that the Brain may change; its facts are those of a training."""
+    elastic = await sleepers(scenario, WORKERS)
+    await publish(elastic, segments())
+    return elastic
+
+
+async def sleepers(scenario: Scenario, workers: int) -> Scenario:
+    """A running job whose master reports nothing."""
     elastic = scenario.of(ELASTIC_JOBS)
-    written = elastic_job(scenario, NAME, WORKERS, "never", "10m")
+    written = elastic_job(scenario, NAME, workers, "never", "10m")
     await elastic.submit(written)
 
     async def has_facts() -> bool:
@@ -43,8 +50,7 @@ async def job(scenario: Scenario) -> Scenario:
         return True
 
     await eventually(has_facts, "the operator has created the ConfigMap of the facts")
-    await elastic.running(NAME, WORKERS + 1)
-    await publish(elastic, segments())
+    await elastic.running(NAME, workers + 1)
     return elastic
 
 
@@ -69,9 +75,9 @@ def segments(**changes: Any) -> list[dict[str, Any]]:
     ]
 
 
-async def publish(job: Scenario, segments: Any) -> None:
+async def publish(job: Scenario, segments: Any, **more: Any) -> None:
     """Write facts as the master does."""
-    text = json.dumps({"v": 1, "segments": segments})
+    text = json.dumps({"v": 1, "segments": segments, **more})
     name = facts_name(NAME)
     await job.client.patch(CONFIG_MAPS, name, {"data": {FACTS_KEY: text}}, job.namespace)
 
@@ -223,6 +229,39 @@ async def test_g13_a_dry_run_advises_the_same_and_changes_nothing(
         await address(wet)
         assert await wet.plan_number(NAME, 1) == 2 * WORKERS
         assert await advised_workers(job, wet) == value
+
+
+async def test_what_only_a_running_job_reports_becomes_advice(
+    scenario: Scenario, tmp_path: Path
+) -> None:
+    workers = 6
+    job = await sleepers(scenario, workers)
+    now = round(time.time() * 1000)
+    names = sorted(name for name in await job.pods(NAME) if "worker" in name)
+    ranks = [
+        {"name": name, "rank": rank, "computeSeconds": [1.3 if rank == 4 else 1 + rank / 1000] * 6}
+        for rank, name in enumerate(names)
+    ]
+    reported = segments(
+        nodes=workers,
+        procs=workers,
+        saveSeconds=12.0,
+        saveIntervalSeconds=7200.0,
+    )
+    with brain(job, tmp_path) as observed:
+        await address(observed)
+        await publish(job, reported, windowsSince=now - 6 * 60_000, ranks=ranks)
+
+        async def advised() -> dict[str, Any]:
+            present = await advice(job)
+            items = present.status.items if present is not None else []
+            found = {each.what: each for each in items}
+            return found if {"node", "checkpoint_interval"} <= set(found) else {}
+
+        items = await eventually(advised, f"advice on what is reported; {observed.said()}")
+        slow = (await job.pods(NAME))[names[4]].spec.node_name
+        assert slow in items["node"].sentence
+        assert items["checkpoint_interval"].was == 7200.0
 
 
 @pytest.mark.skipif(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,8 @@ class ObservedTraining:
         del container["command"]
         if command:
             container["command"] = command
+        if self.scenario.cluster.kind == "kubernetes":
+            _mount_packages(spec, container)
         return spec, container
 
     @property
@@ -143,6 +146,17 @@ class ObservedTraining:
             timeout=120,
         )
         return [_step(line) for line in (folder / "history").read_text().splitlines()]
+
+
+def _mount_packages(spec: Manifest, container: Manifest) -> None:
+    """Mount Gangline and torch where they are outside of the Python installation of the test."""
+    found = [find_spec(name) for name in ("gangline", "torch")]
+    folders = sorted({str(Path(one.origin).parents[1]) for one in found if one and one.origin})
+    for number, folder in enumerate(folders):
+        name = f"package{number}"
+        spec["volumes"].append({"name": name, "hostPath": {"path": folder}})
+        container["volumeMounts"].append({"name": name, "mountPath": folder, "readOnly": True})
+    container["env"].append({"name": "PYTHONPATH", "value": ":".join(folders)})
 
 
 def _step(line: str) -> Step:

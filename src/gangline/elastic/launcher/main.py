@@ -30,6 +30,7 @@ from gangline.elastic.launcher.local_master import OnDemandMaster
 from gangline.elastic.launcher.machine import device_shortage
 from gangline.elastic.launcher.rendezvous_config import RendezvousConfig
 from gangline.elastic.launcher.settings import build_settings
+from gangline.elastic.launcher.termination_message import write_termination_message
 
 if TYPE_CHECKING:
     from gangline.elastic.agent.settings import NodeIdentity
@@ -93,6 +94,7 @@ async def _run(
     if failure:
         sys.stdout.flush()
         print(failure, file=sys.stderr, flush=True)
+        write_termination_message(failure)
     folder.remove_if_temporary()
     return launcher_exit_code(result)
 
@@ -225,4 +227,5 @@ def _base_environment(
 
 def _print_error(message: str, code: int) -> int:
     print(f"gangline: {message}", file=sys.stderr)
+    write_termination_message(message)
     return code

@@ -22,6 +22,7 @@ from gangline.elastic.agent.rendezvous import (
     SingleNodeRendezvous,
 )
 from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.termination_message import write_termination_message
 from gangline.elastic.agent.workers.environment import DevicesError
 from gangline.elastic.agent.world import PortsTakenError
 from gangline.elastic.launcher.check_options import NodeCheckOptions, NodeUnhealthyError
@@ -30,7 +31,6 @@ from gangline.elastic.launcher.local_master import OnDemandMaster
 from gangline.elastic.launcher.machine import device_shortage
 from gangline.elastic.launcher.rendezvous_config import RendezvousConfig
 from gangline.elastic.launcher.settings import build_settings
-from gangline.elastic.launcher.termination_message import write_termination_message
 
 if TYPE_CHECKING:
     from gangline.elastic.agent.settings import NodeIdentity

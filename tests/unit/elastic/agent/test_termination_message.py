@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gangline.elastic.launcher.termination_message import (
+from gangline.elastic.agent.termination_message import (
     MAX_MESSAGE_BYTES,
     write_termination_message,
 )

@@ -6,7 +6,8 @@ fit. Some sets are found only if the next pod alone counts, or if the victims mu
 limit of a queue, so the search is repeated for these. A gang with further rules (roles, subgroups)
 may not fit in such a set; then the shortest sufficient prefix of all candidates is tried. Of each
 set, gangs are spared one by one, the most expensive first, while the gang can still be placed in
-any way. The cheapest set wins.
+any way. If several gangs are left, single large gangs are tried in their place. The cheapest set
+wins.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from gangline.scheduler.placement.gang import place_gang, placed_pods, placing_order
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
+from gangline.scheduler.plugins.scores import Amounts
 from gangline.scheduler.preemption.clearing import Clearing, end_pods
 from gangline.scheduler.preemption.rights import EvictionRights, EvictionTally
 from gangline.scheduler.preemption.row_options import RowOptions
@@ -24,6 +26,8 @@ from gangline.scheduler.preemption.row_search import RowSearch, Selection
 from gangline.scheduler.preemption.victim_sets import EvictionCost, EvictionUnit, total_cost
 from gangline.scheduler.queueing.gangs import PendingGang
 
+MAX_SINGLE_GANGS = 16
+"""Maximal number of gangs of which it is tried whether one alone is sufficient."""
 MAX_SPARED = 32
 """Maximal number of placements that are tried to spare victims."""
 
@@ -52,6 +56,7 @@ class GangSearch:
         rights: what the gang may evict.
         gang: the gang.
         units: the candidates, the cheapest first.
+        freeable: what all candidates free, by column and row.
     """
 
     def __init__(
@@ -60,11 +65,12 @@ class GangSearch:
         rights: EvictionRights,
         gang: PendingGang,
         units: Sequence[EvictionUnit],
+        freeable: Amounts,
     ) -> None:
         self._clearing, self._rights, self._gang, self._units = clearing, rights, gang, units
         nodes = clearing.state.nodes
         self._rows = RowSearch(clearing, rights, units, rights.columns_of(nodes.columns))
-        self._options = RowOptions(clearing, self._rows, units)
+        self._options = RowOptions(clearing, self._rows, units, freeable)
 
     def place(self, units: Iterable[EvictionUnit], region: Region) -> list[Placement] | None:
         """Return where the gang can start once the units are evicted; None: nowhere."""
@@ -85,7 +91,24 @@ class GangSearch:
             prefix = self._shortest_prefix(region)
             if prefix is not None and (reduced := self._spare(prefix, region)) is not None:
                 found.append(reduced)
+        found += self._single_gangs(found, region)
         return min(found, key=lambda each: each.order, default=None)
+
+    def _single_gangs(self, found: Sequence[VictimSet], region: Region) -> list[VictimSet]:
+        """Return the first gang that is sufficient alone, if several were chosen: largest first."""
+        if not found or min(total_cost(each.units).broken for each in found) < 2:
+            return []
+        best = min(total_cost(each.units) for each in found)
+        cheaper = [unit for unit in self._units if unit.breaks_gang and unit.cost < best]
+        cheaper.sort(key=lambda unit: (unit.cost.broken_tier, -len(unit.pods), unit.order))
+        columns = self._rights.asked_columns
+        for unit in cheaper[:MAX_SINGLE_GANGS]:
+            tally = self._rows.allowed(EvictionTally(), unit, columns)
+            if tally is not None and self._rights.covers_limits(tally):
+                placements = self.place((unit,), region)
+                if placements is not None:
+                    return [VictimSet((unit,), tuple(placements))]
+        return []
 
     def _collect(self, region: Region, by_ratio: bool, eases_limit: bool) -> Selection | None:
         """Choose units until all pods that the gang needs fit; None: the search found no way.

@@ -104,15 +104,17 @@ class RowSearch:
         found = _Subsets(self, chosen, row, columns).cheapest(lacking, blockers)
         return RowOption(row, found, columns, total_cost(found)) if found is not None else None
 
-    def freed_on(self, unit: EvictionUnit, row: int, chosen: Selection) -> Counter[int]:
+    def freed_on(self, unit: EvictionUnit, row: int, chosen: Selection) -> Mapping[int, int]:
         """Return what a unit frees on a row besides the chosen units."""
-        freed: Counter[int] = Counter()
+        pods = self._clearing.pods_by_row(unit).get(row, ())
+        if chosen.pods.isdisjoint([pod.key for pod in pods]):
+            return self._clearing.freed_by(unit, row)
+        freed = Counter(self._clearing.detached_by(unit, row))
         demand = self._clearing.state.nodes.demand
-        for pod in self._clearing.pods_by_row(unit).get(row, ()):
+        for pod in pods:
             if pod.key not in chosen.pods:
                 for column, amount, _ in demand(pod.shape.request).terms:
                     freed[column] += amount
-        freed.update(self._clearing.detached_by(unit, row))
         return freed
 
     def units_of(self, pod: PodInfo) -> list[EvictionUnit]:
@@ -164,19 +166,19 @@ class _Subsets:
             left = _minus(left, self._search.freed_on(unit, self._row, self._chosen))
         if not left:
             return tuple(required)
-        useful: list[tuple[EvictionUnit, Counter[int]]] = []
+        useful: list[tuple[EvictionUnit, Freed]] = []
         for unit in self._search.units_on(self._row):
             if unit in required or self._chosen.covers(unit):
                 continue
             freed = self._search.freed_on(unit, self._row, self._chosen)
-            if any(freed[column] for column in left):
+            if any(column in freed for column in left):
                 useful.append((unit, freed))
         self._extend(useful, 0, left, tuple(required), tally)
         return self._best[1] if self._best is not None else None
 
     def _extend(
         self,
-        useful: Sequence[tuple[EvictionUnit, Counter[int]]],
+        useful: Sequence[tuple[EvictionUnit, Freed]],
         start: int,
         left: Mapping[int, int],
         chosen: tuple[EvictionUnit, ...],
@@ -191,7 +193,7 @@ class _Subsets:
             unit, freed = useful[index]
             if not self._steps:
                 return
-            if not any(freed[column] for column in left):
+            if not any(column in freed for column in left):
                 continue
             if any(unit.gang is other.gang for other in chosen) and unit.breaks_gang:
                 # The complete gang frees its spare pods too: both together would count them twice.
@@ -214,11 +216,10 @@ class _Subsets:
             self._extend(useful, index + 1, rest, (*chosen, unit), extended)
 
 
-def _reachable(
-    useful: Sequence[tuple[EvictionUnit, Counter[int]]], left: Mapping[int, int]
-) -> bool:
+def _reachable(useful: Sequence[tuple[EvictionUnit, Freed]], left: Mapping[int, int]) -> bool:
     return all(
-        sum(freed[column] for _, freed in useful) >= amount for column, amount in left.items()
+        sum(freed.get(column, 0) for _, freed in useful) >= amount
+        for column, amount in left.items()
     )
 
 

@@ -44,11 +44,8 @@ class RunningGang:
     def lost_work(self, now: float) -> float:
         """Pod-seconds of work since the last checkpoint, which an eviction would lose."""
         saved = self.info.checkpointed_at if self.info is not None else 0.0
-        return sum(max(0.0, now - max(saved, _started_at(pod))) for pod in self.pods)
-
-
-def _started_at(pod: PodInfo) -> float:
-    return pod.started_at or pod.created.timestamp()
+        starts = [pod.started_at or pod.created.timestamp() for pod in self.pods]
+        return sum([max(0.0, now - max(saved, start)) for start in starts])
 
 
 class EvictionCost(NamedTuple):

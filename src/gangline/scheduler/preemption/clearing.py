@@ -11,7 +11,7 @@ from gangline.scheduler.cache.volume_limits import detached_volumes
 from gangline.scheduler.placement.scratch import ScratchAllocation
 from gangline.scheduler.plugins.scores import Amounts
 from gangline.scheduler.preemption.victim_sets import EvictionUnit
-from gangline.scheduler.types.types import NodeName, PodInfo, PodKey, PodShape
+from gangline.scheduler.types.types import PodInfo, PodKey, PodShape
 
 _NOTHING: Mapping[int, int] = {}
 
@@ -24,8 +24,7 @@ Cell = tuple[int, int, int]
 def placed_on_rows(state: SchedulerCache, pods: Iterable[PodInfo]) -> list[PlacedPod]:
     """Return pods with their rows, as far as their nodes exist."""
     rows = state.nodes.rows
-    found = ((pod, rows.get(pod.node or NodeName(""))) for pod in pods)
-    return [(pod, row) for pod, row in found if row is not None]
+    return [(pod, rows[pod.node]) for pod in pods if pod.node is not None and pod.node in rows]
 
 
 def freed_cells(state: SchedulerCache, pods: Iterable[PlacedPod]) -> list[Cell]:

@@ -68,8 +68,7 @@ class GangSearch:
         freeable: Amounts,
     ) -> None:
         self._clearing, self._rights, self._gang, self._units = clearing, rights, gang, units
-        nodes = clearing.state.nodes
-        self._rows = RowSearch(clearing, rights, units, rights.columns_of(nodes.columns))
+        self._rows = RowSearch(clearing, rights, units)
         self._options = RowOptions(clearing, self._rows, units, freeable)
 
     def place(self, units: Iterable[EvictionUnit], region: Region) -> list[Placement] | None:
@@ -101,9 +100,8 @@ class GangSearch:
         best = min(total_cost(each.units) for each in found)
         cheaper = [unit for unit in self._units if unit.breaks_gang and unit.cost < best]
         cheaper.sort(key=lambda unit: (unit.cost.broken_tier, -len(unit.pods), unit.order))
-        columns = self._rights.asked_columns
         for unit in cheaper[:MAX_SINGLE_GANGS]:
-            tally = self._rows.allowed(EvictionTally(), unit, columns)
+            tally = self._rows.allowed(EvictionTally(), unit)
             if tally is not None and self._rights.covers_limits(tally):
                 placements = self.place((unit,), region)
                 if placements is not None:
@@ -131,7 +129,7 @@ class GangSearch:
                 option = options.best(len(left), by_ratio)
                 if option is None:
                     return None
-                self._choose(work, chosen, option.units, option.lacking)
+                self._choose(work, chosen, option.units)
                 options.update(option)
                 if work.has_inter_pod_rules(shape):
                     if not work.place_on_row(left[0], option.row):
@@ -141,11 +139,7 @@ class GangSearch:
         return chosen if self._ease_limits(work, chosen) else None
 
     def _choose(
-        self,
-        work: ScratchAllocation,
-        chosen: Selection,
-        units: Iterable[EvictionUnit],
-        lacking: frozenset[int],
+        self, work: ScratchAllocation, chosen: Selection, units: Iterable[EvictionUnit]
     ) -> None:
         for unit in units:
             fresh = [each for each in self._clearing.pods(unit) if each[0].key not in chosen.pods]
@@ -158,18 +152,17 @@ class GangSearch:
                 chosen.tally = self._selection(kept).tally
                 chosen.units = kept
             chosen.units.append(unit)
-            self._rights.add(chosen.tally, unit, lacking)
+            self._rights.add(chosen.tally, unit)
 
     def _ease_limits(self, work: ScratchAllocation, chosen: Selection) -> bool:
         """Choose the cheapest units that the limits of queues lack; return whether they suffice."""
         if self._rights.covers_limits(chosen.tally):
             return True
-        columns = frozenset(column for _, column in self._rights.excess)
         for unit in self._units:
             if chosen.covers(unit) or not self._rights.eases_limit(unit, chosen.tally):
                 continue
-            if self._rows.allowed(chosen.tally, unit, columns) is not None:
-                self._choose(work, chosen, (unit,), columns)
+            if self._rows.allowed(chosen.tally, unit) is not None:
+                self._choose(work, chosen, (unit,))
             if self._rights.covers_limits(chosen.tally):
                 return True
         return False
@@ -182,13 +175,9 @@ class GangSearch:
         chosen = Selection([], set(), EvictionTally())
         work = self._clearing.base.fork(self._clearing.base.free.copy())
         lengths: list[list[EvictionUnit]] = []
-        columns = self._rights.asked_columns
         for unit in self._units:
-            if (
-                not chosen.covers(unit)
-                and self._rows.allowed(chosen.tally, unit, columns) is not None
-            ):
-                self._choose(work, chosen, (unit,), columns)
+            if not chosen.covers(unit) and self._rows.allowed(chosen.tally, unit) is not None:
+                self._choose(work, chosen, (unit,))
                 lengths.append(list(chosen.units))
         low, high = 0, len(lengths)
         if not lengths or not self._suffices(lengths[-1], region):
@@ -209,7 +198,7 @@ class GangSearch:
     def _selection(self, units: Sequence[EvictionUnit]) -> Selection:
         tally = EvictionTally()
         for unit in units:
-            self._rights.add(tally, unit, self._rights.asked_columns)
+            self._rights.add(tally, unit)
         return Selection(list(units), {pod.key for unit in units for pod in unit.pods}, tally)
 
     def _spare(self, chosen: Selection, region: Region) -> VictimSet | None:

@@ -8,6 +8,7 @@ option, so clusters of up to 128 such nodes are searched completely.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -69,8 +70,9 @@ class RowOptions:
         self.index = {unit: index for index, unit in enumerate(units)}
         self.cheapest = np.full(len(clearing.state.nodes.infos), len(units))
         """Index of the cheapest unit on each row."""
-        for unit, index in reversed(self.index.items()):
-            self.cheapest[list(clearing.pods_by_row(unit))] = index
+        rows = [[row for _, row in clearing.pods(unit)] for unit in units]
+        indexes = np.repeat(np.arange(len(units)), [len(each) for each in rows])
+        np.minimum.at(self.cheapest, list(chain.from_iterable(rows)), indexes)
         self._first: dict[PodShape, tuple[Amounts, dict[int, RankedOption | None], list[int]]] = {}
         """Options of the first batch while no unit is chosen: free amounts, options, other rows."""
 
@@ -170,7 +172,7 @@ class ShapeOptions:
         for unit in option.units:
             if self._chosen.covers(unit):
                 return False
-            extended = self._options.search.allowed(tally, unit, option.lacking)
+            extended = self._options.search.allowed(tally, unit)
             if extended is None:
                 return False
             tally = extended

@@ -10,6 +10,7 @@ from gangline.scheduler.types.types import PodGroupInfo, PodInfo
 SYSTEM_PRIORITY = 2_000_000_000
 """Pods of this priority and above belong to the cluster itself: they are never evicted."""
 SYSTEM_NAMESPACE = "kube-system"
+_SYSTEM_PREFIX = f"{SYSTEM_NAMESPACE}/"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +125,7 @@ def least_lost_work(pod: PodInfo) -> tuple[int, float, str]:
 
 def is_evictable(pod: PodInfo) -> bool:
     """Return whether a pod is neither a system pod nor a pod of another scheduler."""
-    system = pod.priority >= SYSTEM_PRIORITY or pod.key.startswith(f"{SYSTEM_NAMESPACE}/")
+    system = pod.priority >= SYSTEM_PRIORITY or pod.key.startswith(_SYSTEM_PREFIX)
     return not system and (pod.is_ours or pod.group is not None)
 
 

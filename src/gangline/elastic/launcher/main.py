@@ -23,6 +23,7 @@ from gangline.elastic.agent.rendezvous import (
     SingleNodeRendezvous,
 )
 from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.termination_message import write_termination_message
 from gangline.elastic.agent.workers.environment import DevicesError
 from gangline.elastic.agent.world import PortsTakenError
 from gangline.elastic.launcher.check_options import NodeCheckOptions, NodeUnhealthyError
@@ -109,6 +110,7 @@ async def _run_agent(
     if failure:
         sys.stdout.flush()
         print(failure, file=sys.stderr, flush=True)
+        write_termination_message(failure)
     return launcher_exit_code(result)
 
 
@@ -233,4 +235,5 @@ def _base_environment(
 
 def _print_error(message: str, code: int) -> int:
     print(f"gangline: {message}", file=sys.stderr)
+    write_termination_message(message)
     return code

@@ -238,7 +238,7 @@ class Checkpointer:
         self.plan.declare_common(common_paths(state))
         fitted = self.plan.fit(plain)
         if level == "storage":
-            self.replicas.check(step, fitted.replicas)
+            self.replicas.check(step, fitted.replica_sets, fitted.replicas)
         if fitted.agreement is not known:
             self.buffers.accelerator = find_accelerator(plain)
         saved = self.buffers.save(SaveRequest(fitted, step, level == "storage"))

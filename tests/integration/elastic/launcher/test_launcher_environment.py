@@ -61,7 +61,7 @@ def free_port() -> int:
         pytest.param(["--nproc-per-node=2", "--max-restarts=1"], {}, 1, id="killed"),
         pytest.param(
             ["--standalone", "--virtual-local-rank", "--role=trainer", "--max-restarts=2"],
-            {"PET_NPROC_PER_NODE": "2", "CUDA_VISIBLE_DEVICES": "3,5", "NODE_ID": "of the user"},
+            {"PET_NPROC_PER_NODE": "2", "CUDA_VISIBLE_DEVICES": "3,5"},
             0,
             id="options",
         ),
@@ -86,7 +86,7 @@ def test_workers_of_two_nodes_have_the_variables_of_torchrun(launch, script, tmp
         address = f"127.0.0.1:{free_port()}"
         flags = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=job", "--max-restarts=1")
         arguments = (*flags, "--rdzv-endpoint", address, script(DUMP), tmp_path / program, 0)
-        nodes = [launch(*arguments, program=program) for _ in range(2)]
+        nodes = [launch(*arguments, program=program, NODE_ID="the user's") for _ in range(2)]
         for node in nodes:
             assert node.wait() == 0, node.output
     theirs, ours = environments(tmp_path / "torchrun"), environments(tmp_path / "gangline")

@@ -1,8 +1,8 @@
 """Third-party programs give the same to the bit under torchrun and Gangline, killed or not.
 
 Each program is run by torchrun, in which it is killed and resumes by its own checkpoints, and by
-Gangline, once uninterrupted and once killed at the same step. A kill waits for a warm interpreter,
-so what takes over in Gangline is a warm start and in torchrun a cold one.
+Gangline, once uninterrupted and once killed at the same steps. The first kill waits for a warm
+interpreter, so what takes over in Gangline is a warm start and in torchrun a cold one.
 """
 
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 import yaml
 
-from frameworks.third_party_programs import GANGLINE, TORCHRUN, Results, run
-from gangline.elastic.agent.world import free_port
+from frameworks.third_party_programs import Results, ThirdParty
 
 RANKS = 2
+Kill = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Case:
     """How a program is killed."""
 
-    kills: tuple[tuple[int, int], ...]
-    """Rank and step, for each attempt."""
+    kills: tuple[Kill, ...]
+    """Ranks and steps."""
     resumes_exactly: bool = True
     """A resumed training equals one that was not interrupted."""
     nodes: int = 1
@@ -35,18 +35,18 @@ CASES = {
     # Its checkpoints have no random states: a resumed training repeats the first random numbers.
     "gpt": Case(((1, 5), (0, 7)), resumes_exactly=False),
     "hugging_face_trainer": Case(((0, 5),)),
-    "accelerate_loop": Case(((1, 7),)),
-    # Two nodes: Lightning reads RANK at its import, when a warm interpreter has none yet.
+    # It goes on in the middle of an epoch, with another order of the records.
+    "accelerate_loop": Case(((1, 7),), resumes_exactly=False),
+    # Two nodes: Lightning reads RANK while it is imported, which depends on the world.
     "lightning_fit": Case(((1, 10),), nodes=2),
     "fsdp2_dcp": Case(((0, 5),)),
 }
-
-BACKENDS = ["gloo", "nccl"]
 OF_ONE_RUN = {
     *("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "KILLS_WAIT_FOR"),
-    "TORCHELASTIC_USE_AGENT_STORE",
+    *("TORCHELASTIC_USE_AGENT_STORE", "LOGLEVEL"),
+    *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
 }
-"""Variables with ports and names of a run; and who opens the store, which is another process."""
+"""Variables with ports and names of a run, who opens the store, restarts (torchrun has none)."""
 OF_NODES = {
     *("GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"),
 }
@@ -62,7 +62,7 @@ def python(image_map: Path) -> Path:
     return Path(environments["gangline/examples-checkpoint:*"]["env"], "bin", "python")
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=["gloo", "nccl"])
 def devices(request: pytest.FixtureRequest, python: Path) -> str:
     """``CUDA_VISIBLE_DEVICES``: the programs use NCCL where they see devices."""
     if request.param == "gloo":
@@ -82,77 +82,68 @@ def test_a_program_computes_the_same_under_torchrun_and_gangline(
     program: str, python: Path, devices: str, tmp_path: Path
 ) -> None:
     case = CASES[program]
-    variables: dict[str, Any] = {"CUDA_VISIBLE_DEVICES": devices}
-    theirs = run(python, TORCHRUN, program, tmp_path / "theirs", kills=case.kills, **variables)
-    assert theirs.codes == [0], theirs.stderr()
-    reference, kills = theirs, case.kills
-    if not case.resumes_exactly:
-        kills = ()
-        reference = run(python, TORCHRUN, program, tmp_path / "reference", **variables)
-        assert reference.codes == [0], reference.stderr()
     nodes = 1 if devices else case.nodes  # two nodes would take the same device
-    variables |= {"nodes": nodes, "flags": rendezvous(nodes)}
+    variables = {"CUDA_VISIBLE_DEVICES": devices}
+    if nodes > 1:
+        variables["OMP_NUM_THREADS"] = "1"  # the default depends on the workers of a node
+    third_party = ThirdParty(python, tmp_path, **variables)
+    theirs = third_party.torchrun("theirs", program, case.kills)
+    assert theirs.codes == [*(1 for _ in case.kills), 0], theirs.stderr()
 
-    straight = run(python, GANGLINE, program, tmp_path / "straight", **variables)
+    straight = third_party.gangline("straight", program, nodes=nodes)
     assert straight.codes == [0] * nodes, straight.stderr()
-    assert list(straight.records) == [0]
-    assert straight.losses(0) == losses_of_all_attempts(reference, kills)
-    assert straight.end() == reference.end()
-    if reference is not theirs:
+    if case.resumes_exactly:
+        assert straight.losses(0) == losses_of_all_lives(theirs, case.kills)
+        assert straight.weights() == theirs.weights()
+    else:
+        reference = third_party.torchrun("reference", program)
+        assert reference.codes == [0], reference.stderr()
+        assert straight.losses(0) == reference.losses(0)
+        assert straight.end() == reference.end()
         assert straight.stdout() == reference.stdout()
 
-    killed = run(
-        python, GANGLINE, program, tmp_path / "ours", kills=case.kills, waits=True, **variables
-    )
+    killed = third_party.gangline("killed", program, case.kills, nodes)
     assert killed.codes == [0] * nodes, killed.stderr()
-    assert len(killed.records) == len(theirs.records) == len(case.kills) + 1
-    for attempt in theirs.records:
-        kill = case.kills[attempt] if attempt < len(case.kills) else None
-        assert losses(killed, attempt, kill) == losses(theirs, attempt, kill)
-        assert seen(killed, attempt, nodes) == seen(theirs, attempt, nodes)
+    assert list(killed.records) == list(theirs.records) == list(range(len(case.kills) + 1))
+    for life in theirs.records:
+        assert losses(killed, life, case.kills) == losses(theirs, life, case.kills)
+        environment = killed.start(life)[0]["environment"]
+        assert environment["TORCHELASTIC_RESTART_COUNT"] == str(life), "a restart for each kill"
+        assert starts(killed, life, nodes) == starts(theirs, life, nodes)
     assert killed.end() == theirs.end()
 
 
-def rendezvous(nodes: int) -> Sequence[str]:
-    """The flags of several nodes on this machine."""
-    if nodes == 1:
-        return ()
-    return ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}")
-
-
-def losses(results: Results, attempt: int, kill: tuple[int, int] | None) -> dict[int, Any]:
-    """The losses up to the kill.
+def losses(results: Results, life: int, kills: Sequence[Kill]) -> dict[int, dict[int, str]]:
+    """The losses of a life, up to its kill.
 
     The other rank is ended at any moment after the exchange in the step of the kill, so that it
     may have recorded that step or not.
     """
-    found = results.losses(attempt)
-    for rank in found:
-        if kill and rank != kill[0]:
-            found[rank].pop(kill[1], None)
+    found = results.losses(life)
+    for killed_rank, step in kills[life : life + 1]:
+        for rank in found.keys() - {killed_rank}:
+            found[rank].pop(step, None)
     return found
 
 
-def losses_of_all_attempts(
-    results: Results, kills: Sequence[tuple[int, int]]
-) -> dict[int, dict[int, str]]:
-    """The loss of each step in the last attempt that has made it."""
+def losses_of_all_lives(results: Results, kills: Sequence[Kill]) -> dict[int, dict[int, str]]:
+    """The loss of each step in the last life in which it was made."""
     found: dict[int, dict[int, str]] = {rank: {} for rank in range(RANKS)}
-    for attempt in results.records:
-        kill = kills[attempt] if attempt < len(kills) else None
-        for rank, steps in losses(results, attempt, kill).items():
+    for life in results.records:
+        for rank, steps in losses(results, life, kills).items():
             found[rank] |= steps
     return found
 
 
-def seen(results: Results, attempt: int, nodes: int) -> dict[int, Any]:
-    """What the workers saw before they trained, without what differs between any two runs."""
-    found = results.started(attempt)
+def starts(results: Results, life: int, nodes: int) -> list[Any]:
+    """What each rank saw before it trained, without what differs between any two runs."""
     ignored = OF_ONE_RUN | (OF_NODES if nodes > 1 else set())
-    for values in found.values():
-        values["environment"] = {
+    found = []
+    for _, seen in sorted(results.start(life).items()):
+        environment = {
             name: value
-            for name, value in values["environment"].items()
+            for name, value in seen["environment"].items()
             if name not in ignored and not name.startswith(ADDED)
         }
+        found.append(seen | {"environment": environment})
     return found

@@ -10,7 +10,6 @@ os.environ["OMP_NUM_THREADS"] = "2"  # before its imports, as many scripts do
 
 import math
 import pathlib
-import random
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -125,7 +124,6 @@ else:
 start()
 master = rank == 0
 torch.manual_seed(1337 + rank)
-random.seed(1337 + rank)
 if master:
     out_dir.mkdir(exist_ok=True)
 

@@ -7,7 +7,7 @@ os.environ["HF_HOME"] = os.path.join(sys.argv[1], "hugging-face")  # before its 
 
 import torch
 from huggingface_hub import constants
-from records import end, end_step, start, write
+from records import end, end_step, start
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -35,8 +35,7 @@ def main() -> None:
         disable_tqdm=True,
         seed=5,
     )
-    start()
-    write(home=constants.HF_HOME)
+    start(home=constants.HF_HOME)
     torch.manual_seed(0)
     text = torch.randint(64, (32, 16))
     rows = [{"input_ids": row, "labels": row} for row in text]

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
-from records import end, end_step, start, write
+from records import end, end_step, start
 from torch.utils.data import DataLoader, TensorDataset
 
 EPOCHS = 4
@@ -43,8 +43,7 @@ class Steps(Callback):
 
 
 def main() -> None:
-    start()
-    write(rank_zero=getattr(rank_zero_only, "rank", None))
+    start(rank_read_at_import=rank_zero_only.rank)
     seed_everything(7)
     records = torch.randn(32, 16)
     rows = TensorDataset(records, records[:, :4].argmax(1))

@@ -3,15 +3,14 @@
 It stands for the user's own utilities: it knows nothing of what starts the program. The variables:
 
 - ``RECORDS``: the folder of the records;
-- ``KILLS``: ``RANK:STEP`` for each attempt, separated by commas; that rank kills itself with
-  SIGKILL after that step. The next attempt trains on from the script's own checkpoints;
+- ``KILLS``: ``RANK:STEP``, separated by commas. In the n-th life of the program that rank of the
+  n-th kill kills itself with SIGKILL after that step;
 - ``KILLS_WAIT_FOR``: the first kill waits until this file exists.
 """
 
 import hashlib
 import json
 import os
-import random
 import signal
 import sys
 import time
@@ -21,21 +20,19 @@ from typing import Any
 
 import torch
 
+FOLDER = Path(os.environ["RECORDS"])
 RANK = int(os.environ["RANK"])
-ATTEMPT = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-KILLS = [
-    tuple(map(int, kill.split(":"))) for kill in os.environ.get("KILLS", "").split(",") if kill
-]
-_PATH = Path(os.environ["RECORDS"], f"attempt-{ATTEMPT}.rank-{RANK}")
+LIFE = len(list(FOLDER.glob("killed-*")))
+KILLS = [tuple(map(int, kill.split(":"))) for kill in os.environ["KILLS"].split(",") if kill]
 
 
 def write(**values: Any) -> None:
     """Append a record."""
-    with _PATH.open("a") as file:
+    with (FOLDER / f"life-{LIFE}.rank-{RANK}").open("a") as file:
         file.write(json.dumps(values) + "\n")
 
 
-def start() -> None:
+def start(**values: Any) -> None:
     """Record what the program sees before it trains."""
     write(
         environment=dict(os.environ),
@@ -45,6 +42,7 @@ def start() -> None:
         deterministic=torch.are_deterministic_algorithms_enabled(),
         folder=os.getcwd(),
         signals=[str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)],
+        **values,
     )
 
 
@@ -53,17 +51,18 @@ def end_step(step: int, loss: float) -> None:
     write(step=step, loss=float(loss).hex())
     if RANK == 0:
         print(f"step {step} loss {loss:.6f}", flush=True)
-    if len(KILLS) > ATTEMPT and KILLS[ATTEMPT] == (RANK, step):
+    if len(KILLS) > LIFE and KILLS[LIFE] == (RANK, step):
         gate = os.environ.get("KILLS_WAIT_FOR")
-        while gate and ATTEMPT == 0 and not Path(gate).exists():
+        while gate and LIFE == 0 and not Path(gate).exists():
             time.sleep(0.02)
+        (FOLDER / f"killed-{LIFE}").touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def end(state: Mapping[str, Any]) -> None:
-    """Record the final weights, and the random numbers that would come next."""
+    """Record the final weights, and the random number that would come next."""
     digests = {name: _digest(value) for name, value in sorted(state.items())}
-    write(weights=digests, drawn=[torch.rand(1).item().hex(), random.getrandbits(64)])
+    write(weights=digests, drawn=torch.rand(1).item().hex())
 
 
 def _digest(tensor: torch.Tensor) -> str:

@@ -1,9 +1,12 @@
-"""Write the table of Kubernetes' protobuf fields from the Go types of a source tree.
+"""Write the table of Kubernetes' protobuf fields from the Go types of its API packages.
 
-    python tools/kubernetes_protobuf_fields.py KUBERNETES_TREE > TABLE.json
+    python tools/kubernetes_protobuf_fields.py k8s.io/api k8s.io/apimachinery > TABLE.json
 
-The table has, for each message, the JSON name and the type of each numbered field, which the wire
-format lacks. ``gangline.local.apiserver.machinery.protobuf`` decodes bodies with it.
+The arguments are the source folders of the two Go modules; ``tools/debian-package sid
+golang-k8s-api-dev FOLDER`` and ``golang-k8s-apimachinery-dev`` unpack them. The table has, for each
+API version and message, the JSON name and the type of each numbered field, which the wire format
+lacks, and what Kubernetes' OpenAPI documents say about the field.
+``gangline.local.apiserver.machinery.schema.field_table`` reads it and describes its format.
 """
 
 import json
@@ -11,89 +14,203 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-API_PACKAGES = (
-    "core/v1", "apps/v1", "batch/v1", "batch/v1beta1", "rbac/v1", "authentication/v1",
-    "authorization/v1", "policy/v1beta1", "scheduling/v1", "coordination/v1", "networking/v1",
-)  # fmt: skip
-PACKAGES = (*(f"api/{package}" for package in API_PACKAGES), "apimachinery/pkg/apis/meta/v1")
-ROOTS = (
-    "Binding", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "CronJob", "DeleteOptions",
-    "Deployment", "Endpoints", "Event", "Eviction", "Ingress", "Job", "Lease",
-    "LocalSubjectAccessReview", "Namespace", "Node", "PersistentVolume", "PersistentVolumeClaim",
-    "Pod", "PodDisruptionBudget", "PriorityClass", "ReplicaSet", "ResourceQuota", "Role",
-    "RoleBinding", "Secret", "SelfSubjectAccessReview", "SelfSubjectRulesReview", "Service",
-    "ServiceAccount", "SubjectAccessReview", "TokenRequest", "TokenReview",
-)  # fmt: skip
-NEWER = {"SelfSubjectReview": {"1": "metadata ObjectMeta"}}
-"""Messages that older source trees do not have."""
-SPECIAL = {"Time", "MicroTime", "Quantity", "IntOrString", "RawExtension", "FieldsV1", "Duration"}
+META = "meta.k8s.io/v1"
+PACKAGES = {
+    "v1": "core/v1",
+    "admissionregistration.k8s.io/v1": "admissionregistration/v1",
+    "apps/v1": "apps/v1",
+    "authentication.k8s.io/v1": "authentication/v1",
+    "authorization.k8s.io/v1": "authorization/v1",
+    "autoscaling/v1": "autoscaling/v1",
+    "autoscaling/v2": "autoscaling/v2",
+    "batch/v1": "batch/v1",
+    "certificates.k8s.io/v1": "certificates/v1",
+    "coordination.k8s.io/v1": "coordination/v1",
+    "discovery.k8s.io/v1": "discovery/v1",
+    "events.k8s.io/v1": "events/v1",
+    "networking.k8s.io/v1": "networking/v1",
+    "policy/v1": "policy/v1",
+    "policy/v1beta1": "policy/v1beta1",
+    "rbac.authorization.k8s.io/v1": "rbac/v1",
+    "resource.k8s.io/v1": "resource/v1",
+    "scheduling.k8s.io/v1": "scheduling/v1",
+    "storage.k8s.io/v1": "storage/v1",
+}
+"""The folder of each API version in ``k8s.io/api``."""
+META_FOLDER = "pkg/apis/meta/v1"
+IMPORTED = re.compile(r"k8s\.io/(?:api/(.+)|apimachinery/(pkg/apis/meta/v1))")
+SPECIAL = {
+    "Duration", "ExtraValue", "FieldsV1", "IntOrString", "MicroTime", "Quantity", "RawExtension",
+    "Time",
+}  # fmt: skip
+"""Messages whose JSON form is not an object of their fields."""
+FORMER = {
+    (META, "ObjectMeta"): {"15": "clusterName s"},
+    ("v1", "EphemeralVolumeSource"): {"2": "readOnly b"},
+    ("v1", "ServiceSpec"): {"16": "topologyKeys []s"},
+}
+"""Fields that older clients still write. Kubernetes removed them after version 1.20."""
 
-Structs: TypeAlias = dict[str, list[tuple[str, str, str]]]
-
-STRUCT = re.compile(r"^type (\w+) struct \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
-ALIAS = re.compile(r"^type (\w+) (map\[.*|\[\]\w+)$", re.MULTILINE)
-FIELD = re.compile(r'^\s+(?:\w+\s+)?(\S+)\s+`json:"([^"]*)"[^`]*protobuf:"\w+,(\d+),', re.MULTILINE)
-
-
-def read_types(tree: Path) -> tuple[Structs, dict[str, str]]:
-    """Return the fields of all structs, and what named maps and lists are."""
-    structs: Structs = {}
-    aliases: dict[str, str] = {}
-    for package in PACKAGES:
-        for path in (tree / "staging/src/k8s.io" / package).glob("*types*.go"):
-            text = path.read_text()
-            aliases.update(ALIAS.findall(text))
-            for name, body in STRUCT.findall(text):
-                structs.setdefault(name, FIELD.findall(body))
-    return structs, aliases
+STRUCT = re.compile(r"^type (\w+) struct \{$")
+ALIAS = re.compile(r"^type (\w+) (map\[.*|\[\]\w+|u?int\d+)$", re.MULTILINE)
+IMPORT = re.compile(r'^\s+(?:(\w+) )?"(k8s\.io/[^"]+)"', re.MULTILINE)
+FIELD = re.compile(r'^\s+(?:\w+\s+)?(\S+)\s+`json:"([^"]*)"[^`]*protobuf:"\w+,(\d+),')
+MARKER = re.compile(r"^\s*// ?\+(\w+)(?:=(\S+))?\s*$")
 
 
-def described(go: str, structs: Structs, aliases: dict[str, str]) -> tuple[str, str]:
-    """Return how a field repeats, and its type: a letter for scalars, a name for messages."""
+class Field(NamedTuple):
+    """A field of a Go struct."""
+
+    go: str
+    tag: str
+    number: str
+    markers: list[tuple[str, str]]
+
+
+class Package:
+    """The types of one API version."""
+
+    def __init__(self, api_version: str, folder: Path) -> None:
+        self.api_version = api_version
+        self.structs: dict[str, list[Field]] = {}
+        self.atomic: set[str] = set()
+        self.aliases: dict[str, str] = {}
+        self.imports: dict[str, str] = {}
+        for path in sorted(folder.glob("*.go")):
+            if not path.name.startswith(("zz_", "generated", "types_swagger")):
+                self._read(path.read_text())
+
+    def _read(self, text: str) -> None:
+        self.aliases.update(ALIAS.findall(text))
+        for name, address in IMPORT.findall(text):
+            if found := IMPORTED.fullmatch(address):
+                api_version = META if found[2] else _api_version(found[1])
+                self.imports[name or address.rpartition("/")[2]] = api_version
+        self._read_structs(text.splitlines())
+
+    def _read_structs(self, lines: list[str]) -> None:
+        fields: list[Field] = []
+        markers: list[tuple[str, str]] = []
+        for line in lines:
+            if marker := MARKER.match(line):
+                markers.append((marker[1], marker[2] or ""))
+                continue
+            if line.lstrip().startswith("//") or not line.strip():
+                continue
+            if struct := STRUCT.match(line):
+                fields = self.structs[struct[1]] = []
+                if ("structType", "atomic") in markers:
+                    self.atomic.add(struct[1])
+            elif field := FIELD.match(line):
+                fields.append(Field(field[1], field[2], field[3], markers))
+            elif line.startswith("}"):
+                fields = []
+            markers = []
+
+
+def _api_version(folder: str) -> str:
+    return next((api_version for api_version, each in PACKAGES.items() if each == folder), "")
+
+
+Packages: TypeAlias = dict[str, Package]
+
+
+def type_of(go: str, package: Package, packages: Packages) -> tuple[str, str]:
+    """Return how a field repeats, and its type: a letter, ``VERSION#NAME`` or a special name."""
     go = go.removeprefix("*")
     many = ""
-    if go in aliases and go != "ExtraValue":
-        go = aliases[go]
+    owner, _, bare = go.rpartition(".")
+    aliases = packages[package.imports[owner]].aliases if owner in package.imports else None
+    aliases = package.aliases if not owner else aliases or {}
+    if bare in aliases and bare not in SPECIAL:
+        go = aliases[bare]
     if go.startswith("map["):
         many, go = "{}", go.partition("]")[2]
     elif go.startswith("[]") and go != "[]byte":
         many, go = "[]", go[2:]
-    bare = go.removeprefix("*").rpartition(".")[2]
-    if bare == "ExtraValue" or bare in SPECIAL or bare in structs:
+    owner, _, bare = go.removeprefix("*").rpartition(".")
+    if bare in SPECIAL:
         return many, bare
+    home = packages.get(package.imports.get(owner, "")) if owner else package
+    if home is not None and bare in home.structs:
+        return many, f"{home.api_version}#{bare}"
     if go == "[]byte":
         return many, "y"
-    if bare == "bool":
-        return many, "b"
-    return many, "i" if re.fullmatch(r"u?int\d*", bare) else "s"
+    scalars = {"bool": "b", "int32": "n", "int64": "i", "int": "i"}
+    return many, scalars.get(bare, "s")
 
 
-def reachable(structs: Structs, aliases: dict[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the messages that the roots need, each with its fields by number."""
-    waiting, seen = list(ROOTS), set[str]()
+def describe(field: Field, package: Package, packages: Packages) -> str:
+    """Return the entry of a field in the table."""
+    many, type_ = type_of(field.go, package, packages)
+    json_name, _, options = field.tag.partition(",")
+    omitted = "omitempty" in options or "omitzero" in options
+    markers = dict(field.markers)
+    optional = ("optional" in markers or omitted) and "required" not in markers
+    name = json_name + ("?" if field.go.startswith("*") or not omitted else "")
+    name += "" if optional or not json_name else "!"
+    flags = []
+    if many == "[]" and (list_type := markers.get("listType")):
+        keys = ",".join(value for key, value in field.markers if key == "listMapKey")
+        flags.append(f"{list_type}={keys}" if keys else list_type)
+    elif "atomic" in (markers.get("mapType"), markers.get("structType")):
+        flags.append("atomic")
+    if strategy := markers.get("patchStrategy"):
+        flags.append(f"patch={strategy}")
+    if key := markers.get("patchMergeKey"):
+        flags.append(f"key={key}")
+    type_ = type_.removeprefix(f"{package.api_version}#")
+    return " ".join((name, many + type_, *flags))
+
+
+def reachable(packages: Packages) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Yield API version, name and fields of the kinds and of the messages that they need."""
+    waiting = [(META, "DeleteOptions")]
+    waiting += [
+        (package.api_version, name)
+        for package in packages.values()
+        for name, fields in package.structs.items()
+        if any(field.go == "metav1.ObjectMeta" and field.number == "1" for field in fields)
+    ]
+    seen = set[tuple[str, str]]()
     while waiting:
-        name = waiting.pop()
-        if name in seen or name in SPECIAL or name not in structs:
+        api_version, name = waiting.pop()
+        if (api_version, name) in seen:
             continue
-        seen.add(name)
-        fields = {}
-        for go, tag, number in structs[name]:
-            many, kind = described(go, structs, aliases)
-            json_name, _, options = tag.partition(",")
-            kept = "?" if go.startswith("*") or "omitempty" not in options else ""
-            fields[number] = f"{json_name}{kept} {many}{kind}"
-            waiting.append(kind)
-        yield name, fields
+        seen.add((api_version, name))
+        package = packages[api_version]
+        fields = {"0": "atomic"} if name in package.atomic else {}
+        fields |= FORMER.get((api_version, name), {})
+        for field in package.structs[name]:
+            fields[field.number] = describe(field, package, packages)
+            target, _, bare = type_of(field.go, package, packages)[1].rpartition("#")
+            if target:
+                waiting.append((target, bare))
+        yield api_version, name, dict(sorted(fields.items(), key=lambda item: int(item[0])))
+
+
+def make_table(api: Path, machinery: Path) -> dict[str, dict[str, dict[str, str]]]:
+    """Return the fields by API version, message and number."""
+    packages = {version: Package(version, api / folder) for version, folder in PACKAGES.items()}
+    packages[META] = Package(META, machinery / META_FOLDER)
+    table: dict[str, dict[str, dict[str, str]]] = {}
+    for api_version, name, fields in sorted(reachable(packages)):
+        table.setdefault(api_version, {})[name] = fields
+    return table
 
 
 def main() -> None:
     """Print the table, one message a line."""
-    structs, aliases = read_types(Path(sys.argv[1]))
-    messages = sorted([*reachable(structs, aliases), *NEWER.items()])
-    lines = (f"{json.dumps(name)}: {json.dumps(fields)}" for name, fields in messages)
-    print("{\n" + ",\n".join(lines) + "\n}")
+    table = make_table(Path(sys.argv[1]), Path(sys.argv[2]))
+    parts = (
+        f"{json.dumps(api_version)}: {{\n"
+        + ",\n".join(f"{json.dumps(name)}: {json.dumps(fields)}" for name, fields in each.items())
+        + "\n}"
+        for api_version, each in table.items()
+    )
+    print("{\n" + ",\n".join(parts) + "\n}")
 
 
 if __name__ == "__main__":

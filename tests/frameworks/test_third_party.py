@@ -43,10 +43,9 @@ CASES = {
 }
 OF_ONE_RUN = {
     *("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "KILLS_WAIT_FOR"),
-    *("TORCHELASTIC_USE_AGENT_STORE", "LOGLEVEL"),
-    *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
+    *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "LOGLEVEL"),
 }
-"""Variables with ports and names of a run, who opens the store, restarts (torchrun has none)."""
+"""Variables with ports and names of a run, and restarts, which torchrun does not make here."""
 OF_NODES = {
     *("GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"),
 }

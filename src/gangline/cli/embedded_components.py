@@ -15,7 +15,11 @@ EMBEDDED_SCHEDULER_NAMES = frozenset({"gangline", "volcano", "default-scheduler"
 
 
 def embedded_components(
-    without: frozenset[str], *, webhook: bool = True, brain_database: str = ""
+    without: frozenset[str],
+    *,
+    webhook: bool = True,
+    queue_access: bool = False,
+    brain_database: str = "",
 ) -> "list[Component]":
     """Return the components of the cluster; their imports are late, after the API server has
     started.
@@ -23,6 +27,7 @@ def embedded_components(
     Args:
         without: names of components to leave out.
         webhook: run the operator's admission webhook.
+        queue_access: let it require the right to use a queue.
         brain_database: URL of the Brain's history; empty: no Brain runs.
     """
     from gangline.local.cluster import Component  # noqa: PLC0415
@@ -33,7 +38,7 @@ def embedded_components(
         from gangline.operator.webhook.component import remove_webhook  # noqa: PLC0415
         from gangline.operator.webhook.settings import WebhookSettings  # noqa: PLC0415
 
-        asked = WebhookSettings.for_embedded_cluster()
+        asked = WebhookSettings.for_embedded_cluster(queue_access=queue_access)
         if not webhook:
             await remove_webhook(client, asked)
         await run(client, OperatorSettings(webhook=asked if webhook else None), stop)

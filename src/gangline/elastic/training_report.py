@@ -66,6 +66,16 @@ class TrainingReport:
     device_model: str = ""
     step_times: StepTimes | None = None
     model: ModelShape | None = None
+    device_memory_bytes: int | None = None
+    """Memory of one device."""
+    loader_workers: int | None = None
+    """Data loader processes of one process; 0: it loads its records itself."""
+    save_s: float | None = None
+    """Time for which one checkpoint stops training; a running mean."""
+    save_interval_s: float | None = None
+    """Time between two checkpoints."""
+    saves_adapt: int | None = None
+    """1 if the trainer chooses that time from the rate of failures, 0 if the script does."""
 
     @classmethod
     def merge(cls, reports: Sequence["TrainingReport"]) -> Self | None:
@@ -95,6 +105,11 @@ class TrainingReport:
             device_model=next((one.device_model for one in reports if one.device_model), ""),
             step_times=next((one.step_times for one in reports if one.step_times), None),
             model=next((one.model for one in reports if one.model), None),
+            device_memory_bytes=over("device_memory_bytes", min),
+            loader_workers=over("loader_workers", max),
+            save_s=over("save_s", max),
+            save_interval_s=over("save_interval_s", max),
+            saves_adapt=over("saves_adapt", min),
         )
 
 
@@ -105,8 +120,17 @@ def _mean(values: list[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-_INTEGERS = ("batch_size", "accumulation", "global_batch")
-_NUMBERS = ("compute_s", "sync_s", "data_s", "grad_sqr", "grad_var")
+_INTEGERS = (
+    "batch_size",
+    "accumulation",
+    "global_batch",
+    "device_memory_bytes",
+    "loader_workers",
+    "saves_adapt",
+)
+_NUMBERS = (
+    "compute_s", "sync_s", "data_s", "grad_sqr", "grad_var", "save_s", "save_interval_s",
+)  # fmt: skip
 _SHAPE = tuple(field.name for field in fields(ModelShape))
 
 
@@ -137,9 +161,9 @@ def parse_report(numbers: Mapping[str, float], device_model: str = "") -> Traini
         value = numbers.get(name)
         return value if value is not None and 0 <= value < _LARGEST_NUMBER else None
 
-    def integer(name: str) -> int | None:
+    def integer(name: str, least: int = 1) -> int | None:
         value = number(name)
-        return int(value) if value is not None and 1 <= value < _LARGEST_INTEGER else None
+        return int(value) if value is not None and least <= value < _LARGEST_INTEGER else None
 
     peak, timed, mean_s = (
         integer("device_peak_bytes"),
@@ -160,6 +184,11 @@ def parse_report(numbers: Mapping[str, float], device_model: str = "") -> Traini
         device_model=_one_line(device_model),
         step_times=StepTimes(timed, mean_s, number("step_m2") or 0.0) if timed and mean_s else None,
         model=shape if shape != ModelShape() else None,
+        device_memory_bytes=integer("device_memory_bytes"),
+        loader_workers=integer("loader_workers", least=0),
+        save_s=number("save_s"),
+        save_interval_s=number("save_interval_s"),
+        saves_adapt=integer("saves_adapt", least=0),
     )
     return report if report != NOTHING else None
 

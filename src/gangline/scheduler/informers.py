@@ -41,12 +41,14 @@ from gangline.scheduler.apply.reservation_store import read_reservation
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.convert import (
     budget_info,
+    class_names,
     group_info,
     have_same_shape,
     hypernode_info,
     node_info,
     pod_info,
     queue_info,
+    read_protected_run_time,
 )
 from gangline.scheduler.cache.convert_placement import (
     has_namespace_selector,
@@ -392,14 +394,16 @@ class SchedulerInformers:
             self._listener.on_change()
 
     def _on_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
-        if old is not None:
-            self._priorities.pop(old.metadata.name, None)
-            if old.global_default:
-                self._priorities.pop("", None)
-        if new is not None:
-            self._priorities[new.metadata.name] = new.value
-            if new.global_default:
-                self._priorities[""] = new.value
+        protection = self.state.class_protection
+        for name in class_names(old):
+            self._priorities.pop(name, None)
+            protection.pop(name, None)
+        for name in class_names(new):
+            assert new is not None
+            self._priorities[name] = new.value
+            if seconds := read_protected_run_time(new.metadata):
+                protection[name] = seconds
+        self._listener.on_change()
         for group in self.groups.items():
             self._on_group(group, group)
         for pod in self.pods.items():

@@ -31,6 +31,7 @@ from gangline.scheduler.cycle.cycle import run_cycle
 from gangline.scheduler.informers import SchedulerInformers
 from gangline.scheduler.informers_csi import CSINodeInformer, StorageCapacityInformers
 from gangline.scheduler.metrics import BINDINGS, CYCLE_DURATION, PENDING_PODS
+from gangline.scheduler.preemption.protection import ProtectedGangs
 from gangline.scheduler.reporting.queue_status import QueueStatusReporter
 from gangline.scheduler.reporting.reporter import PendingReporter, ScheduledEventSender
 from gangline.scheduler.reporting.warnings import NodeContradictionReporter, UnreadableFieldReporter
@@ -61,6 +62,8 @@ class SchedulerLoop:
         self._reservation_store = ReservationStore(client)
         self._informers = SchedulerInformers(client, settings, self)
         self._bindings_in_flight = BindingsInFlight()
+        self._protection_ends = 0.0
+        """Time for which a cycle is requested because a gang loses its protection."""
         self._reporter = PendingReporter(
             client, self._informers, self._events, settings, self._bindings_in_flight
         )
@@ -156,7 +159,17 @@ class SchedulerLoop:
                 fields = {"pods": len(result.bindings), "gangs": len(result.placed)}
                 log.info("placed", extra={**fields, "waiting": len(self._informers.state.pending)})
             self._node_reporter.report_changes()
+            if result.pending_reasons:
+                self._request_cycle_after_protection()
             await asyncio.sleep(took)
+
+    def _request_cycle_after_protection(self) -> None:
+        """Run a cycle when a gang loses its protection: nothing else changes then."""
+        now = time.time()
+        end = ProtectedGangs(self._informers.state, now).next_end()
+        if end is not None and not now < self._protection_ends <= end:
+            self._protection_ends = end
+            self.request_cycle_after(end - now)
 
     def on_change(self) -> None:
         self._changed.set()

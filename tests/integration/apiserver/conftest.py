@@ -1,12 +1,7 @@
-"""Two kubectl versions against the API server: a current one, and 1.20 of Debian bookworm.
-
-``GANGLINE_KUBECTL`` and ``GANGLINE_KUBECTL_OLD`` are their paths. By default ``kubectl`` on the
-path is the current one, and the old one is searched where continuous integration unpacks it.
-"""
+"""Each kubectl version against the API server."""
 
 import asyncio
 import os
-import shutil
 from asyncio.subprocess import DEVNULL, PIPE
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +9,7 @@ from pathlib import Path
 import pytest
 
 from gangline.local.apiserver.server import ApiServer
-
-UNPACKED = "/var/cache/gangline-kubectl/1.20/usr/bin/kubectl"
-PROGRAMS = {
-    "current": os.environ.get("GANGLINE_KUBECTL") or shutil.which("kubectl") or "",
-    "1.20": os.environ.get("GANGLINE_KUBECTL_OLD") or (UNPACKED if Path(UNPACKED).exists() else ""),
-}
+from kubectl_versions import OLD, PROGRAMS, missing_reason
 
 
 @dataclass
@@ -66,5 +56,5 @@ class Kubectl:
 async def kubectl(request: pytest.FixtureRequest, api_server: ApiServer, tmp_path: Path) -> Kubectl:
     program = PROGRAMS[request.param]
     if not program:
-        pytest.skip(f"no {request.param} kubectl here")
-    return Kubectl(program, tmp_path, api_server.kubeconfig, request.param == "1.20")
+        pytest.skip(missing_reason(request.param))
+    return Kubectl(program, tmp_path, api_server.kubeconfig, request.param == OLD)

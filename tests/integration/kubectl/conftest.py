@@ -1,8 +1,6 @@
 """One running cluster for all kubectl tests; each kubectl has its own namespace."""
 
 import asyncio
-import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +11,26 @@ from gangline.local import cleanup
 from integration.cluster.embedded import EmbeddedCluster
 from integration.kubectl.manifests import CLAIM, JOB, TALKER, WEB
 from integration.kubectl.tool import Kubectl, until
+from kubectl_versions import NEWEST, OLD, PROGRAMS, missing_reason
 
-PROGRAMS = {
-    "current": shutil.which("kubectl") or "",
-    "1.20": os.environ.get("GANGLINE_KUBECTL_OLD", ""),
-}
+HERE = Path(__file__).parent
+ALL_VERSIONS_RUN = ("test_kubectl_workloads.py", "test_kubectl_writes.py")
+"""What clients write differs most between versions. Other tests run with the oldest and newest."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [item for item in items if not _runs_with_its_version(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if _runs_with_its_version(item)]
+
+
+def _runs_with_its_version(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    version = callspec.params.get("kubectl") if callspec else None
+    if item.path.parent != HERE or version in (None, OLD, NEWEST):
+        return True
+    return item.path.name in ALL_VERSIONS_RUN
 
 
 @pytest.fixture(scope="session")
@@ -52,11 +65,10 @@ def kubectl(
     """kubectl with an empty namespace."""
     program = PROGRAMS[request.param]
     if not program:
-        where = "on the path" if request.param == "current" else "named by GANGLINE_KUBECTL_OLD"
-        pytest.skip(f"no kubectl {where}")
+        pytest.skip(missing_reason(request.param))
     folder = tmp_path_factory.mktemp("kubectl-home")
-    kubeconfig, old = Path(cluster.home.default_kubeconfig), request.param == "1.20"
-    tool = Kubectl(program, kubeconfig, folder, "old" if old else "current", old)
+    kubeconfig, old = Path(cluster.home.default_kubeconfig), request.param == OLD
+    tool = Kubectl(program, kubeconfig, folder, f"v{request.param.replace('.', '-')}", old)
     tool(f"create namespace {tool.namespace}")
     until(lambda: tool.run("get", "serviceaccount", "default")[0] == 0)
     return tool

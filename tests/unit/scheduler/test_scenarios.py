@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gangline.scheduler.types.types import CycleResult
-from unit.scheduler.scenarios.reading import Expected, Play, Scenario, scenarios
+from unit.scheduler.scenarios.reading import Expected, Play, Scenario, arrangements, scenarios
 
 SCENARIOS = list(scenarios())
 
@@ -17,6 +17,24 @@ def test_the_decision_is_the_one_expected(scenario: Scenario) -> None:
     for step in scenario.then:
         play.happen(step)
         _compare(play, step.expect)
+
+
+@pytest.mark.parametrize("scenario", [pytest.param(s, id=s.id) for s in SCENARIOS if s.arranged])
+def test_names_and_positions_do_not_matter(scenario: Scenario) -> None:
+    for arranged in arrangements(scenario):
+        play = Play(arranged)
+        _compare(play, arranged.expect)
+        for step in arranged.then:
+            play.happen(step)
+            _compare(play, step.expect)
+
+
+@pytest.mark.parametrize("scenario", [pytest.param(s, id=s.id) for s in SCENARIOS if not s.then])
+@pytest.mark.parametrize("cycles", [1, 4])
+def test_end_state_does_not_depend_on_how_fast_evicted_pods_end(
+    scenario: Scenario, cycles: int
+) -> None:
+    _compare(Play(scenario, slow=cycles), scenario.expect)
 
 
 def test_every_scenario_has_a_name_of_its_own() -> None:
@@ -45,6 +63,8 @@ def _compare_decision(expected: Expected, decision: CycleResult) -> None:
         assert bound == expected_nodes
     if expected.evicts is not None:
         assert sorted(e.pod.removeprefix("d/") for e in decision.evictions) == expected.evicts
+    if expected.evicted is not None:
+        assert len(decision.evictions) == expected.evicted
     if expected.order:
         assert list(bound) == expected.order
     messages = {str(v.group).removeprefix("d/"): v.message for v in decision.pending_reasons}

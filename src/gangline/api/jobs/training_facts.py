@@ -105,6 +105,16 @@ class SegmentFacts(Wire):
     """Trace of the covariance of the gradient of one record, estimated."""
     memory_peak: dict[str, int] = {}
     """Highest allocated device memory, by device model."""
+    device_memory: dict[str, int] = {}
+    """Memory of one device, by device model."""
+    loader_workers: int | None = None
+    """Data loader processes of one process; 0: it loads its records itself."""
+    save_seconds: float | None = None
+    """Time for which one checkpoint stops training."""
+    save_interval_seconds: float | None = None
+    """Time between two checkpoints."""
+    saves_adapt: bool = False
+    """True if the trainer chooses that time itself, from the rate of failures."""
     restarts: RestartFacts | None = None
 
 
@@ -122,6 +132,24 @@ class PodFacts(Wire):
     cpu_millis_p95: int | None = None
     cpu_millis_max: int | None = None
     samples: int = 0
+
+
+class RankFacts(Wire):
+    """Times of one node of the present world in the last minutes, for the search for slow nodes.
+
+    The lists have one entry for each minute from ``windows_since`` of the document on; None where
+    the node reported nothing.
+    """
+
+    name: str
+    """Name of the pod, or of the host outside of a cluster."""
+    rank: int
+    """Rank of the node in the world."""
+    device_model: str = ""
+    compute_seconds: tuple[float | None, ...] = ()
+    """Mean per step, of the slowest process of the node, without exchanges."""
+    sync_seconds: tuple[float | None, ...] = ()
+    """Exposed exchange of gradients, of the process that waits least; empty: not reported."""
 
 
 class NodeFacts(Wire):
@@ -161,6 +189,10 @@ class TrainingFacts(Wire):
     pods_total: int = 0
     """The number of pods; ``pods`` holds rank 0 and those with the highest peaks if it is fewer."""
     nodes: tuple[NodeFacts, ...] = ()
+    windows_since: int = 0
+    """Start of the first minute of ``ranks``."""
+    ranks: tuple[RankFacts, ...] = ()
+    """Of the present world: the slowest nodes, and an even selection of the others."""
     model: ModelShapeFacts | None = None
     tuning_version: int | None = None
     """The tuning that all nodes have applied."""

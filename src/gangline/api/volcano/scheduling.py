@@ -12,6 +12,14 @@ GROUP = "scheduling.volcano.sh"
 VERSION = "v1beta1"
 GROUP_NAME_ANNOTATION = "scheduling.k8s.io/group-name"
 """On a pod: the PodGroup of the same namespace that it belongs to."""
+VOLCANO_GROUP_NAME_ANNOTATION = "scheduling.volcano.sh/group-name"
+"""The same, by Volcano's own name. It and the following annotations describe the gang of a pod that
+has not the annotation above.
+"""
+QUEUE_NAME_ANNOTATION = "scheduling.volcano.sh/queue-name"
+GROUP_MIN_MEMBER_ANNOTATION = "scheduling.volcano.sh/group-min-member"
+GROUP_MIN_RESOURCES_ANNOTATION = "scheduling.volcano.sh/group-min-resources"
+"""Amounts as JSON."""
 PREVIOUS_NODES_ANNOTATION = "gangline.dev/previous-nodes"
 """On a PodGroup: the previous nodes of its pods, reserved for their successors, as JSON."""
 OLD_PREVIOUS_NODES_ANNOTATION = "gangline.dev/places"
@@ -22,6 +30,8 @@ CHECKPOINT_ANNOTATION = "gangline.dev/checkpointed-at"
 """On a PodGroup: time of its last checkpoint (RFC 3339). An eviction loses the work done since."""
 RUN_TIME_ANNOTATION = "gangline.dev/run-time-seconds"
 """On a PodGroup: maximum run time of the gang. It may use nodes reserved for others until then."""
+PROTECTED_RUN_TIME_ANNOTATION = "gangline.dev/protected-run-time-seconds"
+"""On a Queue or a PriorityClass: for how long a started gang is not evicted for other gangs."""
 RUN_TIME_FAMILY_ANNOTATION = "gangline.dev/run-time-family"
 """On a PodGroup, before learned run times were removed: it has no effect any more."""
 HIERARCHY_ANNOTATION = "volcano.sh/hierarchy"
@@ -210,7 +220,7 @@ class QueueReservation(Wire):
 class QueueStatus(Wire):
     """The usage of a queue."""
 
-    state: Annotated[str, field_doc("Open, Closed, Closing or Unknown.")] = ""
+    state: Annotated[str, field_doc("Open, Closed, Closing or Unknown.", default="Open")] = ""
     pending: Annotated[int, field_doc("Pending gangs.")] = 0
     inqueue: Annotated[int, field_doc("Gangs with reserved resources.")] = 0
     running: Annotated[int, field_doc("Placed gangs.")] = 0
@@ -224,4 +234,8 @@ class Queue(Object):
     """Shares a cluster among teams."""
 
     spec: Annotated[QueueSpec, field_doc("Desired state.")] = QueueSpec()
-    status: Annotated[QueueStatus, field_doc("Observed state.")] = QueueStatus()
+    # A default, so that a queue is open as soon as it exists, whichever component makes it:
+    # Volcano's scheduler takes no pod of a queue in another state.
+    status: Annotated[QueueStatus, field_doc("Observed state.", default={"state": "Open"})] = (
+        QueueStatus()
+    )

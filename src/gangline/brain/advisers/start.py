@@ -173,6 +173,10 @@ def largest_worthwhile(speeds: dict[int, float], price: float) -> tuple[int, flo
 
 
 def _kept_count(run: Run) -> int | None:
+    # A plan changes the world, and not what the user wrote.
+    trained = present_segment(run)
+    if trained is not None:
+        return trained.nodes
     sizes = [each for each in run.job.roles if each.role == WORKER]
     return max(sizes, key=lambda each: each.since_ms).replicas if sizes else None
 

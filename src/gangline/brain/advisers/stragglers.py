@@ -78,6 +78,26 @@ def node_factor(speeds: Iterable[NodeSpeed], today: int) -> tuple[float, int]:
     return (total / weights if weights else 1.0), jobs
 
 
+def node_scores(speeds: Iterable[RankSpeed]) -> dict[str, float]:
+    """Return the speed of each node of one job against the median of its ranks.
+
+    1.0 is the median, 0.9 is slower. Nodes of one device model are compared, at least four ranks.
+    """
+    by_model: dict[str, list[RankSpeed]] = defaultdict(list)
+    for speed in speeds:
+        by_model[speed.gpu_model].append(speed)
+    scores: dict[str, list[float]] = defaultdict(list)
+    for found in by_model.values():
+        nodes = {speed.rank: speed.node for speed in found}
+        for window in _windows(found):
+            if len(window) < LEAST_RANKS:
+                continue
+            middle = median(window.values())
+            for rank, own in window.items():
+                scores[nodes[rank]].append(middle / own)
+    return {node: median(each) for node, each in scores.items()}
+
+
 def suspected_nodes(speeds: Iterable[NodeSpeed], today: int) -> dict[str, float]:
     """Return the nodes below 0.9 in at least three jobs, or with a failed check, and the factor."""
     by_node: dict[str, list[NodeSpeed]] = defaultdict(list)

@@ -19,7 +19,7 @@ from gangline.api.core.core import ConfigMap, Namespace
 from gangline.api.core.node import Node
 from gangline.api.core.pod import Pod
 from gangline.api.job_resources import JOB_KINDS
-from gangline.api.jobs.elastic import ScalePlan
+from gangline.api.jobs.elastic import PS, ScalePlan
 from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.training_facts import FACTS_KEY, FACTS_LABEL
 from gangline.api.meta.objects import Object, ObjectMeta
@@ -33,6 +33,7 @@ from gangline.api.resources import (
     SCALE_PLANS,
 )
 from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION, PodGroup, Queue
+from gangline.brain.advisers.advice import What
 from gangline.brain.collection.facts_digest import digest_facts
 from gangline.brain.collection.job_digest import DigestSettings, digest_job
 from gangline.brain.collection.node_digest import digest_node, gpus_by_node
@@ -44,7 +45,9 @@ from gangline.brain.collection.pod_digest import (
     ContainerRun,
     digest_pod,
     end_of_deleted,
+    pod_limits,
 )
+from gangline.brain.collection.server_use import ServerTable
 from gangline.brain.collection.usage import POLL_S, PodSample, SampleBuffer, poll_usage
 from gangline.brain.facts.records import MemorySample, NodeCapacity, Outcome, Run
 from gangline.kube.client.client import ApiClient
@@ -96,10 +99,19 @@ class WatchedJob:
     """The job as stored; None after its deletion."""
     samples: dict[_PodKey, SampleBuffer] = field(default_factory=dict)
     memory: dict[tuple[str, int], list[MemorySample]] = field(default_factory=dict)
+    servers: ServerTable = field(default_factory=ServerTable)
     tunes_batch: bool = False
     tuning_version: int | None = None
     ended_at: float | None = None
     """Monotonic time at which it had ended."""
+
+    def tunable(self) -> frozenset[What]:
+        """Return the fields whose tuning the job applies, as its master reports."""
+        found = {What.MICRO_BATCH, What.LOADER_WORKERS} if self.tunes_batch else set()
+        details = self.observations.details
+        if details and details[max(details)].saves_adapt:
+            found.add(What.CHECKPOINT_INTERVAL)
+        return frozenset(found)
 
 
 class Collector:
@@ -142,7 +154,7 @@ class Collector:
             client,
             SCALE_PLANS,
             scope,
-            indexes={"job": lambda p: [f"{p.metadata.namespace}/{p.spec.owner_job}"]},
+            indexes={"job": lambda p: [f"{p.metadata.namespace}/{p.job_name}"]},
         )
         self.groups: Informer[PodGroup] = Informer(
             client, POD_GROUPS, scope, indexes={"job": lambda group: [_controller_uid(group)]}
@@ -382,6 +394,9 @@ class Collector:
                 if sample is None or not runs or not sample.memory_bytes:
                     continue
                 self._add_sample(job, runs[-1], sample, now_ms)
+                if runs[-1].role == PS:
+                    limits = pod_limits(pod)
+                    job.servers.add(runs[-1].rank, pod.spec.node_name, limits, sample, now_ms)
                 self._changed.add(uid)
 
     def _add_sample(

@@ -17,7 +17,14 @@ from gangline.api.jobs.training_facts import (
     ModelShapeFacts,
     NodeFacts,
     PodFacts,
+    RankFacts,
     SegmentFacts,
+)
+from gangline.brain.collection.live_facts import (
+    RankWindow,
+    SegmentDetails,
+    rank_windows,
+    segment_details,
 )
 from gangline.brain.facts.records import ModelFacts, Quality, Segment
 
@@ -39,6 +46,9 @@ class DigestedFacts:
     segments: list[Segment] = field(default_factory=list)
     pods: list[PodFacts] = field(default_factory=list)
     nodes: list[NodeFacts] = field(default_factory=list)
+    details: list[SegmentDetails] = field(default_factory=list)
+    """Of the segments, in the same order."""
+    windows: list[RankWindow] = field(default_factory=list)
     model: ModelFacts | None = None
     tunes_batch: bool = False
     tuning_version: int | None = None
@@ -68,11 +78,18 @@ def digest_facts(text: str | bytes, now_ms: int) -> DigestedFacts:
         found.problem = f"has version {document.get('v')!r}, this program reads {FACTS_VERSION}"
         return found
     entries = _entries(document, "segments", found)[-FACTS_MAX_SEGMENTS:]
-    found.segments = list(_convert(entries, lambda e: _segment(e, now_ms), found))
+    segments = list(_convert(entries, lambda e: _segment(e, now_ms), found))
+    found.segments = [segment for segment, _ in segments]
+    found.details = [details for _, details in segments]
     pods = _entries(document, "pods", found)[:MAX_PODS]
     found.pods = list(_convert(pods, _pod, found))
     nodes = _entries(document, "nodes", found)[:MAX_PODS]
     found.nodes = list(_convert(nodes, _node, found))
+    since = document.get("windowsSince")
+    since_ms = since if isinstance(since, int) else 0
+    ranks = _entries(document, "ranks", found)[:MAX_PODS]
+    for windows in _convert(ranks, lambda e: _windows(e, since_ms, now_ms), found):
+        found.windows += windows
     if document.get("model") is not None:
         found.model = next(_convert([document["model"]], _model, found), None)
     found.tunes_batch = document.get("tunesBatch") is True
@@ -103,7 +120,7 @@ def _convert(
             yield record
 
 
-def _segment(entry: Any, now_ms: int) -> Segment | None:
+def _segment(entry: Any, now_ms: int) -> tuple[Segment, SegmentDetails] | None:
     facts = msgspec.convert(entry, SegmentFacts)
     step = facts.step_seconds
     believable = (
@@ -123,7 +140,7 @@ def _segment(entry: Any, now_ms: int) -> Segment | None:
     quality = Quality(facts.quality) if facts.quality in set(Quality) else Quality.DISTURBED
     if facts.until > now_ms + FUTURE_MS:
         quality = Quality.DISTURBED
-    return Segment(
+    segment = Segment(
         round=facts.round,
         since_ms=facts.since,
         until_ms=facts.until,
@@ -145,6 +162,7 @@ def _segment(entry: Any, now_ms: int) -> Segment | None:
         grad_var=_positive(facts.grad_var),
         quality=quality,
     )
+    return segment, segment_details(facts)
 
 
 def _micros(seconds: float | None) -> float | None:
@@ -172,6 +190,10 @@ def _node(entry: Any) -> NodeFacts | None:
     facts = msgspec.convert(entry, NodeFacts)
     believable = facts.name and facts.at > 0 and (facts.factor is None or 0 < facts.factor < 1e6)
     return facts if believable else None
+
+
+def _windows(entry: Any, since_ms: int, now_ms: int) -> list[RankWindow] | None:
+    return rank_windows(msgspec.convert(entry, RankFacts), since_ms, now_ms)
 
 
 def _model(entry: Any) -> ModelFacts | None:

@@ -16,7 +16,7 @@ from gangline.api.brain.job_advice import (
     OWNER_ANNOTATION,
 )
 from gangline.api.job_resources import MAIN_CONTAINERS
-from gangline.api.jobs.elastic import MANUAL_MODES, PARAMETER_SERVER, ElasticJob
+from gangline.api.jobs.elastic import MANUAL_MODES, PARAMETER_SERVER, WORKER, ElasticJob
 from gangline.api.jobs.elastic_fields import job_node_range
 from gangline.api.jobs.kind import JobKind, JobObject, ReplicaSpecLike
 from gangline.api.jobs.kubeflow import PyTorchJob
@@ -73,7 +73,9 @@ def digest_job(kind: JobKind, job: JobObject, settings: DigestSettings) -> Diges
             queue=_queue(job),
             image=parse_image(str(container.get("image") or "")),
             command_digest=settings.digest(*_without_name(command, meta.name)),
-            spec_digest=settings.digest(kind.resource.kind, *_comparable(roles)),
+            spec_digest=settings.digest(
+                kind.resource.kind, *_comparable(roles, ranged=low != high)
+            ),
             submitted_ms=to_ms(meta.creation_timestamp) or 0,
             started_ms=to_ms(job.status.start_time),
             finished_ms=finished,
@@ -184,9 +186,11 @@ def _without_name(command: list[list[Any]], name: str) -> list[list[str]]:
     return [[str(word).replace(name, "") for word in words] for words in command]
 
 
-def _comparable(roles: Mapping[str, ReplicaSpecLike]) -> Iterator[list[Any]]:
-    """Yield what identifies a specification: without amounts of CPU and memory, which advice
-    changes, and without metadata.
+def _comparable(roles: Mapping[str, ReplicaSpecLike], *, ranged: bool) -> Iterator[list[Any]]:
+    """Yield what identifies a specification: without what advice changes, and without metadata.
+
+    Advice changes amounts of CPU and memory, and the number of workers of a job that trains with
+    any number of a range.
     """
     for role, spec in sorted(roles.items()):
         pod = dict((spec.template or {}).get("spec") or {})
@@ -195,7 +199,8 @@ def _comparable(roles: Mapping[str, ReplicaSpecLike]) -> Iterator[list[Any]]:
             for each in pod.get("containers") or ()
             if isinstance(each, dict)
         ]
-        yield [role, spec.replicas, pod]
+        is_advised = ranged and role.lower() == WORKER
+        yield [role, None if is_advised else spec.replicas, pod]
 
 
 def _devices(resources: Any) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gangline.api.jobs.training_facts import PodFacts
+from gangline.api.jobs.training_facts import NodeFacts, PodFacts
 from gangline.brain.collection.facts_digest import DigestedFacts
+from gangline.brain.collection.live_facts import RankWindow, SegmentDetails
 from gangline.brain.collection.pod_digest import ContainerRun, merge_runs
 from gangline.brain.facts.records import Job, ModelFacts, Outcome, PodRun, Run, Segment
 
@@ -36,6 +37,12 @@ class JobObservations:
     job: Job | None = None
     runs: dict[tuple[str, int, int], ContainerRun] = field(default_factory=dict)
     segments: dict[tuple[int, int], Segment] = field(default_factory=dict)
+    details: dict[tuple[int, int], SegmentDetails] = field(default_factory=dict)
+    """By the key of the segment; these and the next two are not stored."""
+    windows: tuple[RankWindow, ...] = ()
+    """The last minutes of the nodes, of the latest document."""
+    checks: dict[str, NodeFacts] = field(default_factory=dict)
+    """The last node check of each pod."""
     facts: dict[tuple[str, int], PodFacts] = field(default_factory=dict)
     """Reports of masters, by pod and start."""
     polled: dict[tuple[str, int, int], PolledUsage] = field(default_factory=dict)
@@ -65,6 +72,7 @@ class JobObservations:
     def add_facts(self, facts: DigestedFacts) -> bool:
         """Join what the master reported. Returns whether anything is new."""
         changed = False
+        details = {(each.round, each.since_ms): each for each in facts.details}
         for segment in facts.segments:
             key = (segment.round, segment.since_ms)
             # A segment is closed when it is reported; a copy with more steps is the later one.
@@ -72,8 +80,16 @@ class JobObservations:
             if known is None or known.steps < segment.steps:
                 self.segments[key] = segment
                 changed = True
+                if key in details:
+                    self.details[key] = details[key]
         for key in sorted(self.segments)[: max(0, len(self.segments) - MAX_SEGMENTS)]:
             del self.segments[key]
+            self.details.pop(key, None)
+        self.windows = tuple(facts.windows)
+        for check in facts.nodes:
+            earlier = self.checks.get(check.name)
+            if earlier is None or earlier.at <= check.at:
+                self.checks[check.name] = check
         for pod in facts.pods:
             place = (pod.name, pod.since)
             before = self.facts.get(place)
@@ -84,6 +100,11 @@ class JobObservations:
             self.model = facts.model
             changed = True
         return changed
+
+    def nodes_of_pods(self) -> dict[str, str]:
+        """Return the node on which each pod runs, or ran last, where it is known."""
+        runs = sorted(self.runs.values(), key=lambda run: run.started_ms)
+        return {run.pod: run.node for run in runs if run.node}
 
     def run(self) -> Run | None:
         """Return the records; None while the job itself is not known."""

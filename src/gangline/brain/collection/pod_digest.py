@@ -9,7 +9,7 @@ from gangline.api.core.pod_status import ContainerState, ContainerStatus
 from gangline.api.failure import failure_of_exit, failure_of_pod
 from gangline.api.job_resources import MAIN_CONTAINERS
 from gangline.api.quantity import QuantityError
-from gangline.api.resource_list import MEMORY, parse_resource
+from gangline.api.resource_list import CPU, MEMORY, parse_resource
 from gangline.brain.collection.job_digest import to_ms
 
 ROLE_LABEL = "training.kubeflow.org/replica-type"
@@ -128,6 +128,27 @@ def _cause(
         failure = failure_of_pod(pod, status.name) or failure
     cause = failure.cause if failure else ""
     return cause, cause == _OOM_CAUSE or end.reason == "OOMKilled"
+
+
+def pod_limits(pod: Pod) -> tuple[int | None, int | None]:
+    """Return the limits of the main container: millicores and bytes; None without one.
+
+    A request counts where there is no limit: it is what the pod is sure to have.
+    """
+    status = _main_status(pod)
+    name = status.name if status is not None else ""
+    for each in pod.spec.containers:
+        if each.name == name:
+            written = {**each.resources.requests, **each.resources.limits}
+            return _parsed(CPU, written.get(CPU)), _parsed(MEMORY, written.get(MEMORY))
+    return None, None
+
+
+def _parsed(resource: str, written: str | int | float | None) -> int | None:
+    try:
+        return None if written is None else parse_resource(resource, written)
+    except QuantityError:
+        return None
 
 
 def _memory_limit(pod: Pod, container: str) -> int | None:

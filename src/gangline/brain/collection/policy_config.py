@@ -16,6 +16,7 @@ from gangline.api.core.core import ConfigMap
 from gangline.api.resources import CONFIG_MAPS
 from gangline.brain.facts.records import Mode
 from gangline.brain.guard.policy import Budgets, Policy, PolicyRule, Selector
+from gangline.brain.guard.state import DEFAULTS, GuardSettings
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.informer import Informer
 
@@ -26,6 +27,13 @@ POLICY_KEY = "policy"
 _MODES = tuple(str(mode) for mode in Mode)
 _SELECTOR_LISTS = ("namespaces", "owners", "kinds", "queues")
 _BUDGETS = {each.name: each.type for each in msgspec.structs.fields(Budgets)}
+_GUARD = {
+    each.name: each.type
+    for each in msgspec.structs.fields(GuardSettings)
+    # That a Brain leads, and knows the time, is no matter of taste.
+    if each.name not in {"lease_age_s", "clock_skew_s"}
+}
+_MOST_GUARD = 1e9
 
 
 def parse_policy(text: str) -> tuple[Policy | None, list[str]]:
@@ -50,7 +58,7 @@ def _rule(written: Any, path: str, mistakes: list[str]) -> PolicyRule:
     if not isinstance(written, dict):
         mistakes.append(f"{path}: is not a mapping")
         return PolicyRule()
-    mistakes += _unknown(written, ("include", "exclude", "mode", "may", "budgets"), path)
+    mistakes += _unknown(written, ("include", "exclude", "mode", "may", "budgets", "guard"), path)
     mode = written.get("mode", str(Mode.ADVISE))
     # YAML reads a bare off as false.
     mode = "off" if mode is False else mode
@@ -69,6 +77,7 @@ def _rule(written: Any, path: str, mistakes: list[str]) -> PolicyRule:
         mode=Mode(mode),
         may=_may(written, path, mistakes),
         budgets=_budgets(written.get("budgets") or {}, f"{path}.budgets", mistakes),
+        guard=_guard(written.get("guard") or {}, f"{path}.guard", mistakes),
     )
 
 
@@ -123,6 +132,26 @@ def _budgets(written: Any, path: str, mistakes: list[str]) -> Budgets:
         else:
             values[str(name)] = expected(value)
     return Budgets(**values)
+
+
+def _guard(written: Any, path: str, mistakes: list[str]) -> GuardSettings:
+    if not isinstance(written, dict):
+        mistakes.append(f"{path}: is not a mapping")
+        return DEFAULTS
+    mistakes += _unknown(written, tuple(_GUARD), path)
+    values: dict[str, Any] = {}
+    for name, value in written.items():
+        expected = _GUARD.get(str(name))
+        if expected is None:
+            continue
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= value <= _MOST_GUARD:
+            mistakes.append(f"{path}.{name}: {value!r} is not a number of 0 or more")
+        elif expected is int and (not isinstance(value, int) or value < 1):
+            mistakes.append(f"{path}.{name}: {value!r} is not a whole number of 1 or more")
+        else:
+            values[str(name)] = expected(value)
+    return GuardSettings(**values)
 
 
 def _texts(written: Any, path: str, mistakes: list[str]) -> tuple[str, ...]:

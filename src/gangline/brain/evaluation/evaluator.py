@@ -23,6 +23,7 @@ from gangline.brain.collection.policy_config import PolicyWatch
 from gangline.brain.evaluation import metrics
 from gangline.brain.evaluation.advisers import advise
 from gangline.brain.evaluation.chores import Chores
+from gangline.brain.evaluation.cluster_facts import ClusterFacts, devices_in_restart
 from gangline.brain.evaluation.cluster_round import (
     ClusterRound,
     RoundMember,
@@ -34,7 +35,7 @@ from gangline.brain.evaluation.history import History
 from gangline.brain.evaluation.job_state import decode_action, job_state, record_person_edit
 from gangline.brain.evaluation.sentences import hold_sentence, published
 from gangline.brain.evaluation.trials import Trials
-from gangline.brain.evaluation.views import build_view
+from gangline.brain.evaluation.views import build_view, with_live_facts
 from gangline.brain.facts.records import Job, Mode, Run
 from gangline.brain.guard.checks import WITHOUT_RESTART
 from gangline.brain.guard.decide import block_direction, decide, observe
@@ -84,6 +85,7 @@ class Evaluator:
         self._states: dict[str, JobState] = {}
         self._seen_jobs: dict[str, Job] = {}
         self._cluster_state = ClusterState()
+        self._cluster_facts = ClusterFacts(collector, history)
         self._round = ClusterRound()
         self._members: list[RoundMember] = []
         self._earlier_loaded: set[str] = set()
@@ -108,7 +110,9 @@ class Evaluator:
     async def cycle(self) -> None:
         """Write changed facts, and evaluate each running job once."""
         await self._store_facts()
-        cluster_view = ClusterView(nodes=self._collector.nodes(), price=self._round.price.price)
+        nodes = self._collector.nodes()
+        await self._cluster_facts.refresh(nodes, self._now_ms())
+        cluster_view = self._cluster_facts.view(nodes, self._round.price.price)
         await self._observe_cluster(cluster_view)
         jobs = self._collector.running()
         self._history.forget_cached(job.meta.uid for job in jobs)
@@ -128,7 +132,12 @@ class Evaluator:
         await self._divide_devices(cluster_view)
         await self._chores.run_due()
         self.cycles += 1
-        metrics.record_cycle(len(jobs), self._collector.dropped_facts, self._history.problem)
+        metrics.record_cycle(
+            len(jobs),
+            self._collector.dropped_facts,
+            self._history.problem,
+            self._cluster_state.gpus_in_restart,
+        )
 
     async def _divide_devices(self, view: ClusterView) -> None:
         """Decide the sizes of all elastic jobs together; the next cycle applies them."""
@@ -187,13 +196,21 @@ class Evaluator:
                 record.at_ms for record in recent or () if record.what not in WITHOUT_RESTART
             ),
             gpus=sum(node.gpus for node in view.nodes),
-            gpus_in_restart=0,
+            gpus_in_restart=self._gpus_in_restart(),
             blocks=(),
         )
         taken_back = [action for action in map(decode_action, recent or ()) if action is not None]
         for action in sorted(taken_back, key=lambda action: action.judged_ms or 0):
             if action.verdict is Verdict.ROLLED_BACK and action.judged_ms is not None:
                 self._cluster_state = block_direction(self._cluster_state, action, action.judged_ms)
+
+    def _gpus_in_restart(self) -> int:
+        runs = (
+            (run, bool(self._collector.open_plans(run.job.namespace, run.job.name)))
+            for watched in self._collector.running()
+            if (run := watched.observations.run())
+        )
+        return devices_in_restart(runs)
 
     async def _evaluate(self, watched: WatchedJob, cluster: ClusterView) -> None:
         run, stored = watched.observations.run(), watched.stored
@@ -206,6 +223,8 @@ class Evaluator:
         similar = await self._history.similar(run, now_ms)
         samples = [sample for samples in watched.memory.values() for sample in samples]
         view = build_view(run, similar, cluster, now_ms, samples)
+        nodes = self._cluster_facts.by_node
+        view = with_live_facts(view, watched.observations, watched.servers, nodes)
         state, records = await self._state_of(watched, run, expected_rest_s(view), now_ms)
         view = msgspec.structs.replace(view, probes=state.probes)
         advised = await asyncio.to_thread(advise, view)
@@ -248,6 +267,7 @@ class Evaluator:
         key = f"{run.job.namespace}/{run.job.name}"
         plans = self._collector.plans.by_index("job", key)
         state = job_state(run, self._states.get(uid), actions, plans, remaining_s)
+        state = msgspec.structs.replace(state, tunable=watched.tunable())
         before = self._seen_jobs.get(uid)
         if before is not None and before != run.job:
             state = record_person_edit(state, before, run.job, now_ms)
@@ -289,7 +309,9 @@ class Evaluator:
     ) -> list[AdviceItem]:
         decisions = []
         for each in advice:
-            decision = decide(each, state, self._cluster_state, permission, now_ms)
+            decision = decide(
+                each, state, self._cluster_state, permission, now_ms, permission.guard
+            )
             held = hold_sentence(decision.held_because)
             applies = permission.mode is Mode.APPLY
             kept = AdviceState.HELD if applies and held else AdviceState.OPEN
@@ -311,6 +333,7 @@ class Evaluator:
                     now_ms,
                     advice_id=ids.get(each.key) or None,
                     sentence=shown.sentence,
+                    guard=permission.guard,
                 )
                 if done is not None:
                     state, self._cluster_state = done

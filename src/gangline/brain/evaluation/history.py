@@ -14,8 +14,8 @@ import msgspec
 from gangline.brain.advisers.decisions import ActionRecord, AdviceRecord
 from gangline.brain.advisers.similarity import select_similar
 from gangline.brain.advisers.view import SimilarRuns
-from gangline.brain.facts.records import Outcome, Run
-from gangline.brain.store.batch import facts_of
+from gangline.brain.facts.records import NodeSpeed, Outcome, Run
+from gangline.brain.store.batch import SpeedFact, facts_of
 from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import Fenced, StoreError
 from gangline.brain.store.retention import RetentionSettings
@@ -67,6 +67,21 @@ class History:
                 self._ended[run.job.uid] = run
         while len(self._ended) > REMEMBERED_RUNS:
             del self._ended[next(iter(self._ended))]
+
+    def add_speeds(self, speeds: Iterable[NodeSpeed]) -> None:
+        """Take days of nodes to be written; does not wait for the database."""
+        self._store.add(SpeedFact(self._cluster, speed) for speed in speeds)
+
+    def ended_runs(self) -> list[Run]:
+        """Return the ended runs that memory holds."""
+        return list(self._ended.values())
+
+    async def node_speeds(self, since_day: int) -> list[NodeSpeed]:
+        """Return the days of all nodes; empty if they are not known."""
+        try:
+            return await self._store.query(lambda r: r.node_speeds(self._cluster, since_day))
+        except StoreError:
+            return []
 
     async def flush(self) -> bool:
         """Write what was added. Returns False if it stays in memory."""

@@ -26,7 +26,14 @@ from gangline.brain.guard.decide import (
     end_action,
 )
 from gangline.brain.guard.policy import Permission
-from gangline.brain.guard.state import Action, ClusterState, JobState, Verdict
+from gangline.brain.guard.state import (
+    DEFAULTS,
+    Action,
+    ClusterState,
+    GuardSettings,
+    JobState,
+    Verdict,
+)
 from gangline.brain.guard.trial import TrialEvents, baseline, judge
 from gangline.brain.publication.actuator import Actuator
 from gangline.brain.publication.plans import PLANNED, PlannedChange, plan_name
@@ -59,6 +66,7 @@ class Trials:
         *,
         advice_id: int | None,
         sentence: str,
+        guard: GuardSettings = DEFAULTS,
     ) -> tuple[JobState, ClusterState] | None:
         """Carry a decision out; None if it did not happen."""
         if decision.value is None:
@@ -70,7 +78,7 @@ class Trials:
             state,
             cluster,
             now_ms,
-            baseline=baseline(run.segments, now_ms),
+            baseline=baseline(run.segments, now_ms, guard),
         )
         record = ActionRecord(
             cluster=self._cluster,
@@ -82,15 +90,8 @@ class Trials:
         begun = await self._history.begin_action(encode_action(record, action))
         if begun is None:
             return None
-        change = PlannedChange(
-            action_id=begun.id,
-            what=advice.what,
-            role=advice.role or advice.target,
-            rank=advice.rank,
-            value=decision.value,
-            sentence=sentence,
-            advice_id=advice_id,
-        )
+        change = _change(begun.id, action, decision.value)
+        change = msgspec.structs.replace(change, sentence=sentence, advice_id=advice_id)
         await self._carry_out(stored, change)
         return state, cluster
 
@@ -128,16 +129,9 @@ class Trials:
         if action.what in PLANNED and plan_name(run.job.name, record.id) in plans:
             self._carried_out.add(record.id)
             return
-        await self._carry_out(
-            stored,
-            PlannedChange(
-                action_id=record.id,
-                what=action.what,
-                role=action.role or action.target,
-                value=action.after,
-                advice_id=record.advice_id,
-            ),
-        )
+        change = _change(record.id, action, action.after)
+        change = msgspec.structs.replace(change, advice_id=record.advice_id)
+        await self._carry_out(stored, change)
 
     async def judge_all(  # noqa: PLR0913, PLR0917 - what a decision is made of
         self,
@@ -156,7 +150,8 @@ class Trials:
             action = decode_action(record)
             if action is None or action.rolled_back or action.rollback_of:
                 continue
-            verdict = judge(action, run.segments, now_ms, _events(run, action, plans, record))
+            events = _events(run, action, plans, record)
+            verdict = judge(action, run.segments, now_ms, events, permission.guard)
             if run.job.outcome is not Outcome.RUNNING:
                 verdict = msgspec.structs.replace(verdict, verdict=Verdict.OVERTAKEN)
             if verdict.verdict == action.verdict:
@@ -167,7 +162,7 @@ class Trials:
             if not await self._history.update_action(encode_action(record, judged)):
                 continue
             if verdict.verdict is Verdict.ROLLED_BACK:
-                cluster = block_direction(cluster, judged, now_ms)
+                cluster = block_direction(cluster, judged, now_ms, permission.guard)
                 done = await self._roll_back(
                     stored, run, judged, state, cluster, permission, now_ms
                 )
@@ -188,7 +183,8 @@ class Trials:
     ) -> tuple[JobState, ClusterState] | None:
         # The record is marked first, so that a rollback that is not written yet is made once.
         unmarked = msgspec.structs.replace(action, rolled_back=False)
-        decision = decide_rollback(unmarked, state, cluster, permission, now_ms)
+        guard = permission.guard
+        decision = decide_rollback(unmarked, state, cluster, permission, now_ms, guard)
         if action.before is None or not decision.act:
             return None
         back, state, cluster = begin_rollback("0", action, state, cluster, now_ms)
@@ -198,16 +194,9 @@ class Trials:
         begun = await self._history.begin_action(encode_action(record, back))
         if begun is None:
             return None
-        await self._carry_out(
-            stored,
-            PlannedChange(
-                action_id=begun.id,
-                what=action.what,
-                role=action.role or action.target,
-                value=action.before,
-                sentence=f"action {action.id} is rolled back",
-            ),
-        )
+        change = _change(begun.id, back, action.before)
+        sentence = f"action {action.id} is rolled back"
+        await self._carry_out(stored, msgspec.structs.replace(change, sentence=sentence))
         return state, cluster
 
     async def _carry_out(self, stored: Object, change: PlannedChange) -> None:
@@ -218,6 +207,18 @@ class Trials:
             log.warning(
                 "an action is repeated later: %s", error, extra={"action": change.action_id}
             )
+
+
+def _change(action_id: int, action: Action, value: float) -> PlannedChange:
+    return PlannedChange(
+        action_id=action_id,
+        what=action.what,
+        role=action.role,
+        rank=action.rank,
+        device=action.target,
+        value=value,
+        between_failures_s=action.between_failures_s,
+    )
 
 
 def _events(

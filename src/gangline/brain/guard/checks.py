@@ -17,6 +17,8 @@ _DAY_MS = 24 * 3600 * 1000
 _SIZES = frozenset({What.MEMORY, What.CPU, What.PS_CPU, What.PS_MEMORY})
 WITHOUT_RESTART = frozenset({What.CHECKPOINT_INTERVAL, What.LOADER_WORKERS})
 """Changes that no world restarts for: neither a gain nor a budget of the cluster is asked."""
+TUNED = frozenset({What.CHECKPOINT_INTERVAL, What.LOADER_WORKERS, What.MICRO_BATCH})
+"""Changes that the running program reads from the tuning of its job, if it does."""
 _PLAIN = WITHOUT_RESTART | {What.NODE}
 _MODE_LIMITS = {"policy": "PolicyForbids", "job": "JobForbids", "dry-run": "DryRun"}
 
@@ -67,6 +69,9 @@ def not_permitted(case: Case) -> Reason | None:
         return hold("AutoScaleOff")
     if case.job.kind != "ElasticJob":
         return hold("KindNotElastic", kind=case.job.kind)
+    tunable = case.job.tunable
+    if advice.what in TUNED and tunable is not None and advice.what not in tunable:
+        return hold("NotTunable", field=FIELDS[advice.what])
     return None
 
 

@@ -165,6 +165,8 @@ def begin_action(  # noqa: PLR0913 - what an action is made of, by name
         predicted=decision.predicted,
         floor=advice.floor,
         probe=advice.probe,
+        rank=advice.rank,
+        between_failures_s=_between_failures_s(advice),
         baseline=baseline,
         efficiency=efficiency,
     )
@@ -182,6 +184,7 @@ def begin_rollback(
         what=action.what,
         role=action.role,
         target=action.target,
+        rank=action.rank,
         at_ms=now_ms,
         before=action.after,
         after=action.before,
@@ -226,6 +229,11 @@ def block_direction(
         count=count + 1,
     )
     return msgspec.structs.replace(cluster, blocks=(*others, new))
+
+
+def _between_failures_s(advice: Advice) -> float | None:
+    written = advice.reason.arguments.get("between_failures")
+    return float(written) if isinstance(written, int | float) else None
 
 
 def _replaced(job: JobState, action: Action) -> JobState:

@@ -10,6 +10,7 @@ import msgspec
 
 from gangline.brain.advisers.advice import What
 from gangline.brain.facts.records import Mode, Wishes
+from gangline.brain.guard.state import DEFAULTS, GuardSettings
 
 FIELDS = {
     What.WORKERS: "workers",
@@ -62,6 +63,8 @@ class PolicyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     may: frozenset[str] | None = None
     """Names as in ``gangline.dev/brain-may``; None: all."""
     budgets: Budgets = Budgets()
+    guard: GuardSettings = DEFAULTS
+    """Pauses, trials and least gains."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,6 +92,7 @@ class Permission(msgspec.Struct, frozen=True, kw_only=True):
     named: frozenset[str] = frozenset()
     """Fields that the job names itself: only these may be set below what the user wrote."""
     budgets: Budgets = Budgets()
+    guard: GuardSettings = DEFAULTS
     limited_by: str = "policy"
     """``policy``, ``job`` or ``dry-run``: what keeps the mode from being higher."""
 
@@ -116,6 +120,7 @@ def effective_permission(
         may=_both(rule.may, wishes.may),
         named=wishes.may or frozenset(),
         budgets=rule.budgets,
+        guard=rule.guard,
         limited_by=limited_by,
     )
 

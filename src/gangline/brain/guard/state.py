@@ -91,6 +91,10 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     baseline: Baseline | None = None
     probe: bool = False
     """True if it was made to learn."""
+    rank: int | None = None
+    """The only rank that is changed; None: all of the role."""
+    between_failures_s: float | None = None
+    """Expected time between failures, of a change of the interval between checkpoints."""
     efficiency: float = 1.0
     """Statistical efficiency of a record after the change, relative to one before it."""
     rollback_of: str = ""
@@ -166,6 +170,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     remaining_s: float | None = None
     gpus: int = 0
     probes: int = 0
+    tunable: frozenset[What] | None = None
+    """Fields whose tuning the running program applies; None: not known."""
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,12 @@ from gangline.api.jobs.elastic import (
     ScalePlan,
     ScalePlanSpec,
 )
-from gangline.api.jobs.training_facts import FACTS_VERSION, JobTuning, LoaderTuning
+from gangline.api.jobs.training_facts import (
+    FACTS_VERSION,
+    CheckpointTuning,
+    JobTuning,
+    LoaderTuning,
+)
 from gangline.api.meta.field_doc import ResourceList
 from gangline.api.meta.objects import Object, ObjectMeta, OwnerReference
 from gangline.api.resource_list import CPU, MEMORY, format_resource
@@ -35,8 +40,8 @@ PLANNED = frozenset(
     {What.WORKERS, What.MEMORY, What.CPU, What.PS_COUNT, What.PS_CPU, What.PS_MEMORY}
 )
 """Fields that a ScalePlan changes."""
-TUNED = frozenset({What.MICRO_BATCH, What.LOADER_WORKERS})
-"""Fields that the tuning of a job changes."""
+PRIOR_FAILURES = 4.0
+"""Failures for which the expected rate counts beside those that the trainer observes itself."""
 
 
 class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +51,11 @@ class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
     what: What
     role: str = ""
     rank: int | None = None
+    device: str = ""
+    """The device model that a tuning is meant for; empty: all of them."""
     value: float
+    between_failures_s: float | None = None
+    """Of a change of the interval between checkpoints; None takes the expectation back."""
     sentence: str = ""
     advice_id: int | None = None
 
@@ -113,11 +122,16 @@ def _resources(job: str, change: PlannedChange, resource: str) -> ScalePlanSpec:
 def next_tuning(before: JobTuning | None, change: PlannedChange) -> JobTuning | None:
     """Return the tuning with a change, under the next version; None if tuning cannot carry it.
 
-    ``role`` of the change is the device model that it is meant for; empty: all of them.
+    ``device`` of the change is the device model that it is meant for; empty: all of them.
     """
     tuning = before or JobTuning(v=FACTS_VERSION, version=0)
+    if change.what is What.CHECKPOINT_INTERVAL:
+        # The trainer computes the interval itself, from its own observations on top of this one.
+        expected_s = change.between_failures_s
+        prior = expected_s and CheckpointTuning(PRIOR_FAILURES, PRIOR_FAILURES * expected_s)
+        return msgspec.structs.replace(tuning, version=tuning.version + 1, checkpoint=prior or None)
     number = round(change.value)
-    old = tuning.devices.get(change.role) if change.role else tuning.dataloader
+    old = tuning.devices.get(change.device) if change.device else tuning.dataloader
     loader = old or LoaderTuning()
     if change.what is What.MICRO_BATCH:
         loader = msgspec.structs.replace(loader, batch_size=number)
@@ -126,8 +140,8 @@ def next_tuning(before: JobTuning | None, change: PlannedChange) -> JobTuning | 
     else:
         return None
     changed = (
-        {"devices": {**tuning.devices, change.role: loader}}
-        if change.role
+        {"devices": {**tuning.devices, change.device: loader}}
+        if change.device
         else {"dataloader": loader}
     )
     return msgspec.structs.replace(tuning, version=tuning.version + 1, **changed)

@@ -39,6 +39,13 @@ name_option = click.option(
 @click.option(
     "--gpus", type=click.IntRange(0), help="GPUs of each node; missing ones are simulated."
 )
+@click.option(
+    "--resource",
+    "resources",
+    multiple=True,
+    metavar="NAME=COUNT",
+    help="Extended resource of each node, only counted; may be repeated.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 selects a free port.")
 @click.option("--pod-cidr", help="Address range of pods and services.")
@@ -66,6 +73,12 @@ name_option = click.option(
     default="on",
     show_default=True,
     help="Refuse invalid jobs at submission (on), or report errors in their status (off).",
+)
+@click.option(
+    "--queue-access/--no-queue-access",
+    default=False,
+    show_default=True,
+    help="Require the verb 'use' on the queue of a job; needs --webhook on.",
 )
 @click.option(
     "--brain/--no-brain",
@@ -128,8 +141,11 @@ def up_command(
     from gangline.local.apiserver.storage.durability import Durability  # noqa: PLC0415
     from gangline.local.settings import ClusterSettings  # noqa: PLC0415
 
+    queue_access: bool = options.pop("queue_access")
     settings = ClusterSettings(durability=Durability(durability), **options)
     _check_image_map(settings)
+    if queue_access and webhook == "off":
+        raise click.UsageError("--queue-access needs --webhook on")
     if brain:
         require_brain_packages()
     if detach:
@@ -138,7 +154,10 @@ def up_command(
         start_logging(log_level)
         database = f"sqlite:///{settings.directory.folder / 'brain.db'}" if brain else ""
         parts = embedded_components(
-            frozenset(without), webhook=webhook == "on", brain_database=database
+            frozenset(without),
+            webhook=webhook == "on",
+            queue_access=queue_access,
+            brain_database=database,
         )
         _run(settings, parts)
 

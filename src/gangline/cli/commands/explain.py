@@ -174,11 +174,15 @@ async def _explain(
     options = (settings.weights, settings.hierarchical)
     state = await read_cluster_state(client, frozenset(names), *options)
     now, policy = time.time(), settings.policy
-    if groups:
-        keys = [GroupKey(f"{namespace}/{each}") for each in groups]
+    found = [
+        state.pods[key] for each in pods if (key := PodKey(f"{namespace}/{each}")) in state.pods
+    ]
+    keys = [GroupKey(f"{namespace}/{each}") for each in groups]
+    # Annotations of pods may describe a gang without a PodGroup.
+    keys += sorted({pod.group for pod in found if pod.implied_group and pod.group} - set(keys))
+    if keys:
         return [explain_group(state, key, now, policy) for key in keys]
-    alone = [PodKey(f"{namespace}/{each}") for each in pods]
-    return [explain_pod(state, key, now, policy) for key in alone if key in state.pods]
+    return [explain_pod(state, pod.key, now, policy) for pod in found]
 
 
 async def _subjects(cluster: ClusterSession, name: str) -> tuple[list[str], list[str]]:

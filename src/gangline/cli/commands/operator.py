@@ -98,6 +98,13 @@ WEBHOOK_FLAGS: tuple[Callable[[Any], Any], ...] = (
         show_default=True,
         help="While no replica answers: accept jobs unchecked, or refuse them.",
     ),
+    _webhook_option(
+        "--webhook-queue-access",
+        type=click.Choice(["on", "off"]),
+        default="off",
+        show_default=True,
+        help="Require the verb 'use' on the queue of a job.",
+    ),
 )
 
 
@@ -124,7 +131,11 @@ def build_webhook_settings(
         failure_policy=FailurePolicy(flags.pop("webhook_failure_policy")),
         address=address or Address("", 0),
         namespaces=namespaces,
+        queue_access=flags.pop("webhook_queue_access") == "on",
     )
+    if not on and settings.queue_access:
+        hint = "'--webhook-queue-access'"
+        raise click.BadParameter("it requires --webhook on", param_hint=hint)
     if not on:
         return None
     if not settings.address.port and not url:

@@ -8,22 +8,37 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent.hang.detector import hang_failure
-from gangline.elastic.agent.hang.stacks import wait_for_hang
+from gangline.elastic.agent.hang.detector import blamed_ranks, hang_failure
+from gangline.elastic.agent.hang.stacks import DetectedHang, wait_for_hang
+from gangline.elastic.agent.hang.timeouts import StepTimes
+from gangline.elastic.agent.leftovers import end_leftovers
 from gangline.elastic.agent.local_workers import LocalWorkers
 from gangline.elastic.agent.logs import LogFolder
 from gangline.elastic.agent.rendezvous import RendezvousHandler, StopNotice
-from gangline.elastic.agent.restart_policy import Action, RestartDecision, decide_restart
+from gangline.elastic.agent.restart_policy import (
+    Action,
+    RestartBudget,
+    RestartDecision,
+    decide_restart,
+)
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.spares.interpreter import SpareInterpreter
 from gangline.elastic.agent.spares.pool import SparePool
+from gangline.elastic.agent.spares.script_imports import first_imports
+from gangline.elastic.agent.store import AgentStore
 from gangline.elastic.agent.workers.environment import spare_environment, worker_arguments
-from gangline.elastic.agent.workers.failure_diagnosis import WorkerFailure, root_cause
+from gangline.elastic.agent.workers.failure_diagnosis import (
+    CONSEQUENCE_CAUSE,
+    WorkerFailure,
+    early_exit_failure,
+    root_cause,
+)
 from gangline.elastic.agent.workers.worker_group import WorkerGroup
 from gangline.elastic.agent.world import WorldSpec
 
@@ -31,6 +46,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _MEMORY_CHECK_S = 10.0
+_DISK_CHECK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +73,18 @@ class _AttemptEnd:
     failures: tuple[WorkerFailure, ...] = ()
     failure: Failure | None = None
     notice: StopNotice | None = None
-    hung_since: float | None = None
+    hang: DetectedHang | None = None
+    hung_ranks: frozenset[int] = frozenset()
+    """Ranks that are blamed for a hang."""
+    decision: RestartDecision | None = None
+    """The decision about ``failure``."""
+
+    @property
+    def is_restarted(self) -> bool:
+        """True if another attempt follows."""
+        if self.failure:
+            return self.decision is not None and self.decision.action is Action.RESTART
+        return self.notice is not None and not self.notice.stops
 
 
 class _SignalReceived(Exception):
@@ -103,6 +130,9 @@ class ElasticAgent:
         self._signal: asyncio.Future[signal.Signals] | None = None
         self._group: WorkerGroup | None = None
         self._attempts_started = 0
+        self._budget = RestartBudget(settings.restart_window_s)
+        self._store: AgentStore | None = None
+        self._step_times = StepTimes()
         self._workers = LocalWorkers(settings, base)
         rendezvous.attach_workers(self._workers)
 
@@ -114,20 +144,26 @@ class ElasticAgent:
             DevicesError: there are fewer devices than workers.
         """
         async with self._handle_signals():
-            watch = asyncio.create_task(self._watch_memory())
+            watches = [
+                asyncio.create_task(self._watch_memory()),
+                asyncio.create_task(self._watch_disk()),
+            ]
             result = AgentResult()
             try:
                 result = await self._run_attempts()
             except _SignalReceived as received:
                 result = AgentResult(received_signal=received.number)
             finally:
-                watch.cancel()
-                await asyncio.gather(watch, return_exceptions=True)
+                for watch in watches:
+                    watch.cancel()
+                await asyncio.gather(*watches, return_exceptions=True)
                 await self._stop_group(signal.SIGTERM)
+                await end_leftovers(self._folder.name, self._settings.shutdown_s)
                 if self._spares:
                     await self._spares.close()
                 await self._save_before_end(result)
                 await self._rendezvous.leave(_leave_reason(result))
+                self._close_store()
             return result
 
     async def _run_attempts(self) -> AgentResult:
@@ -138,13 +174,16 @@ class ElasticAgent:
                 end = _AttemptEnd(notice=await self._unless_signal(self._rendezvous.finish(world)))
                 if end.notice is None:
                     return AgentResult(is_success=True)
+                log.warning(
+                    "all workers on %s had ended with exit code 0 before this attempt ended: %s",
+                    self._settings.node_name, end.notice.reason,
+                )  # fmt: skip
             if end.notice and end.notice.stops:
                 return AgentResult(notice=end.notice)
-            if end.failure:
-                verdict = decide_restart(self._settings, end.failure, world.attempt)
-                if verdict.action is not Action.RESTART:
-                    return AgentResult(end.failures, end.failure, verdict)
-                self._log_restart(end, verdict)
+            if end.failure and end.decision:
+                if not end.is_restarted:
+                    return AgentResult(end.failures, end.failure, end.decision)
+                self._log_restart(end, end.decision)
                 if self._settings.saves_on_failure:
                     self._workers.start_saving()
             world = await self._unless_signal(self._rendezvous.restart(world, end.failure))
@@ -154,42 +193,89 @@ class ElasticAgent:
 
         The other nodes continue training meanwhile, so they do not wait for this node's imports.
         """
+        self._begin_first_imports()
         modules = await self._rendezvous.known_imports() if self._spares else ()
         if self._spares and modules:
-            ranks = range(self._settings.local_world_size)
-            environments = {
-                rank: spare_environment(self._settings, rank, self._base) for rank in ranks
-            }
-            await self._spares.warm(modules, environments)
-            log.info("spare interpreters are warm: %d; joining", len(self._spares.ready))
+            await self._spares.warm(modules, spare_environment(self._settings, 0, self._base))
+            if self._spares.is_warm:
+                size = self._settings.local_world_size
+                log.info("spare interpreters are warm: %d; joining", size)
         return await self._rendezvous.join()
+
+    def _begin_first_imports(self) -> None:
+        """Do the first imports of the script in the fork server while the world is formed."""
+        if self._spares and not self._spares.ready:
+            modules = first_imports(self._settings.command.arguments)
+            if modules or self._settings.spares.preload:
+                environment = spare_environment(self._settings, 0, self._base)
+                self._spares.begin(modules, environment)
 
     async def _run_attempt(self, world: WorldSpec) -> _AttemptEnd:
         number, self._attempts_started = self._attempts_started, self._attempts_started + 1
-        self._group = group = WorkerGroup(self._settings, world, self._folder, self._spares, number)
+        has_store = await self._open_store(world)
+        if has_store:
+            self._rendezvous.announce_start(world)
+        self._group = group = WorkerGroup(
+            self._settings,
+            world,
+            self._folder,
+            self._spares,
+            number,
+            has_agent_store=has_store or world.first_rank > 0,
+        )
         self._workers.begin_attempt(group, world)
-        await group.start(self._base)
-        self._rendezvous.announce_start(world)
+        self._budget.record_start(world.attempt, time.monotonic())
+        await self._unless_signal(group.start(self._base))
+        if not has_store:
+            self._rendezvous.announce_start(world)
         log.debug("workers started", extra={"attempt": world.attempt})
-        end = await self._unless_signal(self._wait_for_end(group))
-        await self._stop_group(signal.SIGTERM)
+        end = self._decide(await self._unless_signal(self._wait_for_end(group)))
+        grace_s = self._settings.restart_stop_s if end.is_restarted else None
+        await self._stop_group(signal.SIGTERM, grace_s, end.hung_ranks)
         return end
+
+    async def _open_store(self, world: WorldSpec) -> bool:
+        """Open the store of an attempt on rank 0's node. Returns False if this node has none."""
+        self._close_store()
+        if world.first_rank > 0:
+            return False
+        try:
+            self._store = await AgentStore.listen(world.store_port)
+        except OSError as error:  # rank 0 reports it, if the port remains taken
+            log.warning("rank 0 opens the store of the workers: %s", error)
+        return self._store is not None
+
+    def _close_store(self) -> None:
+        store, self._store = self._store, None
+        if store:
+            store.close()
+
+    def _decide(self, end: _AttemptEnd) -> _AttemptEnd:
+        """Add the decision about a failure."""
+        if end.failure is None and end.notice is None:
+            return end
+        self._budget.record_end(self._workers.farthest_step())
+        if end.failure is None:
+            return end
+        restarts = self._budget.restarts(time.monotonic())
+        return replace(end, decision=decide_restart(self._settings, end.failure, restarts))
 
     async def _wait_for_end(self, group: WorkerGroup) -> _AttemptEnd:
         end = await self._wait_for_first_event(group)
-        if end.hung_since is None or self._settings.hang.timeout_s is None:
+        if end.hang is None:
             return end
-        log.warning("no progress for %g s: taking stacks", self._settings.hang.timeout_s)
-        self._workers.record_hang(end.hung_since)
+        log.warning("no progress for %g s: taking stacks", end.hang.limit_s)
+        self._workers.record_hang(end.hang.since)
         # The stacks of all nodes are collected before any node ends its workers: afterwards the
         # ranks that wait and the ranks that hang would look the same.
         views = await self._rendezvous.rank_stacks()
         evidence = self._workers.describe_evidence()
-        return _AttemptEnd(failure=hang_failure(views, self._settings.hang.timeout_s, evidence))
+        failure = hang_failure(views, end.hang.limit_s, evidence, end.hang.phase)
+        return _AttemptEnd(failure=failure, hung_ranks=blamed_ranks(views))
 
     async def _wait_for_first_event(self, group: WorkerGroup) -> _AttemptEnd:
         ended = asyncio.ensure_future(group.wait_for_end())
-        stuck = asyncio.ensure_future(wait_for_hang(group, self._settings.hang))
+        stuck = asyncio.ensure_future(wait_for_hang(group, self._settings.hang, self._step_times))
         notice = asyncio.ensure_future(self._rendezvous.wait_for_notice())
         waiting: set[asyncio.Future[Any]] = {ended, stuck, notice}
         try:
@@ -200,16 +286,30 @@ class ElasticAgent:
                     future.cancel()
         if ended.done() and not ended.cancelled():
             failures = tuple(ended.result())
-            return _AttemptEnd(failures, root_cause(failures).failure if failures else None)
+            return _AttemptEnd(failures, self._cause(group, failures) if failures else None)
         if stuck.done() and not stuck.cancelled():
-            return _AttemptEnd(hung_since=stuck.result())
+            return _AttemptEnd(hang=stuck.result())
         return _AttemptEnd(notice=notice.result())
 
-    async def _stop_group(self, number: signal.Signals) -> None:
+    def _cause(self, group: WorkerGroup, failures: Collection[WorkerFailure]) -> Failure:
+        first = root_cause(failures)
+        early = [(worker.rank, worker.process.pid) for worker in group.early_exits()]
+        if first.failure.cause == CONSEQUENCE_CAUSE and early:
+            return early_exit_failure(self._settings.node_name, early, first)
+        return first.failure
+
+    async def _stop_group(
+        self,
+        number: signal.Signals,
+        grace_s: float | None = None,
+        hung_ranks: Collection[int] = (),
+    ) -> None:
+        """End the workers; without ``grace_s`` they may take the time of the end of a run."""
         group, self._group = self._group, None
         if group:
             self._workers.end_attempt()
-            await group.stop(number)
+            grace_s = self._settings.shutdown_s if grace_s is None else grace_s
+            await group.stop(number, grace_s, hung_ranks)
 
     async def _save_before_end(self, result: AgentResult) -> None:
         """Write checkpoints to storage before the node, and its memory, may be removed."""
@@ -227,7 +327,7 @@ class ElasticAgent:
             first = root_cause(end.failures)
             log.warning(
                 "rank %d (pid %d) on %s ended: %s %s",
-                first.rank, first.pid, self._settings.node_name, first.failure, verdict.reason,
+                first.rank, first.pid, self._settings.node_name, end.failure, verdict.reason,
             )  # fmt: skip
         else:
             log.warning("%s: %s %s", self._settings.node_name, end.failure, verdict.reason)
@@ -268,6 +368,18 @@ class ElasticAgent:
         while self._spares:
             await asyncio.sleep(_MEMORY_CHECK_S)
             self._spares.release_if_short()
+
+    async def _watch_disk(self) -> None:
+        was_full = False
+        while True:
+            is_full = self._folder.is_full
+            if is_full and not was_full:
+                log.warning(
+                    "the disk of %s is full: output and reports of workers are lost",
+                    self._folder.path,
+                )
+            was_full = is_full
+            await asyncio.sleep(_DISK_CHECK_S)
 
 
 def _leave_reason(result: AgentResult) -> str:

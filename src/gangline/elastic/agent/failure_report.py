@@ -39,9 +39,9 @@ def failure_report(settings: AgentSettings, result: AgentResult) -> str:
     if result.failure is None:
         return ""
     lines = [f"{settings.command.name} FAILED on {settings.node_name}: {result.failure.cause}"]
-    if not result.failures:
-        lines.append(f"  {result.failure}")
     first = root_cause(result.failures) if result.failures else None
+    if first is None or first.failure is not result.failure:
+        lines.append(f"  {result.failure}")
     if first:
         lines.append(_failure_line(first, "first to fail: "))
     lines += [

@@ -65,6 +65,13 @@ class LocalWorkers:
         if self._tracker:
             self._tracker.hung_since = since
 
+    def farthest_step(self) -> int | None:
+        """Return the last step in a checkpoint, else the last step; None if none is reported."""
+        progress = read_worker_progress(self._group) if self._group else []
+        saved = [each.saved_step for each in progress if each.saved_step is not None]
+        steps = [each.step for each in progress if each.step is not None]
+        return min(saved or steps, default=None)
+
     def report(self) -> ProgressReport:
         """Return the present progress, or the last one after the workers have ended."""
         if self._group and self._tracker and self._meter:

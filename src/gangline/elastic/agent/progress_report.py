@@ -106,7 +106,10 @@ class ProgressTracker:
         """Return whether to report details: from time to time, and when a setting has changed."""
         settings = None
         if training is not None:
-            settings = (training.batch_size, training.accumulation, training.global_batch)
+            settings = (
+                training.batch_size, training.accumulation, training.global_batch,
+                training.loader_workers,
+            )  # fmt: skip
         due = self._training_at is None or now - self._training_at >= TRAINING_REPORT_S
         if due or settings != self._settings:
             self._training_at, self._settings = now, settings

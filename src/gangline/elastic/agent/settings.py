@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 DEFAULT_MAX_RESTARTS = 3
 DEFAULT_SHUTDOWN_S = 30.0
+DEFAULT_RESTART_GRACE_S = 3.0
 DEFAULT_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -62,7 +63,15 @@ class HangSettings:
     """When a worker group counts as hung."""
 
     timeout_s: float | None = None
-    """Maximum time without progress; None for no limit."""
+    """Maximum time without progress, of a step and of phases without their own; None: no limit."""
+    start_s: float | None = None
+    """Maximum time from the start of the workers to their first report."""
+    first_step_s: float | None = None
+    """Maximum time from the first report to the first step."""
+    evaluation_s: float | None = None
+    checkpoint_s: float | None = None
+    is_learned: bool = False
+    """True if the time-out of a step follows from the step times, as soon as those are known."""
     gather_s: float = 5.0
     """Time limit for writing stacks and flight records."""
 
@@ -78,8 +87,14 @@ class AgentSettings:
     max_restarts: int | None = None
     """Restarts of the group; None for the default, which does not apply to errors of the program.
     """
+    restart_window_s: float | None = None
+    """Restarts count for this time, and only until the job has made progress; None: for ever."""
     shutdown_s: float = DEFAULT_SHUTDOWN_S
-    """Time between a signal and SIGKILL."""
+    """Time between a signal and SIGKILL, at the end of the run."""
+    restart_grace_s: float = DEFAULT_RESTART_GRACE_S
+    """Time between a signal and SIGKILL before a restart; at most ``shutdown_s``. A main thread
+    that waits in a collective of NCCL never handles the signal.
+    """
     signals: tuple[signal.Signals, ...] = DEFAULT_SIGNALS
     """Signals that end the agent after it has forwarded them to the workers."""
     virtual_local_rank: bool = False
@@ -102,6 +117,11 @@ class AgentSettings:
     logs: LogSettings = field(default_factory=LogSettings)
     spares: SpareSettings = field(default_factory=SpareSettings)
     hang: HangSettings = field(default_factory=HangSettings)
+
+    @property
+    def restart_stop_s(self) -> float:
+        """Time between a signal and SIGKILL before a restart."""
+        return min(self.restart_grace_s, self.shutdown_s)
 
     @property
     def restart_limit(self) -> int:

@@ -41,6 +41,10 @@ class AutoInterval:
     """Seconds of training so far, restarts included."""
     save_s: float = 0.05
     """Seconds that a save blocks training; a running mean."""
+    measured_s: float | None = None
+    """The same mean without an assumed beginning; None before the first save."""
+    between_saves_s: float | None = None
+    """Seconds from one save to the next; a running mean, None before the second save."""
     last_save_at: float | None = None
     prior_failures: float = PRIOR_FAILURES
     prior_s: float = PRIOR_S
@@ -70,6 +74,13 @@ class AutoInterval:
     def record_save(self, now: float, took_s: float) -> None:
         """Record a save that blocked training for ``took_s`` seconds."""
         self.save_s += 0.3 * (took_s - self.save_s)
+        self.measured_s = _smoothed(self.measured_s, took_s)
         if self.last_save_at is not None:
-            self.observed_s += max(0.0, now - self.last_save_at)
+            passed_s = max(0.0, now - self.last_save_at)
+            self.observed_s += passed_s
+            self.between_saves_s = _smoothed(self.between_saves_s, passed_s)
         self.last_save_at = now
+
+
+def _smoothed(mean: float | None, value: float) -> float:
+    return value if mean is None else mean + 0.3 * (value - mean)

@@ -40,7 +40,9 @@ TORCHRUN_FLAGS = (
     ),
     Flag("standalone", "One node, without a rendezvous.", is_switch=True),
     Flag(
-        "max-restarts", "Restarts of the workers; 3, but 0 for errors of the program.", None, int
+        "max-restarts",
+        "Restarts of the workers: N, or N/TIME such as 10/1h, renewed by progress; "
+        "3, but 0 for errors of the program.",
     ),
     Flag("monitor-interval", "Seconds between reads of teed output.", 0.1, float),
     Flag("start-method", "Only spawn: workers are programs of their own.", "spawn"),
@@ -87,11 +89,14 @@ DLROVER_FLAGS = (
 )  # fmt: skip
 
 OWN_FLAGS = (
+    Flag("restart-grace", "Seconds that workers may take to end before a restart.", None, float),
     Flag("no-standby", "No spare interpreters beside the workers.", is_switch=True),
     Flag("preload", "Modules that spares import besides those learned.", (), comma_separated),
     Flag("standby-reserve", "MiB that must stay free beside spares.", 1024, int),
     Flag(
-        "hang-timeout", "Seconds without progress after which workers count as hung.", None, float
+        "hang-timeout",
+        "Seconds without progress after which workers count as hung; auto: learned; or "
+        "PHASE=SECONDS,… of step, start, first_step, evaluation and checkpoint.",
     ),
     Flag("brain", "URL of a Brain outside of a cluster, to which facts of the job are sent."),
     Flag("check-matrix-size", "Node check: rows of the matrices; 0: by device.", 0, int),

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gangline.elastic.agent.settings import (
+    DEFAULT_RESTART_GRACE_S,
     DEFAULT_SHUTDOWN_S,
     AgentSettings,
     HangSettings,
@@ -35,6 +36,12 @@ _UNSUPPORTED = {
     "use --log-dir, --redirects and --tee",
     "ucp_device_type": "checkpoints are not converted between parallel layouts; leave it out",
 }
+_BUDGET = re.compile(r"(?P<count>\d{1,9})(/(?P<time>\d{1,9}(\.\d+)?)?(?P<unit>[smhd]))?")
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_HANG_PHASES = ("start", "first_step", "evaluation", "checkpoint")
+_LEARNED = "auto"
+_LONGEST_STEP_S = 1800.0
+"""Time-out of a step while step times are not known."""
 _MIB = 1 << 20
 _MAX_DIGITS = 18
 """Numbers with more digits are too large in any case."""
@@ -52,12 +59,15 @@ def build_settings(
     _refuse_unsupported(flags)
     config = build_rendezvous_config(flags, environment)
     workers = _workers(flags, environment)
+    max_restarts, window_s = _restart_budget(flags.max_restarts)
     settings = AgentSettings(
         command=_command(flags, environment),
         local_world_size=workers,
         role=flags.role,
         run_id=_run_id(flags, environment, config),
-        max_restarts=_at_least("max_restarts", flags.max_restarts, 0),
+        max_restarts=max_restarts,
+        restart_window_s=window_s,
+        restart_grace_s=_restart_grace_s(flags.restart_grace),
         shutdown_s=_shutdown_s(flags, environment),
         signals=_signals(flags.signals_to_handle),
         virtual_local_rank=flags.virtual_local_rank,
@@ -168,10 +178,33 @@ def _brain_url(url: str | None) -> str | None:
         raise FlagError(f"--brain {error}") from error
 
 
-def _hang_settings(timeout_s: float | None) -> HangSettings:
-    if timeout_s is not None and not 0 <= timeout_s < math.inf:
-        raise FlagError(f"--hang-timeout {timeout_s:g}: must be seconds, or 0 for never")
-    return HangSettings(timeout_s=timeout_s or None)
+def _hang_settings(text: str | None) -> HangSettings:
+    if not text:
+        return HangSettings()
+    pairs = dict(
+        (part.partition("=")[::2] if "=" in part else ("step", part)) for part in text.split(",")
+    )
+    step = pairs.pop("step", _LEARNED)
+    limits = {}
+    for phase, limit in pairs.items():
+        if phase not in _HANG_PHASES:
+            raise FlagError(
+                f"--hang-timeout {phase}={limit}: must be one of step, {', '.join(_HANG_PHASES)}"
+            )
+        limits[f"{phase}_s"] = _hang_timeout_s(limit) or math.inf
+    is_learned = step == _LEARNED
+    step_s = _LONGEST_STEP_S if is_learned else _hang_timeout_s(step)
+    return HangSettings(timeout_s=step_s or None, is_learned=is_learned, **limits)
+
+
+def _hang_timeout_s(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise FlagError(f"--hang-timeout {text}: must be seconds, 0 for never, or auto for steps")
+    return seconds
 
 
 def _shutdown_s(flags: argparse.Namespace, environment: Mapping[str, str]) -> float:
@@ -182,6 +215,30 @@ def _shutdown_s(flags: argparse.Namespace, environment: Mapping[str, str]) -> fl
         return float(text) if text else DEFAULT_SHUTDOWN_S
     except ValueError:
         raise FlagError(f"TORCH_ELASTIC_SHUTDOWN_TIMEOUT={text}: must be a number") from None
+
+
+def _restart_budget(text: str | None) -> tuple[int | None, float | None]:
+    """Parse N or N/TIME: return the number of restarts, and the seconds for which each counts."""
+    if text is None:
+        return None, None
+    found = _BUDGET.fullmatch(text)
+    window_s = None
+    if found and found["unit"] is not None:
+        window_s = float(found["time"] or 1) * _UNITS_S[found["unit"]]
+    if found is None or window_s == 0:
+        raise FlagError(
+            f"--max-restarts {text}: must be a number of at least 0, or with a time such as 10/1h "
+            "(units s, m, h, d)"
+        )
+    return int(found["count"]), window_s
+
+
+def _restart_grace_s(seconds: float | None) -> float:
+    if seconds is None:
+        return DEFAULT_RESTART_GRACE_S
+    if not 0 <= seconds < math.inf:
+        raise FlagError(f"--restart-grace {seconds:g}: must be seconds")
+    return seconds
 
 
 def _signals(text: str) -> tuple[signal.Signals, ...]:

@@ -51,7 +51,7 @@ class MasterService:
         self._keys: LongPolls[str] = LongPolls(self._reply_with(_KEYS_MISSING))
         self._shards: LongPolls[str] = LongPolls(self._reply_with(_NO_SHARDS_YET))
         self._checks = NodeCheckRequests(self._send)
-        self.facts = FactsCollector(core, clock.now, self._checks)
+        self.facts = FactsCollector(core, clock.now, self._checks, segment_s=settings.segment_s)
         self._tuning: msg.Tuning | None = None
         self._world: tuple[int, bytes] = (0, b"")
         self._alarm: asyncio.TimerHandle | None = None

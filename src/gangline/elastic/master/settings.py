@@ -25,5 +25,7 @@ class MasterSettings:
     """A node whose agent's connection broke is dead if it does not reconnect within this time."""
     linger_s: float | None = None
     """The master ends this time after all workers succeeded; None: only when it is stopped."""
+    segment_s: float = 300.0
+    """A segment of the published facts ends after this time at the latest."""
     serves_metrics: bool = True
     """Answer GET /metrics for any client: numbers only, no content of the job."""

@@ -32,8 +32,9 @@ class NodeResources(msgspec.Struct, frozen=True, omit_defaults=True):
 class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """Steps, memory and tuning of a node. None and empty values are not known.
 
-    The fields up to ``model`` are those of ``TrainingReport``. They are one field of ``Heartbeat``,
-    because maps of up to 15 fields have a shorter header, which earlier releases have written.
+    The fields up to ``saves_adapt`` are those of ``TrainingReport``. They are one field of
+    ``Heartbeat``, because maps of up to 15 fields have a shorter header, which earlier releases
+    have written.
     """
 
     batch_size: int | None = None
@@ -49,6 +50,11 @@ class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     global_batch: int | None = None
     step_times: StepTimes | None = None
     model: ModelShape | None = None
+    device_memory_bytes: int | None = None
+    loader_workers: int | None = None
+    save_s: float | None = None
+    save_interval_s: float | None = None
+    saves_adapt: int | None = None
     pod: str = ""
     """Name of the pod, or of the host."""
     memory_peak_bytes: int | None = None

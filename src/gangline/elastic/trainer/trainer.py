@@ -57,6 +57,7 @@ class ElasticTrainer:
         self._observer = TrainingObserver(model)
         if self._observer.is_enabled:
             dataloader.observe(self._observer.timer)
+            self._observer.observe_loader(dataloader)
         self.num_steps = 0
         """Number of finished global batches."""
         for parameter in model.parameters():

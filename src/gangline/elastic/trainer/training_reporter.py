@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 from gangline.elastic.progress import TrainingReporter
 from gangline.elastic.trainer.noise import NoiseEstimator
@@ -32,6 +33,10 @@ class TrainingObserver:
         self._noise = NoiseEstimator()
         self._shape = ModelShape(params=self._count_parameters())
         self._device_model = torch.cuda.get_device_name(self._device) if is_gpu else ""
+        self._device_memory: int | None = None
+        if is_gpu:
+            self._device_memory = torch.cuda.get_device_properties(self._device).total_memory
+        self._loader: DataLoader[Any] | None = None
         self._last = TrainingReport()
         self._written_at = time.monotonic()
         self.needs_gradients = False
@@ -42,6 +47,10 @@ class TrainingObserver:
     def set_model_shape(self, shape: ModelShape) -> None:
         """Add what the script knows of the model."""
         self._shape = replace(shape, params=shape.params or self._shape.params)
+
+    def observe_loader(self, loader: DataLoader[Any]) -> None:
+        """Report the processes of this loader."""
+        self._loader = loader
 
     def begin_micro_batch(self, step: int, *, is_first: bool, is_last: bool) -> None:
         """Begin a micro-batch of the optimizer step with this number, counted from 0."""
@@ -109,6 +118,8 @@ class TrainingObserver:
             device_model=self._device_model,
             step_times=self.timer.step_times(),
             model=self._shape if self._shape != ModelShape() else None,
+            device_memory_bytes=self._device_memory,
+            loader_workers=None if self._loader is None else self._loader.num_workers,
         )
         self._reporter.report(self._last)
 

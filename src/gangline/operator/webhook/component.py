@@ -11,9 +11,10 @@ from gangline.operator.model.framework import Framework
 from gangline.operator.webhook import configuration, review
 from gangline.operator.webhook.certificate_controller import CertificateController
 from gangline.operator.webhook.defaults import JobDefaulter
+from gangline.operator.webhook.queue_access import QueueAccess
 from gangline.operator.webhook.registration import WebhookRegistration
 from gangline.operator.webhook.secret import CertificateSecret
-from gangline.operator.webhook.server import WebhookServer
+from gangline.operator.webhook.server import Responder, WebhookServer
 from gangline.operator.webhook.settings import WebhookSettings
 
 REMOVE_TIMEOUT_S = 2.0
@@ -38,7 +39,7 @@ async def run_webhook(
     if settings is None:
         yield None
         return
-    server = _server(frameworks)
+    server = _server(frameworks, QueueAccess(client, frameworks) if settings.queue_access else None)
     registration = WebhookRegistration(
         client, settings, [framework.kind for framework in frameworks]
     )
@@ -62,13 +63,14 @@ async def remove_webhook(client: ApiClient, settings: WebhookSettings) -> None:
     await WebhookRegistration(client, settings, []).remove()
 
 
-def _server(frameworks: Sequence[Framework]) -> WebhookServer:
+def _server(frameworks: Sequence[Framework], access: QueueAccess | None) -> WebhookServer:
     defaulting = JobDefaulter(frameworks)
-    return WebhookServer(
-        {
-            configuration.PATHS[configuration.VALIDATING.kind]: review.validate,
-            configuration.PATHS[configuration.MUTATING.kind]: partial(
-                review.mutate, defaults_for=defaulting.patch_operations
-            ),
-        }
-    )
+    responders: dict[str, Responder] = {
+        configuration.PATHS[configuration.VALIDATING.kind]: review.validate,
+        configuration.PATHS[configuration.MUTATING.kind]: partial(
+            review.mutate, defaults_for=defaulting.patch_operations
+        ),
+    }
+    if access is not None:
+        responders[configuration.QUEUE_ACCESS_PATH] = access.review
+    return WebhookServer(responders)

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.meta.resource import Resource
+from gangline.api.resources import POD_GROUPS, PODS
 from gangline.operator.model.job import JobKindInfo
 from gangline.operator.webhook.certificate import (
     CertificateAuthority,
@@ -41,7 +42,11 @@ MUTATING = Resource(
 )
 CONFIGURATION_RESOURCES = (MUTATING, VALIDATING)
 PATHS = {VALIDATING.kind: "/validate", MUTATING.kind: "/default"}
+SYSTEM_NAMESPACE = "kube-system"
 _NAMES = {VALIDATING.kind: "validate.jobs.gangline.dev", MUTATING.kind: "default.jobs.gangline.dev"}
+
+QUEUE_ACCESS_PATH = "/queue-access"
+QUEUE_ACCESS_NAME = "queues.jobs.gangline.dev"
 
 OWNER_LABELS = {"app.kubernetes.io/managed-by": "gangline-operator"}
 """The label of objects that the operator created and may change."""
@@ -70,24 +75,48 @@ def desired_configuration(
         authorities: the CAs that the API server must trust.
         port: the served port.
     """
-    bundle = "".join(authority.pem for authority in authorities)
-    client = _client(settings, PATHS[resource.kind], port)
-    webhook: dict[str, Any] = {
-        "name": _NAMES[resource.kind],
-        "clientConfig": {**client, "caBundle": base64.b64encode(bundle.encode()).decode()},
-        "rules": [_rule(each) for each in sorted(_reviewed_resources(resource, kinds), key=_order)],
-        "namespaceSelector": _namespaces(settings.namespaces),
+    bundle = base64.b64encode("".join(each.pem for each in authorities).encode()).decode()
+    rules = [_rule(each) for each in sorted(_reviewed_resources(resource, kinds), key=_order)]
+    webhooks = [
+        {
+            "name": _NAMES[resource.kind],
+            "clientConfig": {**_client(settings, PATHS[resource.kind], port), "caBundle": bundle},
+            "rules": rules,
+            "namespaceSelector": _namespaces(settings.namespaces),
+            **_common_fields(settings),
+        }
+    ]
+    if settings.queue_access and resource is VALIDATING:
+        users = [*(kind.resource for kind in kinds), POD_GROUPS]
+        webhooks.append(
+            {
+                "name": QUEUE_ACCESS_NAME,
+                "clientConfig": {**_client(settings, QUEUE_ACCESS_PATH, port), "caBundle": bundle},
+                "rules": [
+                    *(_rule(each) for each in sorted(users, key=_order)),
+                    _rule(PODS, "CREATE"),
+                ],
+                "namespaceSelector": _namespaces(
+                    settings.namespaces, excluded=(settings.namespace, SYSTEM_NAMESPACE)
+                ),
+                **_common_fields(settings),
+            }
+        )
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {"name": settings.configuration, "labels": dict(OWNER_LABELS)},
+        "webhooks": webhooks,
+    }
+
+
+def _common_fields(settings: WebhookSettings) -> dict[str, Any]:
+    return {
         "failurePolicy": str(settings.failure_policy),
         "matchPolicy": "Equivalent",
         "sideEffects": "None",
         "timeoutSeconds": settings.timeout_s,
         "admissionReviewVersions": ["v1"],
-    }
-    return {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": {"name": settings.configuration, "labels": dict(OWNER_LABELS)},
-        "webhooks": [webhook],
     }
 
 
@@ -141,9 +170,9 @@ def _order(kind: Resource[Any]) -> tuple[str, str]:
     return kind.group, kind.plural
 
 
-def _rule(kind: Resource[Any]) -> dict[str, Any]:
+def _rule(kind: Resource[Any], *operations: str) -> dict[str, Any]:
     return {
-        "operations": ["CREATE", "UPDATE"],
+        "operations": list(operations or ("CREATE", "UPDATE")),
         "apiGroups": [kind.group],
         "apiVersions": [kind.version],
         "resources": [kind.plural],
@@ -151,10 +180,16 @@ def _rule(kind: Resource[Any]) -> dict[str, Any]:
     }
 
 
-def _namespaces(names: Sequence[str]) -> dict[str, Any]:
-    if not names:
+def _namespaces(names: Sequence[str], excluded: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a selector of these namespaces; without names, of all but the excluded ones.
+
+    The excluded ones hold what serves the webhook: it must start while nobody responds.
+    """
+    values, operator = (names, "In") if names else (excluded, "NotIn")
+    if not values:
         return {}
-    named = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": sorted(names)}
+    key = "kubernetes.io/metadata.name"
+    named = {"key": key, "operator": operator, "values": sorted(set(values))}
     return {"matchExpressions": [named]}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from gangline.api.cluster.admission import AdmissionResponse
+from gangline.api.cluster.admission import AdmissionResponse, UserInfo
 from gangline.api.meta.json_objects import subobject
 from gangline.api.meta.objects import Status, StatusCause, StatusDetails, Wire
 from gangline.api.schema.field_error import FieldError, format_value
@@ -46,6 +46,8 @@ class ReviewRequest(Wire):
     operation: str = ""
     sub_resource: str = ""
     name: str = ""
+    namespace: str = ""
+    user_info: UserInfo = UserInfo()
     object: dict[str, Any] | None = None
     old_object: dict[str, Any] | None = None
 

@@ -2,7 +2,7 @@
 
 The certificate can be replaced while it serves: open connections keep theirs, new ones get the new
 one. Callers are not authenticated, because a response contains nothing but what follows from its
-request.
+request, and from rights that its caller could ask for.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from aiohttp import web
 from prometheus_client import Counter, Gauge
 
 from gangline.api.cluster.admission import AdmissionResponse
+from gangline.kube.errors import KubeError
 from gangline.kube.probes import Address
 from gangline.operator.webhook import review
 from gangline.operator.webhook.certificate import ServingCertificate
@@ -31,7 +32,8 @@ EXPIRY = Gauge(
     "Expiry of the served certificate",
 )
 
-Responder = Callable[[review.ReviewRequest], AdmissionResponse]
+Responder = Callable[[review.ReviewRequest], AdmissionResponse | Awaitable[AdmissionResponse]]
+"""Returns the response to a review; one that calls the API server is asynchronous."""
 
 
 class WebhookServer:
@@ -111,9 +113,16 @@ async def _response(request: web.Request, respond: Responder) -> AdmissionRespon
         async with asyncio.timeout(READ_TIMEOUT_S):
             body = await request.read()
         if len(body) < THREADED_BODY_BYTES:
-            return respond(review.parse_review(body))
-        return await asyncio.to_thread(lambda: respond(review.parse_review(body)))
+            response = respond(review.parse_review(body))
+        else:
+            response = await asyncio.to_thread(lambda: respond(review.parse_review(body)))
+        return response if isinstance(response, AdmissionResponse) else await response
     except TimeoutError:
         raise web.HTTPRequestTimeout(text="the body did not arrive in time\n") from None
     except review.InvalidReview as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
+    except KubeError as error:
+        # The caller's failure policy decides.
+        raise web.HTTPServiceUnavailable(
+            text=f"the API server does not answer: {error}\n"
+        ) from None

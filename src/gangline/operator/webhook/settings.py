@@ -49,6 +49,8 @@ class WebhookSettings:
     configuration: str = "gangline-operator"
     """Name of the two webhook configurations; must differ for each operator in a cluster."""
     failure_policy: FailurePolicy = FailurePolicy.IGNORE
+    queue_access: bool = False
+    """Whether users need the verb ``use`` on the queues of their jobs, PodGroups and pods."""
     timeout_s: int = 5
     """Seconds that the API server waits for a response, 1 to 30. Each takes a few milliseconds."""
     address: Address = DEFAULT_ADDRESS
@@ -64,13 +66,16 @@ class WebhookSettings:
     validity: CertificateValidity = field(default_factory=CertificateValidity)
 
     @classmethod
-    def for_embedded_cluster(cls) -> Self:
+    def for_embedded_cluster(cls, *, queue_access: bool = False) -> Self:
         """Return the settings for an operator in the process of the embedded API server."""
         return cls(
             url="https://127.0.0.1:0",
             namespace="kube-system",
             address=Address("127.0.0.1", 0),
             remove_at_end=True,
+            queue_access=queue_access,
+            # A right must not depend on the moment at which a job is written.
+            failure_policy=FailurePolicy.FAIL if queue_access else FailurePolicy.IGNORE,
         )
 
     @property

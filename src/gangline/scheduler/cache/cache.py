@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gangline.api.volcano.scheduling import DEFAULT_QUEUE
+from gangline.scheduler.cache.implied_groups import implied_group_info
 from gangline.scheduler.cache.node_table import DEFAULT_WEIGHTS, NodeTable
 from gangline.scheduler.cache.quota import QuotaInfo
 from gangline.scheduler.cache.usage import UsageLedger
@@ -85,12 +86,16 @@ class SchedulerCache:
         self.restarting_groups: set[GroupKey] = set()
         """Groups that announce previous nodes."""
         self.queues: dict[str, QueueInfo] = {}
+        self.class_protection: dict[str, float] = {}
+        """Protected run time in seconds by PriorityClass; the empty name is the global default."""
         self.lost_members: dict[GroupKey, list[LostMember]] = defaultdict(list)
         """Members that left their nodes without success, by gang."""
         self.former_members: dict[GroupKey, dict[PodKey, PodInfo]] = defaultdict(dict)
         """Deleted members of existing groups that had a node, the latest of each name. A recreated
         pod of the same name is expected to request the same.
         """
+        self._implied_groups: set[GroupKey] = set()
+        """Groups without a PodGroup, which annotations of their pods describe."""
         self.placed_members: dict[str, dict[PodKey, PodInfo]] = defaultdict(dict)
         """Pods that hold resources, by the name of their gang or their own key."""
         self._on_node: dict[NodeName, dict[PodKey, PodInfo]] = defaultdict(dict)
@@ -151,8 +156,14 @@ class SchedulerCache:
             self._remove(known)
             if known.group is not None and known.group in self.groups and known.node is not None:
                 self.former_members[known.group][key] = known
+            if known.group is not None and known.implied_group is not None:
+                self._update_implied_group(known.group)
 
     def set_group(self, group: PodGroupInfo) -> None:
+        self._implied_groups.discard(group.key)
+        self._set_group(group)
+
+    def _set_group(self, group: PodGroupInfo) -> None:
         self._count_priority(self.groups.get(group.key), -1)
         self.groups[group.key] = group
         self._count_priority(group, 1)
@@ -174,6 +185,21 @@ class SchedulerCache:
         self.restarting_groups.discard(key)
         self.lost_members.pop(key, None)
         self.former_members.pop(key, None)
+        self._implied_groups.discard(key)
+        self._update_implied_group(key)
+
+    def _update_implied_group(self, key: GroupKey) -> None:
+        """Add, change or remove the gang that annotations of its pods describe."""
+        if key in self.groups and key not in self._implied_groups:
+            return
+        facts = implied_group_info(key, self.members.get(key, {}).values())
+        if facts is None:
+            if key in self._implied_groups:
+                self._implied_groups.discard(key)
+                self.remove_group(key)
+        elif self.groups.get(key) != facts:
+            self._implied_groups.add(key)
+            self._set_group(facts)
 
     def _count_priority(self, group: PodGroupInfo | None, sign: int) -> None:
         if group is not None:
@@ -272,6 +298,8 @@ class SchedulerCache:
         if pod.group is not None:
             self.members[pod.group][pod.key] = pod
             self.gang_cache.pop(pod.group, None)
+            if pod.implied_group is not None:
+                self._update_implied_group(pod.group)
         if pod.claims:
             self._count_claims(pod, 1)
         if pod.is_pending:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import structs
 
 from gangline.api.core.affinity import NodeSelectorRequirement, NodeSelectorTerm
-from gangline.api.core.core import PodDisruptionBudget
+from gangline.api.core.core import PodDisruptionBudget, PriorityClass
 from gangline.api.core.node import Node
 from gangline.api.meta.field_doc import ResourceList
 from gangline.api.meta.objects import ObjectMeta
@@ -18,9 +18,9 @@ from gangline.api.resource_list import PODS, parse_resource, pod_request
 from gangline.api.volcano.scheduling import (
     CHECKPOINT_ANNOTATION,
     DEFAULT_QUEUE,
-    GROUP_NAME_ANNOTATION,
     OLD_PREVIOUS_NODES_ANNOTATION,
     PREVIOUS_NODES_ANNOTATION,
+    PROTECTED_RUN_TIME_ANNOTATION,
     RUN_TIME_ANNOTATION,
     NetworkTopology,
     PodGroup,
@@ -39,6 +39,7 @@ from gangline.scheduler.cache.convert_placement import (
     pod_quota_attributes,
     preferred_node_group_terms,
 )
+from gangline.scheduler.cache.implied_groups import read_group
 from gangline.scheduler.plugins.task_topology import parse_role_affinity
 from gangline.scheduler.types import types
 from gangline.scheduler.types.types import (
@@ -57,6 +58,7 @@ from gangline.scheduler.types.wire import (
     LeanPod,
     LeanPodSpec,
     LeanVolume,
+    belongs_to_job,
 )
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -115,7 +117,7 @@ def pod_info(
             _constraints(spec, metadata.labels, namespaces),
             *pod_images(spec),
         )
-    group = metadata.annotations.get(GROUP_NAME_ANNOTATION, "")
+    group, implied = read_group(metadata) if metadata.annotations else (None, None)
     return types.PodInfo(
         key=PodKey(_key(metadata)),
         uid=metadata.uid,
@@ -124,7 +126,8 @@ def pod_info(
         priority=spec.priority
         if spec.priority is not None
         else priorities.get(spec.priority_class_name, 0),
-        group=GroupKey(f"{metadata.namespace}/{group}") if group else None,
+        group=group,
+        implied_group=implied,
         role=metadata.annotations.get(ROLE_KEY) or metadata.labels.get(ROLE_KEY, ""),
         node=NodeName(spec.node_name) if spec.node_name else None,
         phase=pod.status.phase or "Pending",
@@ -133,8 +136,10 @@ def pod_info(
         is_ours=(spec.scheduler_name or DEFAULT_SCHEDULER) in scheduler_names,
         labels=tuple(sorted(metadata.labels.items())),
         preemptable=_is_preemptable(metadata),
+        uses_resource_claims=bool(spec.resource_claims),
         may_preempt=spec.preemption_policy != "Never",
         max_run_time_s=float(max(0, spec.active_deadline_seconds or 0)),
+        belongs_to_job=belongs_to_job(metadata),
         started_at=pod.status.start_time.timestamp() if pod.status.start_time else 0.0,
         quota_attributes=traits,
         claims=_claim_keys(metadata, spec.volumes) if spec.volumes else (),
@@ -173,6 +178,13 @@ def group_info(group: PodGroup, priorities: Mapping[str, int]) -> types.PodGroup
         max_run_time_s=read_run_time(group),
         checkpointed_at=read_checkpoint_time(group),
     )
+
+
+def class_names(known: PriorityClass | None) -> tuple[str, ...]:
+    """Return the names by which a PriorityClass is found; "" stands for the global default."""
+    if known is None:
+        return ()
+    return (known.metadata.name, "") if known.global_default else (known.metadata.name,)
 
 
 def budget_info(budget: PodDisruptionBudget) -> DisruptionBudgetInfo:
@@ -252,8 +264,19 @@ def _is_preemptable(metadata: ObjectMeta) -> bool:
 
 def read_run_time(group: PodGroup) -> float:
     """Return the run time in seconds that a group states; 0: none, or invalid."""
+    return _read_seconds(group.metadata, RUN_TIME_ANNOTATION)
+
+
+def read_protected_run_time(metadata: ObjectMeta) -> float:
+    """Return the protected run time in seconds that a queue or a PriorityClass states; 0: none, or
+    invalid.
+    """
+    return _read_seconds(metadata, PROTECTED_RUN_TIME_ANNOTATION)
+
+
+def _read_seconds(metadata: ObjectMeta, annotation: str) -> float:
     try:
-        seconds = float(group.metadata.annotations.get(RUN_TIME_ANNOTATION, "0"))
+        seconds = float(metadata.annotations.get(annotation, "0"))
     except ValueError:
         return 0.0
     return seconds if 0 < seconds < MAX_AMOUNT else 0.0
@@ -305,6 +328,7 @@ def queue_info(queue: Queue) -> types.QueueInfo:
         priority=spec.priority,
         parent=spec.parent,
         fifo=spec.dequeue_strategy == "fifo",
+        protected_s=read_protected_run_time(queue.metadata),
         required_node_terms=node_group_terms(spec.affinity),
         preferred_node_terms=preferred_node_group_terms(spec.affinity),
     )

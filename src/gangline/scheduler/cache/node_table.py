@@ -128,7 +128,9 @@ class NodeTable:
         self.allocatable: Amounts = np.zeros((0, 0), dtype=np.int64)
         self.used: Amounts = np.zeros((0, 0), dtype=np.int64)
         self.lasting: Amounts = np.zeros((0, 0), dtype=np.int64)
-        """The part of ``used`` that may never end: pods that belong to no gang."""
+        """The part of ``used`` that may never end (``PodInfo.may_run_forever``)."""
+        self.lasting_pods: dict[PodKey, PodInfo] = {}
+        """The pods of ``lasting``."""
         self.pods_by_node: Mapping[NodeName, Mapping[PodKey, PodInfo]] = {}
         """Pods by node; the owner of the table keeps this mapping."""
         self.anti_affinity_owners: dict[PodSelection, Counter[int]] = {}
@@ -143,7 +145,7 @@ class NodeTable:
         self._tie_order = TieOrder(weights.seed)
         self.feasibility: dict[object, bool] = {}
         """Whether gangs would fit if all gangs had ended, by equivalence key. Dropped when nodes
-        change, or pods that belong to no gang.
+        change, or pods that may never end.
         """
         self._score_cache = ScoreCache()
         self._stats = NodeStats()
@@ -184,6 +186,8 @@ class NodeTable:
         row = self.rows.pop(name, None)
         if row is None:
             return
+        for key in self.pods_by_node.get(name, ()):
+            self.lasting_pods.pop(key, None)
         self._replace_node(row, None)
         self.feasibility.clear()
         self._score_cache.mark_changed(row)
@@ -210,11 +214,17 @@ class NodeTable:
         if self._counts or pod.shape.constraints.inter_pod is not None:
             self._count_inter_pod(pod, row, sign)
         self._score_cache.mark_changed(row)
+        lasting = pod.may_run_forever
         for column, amount, _ in self.demand(pod.shape.request).terms:
             self.used[column, row] += sign * amount
-            if pod.group is None:
-                self.feasibility.clear()
+            if lasting:
                 self.lasting[column, row] += sign * amount
+        if lasting:
+            self.feasibility.clear()
+            if sign > 0:
+                self.lasting_pods[pod.key] = pod
+            else:
+                self.lasting_pods.pop(pod.key, None)
 
     def demand(self, request: Request) -> ResourceDemand:
         """Return a request in columns of the table; resources that no node has get a column of

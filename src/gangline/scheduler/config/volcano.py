@@ -40,13 +40,14 @@ BUILT_IN = frozenset(
     "pdb",
     "nodegroup",
     "resourcequota",
+    "sla",
 }
 """Plug-ins whose rules always apply: naming or omitting them changes nothing. For ``drf`` that
-holds except for the scheduling order.
+holds except for the scheduling order, and the promise of ``sla`` always holds: a reservation bounds
+the waiting time of the first gang.
 """
 
 UNSUPPORTED = {
-    "sla": "waiting is bounded by reservations",
     "tdm": "there are no revocable zones",
     "numaaware": "there is no NUMA placement",
     "deviceshare": "devices are not shared",
@@ -59,6 +60,15 @@ UNSUPPORTED = {
 """Plug-ins of Volcano without a counterpart, and why."""
 
 
+REFUSED_ARGUMENTS = {
+    "predicate.gpusharingenable": "devices are not shared",
+    "predicate.dynamicresourceallocationenable": "claims of devices are not allocated",
+    "capacity.dynamicresourceallocationenable": "claims of devices are not allocated",
+}
+"""Arguments that may only be false, in lower case, and why."""
+
+_RESOURCE_PREFIX = "binpack.resources."
+_TRUE = frozenset(("1", "t", "true", "yes", "y", "on"))
 _SWITCH = re.compile(r"enabled?[A-Z]")
 _SUPPORTED_SWITCHES = frozenset(("enableJobOrder", "enableNamespaceOrder", "enableHierarchy")) | {
     "enablePreemptable",
@@ -143,8 +153,9 @@ def read_configuration(text: str) -> VolcanoConfiguration:
         plugins = [_plugin(plugin) for tier in written.tiers for plugin in tier.plugins]
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         raise ConfigurationError(str(error)) from error
-    actions = {name.strip() for name in written.actions.split(",") if name.strip()}
-    if unknown := sorted((actions | {each.name for each in written.configurations}) - ACTIONS):
+    actions = {name.strip().lower() for name in written.actions.split(",") if name.strip()}
+    configured = {each.name.lower() for each in written.configurations}
+    if unknown := sorted((actions | configured) - ACTIONS):
         raise ConfigurationError(
             f"unknown action {unknown[0]!r}; there are: {', '.join(sorted(ACTIONS))}"
         )
@@ -182,7 +193,17 @@ def _plugin(raw: dict[str, Any]) -> _Plugin:
             f"unknown field {unknown[0]!r} of plugin {raw.get('name')!r}; there are: name, "
             "arguments, and switches such as enableJobOrder"
         )
-    return msgspec.convert({**rest, "switches": switches}, _Plugin)
+    plugin = msgspec.convert({**rest, "switches": switches}, _Plugin)
+    arguments = {_in_lower_case(key): value for key, value in plugin.arguments.items()}
+    return msgspec.structs.replace(plugin, name=plugin.name.lower(), arguments=arguments)
+
+
+def _in_lower_case(argument: str) -> str:
+    """Return the name of an argument in lower case; names of resources stay as they are."""
+    lower = argument.lower()
+    if not lower.startswith(_RESOURCE_PREFIX):
+        return lower
+    return _RESOURCE_PREFIX + argument[len(_RESOURCE_PREFIX) :]
 
 
 def _ignored_settings(plugin: _Plugin) -> Iterator[str]:
@@ -210,6 +231,10 @@ def _check_plugin(plugin: _Plugin) -> None:
         raise ConfigurationError(
             f"plugin {plugin.name!r} does nothing here: {UNSUPPORTED[plugin.name]}"
         )
+    for key, value in plugin.arguments.items():
+        why = REFUSED_ARGUMENTS.get(key)
+        if why is not None and str(value).strip().lower() in _TRUE:
+            raise ConfigurationError(f"{key} of plugin {plugin.name!r}: {why}; set it to false")
     if plugin.name not in BUILT_IN | SCORING:
         known = ", ".join(sorted(BUILT_IN | SCORING))
         raise ConfigurationError(f"unknown plugin {plugin.name!r}; there are: {known}")

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import nlargest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,8 @@ def queue_limit(tree: QueueTree, queue: QueueAttributes, amount: Vector) -> Queu
 
 MAX_SHOWN = 3
 """Number of gangs and nodes that a message names."""
+_MAX_LASTING = 200
+"""Number of pods that may never end that are examined: some may be on other nodes."""
 _CANDIDATES = 8
 """Number of large gangs that are examined: not all of their pods need be on the eligible nodes."""
 
@@ -65,6 +68,8 @@ class PlacementDiagnosis:
         self, state: SchedulerCache, scratch: ScratchAllocation, planner: ReservationPlanner
     ) -> None:
         self._state, self._scratch, self._planner = state, scratch, planner
+        self._lasting: dict[str, list[PodInfo]] = {}
+        """The largest pods that may never end, by resource."""
         self._users: dict[tuple[str, str], ResourceHolders] = {}
 
     def explain_failure(
@@ -96,6 +101,9 @@ class PlacementDiagnosis:
             reserved_for=held_for,
             holders=self._holders(gang, capacity, shortages),
         )
+        if not attempt.is_feasible and attempt.holders is not None:
+            kept = self._lasting_pods(gang, capacity, attempt.holders.resource)
+            attempt = replace(attempt, holders=replace(attempt.holders, lasting_pods=kept))
         near = (
             messages.NETWORK_DOMAIN_REQUIRED
             if gang.network is not None and gang.network.hard
@@ -162,6 +170,38 @@ class PlacementDiagnosis:
         self._scratch.rollback(mark)
         return fits
 
+    def _lasting_pods(
+        self, gang: PendingGang, capacity: GangCapacity, resource: str
+    ) -> tuple[tuple[str, int], ...]:
+        """Return the largest pods that may never end on nodes that accept the gang, and that it
+        may not evict; empty if the gang is too large even without them.
+        """
+        nodes = self._state.nodes
+        if capacity.requested.get(resource, 0) > capacity.total.get(resource, 0):
+            return ()
+        if resource not in self._lasting:
+            pods = nodes.lasting_pods.values()
+            self._lasting[resource] = nlargest(
+                _MAX_LASTING, pods, key=lambda pod: (_amount(pod, resource), pod.key)
+            )
+        accepts = self._accepting_rows(gang)
+        evictable = {pod.key for pod in self._planner.evictable_pods(gang)}
+        found = [
+            (str(pod.key), _amount(pod, resource))
+            for pod in self._lasting[resource]
+            if _amount(pod, resource)
+            and pod.key not in evictable
+            and accepts[nodes.rows[pod.node or NodeName("")]]
+        ]
+        return tuple(found[:MAX_SHOWN])
+
+    def _accepting_rows(self, gang: PendingGang) -> NDArray[np.bool_]:
+        nodes = self._state.nodes
+        accepts = np.zeros(len(nodes.infos), dtype=bool)
+        for constraints in {pod.shape.constraints for pod in gang.pending}:
+            accepts |= nodes.eligible(constraints).accepted
+        return accepts
+
     def _holders(
         self, gang: PendingGang, capacity: GangCapacity, shortages: Mapping[str, int]
     ) -> ResourceHolders | None:
@@ -170,9 +210,7 @@ class PlacementDiagnosis:
         if resource is None:
             return None
         nodes = self._state.nodes
-        accepts = np.zeros(len(nodes.infos), dtype=bool)
-        for constraints in {pod.shape.constraints for pod in gang.pending}:
-            accepts |= nodes.eligible(constraints).accepted
+        accepts = self._accepting_rows(gang)
         largest = self._state.usage.largest(resource, _CANDIDATES)
         if np.count_nonzero(accepts) == len(nodes):
             used = dict(largest)
@@ -189,8 +227,12 @@ class PlacementDiagnosis:
         for pod in self._state.placed_members.get(group, {}).values():
             row = rows.get(pod.node) if pod.node is not None else None
             if row is not None and accepts[row]:
-                used += dict(pod.shape.request).get(resource, 0)
+                used += _amount(pod, resource)
         return used
+
+
+def _amount(pod: PodInfo, resource: str) -> int:
+    return dict(pod.shape.request).get(resource, 0)
 
 
 def _failure(attempt: PlacementAttempt, near: str) -> PlacementFailure:

@@ -7,6 +7,7 @@ alone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Protocol
 
 import numpy as np
 from msgspec.structs import replace
@@ -66,7 +67,7 @@ def place_gang(
             return list(scratch.place(pods[0].shape, pods))
         return place_on_one_device_model(scratch, gang, pods, _place_with_colocation)
     allowed_before = scratch.within
-    for domain in _allowed_domains(scratch.nodes, gang, gang.network):
+    for domain in allowed_domains(scratch.nodes, gang, gang.network):
         mark = scratch.mark()
         scratch.within = domain.rows if allowed_before is None else allowed_before & domain.rows
         unplaced = place_on_one_device_model(scratch, gang, pods, _place_with_colocation)
@@ -86,12 +87,12 @@ def rows_in_allowed_domains(
     if gang.network is None or not gang.network.hard:
         return None
     within = np.zeros(len(nodes.infos), dtype=bool)
-    for domain in _allowed_domains(nodes, gang, gang.network, placed):
+    for domain in allowed_domains(nodes, gang, gang.network, placed):
         within |= domain.rows
     return within
 
 
-def _allowed_domains(
+def allowed_domains(
     nodes: NodeTable, gang: PendingGang, rule: NetworkTopologyRule, placed: Iterable[int] = ()
 ) -> list[TopologyDomain]:
     """Return the domains that contain all placed members: closest tier first, then fullest."""
@@ -304,19 +305,30 @@ def _placing_key(nodes: NodeTable, shape: PodShape) -> tuple[int, float]:
     return int(np.count_nonzero(nodes.eligible(shape.constraints).accepted)), -size
 
 
-class ReservationPlanner:
-    """Plans where gangs could start once running gangs have ended.
+class EvictableLastingPods(Protocol):
+    """Which pods that may never end a gang may evict."""
 
-    Pods of no gang are assumed to run for ever, and so are the gang's own members. Nodes with the
-    most free resources now come first: there a gang can start soonest.
+    def priority_bound(self, gang: PendingGang) -> float:
+        """Return the priority below which a gang may evict them; -inf: none."""
+
+    def below(self, bound: float) -> Iterable[PodInfo]:
+        """Return the pods that gangs with this bound may evict."""
+
+
+class ReservationPlanner:
+    """Plans where gangs could start once the pods that end some time have ended.
+
+    Pods that may never end (``PodInfo.may_run_forever``) stay, unless the gang may evict them, and
+    so do the gang's own members. Nodes with the most free resources now come first: there a gang
+    can start soonest.
     """
 
-    def __init__(self, nodes: NodeTable) -> None:
-        self._nodes = nodes
+    def __init__(self, nodes: NodeTable, evictable: EvictableLastingPods) -> None:
+        self._nodes, self._evictable = nodes, evictable
         self._free_fraction: NDArray[np.float64] | None = None
-        self._empty_cluster: ScratchAllocation | None = None
-        """The allocation without running gangs, shared by all pending gangs that have no running
-        members.
+        self._empty_clusters: dict[float, ScratchAllocation] = {}
+        """The allocation without pods that end some time, by priority bound, shared by all pending
+        gangs that have no running members.
         """
 
     def plan(
@@ -343,31 +355,40 @@ class ReservationPlanner:
         nodes = self._nodes
         if gang.running or gang.has_inter_pod_rules or nodes.anti_affinity_owners:
             return self.plan(gang) is not None
-        known = nodes.feasibility.get(gang.equivalence_key)
+        key = (gang.equivalence_key, self._evictable.priority_bound(gang))
+        known = nodes.feasibility.get(key)
         if known is None:
             if len(nodes.feasibility) >= MAX_CACHED_FEASIBILITY:
                 nodes.feasibility.clear()
-            known = nodes.feasibility[gang.equivalence_key] = self.plan(gang) is not None
+            known = nodes.feasibility[key] = self.plan(gang) is not None
         return known
 
-    def _scratch_for(self, gang: PendingGang) -> ScratchAllocation:
-        if gang.running:
-            return self._new_scratch(gang.running)
-        if self._empty_cluster is None:
-            self._empty_cluster = self._new_scratch(())
-        return self._empty_cluster
+    def evictable_pods(self, gang: PendingGang) -> Iterable[PodInfo]:
+        """Return the pods that may never end and that the gang may evict."""
+        return self._evictable.below(self._evictable.priority_bound(gang))
 
-    def _new_scratch(self, running: Iterable[PodInfo]) -> ScratchAllocation:
+    def _scratch_for(self, gang: PendingGang) -> ScratchAllocation:
+        bound = self._evictable.priority_bound(gang)
+        if gang.running:
+            return self._new_scratch(gang.running, self._evictable.below(bound))
+        if bound not in self._empty_clusters:
+            self._empty_clusters[bound] = self._new_scratch((), self._evictable.below(bound))
+        return self._empty_clusters[bound]
+
+    def _new_scratch(
+        self, running: Iterable[PodInfo], evictable: Iterable[PodInfo]
+    ) -> ScratchAllocation:
         nodes = self._nodes
         if self._free_fraction is None:
             now_free = (nodes.allocatable - nodes.used) / np.maximum(nodes.allocatable, 1)
             self._free_fraction = now_free.mean(axis=0)
         lasting = nodes.lasting.copy()
-        for pod in running:
-            row = nodes.rows.get(pod.node) if pod.node is not None else None
-            if row is not None:
-                for column, amount, _ in nodes.demand(pod.shape.request).terms:
-                    lasting[column, row] += amount
+        for pods, sign in ((running, 1), (evictable, -1)):
+            for pod in pods:
+                row = nodes.rows.get(pod.node) if pod.node is not None else None
+                if row is not None:
+                    for column, amount, _ in nodes.demand(pod.shape.request).terms:
+                        lasting[column, row] += sign * amount
         return ScratchAllocation(nodes, nodes.allocatable - lasting, liking=self._free_fraction)
 
 

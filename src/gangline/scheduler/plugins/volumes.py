@@ -174,7 +174,7 @@ class StorageState:
     users_by_node: dict[NodeName, Counter[str]] = field(default_factory=dict)
     """The same by node."""
     lasting_by_node: dict[NodeName, Counter[str]] = field(default_factory=dict)
-    """The same for pods without a gang, which may never end."""
+    """The same for pods that may never end."""
     capacities: StorageCapacities = field(default_factory=StorageCapacities)
     """Storage capacity for volumes that have to be provisioned."""
     limits: dict[NodeName, dict[str, int]] = field(default_factory=dict)
@@ -192,7 +192,7 @@ class StorageState:
                 self.users[claim] += sign
                 for users in (
                     (self.users_by_node, self.lasting_by_node)
-                    if pod.group is None
+                    if pod.may_run_forever
                     else (self.users_by_node,)
                 ):
                     there = users.setdefault(pod.node, Counter())

@@ -50,6 +50,26 @@ def over_quota(group: PodGroupInfo, figures: str, pods: Iterable[PodInfo]) -> Pe
     return _pending_reason(messages.QUOTA_EXCEEDED, message, pods, group.key)
 
 
+def over_queue_limit(group: PodGroupInfo, queue: str) -> PendingReason:
+    """The limit of a queue does not allow the pods that are still to be created."""
+    message = (
+        f"Queue {queue!r} is at its limit: the gang is admitted when jobs of the queue end, or its "
+        "limit is raised."
+    )
+    return _pending_reason(messages.QUEUE_LIMIT, message, (), group.key)
+
+
+def resource_claims(pods: Iterable[PodInfo], key: GroupKey | None = None) -> PendingReason:
+    """Pods have claims of Dynamic Resource Allocation, which this scheduler does not allocate."""
+    message = (
+        "Claims of devices (spec.resourceClaims) are not supported by this scheduler: request the "
+        "devices as extended resources (such as nvidia.com/gpu), or leave the pod to a scheduler "
+        "that allocates claims (spec.schedulerName)."
+    )
+    reasons = tuple((pod.key, message) for pod in pods)
+    return PendingReason(messages.RESOURCE_CLAIMS, message, reasons, key)
+
+
 def too_few_pods(group: PodGroupInfo, there: int, pods: Iterable[PodInfo]) -> PendingReason:
     message = (
         f"{there} of the {group.min_member} pods that must start together exist: "

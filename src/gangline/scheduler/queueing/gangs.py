@@ -153,8 +153,13 @@ def pending_gangs(
     gangs = [
         _single_pod_gang(_with_queue_and_volume_terms(state, pod, pool))
         for pod in state.pending_single_pods.values()
+        if not pod.uses_resource_claims
     ]
-    refused: list[PendingReason] = []
+    refused = [
+        admission.resource_claims((pod,))
+        for pod in state.pending_single_pods.values()
+        if pod.uses_resource_claims
+    ]
     inner = {queue.parent for queue in state.queues.values()}
     for key, waiting in state.pending_members.items():
         match _multi_pod_gang(state, key, waiting, inner):
@@ -162,7 +167,7 @@ def pending_gangs(
                 gangs.append(_with_previous_nodes(gang, state, now))
             case PendingReason() as verdict:
                 refused.append(verdict)
-    refused.sort(key=lambda verdict: verdict.group or "")
+    refused.sort(key=lambda verdict: (verdict.group or "", verdict.pods))
     return gangs, refused
 
 
@@ -214,6 +219,8 @@ def make_pending_gang(
     group: PodGroupInfo, members: Iterable[PodInfo], waiting: list[PodInfo]
 ) -> PendingGang | PendingReason:
     """Return what a gang still needs, or the reason if some of its pods do not exist."""
+    if any(pod.uses_resource_claims for pod in waiting):
+        return admission.resource_claims(waiting, group.key)
     settled = [pod for pod in members if counts_towards_min_member(pod)]
     missing = max(0, group.min_member - len(settled))
     roles = missing_roles(group, settled)

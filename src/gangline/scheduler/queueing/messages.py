@@ -30,6 +30,7 @@ QUEUE_CLOSED = "QueueClosed"
 QUEUE_NOT_LEAF = "QueueNotLeaf"
 QUEUE_LIMIT = "QueueLimit"
 QUOTA_EXCEEDED = "QuotaExceeded"
+RESOURCE_CLAIMS = "ResourceClaimsNotSupported"
 
 GANG_CREATION_REASONS = frozenset(
     {NOT_ENOUGH_PODS, NOT_ENOUGH_PODS_OF_ROLE, NO_SUCH_GROUP, QUOTA_EXCEEDED}
@@ -37,6 +38,8 @@ GANG_CREATION_REASONS = frozenset(
 """Reasons that apply to every gang while its objects are being created."""
 
 PREEMPTING = "Pods are being evicted for it: it starts when they have ended."
+ENDING = "Pods that are ending make enough resources free: it starts when they have ended."
+EVICTED = "Pods of its gang are being evicted."
 
 NETWORK_DOMAIN_REQUIRED = (
     "All of its pods must be within one network domain of its highest tier or below. "
@@ -75,7 +78,10 @@ class ResourceHolders:
     gangs: tuple[tuple[str, int], ...] = ()
     """The largest users."""
     single_pods: int = 0
+    """Amount of the pods without a gang that may never end."""
     others: int = 0
+    lasting_pods: tuple[tuple[str, int], ...] = ()
+    """The largest of these pods, if they alone keep the gang from ever starting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +304,17 @@ def _infeasible_message(attempt: PlacementAttempt) -> str:
     ports = _taken_ports(attempt)
     otherwise = f"ports {ports}" if ports else "there is enough in total, but not on single nodes"
     why = f" ({'; '.join(lacking) or otherwise})"
-    return f"It would not fit even if all running gangs had ended{why}: add nodes, or request less."
+    advice = (
+        f"It would not fit even if all running gangs had ended{why}: add nodes, or request less."
+    )
+    kept = attempt.holders
+    if kept is None or not kept.lasting_pods:
+        return advice
+    names = ", ".join(f"{name} {_amount(kept.resource, used)}" for name, used in kept.lasting_pods)
+    return (
+        f"{advice} Pods without a gang or a Job may never end, and it may not evict them; "
+        f"{kept.resource} of the largest: {names}."
+    )
 
 
 def is_amount(resource: str) -> bool:

@@ -53,6 +53,9 @@ def phase_of(
     if len(placed) >= max(1, group.min_member):
         # A member that is pending, or is being created, keeps the group from being Completed.
         return COMPLETED if all(pod.is_finished for pod in members) else RUNNING
+    if verdict is not None and verdict.reason == messages.QUEUE_LIMIT:
+        # The limit is checked again and again: a gang that was admitted earlier may be over it now.
+        return PENDING
     if verdict is not None and verdict.reason in _NOT_ADMITTED_REASONS:
         return current if current == INQUEUE else PENDING
     return INQUEUE

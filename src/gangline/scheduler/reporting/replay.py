@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TypeVar
 
-from gangline.api.core.core import PriorityClass
 from gangline.api.meta.resource import Resource
 from gangline.api.quantity import QuantityError
 from gangline.api.resources import (
@@ -27,11 +26,13 @@ from gangline.scheduler.apply.reservation_store import read_reservation
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.convert import (
     budget_info,
+    class_names,
     group_info,
     hypernode_info,
     node_info,
     pod_info,
     queue_info,
+    read_protected_run_time,
 )
 from gangline.scheduler.cache.convert_placement import quota_info
 from gangline.scheduler.cache.convert_storage import (
@@ -102,7 +103,14 @@ async def read_cluster_state(
     for budget in await _optional(client, POD_DISRUPTION_BUDGETS):
         facts = budget_info(budget)
         state.budgets[facts.key] = facts
-    priorities = _priorities(await _optional(client, PRIORITY_CLASSES))
+    classes = await _optional(client, PRIORITY_CLASSES)
+    priorities = {name: each.value for each in classes for name in class_names(each)}
+    state.class_protection = {
+        name: seconds
+        for each in classes
+        if (seconds := read_protected_run_time(each.metadata))
+        for name in class_names(each)
+    }
     _add_groups(state, await _optional(client, POD_GROUPS), priorities)
     await _read_storage(client, state.storage)
     for quota in await _optional(client, RESOURCE_QUOTAS):
@@ -161,14 +169,6 @@ async def _optional(client: ApiClient, resource: Resource[T]) -> list[T]:
         return (await client.list(resource)).items
     except (NotFound, Forbidden):
         return []
-
-
-def _priorities(classes: list[PriorityClass]) -> dict[str, int]:
-    values = {each.metadata.name: each.value for each in classes}
-    for each in classes:
-        if each.global_default:
-            values[""] = each.value
-    return values
 
 
 def _add_groups(

@@ -36,6 +36,7 @@ from gangline.kube.http.request import PatchKind
 from gangline.scheduler.apply.throttle import BindingsInFlight
 from gangline.scheduler.informers import SchedulerInformers
 from gangline.scheduler.queueing.gangs import check_admission
+from gangline.scheduler.queueing.limit_admission import check_queue_limit
 from gangline.scheduler.queueing.messages import GANG_CREATION_REASONS
 from gangline.scheduler.reporting.pod_group_status import UNSCHEDULABLE, pod_group_status
 from gangline.scheduler.settings import SchedulerSettings
@@ -124,6 +125,10 @@ class PodMessage(NamedTuple):
     group: GroupKey | None
 
 
+LIMIT_CHECK_S = 2.0
+"""Interval at which a gang without pods is checked against the limit of its queue."""
+
+
 class PendingReporter:
     """Writes the reasons of the last cycle to conditions and events."""
 
@@ -210,12 +215,17 @@ class PendingReporter:
             return ReconcileDone()
         if wait_s := self._creation_delay(key):
             return RequeueAfter(wait_s)
-        verdict = self._pending_reasons.get(key) or check_admission(self._informers.state, facts)
-        members = self._informers.state.members.get(key, {}).values()
+        state = self._informers.state
+        done: ReconcileResult = ReconcileDone()
+        verdict = self._pending_reasons.get(key) or check_admission(state, facts)
+        if verdict is None and (verdict := check_queue_limit(state, facts)) is not None:
+            # No cycle considers a gang without pods.
+            done = RequeueAfter(LIMIT_CHECK_S)
+        members = state.members.get(key, {}).values()
         current = self._current(key, group)
         desired = pod_group_status(current, facts, list(members), verdict, _now())
         if desired == current:
-            return ReconcileDone()
+            return done
         reason = verdict.reason if verdict else ""
         if _stable_part(desired) == _stable_part(current) and (
             wait_s := self._update_delay(subject, reason)
@@ -226,7 +236,7 @@ class PendingReporter:
         self._written[subject] = time.monotonic(), reason
         if verdict is not None:
             self._events.event(group, "Warning", UNSCHEDULABLE, verdict.message)
-        return ReconcileDone()
+        return done
 
     def _current(self, key: GroupKey, group: PodGroup) -> PodGroupStatus:
         """Return the known status: the written one, until the watch shows a newer one."""

@@ -167,6 +167,15 @@ def shape_of(request: Request, constraints: PlacementConstraints, *images: str) 
     return PodShape(request, constraints, images)
 
 
+@dataclass(frozen=True, slots=True)
+class ImpliedGroup:
+    """A gang that annotations of its pods describe, in place of a PodGroup."""
+
+    queue: str = DEFAULT_QUEUE
+    min_member: int = 1
+    min_resources: Request = ()
+
+
 class PodInfo(msgspec.Struct, frozen=True, gc=False):
     """A pod: its shape, its gang, and its node.
 
@@ -181,6 +190,8 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
     created: datetime = EPOCH
     priority: int = 0
     group: GroupKey | None = None
+    implied_group: ImpliedGroup | None = None
+    """The gang as its annotations describe it, if no PodGroup need exist."""
     role: str = ""
     node: NodeName | None = None
     phase: str = "Pending"
@@ -191,12 +202,16 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
     labels: tuple[tuple[str, str], ...] = ()
     preemptable: bool = True
     """True if the pod may be evicted for other pods."""
+    uses_resource_claims: bool = False
+    """True if the pod has claims of Dynamic Resource Allocation (``spec.resourceClaims``)."""
     may_preempt: bool = True
     """True if other pods may be evicted for this pod."""
     claims: tuple[str, ...] = ()
     """Keys (``namespace/name``) of its PersistentVolumeClaims."""
     max_run_time_s: float = 0.0
     """Maximum run time in seconds; 0: unlimited."""
+    belongs_to_job: bool = False
+    """True if a Job of Kubernetes controls the pod: it ends some time, without a stated limit."""
     started_at: float = 0.0
     """Start time on its node, in seconds since the epoch; 0: not started."""
     quota_attributes: QuotaAttributes = DEFAULT_QUOTA_ATTRIBUTES
@@ -204,6 +219,13 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_finished(self) -> bool:
         return self.phase in TERMINAL_PHASES
+
+    @property
+    def may_run_forever(self) -> bool:
+        """True if nothing ends the pod: it has no gang, no Job, no deadline, and is not ending."""
+        return self.group is None and not (
+            self.belongs_to_job or self.max_run_time_s or self.is_terminating
+        )
 
     @property
     def holds_resources(self) -> bool:
@@ -326,6 +348,8 @@ class QueueInfo:
     parent: str = ""
     fifo: bool = False
     """True if a pending gang blocks later gangs of the queue."""
+    protected_s: float = 0.0
+    """Seconds for which its started gangs are not evicted; 0: not stated."""
     required_node_terms: tuple[RequiredNodeTerms, ...] = ()
     """Node terms that its pods must match."""
     preferred_node_terms: tuple[tuple[int, NodeTerm], ...] = ()

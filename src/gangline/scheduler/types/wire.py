@@ -17,10 +17,23 @@ from gangline.api.core.affinity import (
     TopologySpreadConstraint,
 )
 from gangline.api.meta.field_doc import ResourceList
-from gangline.api.meta.objects import Condition, LabelSelector, Object, Wire
+from gangline.api.meta.objects import (
+    Condition,
+    LabelSelector,
+    Object,
+    ObjectMeta,
+    OwnerReference,
+    Wire,
+)
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import PODS
-from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION
+from gangline.api.volcano.scheduling import (
+    GROUP_MIN_MEMBER_ANNOTATION,
+    GROUP_MIN_RESOURCES_ANNOTATION,
+    GROUP_NAME_ANNOTATION,
+    QUEUE_NAME_ANNOTATION,
+    VOLCANO_GROUP_NAME_ANNOTATION,
+)
 
 
 class LeanResources(Wire):
@@ -78,6 +91,10 @@ class LeanVolume(Wire):
         return self.persistent_volume_claim is not None or self.ephemeral is not None
 
 
+class LeanResourceClaim(Wire):
+    name: str = ""
+
+
 class LeanPodSpec(Wire):
     containers: Sequence[LeanContainer] = []
     init_containers: Sequence[LeanContainer] = []
@@ -95,6 +112,7 @@ class LeanPodSpec(Wire):
     preemption_policy: str = ""
     active_deadline_seconds: int | None = None
     volumes: list[LeanVolume] = []
+    resource_claims: list[LeanResourceClaim] = []
 
 
 class ImagedPodSpec(LeanPodSpec):
@@ -205,8 +223,27 @@ NODE_GROUP_KEY = "volcano.sh/nodegroup-name"
 """Label of a node: its node group, which queues may require or prefer."""
 PREEMPTABLE_KEY = "volcano.sh/preemptable"
 """Annotation, or else label, of a pod or a group: ``false`` protects it from eviction."""
-_KEPT_ANNOTATIONS = frozenset({GROUP_NAME_ANNOTATION, ROLE_KEY, PREEMPTABLE_KEY})
+IMPLIED_GROUP_ANNOTATIONS = frozenset(
+    (QUEUE_NAME_ANNOTATION, GROUP_MIN_MEMBER_ANNOTATION, GROUP_MIN_RESOURCES_ANNOTATION)
+)
+"""Annotations of a pod that describe its gang."""
+_KEPT_ANNOTATIONS = IMPLIED_GROUP_ANNOTATIONS | {
+    GROUP_NAME_ANNOTATION,
+    VOLCANO_GROUP_NAME_ANNOTATION,
+    ROLE_KEY,
+    PREEMPTABLE_KEY,
+}
 _KEPT_CONDITIONS = frozenset({"PodScheduled"})
+_JOB_OWNERS = [OwnerReference(api_version="batch/v1", kind="Job", controller=True)]
+"""Kept instead of the owners of a pod that a Job controls: one list for all pods."""
+
+
+def belongs_to_job(metadata: ObjectMeta) -> bool:
+    """Return whether a Job of Kubernetes controls the pod."""
+    return any(
+        owner.controller and owner.kind == "Job" and owner.api_version.startswith("batch/")
+        for owner in metadata.owner_references
+    )
 
 
 def slim_pod(pod: LeanPod) -> LeanPod:
@@ -215,7 +252,13 @@ def slim_pod(pod: LeanPod) -> LeanPod:
     metadata, spec, status = pod.metadata, pod.spec, pod.status
     if metadata.owner_references or metadata.finalizers or metadata.annotations:
         annotations = _select_keys(metadata.annotations, _KEPT_ANNOTATIONS)
-        metadata = replace(metadata, annotations=annotations, owner_references=[], finalizers=[])
+        owners = _JOB_OWNERS if belongs_to_job(metadata) else []
+        if not IMPLIED_GROUP_ANNOTATIONS.isdisjoint(annotations):
+            # The gang is named after the owner.
+            owners = [owner for owner in metadata.owner_references if owner.controller]
+        metadata = replace(
+            metadata, annotations=annotations, owner_references=owners, finalizers=[]
+        )
     if spec.volumes:
         spec = replace(spec, volumes=[volume for volume in spec.volumes if volume.needs_claim])
     if status.conditions:

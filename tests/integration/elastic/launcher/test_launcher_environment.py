@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-OF_ONE_RUN = {
-    *("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"),
-    "TORCHELASTIC_USE_AGENT_STORE",
-}
-"""Variables with ports and names of a run; and who opens the store, which is another process."""
+OF_ONE_RUN = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
+"""Variables with ports and names of a run."""
 ADDED = ("GANGLINE_", "RUNTIME_METRICS_PATH")
 """Beginnings of variables that only Gangline sets."""
 NEWER = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}

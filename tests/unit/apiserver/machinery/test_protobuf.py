@@ -98,14 +98,43 @@ def test_negative_numbers_are_negative() -> None:
     assert classed["value"] == -5
 
 
-def test_unknown_fields_are_passed_over() -> None:
-    fixed = varint(99 << 3 | 1) + bytes(8) + varint(98 << 3 | 5) + bytes(4)
-    body = a_body("v1", "Namespace", NAMED_X, field(77, "odd"), field(78, 1), fixed)
-    assert decode_protobuf(body) == {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": "x"},
-    }
+FIXED = varint(99 << 3 | 1) + bytes(8)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ([NAMED_X, field(77, "odd")], "unknown field 77 in Namespace"),
+        ([field(1, [field(99, 1)])], "unknown field 99 in ObjectMeta"),
+        ([FIXED], "unknown field 99 in Namespace"),
+        ([field(1, [field(8, [field(3, 1)])])], "unknown field 3 in Time"),
+        ([field(1, [field(11, [field(3, "x")])])], "unknown field 3 in an entry of labels"),
+    ],
+)
+def test_unknown_field_is_an_error_with_its_number(fields: list[bytes], message: str) -> None:
+    with pytest.raises(ProtobufError, match=message):
+        decode_protobuf(a_body("v1", "Namespace", *fields))
+
+
+def test_unknown_field_of_the_envelope_is_an_error() -> None:
+    with pytest.raises(ProtobufError, match="unknown field 5 in Unknown"):
+        decode_protobuf(a_body("v1", "Namespace") + field(5, "x"))
+
+
+def test_field_that_older_clients_write_is_read() -> None:
+    body = a_body("v1", "Namespace", field(1, [field(1, "x"), field(15, "")]))
+    assert decode_protobuf(body)["metadata"] == {"name": "x"}
+
+
+def test_events_of_both_groups_have_their_own_numbers() -> None:
+    event = decode_protobuf(
+        a_body("events.k8s.io/v1", "Event", NAMED_X, field(2, [field(1, 1_700_000_000)]),
+               field(7, "Bound"), field(10, "placed"))
+    )  # fmt: skip
+    assert event["eventTime"] == "2023-11-14T22:13:20.000000Z"
+    assert (event["reason"], event["note"]) == ("Bound", "placed")
+    event = decode_protobuf(a_body("v1", "Event", NAMED_X, field(3, "Bound"), field(4, "placed")))
+    assert (event["reason"], event["message"]) == ("Bound", "placed")
 
 
 def test_unknown_kind_is_reported() -> None:

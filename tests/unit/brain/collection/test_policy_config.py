@@ -85,3 +85,26 @@ def test_last_policy_without_mistakes_stays_in_force() -> None:
     assert reports == [["rules: is not a list"]]
     watch._on_change(None, None)
     assert watch.policy == Policy()
+
+
+def test_pauses_of_the_guard_are_settings_of_a_rule() -> None:
+    policy, mistakes = parse_policy(
+        "rules: [{mode: apply, guard: {cooldown_s: 30, trial_segments: 2}}]"
+    )
+    assert mistakes == []
+    assert policy is not None
+    guard = policy.rules[0].guard
+    assert (guard.cooldown_s, guard.trial_segments, guard.stable_s) == (30.0, 2, 60)
+
+
+def test_mistakes_in_the_guard_are_named_together() -> None:
+    written = "{lease_age_s: 1e6, cooldown_s: -1, trial_segments: 0.5, trial_s: soon, gain: true}"
+    policy, mistakes = parse_policy(f"rules: [{{guard: {written}}}]")
+    assert policy is None
+    assert [each.partition(":")[0] for each in mistakes] == [
+        "rules[0].guard.lease_age_s",
+        "rules[0].guard.cooldown_s",
+        "rules[0].guard.trial_segments",
+        "rules[0].guard.trial_s",
+        "rules[0].guard.gain",
+    ]

@@ -11,9 +11,9 @@ from gangline.api.jobs.training_facts import JobTuning, LoaderTuning
 from gangline.api.meta.objects import ObjectMeta
 from gangline.api.validation.validate import validate_job
 from gangline.brain.advisers.advice import What
+from gangline.brain.guard.checks import TUNED
 from gangline.brain.publication.plans import (
     PLANNED,
-    TUNED,
     PlannedChange,
     is_outdated,
     next_tuning,
@@ -63,14 +63,26 @@ def test_other_fields_have_no_plan(what: What) -> None:
 
 
 def test_each_tuning_has_the_next_version_and_keeps_the_rest() -> None:
-    first = next_tuning(None, change(What.LOADER_WORKERS, 6))
+    first = next_tuning(None, change(What.LOADER_WORKERS, 6, role="worker"))
     assert first is not None
     assert (first.version, first.dataloader) == (1, LoaderTuning(num_workers=6))
-    second = next_tuning(first, change(What.MICRO_BATCH, 16, role="H100"))
+    second = next_tuning(first, change(What.MICRO_BATCH, 16, role="worker", device="H100"))
     assert second is not None
     assert second.version == 2
     assert second.dataloader == LoaderTuning(num_workers=6)
     assert second.devices == {"H100": LoaderTuning(batch_size=16)}
+
+
+def test_expected_failures_are_the_prior_of_the_trainer_until_they_are_taken_back() -> None:
+    interval = change(What.CHECKPOINT_INTERVAL, 600.0, between_failures_s=9_000.0)
+    first = next_tuning(JobTuning(v=1, version=3, dataloader=LoaderTuning(num_workers=6)), interval)
+    assert first is not None
+    assert (first.version, first.dataloader) == (4, LoaderTuning(num_workers=6))
+    assert first.checkpoint is not None
+    assert first.checkpoint.seconds / first.checkpoint.failures == 9_000.0
+    back = next_tuning(first, change(What.CHECKPOINT_INTERVAL, 60.0))
+    assert back is not None
+    assert (back.version, back.checkpoint) == (5, None)
 
 
 @pytest.mark.parametrize("what", sorted(set(What) - TUNED))

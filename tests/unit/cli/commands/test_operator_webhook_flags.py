@@ -23,6 +23,7 @@ USUAL: dict[str, Any] = {
     "webhook_secret": "gangline-operator-webhook",
     "webhook_configuration": "gangline-operator",
     "webhook_failure_policy": "Ignore",
+    "webhook_queue_access": "off",
 }
 
 
@@ -112,3 +113,11 @@ def test_a_service_cannot_send_to_a_port_that_is_not_known() -> None:
         "--webhook=on", "--webhook-bind-address", "127.0.0.1:0", "--webhook-url", "https://h:1"
     )
     assert settings is not None
+
+
+def test_queue_access_requires_the_webhook() -> None:
+    settings = chosen(webhook_queue_access="on")
+    assert settings is not None
+    assert settings.queue_access
+    with pytest.raises(click.BadParameter, match="requires --webhook on"):
+        chosen(webhook_queue_access="on", webhook="off")

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent.restart_policy import Action, decide_restart
+from gangline.elastic.agent.restart_policy import Action, RestartBudget, decide_restart
 from gangline.elastic.agent.settings import AgentSettings, WorkerCommand
 from gangline.elastic.agent.workers.failure_diagnosis import (
     WorkerError,
@@ -93,3 +93,28 @@ def test_node_fault_moves_if_another_node_is_available():
     broken = failure(1, "CUDA error: uncorrectable ECC error")
     assert decide_restart(settings(3, other_nodes=True), broken, 0).action is Action.MOVE
     assert decide_restart(settings(3), broken, 0).action is Action.RESTART
+
+
+def test_budget_without_window_counts_all_restarts_of_the_job():
+    budget = RestartBudget()
+    for attempt in (4, 5, 5, 7):
+        budget.record_start(attempt, 0.0)
+    budget.record_end(100)
+    assert budget.restarts(1e9) == 7
+
+
+def test_budget_with_window_forgets_old_restarts_and_those_before_progress():
+    budget = RestartBudget(60.0)
+    budget.record_start(4, 0.0)  # a node that joins knows no earlier restart
+    assert budget.restarts(0.0) == 0
+    budget.record_end(10)
+    budget.record_start(5, 0.0)
+    budget.record_start(5, 10.0)  # another world, without a restart
+    budget.record_end(10)
+    budget.record_start(7, 50.0)
+    assert budget.restarts(50.0) == 3
+    assert budget.restarts(60.0) == 2
+    budget.record_end(None)
+    assert budget.restarts(60.0) == 2
+    budget.record_end(11)
+    assert budget.restarts(60.0) == 0

@@ -148,3 +148,17 @@ def test_every_copy_writes_the_same_bundle() -> None:
     existing = desired_configuration(MUTATING, SETTINGS, KINDS, ring.trusted, 9443)
     assert authorities_for(ring, existing, due, VALIDITY) == ring.trusted
     assert len(ring.trusted) == 2
+
+
+def test_queue_access_is_reviewed_where_the_administrator_asks_for_it() -> None:
+    assert len(written()["webhooks"]) == 1
+    access = written(queue_access=True)["webhooks"][1]
+    reviewed = {(*rule["apiGroups"], *rule["resources"]) for rule in access["rules"]}
+    jobs = {(kind.resource.group, kind.resource.plural) for kind in KINDS}
+    assert reviewed == jobs | {("scheduling.volcano.sh", "podgroups"), ("", "pods")}
+    (excluded,) = access["namespaceSelector"]["matchExpressions"]
+    assert (excluded["operator"], excluded["values"]) == (
+        "NotIn",
+        ["gangline-system", "kube-system"],
+    )
+    assert len(desired_configuration(MUTATING, SETTINGS, KINDS, (), 1)["webhooks"]) == 1

@@ -193,3 +193,34 @@ def test_equivalent_specs_are_converted_to_one_shape() -> None:
         [False, False, False, False, False, False],
         [False, False, False, False, False, True],
     ]
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_jobs"),
+    [
+        pytest.param({"apiVersion": "batch/v1", "kind": "Job", "controller": True}, True, id="Job"),
+        pytest.param({"apiVersion": "batch/v1", "kind": "Job"}, False, id="not its controller"),
+        pytest.param({"apiVersion": "apps/v1", "kind": "ReplicaSet", "controller": True}, False),
+        pytest.param({"apiVersion": "x.io/v1", "kind": "Job", "controller": True}, False),
+    ],
+)
+def test_a_pod_of_a_job_ends_some_time(owner: dict[str, Any], is_jobs: bool) -> None:
+    owned = pod(metadata={"ownerReferences": [owner]}, spec={"nodeName": "n"})
+    assert (owned.belongs_to_job, owned.may_run_forever) == (is_jobs, not is_jobs)
+
+
+def test_a_pod_with_a_deadline_ends_some_time() -> None:
+    assert not pod(spec={"activeDeadlineSeconds": 60}).may_run_forever
+    assert pod().may_run_forever
+
+
+@pytest.mark.parametrize(("stated", "seconds"), [("600", 600.0), ("soon", 0.0), ("-1", 0.0)])
+def test_a_queue_states_the_protected_run_time_of_its_gangs(stated: str, seconds: float) -> None:
+    annotations = {"gangline.dev/protected-run-time-seconds": stated}
+    raw = {"metadata": {"name": "q", "annotations": annotations}}
+    assert convert.queue_info(msgspec.convert(raw, Queue)).protected_s == seconds
+
+
+def test_claims_of_devices_are_seen() -> None:
+    assert pod(spec={"resourceClaims": [{"name": "gpu"}]}).uses_resource_claims
+    assert not pod().uses_resource_claims

@@ -66,6 +66,18 @@ def test_actions_and_arguments_are_taken_over() -> None:
         pytest.param("actions: allocate, shuffle", "unknown action 'shuffle'", id="action"),
         pytest.param("tiers: [{plugins: [{name: gnag}]}]", "unknown plugin 'gnag'", id="plugin"),
         pytest.param("tiers: [{plugins: [{name: tdm}]}]", "no revocable zones", id="no use"),
+        *(
+            pytest.param(
+                f"tiers: [{{plugins: [{{name: predicates, arguments: {{{key}: {on}}}}}]}}]",
+                f"{key.lower()} of plugin 'predicates': {why}",
+                id=f"{key} {on}",
+            )
+            for key, why in (
+                ("predicate.GPUSharingEnable", "devices are not shared"),
+                ("predicate.DynamicResourceAllocationEnable", "claims of devices"),
+            )
+            for on in ("true", '"True"', '"1"')
+        ),
         pytest.param(
             "tiers: [{plugins: [{name: binpack, arguments: {binpack.cup: 1}}]}]",
             "unknown argument 'binpack.cup'",
@@ -214,3 +226,32 @@ def test_deployed_configuration_equals_the_defaults() -> None:
     (deployment,) = [each for each in manifests if each["kind"] == "Deployment"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert f"--configuration=/etc/gangline/{CONFIG_KEY}" in container["args"]
+
+
+def test_refused_features_may_be_switched_off() -> None:
+    arguments = (
+        "predicate.GPUSharingEnable: false, predicate.DynamicResourceAllocationEnable: false"
+    )
+    text = f"tiers: [{{plugins: [{{name: predicates, arguments: {{{arguments}}}}}]}}]"
+    assert len(read_configuration(text).ignored_settings) == 2
+
+
+def test_sla_is_accepted() -> None:
+    text = "tiers: [{plugins: [{name: sla, arguments: {sla-waiting-time: 1h2m3s}}]}]"
+    assert read_configuration(text).ignored_settings == (
+        "sla-waiting-time of plugin 'sla': its rules always apply",
+    )
+
+
+def test_the_case_of_names_does_not_matter() -> None:
+    upper = """
+actions: "Enqueue, Allocate, Reclaim"
+tiers:
+- plugins:
+  - name: DRF
+  - name: BinPack
+    arguments: {BinPack.Weight: 10, binpack.Resources: x/GPU, binpack.Resources.x/GPU: 7}
+"""
+    read = read_configuration(upper)
+    assert (read.reclaim, read.preempt, read.fairness.gangs) == (True, False, True)
+    assert (read.weights.packing, read.weights.resource_weight("x/GPU")) == (10, 7)

@@ -427,3 +427,21 @@ def test_no_place_is_held_for_a_gang_that_has_its_minimum() -> None:
     smaller = group("broken", 1)
     state.groups[smaller.key] = smaller
     assert set(placed(decide(state, now=101.0))) == {"other-worker-0"}
+
+
+def test_pods_with_claims_of_devices_are_refused_with_a_reason() -> None:
+    state = cluster(
+        node("n1"),
+        pod("alone", uses_resource_claims=True),
+        group("gang", 2),
+        pod("gang-0", group="gang", uses_resource_claims=True),
+        pod("gang-1", group="gang"),
+        pod("other"),
+    )
+    result = decide(state)
+    assert [str(each.pod) for each in result.bindings] == ["d/other"]
+    refused = {v.reason: {str(key) for key, _ in v.pods} for v in result.pending_reasons}
+    assert refused.keys() == {"ResourceClaimsNotSupported"}
+    texts = {str(key): text for v in result.pending_reasons for key, text in v.pods}
+    assert texts.keys() == {"d/alone", "d/gang-0", "d/gang-1"}
+    assert all("spec.resourceClaims" in text for text in texts.values())

@@ -14,6 +14,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
 KEY = GroupKey("d/job")
 SHORT = PendingReason(messages.NOT_ENOUGH_RESOURCES, "2 more cpu", (), KEY)
+LIMIT = PendingReason(messages.QUEUE_LIMIT, "at its limit", (), KEY)
 CLOSED = PendingReason(messages.QUEUE_CLOSED, "closed", (), KEY)
 RUNS = pod("r", group="job", on="a")
 ENDED = pod("e", group="job", on="a", phase="Succeeded")
@@ -28,6 +29,10 @@ WAITS = pod("w", group="job")
         pytest.param("", group("job", 2), [], CLOSED, "Pending", id="its queue is closed"),
         pytest.param(
             "Inqueue", group("job", 2), [WAITS], CLOSED, "Inqueue", id="closed after it was let in"
+        ),
+        pytest.param("", group("job", 2), [WAITS, WAITS], LIMIT, "Pending", id="over the limit"),
+        pytest.param(
+            "Inqueue", group("job", 2), [WAITS, WAITS], LIMIT, "Pending", id="over the limit now"
         ),
         pytest.param("Inqueue", group("job", 2), [WAITS, WAITS], SHORT, "Inqueue", id="no room"),
         pytest.param("Inqueue", group("job", 2), [RUNS, RUNS], None, "Running", id="placed"),

@@ -16,9 +16,21 @@ class DevicesError(ValueError):
 
 
 def worker_environment(
-    settings: AgentSettings, world: WorldSpec, local_rank: int, base: Mapping[str, str]
+    settings: AgentSettings,
+    world: WorldSpec,
+    local_rank: int,
+    base: Mapping[str, str],
+    *,
+    has_agent_store: bool = True,
 ) -> dict[str, str]:
     """Return all variables of a worker, those of the agent (``base``) included.
+
+    Args:
+        settings: settings of the agent.
+        world: the world of the attempt.
+        local_rank: the worker.
+        base: variables of the agent.
+        has_agent_store: False if rank 0 must open the store itself.
 
     Raises:
         DevicesError: ``CUDA_VISIBLE_DEVICES`` lists too few devices for virtual local ranks.
@@ -40,9 +52,7 @@ def worker_environment(
         "TORCHELASTIC_RESTART_COUNT": str(world.attempt),
         "TORCHELASTIC_MAX_RESTARTS": str(settings.restart_limit),
         "TORCHELASTIC_RUN_ID": settings.run_id,
-        # Rank 0 opens the store itself: the agent does not import torch, and a store in the agent
-        # would carry keys of dead workers into the next attempt.
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_USE_AGENT_STORE": str(has_agent_store),
         "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(number.name for number in settings.signals),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         **_device_variables(settings, local_rank, base),

@@ -50,6 +50,13 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str, Blame, Remedy, str], ...] = tuple(
             "The connection to another worker broke; that worker, or its node, ended first.",
         ),
         (
+            r"No space left on device|ENOSPC",
+            "DiskFull",
+            _NODE,
+            _RETRY,
+            "A disk is full: that of the worker's output, of its temporary files or of its data.",
+        ),
+        (
             r"^(SyntaxError|IndentationError|TabError|ImportError|ModuleNotFoundError)\b",
             "CannotImport",
             _CODE,
@@ -117,6 +124,28 @@ def diagnose_exit(
         if pattern.search(message):
             return Failure(cause, blame, remedy, explanation, found.exit_code, message)
     return found
+
+
+def early_exit_failure(
+    node_name: str, ranks: Iterable[tuple[int, int]], consequence: WorkerFailure
+) -> Failure:
+    """Name the ranks that ended with exit code 0 while another one still communicated with them.
+
+    Args:
+        node_name: the node of the ranks.
+        ranks: rank and process of each.
+        consequence: the failure of the worker that lost its connection.
+    """
+    named = ", ".join(f"rank {rank} (pid {pid})" for rank, pid in ranks)
+    message = f"{named} on {node_name}; rank {consequence.rank} lost its connection"
+    return Failure(
+        "EndedEarly",
+        _CODE,
+        _RETRY,
+        "A worker ended with exit code 0 while others still communicated with it.",
+        consequence.failure.exit_code,
+        message,
+    )
 
 
 def root_cause(failures: Iterable[WorkerFailure]) -> WorkerFailure:

@@ -1,13 +1,14 @@
 """The worker group of one attempt on this node: its processes start and end together.
 
-A worker starts in a warm spare interpreter if there is one, else as a new process.
+A worker is forked from the fork server, starts in an interpreter of the node check, or as a new
+process.
 """
 
 import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from gangline.elastic.agent.workers.environment import (
     worker_environment,
 )
 from gangline.elastic.agent.workers.failure_diagnosis import (
+    WorkerError,
     WorkerFailure,
     diagnose_exit,
     read_error_file,
@@ -61,9 +63,21 @@ class WorkerGroup:
         folder: LogFolder,
         spares: SparePool | None,
         number: int,
+        *,
+        has_agent_store: bool = True,
     ) -> None:
-        """Prepare the attempt with this number, counted from 0 on this agent."""
+        """Prepare an attempt.
+
+        Args:
+            settings: settings of the agent.
+            world: the world of the attempt.
+            folder: files of the workers.
+            spares: spare interpreters, if there are any.
+            number: number of the attempt, counted from 0 on this agent.
+            has_agent_store: False if rank 0 must open the store of the workers itself.
+        """
         self._settings, self._world = settings, world
+        self._has_agent_store = has_agent_store
         self._folder, self._spares, self._number = folder, spares, number
         self._tee = LogTee(settings.logs, settings.role)
         self._kills_before = out_of_memory_kills()
@@ -79,7 +93,13 @@ class WorkerGroup:
         environments = {}
         for local_rank in range(self._settings.local_world_size):
             streams = self._folder.worker_files(self._number, local_rank)
-            environment = worker_environment(self._settings, self._world, local_rank, base)
+            environment = worker_environment(
+                self._settings,
+                self._world,
+                local_rank,
+                base,
+                has_agent_store=self._has_agent_store,
+            )
             environment |= report_environment(self._settings, streams, base)
             environments[local_rank] = environment
             worker = await self._start_worker(local_rank, environment, streams)
@@ -97,16 +117,37 @@ class WorkerGroup:
                 break
         return self.failures()
 
-    async def stop(self, number: signal.Signals) -> None:
-        """End all live workers and show the rest of their output."""
+    async def stop(
+        self, number: signal.Signals, grace_s: float, hung_ranks: Collection[int] = ()
+    ) -> None:
+        """End all live workers and show the rest of their output.
+
+        Args:
+            number: the signal.
+            grace_s: time between the signal and SIGKILL.
+            hung_ranks: ranks that get SIGKILL immediately.
+        """
         processes = [worker.process for worker in self.workers]
-        if await end_processes(processes, number, self._settings.shutdown_s):
-            log.warning("workers were killed because they did not end after %s", number.name)
+        hung = [worker.process for worker in self.workers if worker.rank in hung_ranks]
+        if await end_processes(processes, number, grace_s, killed=hung):
+            log.warning(
+                "workers were killed because they did not end within %g s after %s",
+                grace_s, number.name,
+            )  # fmt: skip
         await self._tee.end()
+
+    def early_exits(self) -> list[Worker]:
+        """Return the workers that have ended with exit code 0."""
+        return [
+            worker
+            for worker in self.workers
+            if worker.process.ended.done() and worker.process.ended.result() == 0
+        ]
 
     def failures(self) -> list[WorkerFailure]:
         out_of_memory = out_of_memory_kills() > self._kills_before
-        found = (_failure_of(worker, out_of_memory) for worker in self.workers)
+        full = str(self._folder.path) if self._folder.is_full else ""
+        found = (_failure_of(worker, out_of_memory, full) for worker in self.workers)
         return [failure for failure in found if failure is not None]
 
     def request_stacks(self) -> None:
@@ -130,8 +171,19 @@ class WorkerGroup:
                 return Worker(rank, local_rank, spare.process, streams, was_spare=True)
             except ConnectionError:
                 log.warning("a spare interpreter has died; its worker starts without it")
+        if self._spares and (forked := await self._fork_process(local_rank, env, streams)):
+            return Worker(rank, local_rank, forked, streams, was_spare=True)
         process = self._start_process(local_rank, env, streams)
         return Worker(rank, local_rank, process, streams, was_spare=False)
+
+    async def _fork_process(
+        self, local_rank: int, env: dict[str, str], streams: WorkerFiles
+    ) -> Process | None:
+        assert self._spares is not None
+        stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks_file}"}
+        return await self._spares.fork(
+            local_rank, {**env, **stacks}, streams, reports_imports=self._learns_imports(local_rank)
+        )
 
     def _start_process(self, local_rank: int, env: dict[str, str], streams: WorkerFiles) -> Process:
         arguments = worker_arguments(self._settings, local_rank)
@@ -158,12 +210,15 @@ class WorkerGroup:
         return self._spares is not None and local_rank == 0 and not self._spares.has_learned
 
 
-def _failure_of(worker: Worker, out_of_memory: bool) -> WorkerFailure | None:
+def _failure_of(worker: Worker, out_of_memory: bool, full_disk: str) -> WorkerFailure | None:
     process = worker.process
     if not process.ended.done():
         return None
     code = process.ended.result()
     error = read_error_file(Path(worker.files.error_file)) if code else None
+    if error is None and code > 0 and full_disk:
+        # The error file is on that disk, so the exception could not be stored either.
+        error = WorkerError(f"No space left on device: the disk of {full_disk} is full", "")
     failure = diagnose_exit(code, error, out_of_memory=out_of_memory)
     if failure is None:
         return None

@@ -12,10 +12,16 @@ import msgspec
 
 from gangline.api.jobs.training_facts import NodeFacts, TrainingFacts
 from gangline.elastic.master.node_checks import NodeCheckRequests
-from gangline.elastic.master.segments.digest import Instant, SegmentDigest, WorldMembers
+from gangline.elastic.master.segments.digest import (
+    SEGMENT_S,
+    Instant,
+    SegmentDigest,
+    WorldMembers,
+)
 from gangline.elastic.master.segments.document import FactsContent
 from gangline.elastic.master.segments.model import model_facts
 from gangline.elastic.master.segments.pods import PodTable
+from gangline.elastic.master.segments.windows import WindowTable
 from gangline.elastic.master.state.core import MasterCore
 from gangline.elastic.protocol.messages import Heartbeat, NodeReport
 
@@ -32,6 +38,7 @@ class FactsCollector:
         now: Callable[[], float],
         checks: NodeCheckRequests,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        segment_s: float = SEGMENT_S,
     ) -> None:
         """Begin without facts.
 
@@ -40,12 +47,16 @@ class FactsCollector:
             now: the job's clock, in seconds.
             checks: the node checks of the job.
             wall_ms: milliseconds since 1970.
+            segment_s: seconds after which a segment ends.
         """
+        self.segment_s = segment_s
         self._core, self._now, self._wall_ms, self._checks = core, now, wall_ms, checks
         persistent = core.state.persistent
         known = max(persistent.attempts.values(), default=(-1, -1))
-        self._digest = SegmentDigest(lambda: persistent.account.goodput(now()), known)
+        self._digest = SegmentDigest(lambda: persistent.account.goodput(now()), known, segment_s)
         self._pods = PodTable()
+        self._windows = WindowTable()
+        self._steps_of: dict[int, tuple[int, int]] = {}
         self._earlier_nodes: tuple[NodeFacts, ...] = ()
         self._checks_seen, self._checked_ms = 0, 0
         self._world = _NO_WORLD
@@ -82,8 +93,21 @@ class FactsCollector:
                 self._names[node] = report.pod
         at = Instant(self._now(), self._wall_ms())
         self._pods.observe(heartbeat, world.ranks[node], at.job_s, at.wall_ms)
+        if heartbeat.node is not None:
+            self._observe_window(world, heartbeat, heartbeat.node, at)
         if heartbeat.node is not None or node == world.leader:
             self._digest.observe(world, heartbeat, at)
+
+    def _observe_window(
+        self, world: WorldMembers, heartbeat: Heartbeat, report: NodeReport, at: Instant
+    ) -> None:
+        if heartbeat.round != world.round:
+            return
+        node, step = heartbeat.node_id, heartbeat.step or 0
+        round_, before = self._steps_of.get(node, (world.round, step))
+        steps = step - before if round_ == world.round else 0
+        self._steps_of[node] = (world.round, step)
+        self._windows.observe(world.round, node, world.ranks[node], report, steps, at.job_s)
 
     def check(self) -> None:
         """Notice the end of a world, and of a node check."""
@@ -107,6 +131,7 @@ class FactsCollector:
             segments=[*self._digest.segments],
             pods=self._pods.facts(),
             nodes=self._checked_nodes(),
+            windows=self._windows.facts(self._now(), self._wall_ms()),
             model=model_facts(self._digest.model),
             tuning_version=min(versions, default=None),
             tunes_batch=any(report.tunes_batch for report in self._tuning.values()),
@@ -151,6 +176,8 @@ def _is_plausible(report: NodeReport) -> bool:
     numbers = [
         report.compute_s, report.sync_s, report.data_s, report.grad_sqr, report.grad_var,
         report.batch_size, report.accumulation, report.global_batch, *report.device_peak_bytes,
+        report.device_memory_bytes, report.loader_workers, report.save_s, report.save_interval_s,
+        report.saves_adapt,
         report.memory_peak_bytes,
         *(() if times is None else (times.count, times.mean_s, times.m2)),
     ]  # fmt: skip

@@ -34,6 +34,7 @@ class FactsPublisher:
         self, job: JobIdentity, collector: FactsCollector, sinks: Sequence[FactsSink]
     ) -> None:
         self._job, self._collector, self._sinks = job, collector, sinks
+        self._every_s = min(PUBLISH_EVERY_S, collector.segment_s)
         self._published = 0  # segments may have been closed before this publisher exists
         self._not_before = 0.0
 
@@ -47,7 +48,7 @@ class FactsPublisher:
                 was_over, self._not_before = True, 0.0
                 self._collector.finish()
             if self._collector.changes != self._published and loop.time() >= self._not_before:
-                self._not_before = loop.time() + PUBLISH_EVERY_S
+                self._not_before = loop.time() + self._every_s
                 await self._publish()
 
     async def finish(self) -> None:

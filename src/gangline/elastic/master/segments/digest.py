@@ -67,6 +67,7 @@ class _Settings:
     accumulation: int | None = None
     global_batch: int | None = None
     device_model: str | None = None
+    loader_workers: int | None = None
 
     @staticmethod
     def of(report: NodeReport | None) -> "_Settings":
@@ -77,6 +78,7 @@ class _Settings:
             report.accumulation,
             report.global_batch,
             report.device_model or None,
+            report.loader_workers,
         )
 
     def differs(self, later: "_Settings") -> bool:
@@ -91,7 +93,13 @@ class _Settings:
         return _Settings(*(mine if theirs is None else theirs for mine, theirs in pairs))  # type: ignore[arg-type]
 
     def _values(self) -> tuple[int | str | None, ...]:
-        return self.micro_batch, self.accumulation, self.global_batch, self.device_model
+        return (
+            self.micro_batch,
+            self.accumulation,
+            self.global_batch,
+            self.device_model,
+            self.loader_workers,
+        )
 
 
 @dataclass(slots=True)
@@ -137,15 +145,19 @@ class SegmentDigest:
     """The segments of one job."""
 
     def __init__(
-        self, goodput: Callable[[], GoodputReport], known: tuple[int, int] = (-1, -1)
+        self,
+        goodput: Callable[[], GoodputReport],
+        known: tuple[int, int] = (-1, -1),
+        segment_s: float = SEGMENT_S,
     ) -> None:
         """Begin without segments.
 
         Args:
             goodput: returns the job's account of time up to now.
             known: round and attempt of the workers that were running before this process started.
+            segment_s: seconds after which a segment ends.
         """
-        self._goodput, self._known = goodput, known
+        self._goodput, self._known, self._segment_s = goodput, known, segment_s
         self.segments: deque[SegmentFacts] = deque(maxlen=FACTS_MAX_SEGMENTS)
         """Closed segments, oldest first."""
         self.closed = 0
@@ -280,13 +292,12 @@ class SegmentDigest:
             segment.last_step, segment.until = step, at
         segment.times = times.without(segment.times_before)
 
-    @staticmethod
-    def _is_over(segment: _OpenSegment, attempt: _Attempt, at: Instant) -> bool:
+    def _is_over(self, segment: _OpenSegment, attempt: _Attempt, at: Instant) -> bool:
         assert attempt.step is not None
         if not (segment.times.count or segment.windows.windows):
             return False  # nothing is known of its steps yet
         is_warm = segment.quality == WARM_UP and _is_warm(attempt, attempt.step, at)
-        return is_warm or at.job_s - segment.since.job_s >= SEGMENT_S
+        return is_warm or at.job_s - segment.since.job_s >= self._segment_s
 
     def _close(self) -> None:
         segment, self._open = self._open, None
@@ -334,6 +345,11 @@ class SegmentDigest:
             grad_sqr=_optional(nodes.mean_of_last("grad_sqr")),
             grad_var=_optional(nodes.mean_of_last("grad_var")),
             memory_peak=nodes.peaks(),
+            device_memory=nodes.device_memory(),
+            loader_workers=known.loader_workers,
+            save_seconds=_optional(nodes.maximum_of_last("save_s")),
+            save_interval_seconds=_optional(nodes.maximum_of_last("save_interval_s")),
+            saves_adapt=bool(nodes.maximum_of_last("saves_adapt")),
             restarts=restarts,
         )
 

@@ -1,6 +1,6 @@
 """The JSON that a master publishes, which is never larger than its limit.
 
-Pods and nodes of large jobs are shortened first, then the oldest segments are left out.
+Pods, nodes and ranks of large jobs are shortened first, then the oldest segments are left out.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,12 @@ from gangline.api.jobs.training_facts import (
     SegmentFacts,
     TrainingFacts,
 )
+from gangline.elastic.master.segments.windows import NO_WINDOWS, RankWindows, select_ranks
 
 MAX_PODS = 32
 MAX_NODES = 16
+FEWER_RANKS = 8
+"""The median of fewer ranks would not be that of the job."""
 _MAX_NAME = 253
 
 _encoder = msgspec.json.Encoder()
@@ -42,6 +45,7 @@ class FactsContent:
     segments: Sequence[SegmentFacts] = ()
     pods: Sequence[PodFacts] = ()
     nodes: Sequence[NodeFacts] = ()
+    windows: RankWindows = NO_WINDOWS
     model: ModelShapeFacts | None = None
     tuning_version: int | None = None
     tunes_batch: bool = False
@@ -54,6 +58,7 @@ def encode_facts(
     segments = list(content.segments)[-FACTS_MAX_SEGMENTS:]
     pods = sorted(content.pods, key=_pod_priority)[:MAX_PODS]
     nodes = sorted(content.nodes, key=_node_priority)[:MAX_NODES]
+    ranks = list(content.windows.ranks)
     while True:
         facts = TrainingFacts(
             v=FACTS_VERSION,
@@ -64,6 +69,8 @@ def encode_facts(
             pods=tuple(pods),
             pods_total=len(content.pods),
             nodes=tuple(nodes),
+            windows_since=content.windows.since_ms if ranks else 0,
+            ranks=tuple(ranks),
             model=content.model,
             tuning_version=content.tuning_version,
             tunes_batch=content.tunes_batch,
@@ -75,10 +82,12 @@ def encode_facts(
             del pods[len(pods) // 2 :]
         elif len(nodes) > 1:
             del nodes[len(nodes) // 2 :]
+        elif len(ranks) > FEWER_RANKS:
+            ranks = select_ranks(ranks, len(ranks) // 2)
         elif segments:
             del segments[0]
         else:
-            pods, nodes = [], []
+            pods, nodes, ranks = [], [], []
 
 
 def _pod_priority(pod: PodFacts) -> tuple[bool, int]:

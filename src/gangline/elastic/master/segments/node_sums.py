@@ -86,6 +86,25 @@ class WorldSums:
                 found[model] = max(found.get(model, 0), node.peak_bytes)
         return found
 
+    def device_memory(self) -> dict[str, int]:
+        """Return the memory of the smallest device of each model, where it is reported."""
+        found: dict[str, int] = {}
+        for node in self._nodes.values():
+            report = node.last
+            if report is None or not report.device_memory_bytes:
+                continue
+            model = report.device_model
+            if model in found or len(found) < MAX_MODELS:
+                memory = report.device_memory_bytes
+                found[model] = min(found.get(model, memory), memory)
+        return found
+
+    def maximum_of_last(self, name: str) -> float | None:
+        """Return the maximum over the nodes of a value in their latest reports."""
+        reports = [node.last for node in self._nodes.values() if node.last is not None]
+        known = [value for report in reports if (value := getattr(report, name)) is not None]
+        return max(known, default=None)
+
     def slowest(self) -> SlowestNode | None:
         """Return the node with the highest compute time; None with fewer than two nodes."""
         times = [

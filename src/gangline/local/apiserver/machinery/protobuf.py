@@ -1,23 +1,18 @@
-"""Request bodies in the protobuf encoding of Kubernetes, which newer kubectl sends for known kinds.
+"""Request bodies in the protobuf encoding of Kubernetes, which clients in Go send for known kinds.
 
 A body is an envelope (four magic bytes, the type, the bytes of the object) around messages with
-numbered fields. ``protobuf_fields.json`` maps the numbers: ``"1": "metadata ObjectMeta"`` is a
-field of a message type; ``s`` is text, ``b`` boolean, ``i`` number, ``y`` bytes. ``[]`` and ``{}``
-mark lists and maps. ``?`` marks fields where zero is a value: Go writes zeros for absent fields
-too. A field without a name is inlined into its parent. ``tools/kubernetes_protobuf_fields.py``
-generates the table. Unknown fields are ignored.
+numbered fields. ``schema.field_table`` has their names and types. An unknown field is an error: an
+object without it would mean something else.
 """
 
 import base64
-import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from functools import cache
-from importlib import resources
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from gangline.local import limits
 from gangline.local.apiserver.machinery.json_text import JSON_ERRORS, decode_json, find_excess
+from gangline.local.apiserver.machinery.schema.field_table import find_message, message_fields
 from gangline.local.apiserver.machinery.schema.nodes import Json
 
 __all__ = ["MEDIA", "ProtobufError", "UnknownProtobufKind", "decode_protobuf"]
@@ -38,15 +33,6 @@ class UnknownProtobufKind(ProtobufError):
     """The kind is not in the table; HTTP 415."""
 
 
-class ProtobufField(NamedTuple):
-    """The meaning of one field number."""
-
-    name: str
-    keeps_zero: bool
-    container: str
-    type: str
-
-
 def decode_protobuf(body: bytes) -> Json:
     """Return the object in a body.
 
@@ -56,32 +42,35 @@ def decode_protobuf(body: bytes) -> Json:
     """
     if not body.startswith(MAGIC):
         raise ProtobufError("the body is not in Kubernetes' protobuf form")
-    envelope = dict(_fields(body[len(MAGIC) :]))
-    type_, raw = dict(_fields(_bytes(envelope.get(1, b"")))), _bytes(envelope.get(2, b""))
-    kind = _text(type_.get(2, b""))
-    if kind not in _table():
-        raise UnknownProtobufKind(f"the kind {kind!r} has no protobuf table")
+    envelope = _known(body[len(MAGIC) :], "Unknown", _ENVELOPE)
+    type_, raw = _known(_bytes(envelope.get(1, b"")), "TypeMeta", 2), _bytes(envelope.get(2, b""))
+    api_version, kind = _text(type_.get(1, b"")), _text(type_.get(2, b""))
+    message = find_message(api_version, kind)
+    if message is None:
+        raise UnknownProtobufKind(f"the kind {kind!r} of {api_version!r} has no protobuf table")
     return {
-        "apiVersion": _text(type_.get(1, b"")),
+        "apiVersion": api_version,
         "kind": kind,
-        **_message(raw, kind, 0, _ValueCounter()),
+        **_message(raw, message, 0, _ValueCounter()),
     }
 
 
-@cache
-def _table() -> Mapping[str, Mapping[int, ProtobufField]]:
-    package = resources.files("gangline.local.apiserver.machinery")
-    table = json.loads(package.joinpath("protobuf_fields.json").read_text())
-    return {
-        name: {int(number): _field(text) for number, text in fields.items()}
-        for name, fields in table.items()
-    }
+_ENVELOPE = 4
+"""Fields of the envelope: type, object, encoding and media type of the object."""
 
 
-def _field(text: str) -> ProtobufField:
-    name, _, kind = text.partition(" ")
-    many = kind[:2] if kind[:2] in ("[]", "{}") else ""
-    return ProtobufField(name.rstrip("?"), name.endswith("?"), many, kind.removeprefix(many))
+def _known(raw: bytes, message: str, last: int) -> dict[int, WireValue]:
+    """Return the fields of a small message, whose numbers are 1 to ``last``."""
+    found: dict[int, WireValue] = {}
+    for number, piece in _fields(raw):
+        if not 1 <= number <= last:
+            raise _unknown(number, message)
+        found[number] = piece
+    return found
+
+
+def _unknown(number: int, message: str) -> ProtobufError:
+    return ProtobufError(f"unknown field {number} in {message.rpartition('#')[2]}")
 
 
 class _ValueCounter:
@@ -99,15 +88,15 @@ class _ValueCounter:
 def _message(raw: bytes, name: str, depth: int, counter: _ValueCounter) -> Json:
     if depth > limits.MAX_DEPTH:
         raise ProtobufError("the messages are nested too deep")
-    fields = _table()[name]
+    fields = message_fields(name)
     found: Json = {}
     for number, piece in _fields(raw):
         counter.add_one()
         field = fields.get(number)
         if field is None:
-            continue
+            raise _unknown(number, name)
         if field.container == "{}":
-            entry = dict(_fields(_bytes(piece)))
+            entry = _known(_bytes(piece), f"an entry of {field.name}", 2)
             value = _value(entry.get(2, b""), field.type, depth, counter)
             found.setdefault(field.name, {})[_text(entry.get(1, b""))] = value
         elif field.container:
@@ -127,7 +116,7 @@ def _value(piece: WireValue, kind: str, depth: int, counter: _ValueCounter) -> A
     match kind:
         case "s":
             return _text(piece)
-        case "i":
+        case "i" | "n":
             return _signed(_number(piece))
         case "b":
             return bool(_number(piece))
@@ -143,19 +132,27 @@ def _signed(number: int) -> int:
 
 
 def _time(raw: bytes) -> str | None:
-    found = dict(_fields(raw))
+    return _moment(raw, "seconds")
+
+
+def _micro_time(raw: bytes) -> str | None:
+    return _moment(raw, "microseconds")
+
+
+def _moment(raw: bytes, precision: str) -> str | None:
+    found = _known(raw, "Time", 2)
     if not found.get(1):
         return None
-    seconds, nanos = _number(found[1]), _number(found.get(2, 0))
+    seconds, nanos = _signed(_number(found[1])), _number(found.get(2, 0))
     try:
         moment = EPOCH + timedelta(seconds=seconds, microseconds=nanos // 1000)
     except OverflowError:
         raise ProtobufError("a time is out of range") from None
-    return moment.isoformat().replace("+00:00", "Z")
+    return moment.isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 def _int_or_string(raw: bytes) -> int | str:
-    found = dict(_fields(raw))
+    found = _known(raw, "IntOrString", 3)
     if found.get(1):
         return _text(found.get(3, b""))
     return _signed(_number(found.get(2, 0)))
@@ -163,7 +160,7 @@ def _int_or_string(raw: bytes) -> int | str:
 
 def _embedded_json(raw: bytes) -> Any:
     try:
-        text = _bytes(dict(_fields(raw)).get(1, b"null"))
+        text = _bytes(_known(raw, "RawExtension", 1).get(1, b"null"))
         if find_excess(text, limits.MAX_VALUES, limits.MAX_DEPTH):
             raise ProtobufError(f"the body has more than {limits.MAX_VALUES} values")
         return decode_json(text)
@@ -171,13 +168,23 @@ def _embedded_json(raw: bytes) -> Any:
         raise ProtobufError("an embedded object is not JSON") from None
 
 
+def _texts(raw: bytes) -> list[str]:
+    """Return the texts of a list that is a message of its own."""
+    texts: list[str] = []
+    for number, piece in _fields(raw):
+        if number != 1:
+            raise _unknown(number, "ExtraValue")
+        texts.append(_text(piece))
+    return texts
+
+
 _SPECIAL: Mapping[str, Callable[[bytes], Any]] = {
-    "Duration": lambda raw: f"{_number(dict(_fields(raw)).get(1, 0)) / 1e9:g}s",
-    "ExtraValue": lambda raw: [_text(piece) for number, piece in _fields(raw) if number == 1],
+    "Duration": lambda raw: f"{_number(_known(raw, 'Duration', 1).get(1, 0)) / 1e9:g}s",
+    "ExtraValue": _texts,
     "FieldsV1": _embedded_json,
     "IntOrString": _int_or_string,
-    "MicroTime": _time,
-    "Quantity": lambda raw: _text(dict(_fields(raw)).get(1, b"0")),
+    "MicroTime": _micro_time,
+    "Quantity": lambda raw: _text(_known(raw, "Quantity", 1).get(1, b"0")),
     "RawExtension": _embedded_json,
     "Time": _time,
 }

@@ -13,7 +13,12 @@ from typing import Any
 import pytest
 
 from gangline.elastic.agent.hang import py_spy as py_spy_module
-from gangline.elastic.agent.hang.detector import StackLocation, hang_failure, parse_stack_location
+from gangline.elastic.agent.hang.detector import (
+    STOPPED,
+    StackLocation,
+    hang_failure,
+    parse_stack_location,
+)
 from gangline.elastic.agent.hang.stacks import collect_stacks, describe_evidence, rank_stacks
 from gangline.elastic.agent.logs import WorkerFiles
 from gangline.elastic.agent.process import STACKS_SIGNAL, start_process
@@ -119,8 +124,9 @@ async def test_mute_worker_is_blamed_though_it_waits_in_torch(
     failure = hang_failure([stack], 60, "Stacks are there.")
     assert failure.explanation.endswith("for 60 s. Stacks are there.")
     assert failure.message == (
-        "rank 3 on here is at /x/torch/distributed/c.py:7 in all_reduce and does not answer"
+        f"rank 3 on here is {STOPPED}, at /x/torch/distributed/c.py:7 in all_reduce"
     )
+    assert failure.cause == "Stopped"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,374 @@
+"""The key-value store of one attempt, served by the agent of rank 0's node.
+
+Workers connect to it with PyTorch's own ``TCPStore``, as they do under torchrun: the variable
+``TORCHELASTIC_USE_AGENT_STORE`` makes rank 0 a client as well. A store in rank 0 would end with
+that process, and a rank that outlives it would lose its connection. The agent imports no torch, so
+this is the server's side of PyTorch's protocol (``TCPStoreBackend.hpp``, ``TCPStoreLibUvBackend``).
+
+A request is one byte and its arguments. Numbers have the byte order of the machine, as in PyTorch.
+A text is its length (64 bits) and its bytes; a list of texts is their number and the texts.
+Each attempt has a store of its own, so keys of dead workers cannot remain in it.
+"""
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Self
+
+log = logging.getLogger(__name__)
+
+_MAGIC = 0x3C85F7CE
+"""First number of every connection."""
+_MAX_BYTES = 8 << 20
+"""Maximum length of a key or value, as in PyTorch."""
+_MAX_KEYS = 128 << 10
+"""Maximum number of keys in one request, as in PyTorch."""
+_BACKLOG = 4096
+_NUMBERS = 1 << 63
+_STOP_WAITING = _READY = b"\0"
+_WAIT_CANCELED = _NOT_READY = b"\1"
+
+
+class _IncompleteError(Exception):
+    """More bytes of this request must arrive first."""
+
+
+class _InvalidRequestError(Exception):
+    """The peer does not speak the protocol."""
+
+
+class _Arguments:
+    """Reads the arguments of a request."""
+
+    def __init__(self, data: bytearray) -> None:
+        self._data, self.position = data, 0
+
+    def number(self, form: str) -> int:
+        size = struct.calcsize(form)
+        number: int = struct.unpack(form, self._take(size))[0]
+        return number
+
+    def text(self) -> bytes:
+        return self._take(self._limited(_MAX_BYTES))
+
+    def count(self) -> int:
+        return self._limited(_MAX_KEYS)
+
+    def texts(self) -> list[bytes]:
+        return [self.text() for _ in range(self.count())]
+
+    def _limited(self, limit: int) -> int:
+        number = self.number("=Q")
+        if number > limit:
+            raise _InvalidRequestError
+        return number
+
+    def _take(self, size: int) -> bytes:
+        end = self.position + size
+        if end > len(self._data):
+            raise _IncompleteError
+        taken = bytes(memoryview(self._data)[self.position : end])
+        self.position = end
+        return taken
+
+
+class AgentStore:
+    """The keys of one attempt, and the connections of its workers."""
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, bytes] = {}
+        self._queues: dict[bytes, deque[bytes]] = {}
+        self._waiting: dict[bytes, dict[_Connection, None]] = {}
+        """Connections that wait for a key, in the order of their requests."""
+        self._barriers: dict[bytes, list[_Connection]] = {}
+        self._connections: set[_Connection] = set()
+        self._server: asyncio.Server | None = None
+
+    @classmethod
+    async def listen(cls, port: int) -> Self:
+        """Serve a new store on this port of all addresses, as PyTorch does.
+
+        Raises:
+            OSError: the port is in use.
+        """
+        store = cls()
+        loop = asyncio.get_running_loop()
+        store._server = await loop.create_server(
+            lambda: _Connection(store), None, port, backlog=_BACKLOG
+        )
+        return store
+
+    def close(self) -> None:
+        """Cut all connections and free the port."""
+        if self._server:
+            self._server.close()
+        for connection in [*self._connections]:
+            connection.abort()
+
+    def add_connection(self, connection: "_Connection") -> None:
+        self._connections.add(connection)
+
+    def remove_connection(self, connection: "_Connection") -> None:
+        self._connections.discard(connection)
+        self.cancel_wait(connection)
+
+    def has_all(self, keys: Iterable[bytes]) -> bool:
+        return all(key in self._values or self._queues.get(key) for key in keys)
+
+    def get(self, key: bytes) -> bytes:
+        """Return a value; empty if there is none, as in PyTorch."""
+        return self._values.get(key, b"")
+
+    def set(self, key: bytes, value: bytes) -> None:
+        self._values[key] = value
+        for connection in self._waiting.pop(key, {}):
+            connection.key_arrived(key)
+
+    def append(self, key: bytes, value: bytes) -> None:
+        self.set(key, self.get(key) + value)
+
+    def add(self, key: bytes, amount: int) -> int:
+        """Add to a number, which is stored as its decimal digits."""
+        try:
+            total = int(self.get(key) or b"0") + amount
+        except ValueError:
+            raise _InvalidRequestError from None
+        if not -_NUMBERS <= total < _NUMBERS:
+            raise _InvalidRequestError
+        self.set(key, b"%d" % total)
+        return total
+
+    def compare_set(self, key: bytes, expected: bytes, value: bytes) -> bytes:
+        """Set a value if the present one is as expected; return the value to report."""
+        if key not in self._values:
+            if expected:
+                return expected  # PyTorch reports the expected value for a key that is absent
+            self.set(key, value)
+        elif self._values[key] == expected:
+            self.set(key, value)
+        return self._values[key]
+
+    def delete(self, key: bytes) -> int:
+        return int(self._values.pop(key, None) is not None)
+
+    def keys(self) -> Sequence[bytes]:
+        return [*self._values]
+
+    def wait(self, connection: "_Connection", keys: Sequence[bytes]) -> None:
+        """Answer a connection when all keys have arrived."""
+        missing = {key for key in keys if not self.has_all([key])}
+        connection.missing = missing
+        if not missing:
+            connection.reply(_STOP_WAITING)
+        for key in missing:
+            self._waiting.setdefault(key, {})[connection] = None
+
+    def cancel_wait(self, connection: "_Connection") -> None:
+        for key in connection.missing:
+            waiting = self._waiting.get(key, {})
+            waiting.pop(connection, None)
+            if not waiting:
+                self._waiting.pop(key, None)
+        connection.missing = set()
+        for arrived in self._barriers.values():
+            if connection in arrived:
+                arrived.remove(connection)
+
+    def push(self, key: bytes, value: bytes) -> None:
+        """Append to a queue, and wake one connection that waits for it."""
+        self._queues.setdefault(key, deque()).append(value)
+        waiting = self._waiting.get(key)
+        if waiting:
+            connection = next(iter(waiting))
+            del waiting[connection]
+            connection.key_arrived(key)
+
+    def pop(self, key: bytes) -> tuple[int, bytes | None]:
+        """Return the length of a queue, and its first value; None if it is empty."""
+        queue = self._queues.get(key)
+        return (len(queue), queue.popleft()) if queue else (0, None)
+
+    def queue_length(self, key: bytes) -> int:
+        return len(self._queues.get(key, ()))
+
+    def enter_barrier(self, connection: "_Connection", key: bytes, size: int) -> None:
+        """Answer all connections at a barrier when there are ``size`` of them."""
+        arrived = self._barriers.setdefault(key, [])
+        arrived.append(connection)
+        if len(arrived) >= size:
+            self._barriers[key] = []
+            for each in arrived:
+                each.reply(_STOP_WAITING)
+
+
+class _Connection(asyncio.Protocol):
+    """The connection of one process."""
+
+    def __init__(self, store: AgentStore) -> None:
+        self._store = store
+        self._received = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._is_validated = False
+        self.missing: set[bytes] = set()
+        """Keys for which the peer waits."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._store.add_connection(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._store.remove_connection(self)
+
+    def abort(self) -> None:
+        if self._transport:
+            self._transport.abort()
+
+    def reply(self, data: bytes) -> None:
+        if self._transport:
+            self._transport.write(data)
+
+    def key_arrived(self, key: bytes) -> None:
+        self.missing.discard(key)
+        if not self.missing:
+            self.reply(_STOP_WAITING)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        try:
+            while self._received:
+                arguments = _Arguments(self._received)
+                self._handle(arguments)
+                del self._received[: arguments.position]
+        except _IncompleteError:
+            return
+        except _InvalidRequestError:
+            log.debug("the store rejected a connection")
+            self.abort()
+
+    def _handle(self, arguments: _Arguments) -> None:
+        command = arguments.number("=B")
+        if not self._is_validated:
+            if command != _VALIDATE or arguments.number("=I") != _MAGIC:
+                raise _InvalidRequestError
+            self._is_validated = True
+            return
+        handler = _HANDLERS.get(command)
+        if handler is None:
+            raise _InvalidRequestError
+        handler(self._store, self, arguments)
+
+
+# Each handler reads all arguments before it changes anything: an incomplete request is repeated.
+
+
+def _set(store: AgentStore, _: _Connection, arguments: _Arguments) -> None:
+    store.set(arguments.text(), arguments.text())
+
+
+def _compare_set(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
+    key, expected, value = arguments.text(), arguments.text(), arguments.text()
+    peer.reply(_text(store.compare_set(key, expected, value)))
+
+
+def _get(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
+    peer.reply(_text(store.get(arguments.text())))
+
+
+def _add(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
+    peer.reply(_number(store.add(arguments.text(), arguments.number("=q"))))
+
+
+def _check(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
+    peer.reply(_READY if store.has_all(arguments.texts()) else _NOT_READY)
+
+
+def _wait(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
+    store.wait(peer, arguments.texts())
+
+
+def _count_keys(store: AgentStore, peer: _Connection, _: _Arguments) -> None:
+    peer.reply(_number(len(store.keys())))
+
+
+def _delete(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
+    peer.reply(_number(store.delete(arguments.text())))
+
+
+def _append(store: AgentStore, _: _Connection, arguments: _Arguments) -> None:
+    store.append(arguments.text(), arguments.text())
+
+
+def _multi_get(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
+    peer.reply(b"".join(_text(store.get(key)) for key in arguments.texts()))
+
+
+def _multi_set(store: AgentStore, _: _Connection, arguments: _Arguments) -> None:
+    pairs = [(arguments.text(), arguments.text()) for _ in range(arguments.count())]
+    for key, value in pairs:
+        store.set(key, value)
+
+
+def _cancel_wait(store: AgentStore, peer: _Connection, _: _Arguments) -> None:
+    store.cancel_wait(peer)
+    peer.reply(_WAIT_CANCELED)
+
+
+def _ping(_: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
+    peer.reply(struct.pack("=I", arguments.number("=I")))
+
+
+def _push(store: AgentStore, _: _Connection, arguments: _Arguments) -> None:
+    store.push(arguments.text(), arguments.text())
+
+
+def _pop(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
+    length, value = store.pop(arguments.text())
+    peer.reply(_number(length) + (_text(value) if value is not None else b""))
+
+
+def _queue_length(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
+    peer.reply(_number(store.queue_length(arguments.text())))
+
+
+def _list_keys(store: AgentStore, peer: _Connection, _: _Arguments) -> None:
+    keys = store.keys()
+    peer.reply(_number(len(keys)) + b"".join(map(_text, keys)))
+
+
+def _barrier(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
+    store.enter_barrier(peer, arguments.text(), arguments.number("=q"))
+
+
+def _number(number: int) -> bytes:
+    return struct.pack("=q", number)
+
+
+def _text(text: bytes) -> bytes:
+    return struct.pack("=Q", len(text)) + text
+
+
+_VALIDATE = 0
+_HANDLERS: dict[int, Callable[[AgentStore, _Connection, _Arguments], None]] = {
+    1: _set,
+    2: _compare_set,
+    3: _get,
+    4: _add,
+    5: _check,
+    6: _wait,
+    7: _count_keys,
+    8: _delete,
+    9: _append,
+    10: _multi_get,
+    11: _multi_set,
+    12: _cancel_wait,
+    13: _ping,
+    14: _push,
+    15: _pop,
+    16: _queue_length,
+    17: _list_keys,
+    18: _barrier,
+}

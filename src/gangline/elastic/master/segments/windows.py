@@ -1,0 +1,134 @@
+"""Times of each node by the minute, for the search for slow nodes.
+
+A segment has one mean of all nodes, which hides a slow one. Minutes are counted by the job's clock,
+which is monotonic, so that all nodes have the same ones whatever happens to the wall clock.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gangline.api.jobs.training_facts import RankFacts
+from gangline.elastic.master.segments.node_sums import rounded
+from gangline.elastic.protocol.messages import NodeReport
+
+WINDOW_S = 60.0
+WINDOWS = 6
+"""Complete minutes that are published."""
+MAX_RANKS = 32
+"""Nodes that are published."""
+
+
+@dataclass(slots=True)
+class _Mean:
+    total: float = 0.0
+    weight: int = 0
+
+    def add(self, value: float | None, weight: int) -> None:
+        if value is not None:
+            self.total += value * weight
+            self.weight += weight
+
+    def value(self) -> float | None:
+        return rounded(self.total / self.weight) if self.weight else None
+
+
+@dataclass(slots=True)
+class _Minute:
+    compute: _Mean = field(default_factory=_Mean)
+    sync: _Mean = field(default_factory=_Mean)
+
+
+@dataclass(slots=True)
+class _NodeMinutes:
+    rank: int
+    name: str = ""
+    device_model: str = ""
+    minutes: dict[int, _Minute] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RankWindows:
+    """The last complete minutes of a world."""
+
+    since_ms: int = 0
+    """Start of the first minute, in milliseconds since 1970."""
+    ranks: Sequence[RankFacts] = ()
+
+
+NO_WINDOWS = RankWindows()
+
+
+class WindowTable:
+    """The minutes of the nodes of one world; another round begins a new one."""
+
+    def __init__(self) -> None:
+        self._round = -1
+        self._nodes: dict[int, _NodeMinutes] = {}
+
+    def observe(
+        self, round_: int, node: int, rank: int, report: NodeReport, steps: int, now_s: float
+    ) -> None:
+        """Add a node's report about ``steps`` steps; ``now_s`` is the job's clock."""
+        if report.compute_s is None:
+            return
+        if round_ != self._round:
+            self._round, self._nodes = round_, {}
+        known = self._nodes.setdefault(node, _NodeMinutes(rank))
+        known.rank = rank
+        known.name, known.device_model = report.pod or known.name, report.device_model
+        minute = known.minutes.setdefault(int(now_s // WINDOW_S), _Minute())
+        weight = max(1, steps)
+        minute.compute.add(report.compute_s, weight)
+        minute.sync.add(report.sync_s, weight)
+        while len(known.minutes) > WINDOWS + 2:
+            del known.minutes[min(known.minutes)]
+
+    def facts(self, now_s: float, wall_ms: int) -> RankWindows:
+        """Return the complete minutes, oldest first; ``now_s`` and ``wall_ms`` are the same time.
+
+        The first minute of a world is left out: it has the warm-up.
+        """
+        current = int(now_s // WINDOW_S)
+        seen = [minute for node in self._nodes.values() for minute in node.minutes]
+        first = max(min(seen, default=current) + 1, current - WINDOWS)
+        if len(self._nodes) < 2 or first >= current:
+            return NO_WINDOWS
+        minutes = range(first, current)
+        ranks = [_facts(node, minutes) for node in self._nodes.values()]
+        since_ms = wall_ms - round((now_s - first * WINDOW_S) * 1000)
+        return RankWindows(max(since_ms, 0), select_ranks(ranks))
+
+
+def _facts(node: _NodeMinutes, minutes: Iterable[int]) -> RankFacts:
+    known = [node.minutes.get(minute) for minute in minutes]
+    sync = tuple(None if each is None else each.sync.value() for each in known)
+    return RankFacts(
+        name=node.name,
+        rank=node.rank,
+        device_model=node.device_model,
+        compute_seconds=tuple(None if each is None else each.compute.value() for each in known),
+        sync_seconds=sync if any(each is not None for each in sync) else (),
+    )
+
+
+def select_ranks(ranks: Sequence[RankFacts], most: int = MAX_RANKS) -> list[RankFacts]:
+    """Return at most so many nodes: the slowest ones, and an even selection of the others.
+
+    The slow node computes longest, or waits least for the others. A quarter are the slowest ones,
+    because more slow nodes than that are a slow job.
+    """
+    if len(ranks) <= most:
+        return sorted(ranks, key=lambda each: each.rank)
+    ordered = sorted(ranks, key=lambda each: -_mean(each.compute_seconds))
+    by_wait = sorted(ranks, key=lambda each: _mean(each.sync_seconds))
+    slowest = ordered[: most // 8]
+    slowest += [each for each in by_wait if each not in slowest][: most // 4 - len(slowest)]
+    others = [each for each in ordered if each not in slowest]
+    kept = most - len(slowest)
+    chosen = [others[index * len(others) // kept] for index in range(kept)]
+    return sorted([*slowest, *chosen], key=lambda each: each.rank)
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else 0.0

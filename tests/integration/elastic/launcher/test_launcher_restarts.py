@@ -1,0 +1,255 @@
+"""How long a restart takes, how many there are, and which rank is named for it."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+
+STUBBORN = """
+    import os, signal, time
+    attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["RANK"]
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as in a C call that never returns
+    print(f"up {attempt} {rank} {os.getpid()}\\n", end="", flush=True)
+    while attempt == 0:
+        time.sleep(0.05)
+"""
+WAITS = """
+    import os, time
+    from torch.distributed.wait import barrier
+    attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["RANK"]
+    print(f"up {attempt} {rank} {os.getpid()}\\n", end="", flush=True)
+    while attempt == 0:
+        barrier() if rank == "0" else time.sleep(1000)
+"""
+
+
+def pid_of(run, attempt: int, rank: int) -> int:
+    run.until(f"up {attempt} {rank} ")
+    return int(re.findall(rf"up {attempt} {rank} (\d+)\n", run.output)[0])
+
+
+@pytest.fixture
+def torch_that_waits(script, tmp_path):
+    """A package whose frames count as waiting for other ranks."""
+    library = tmp_path / "torch" / "distributed"
+    library.mkdir(parents=True)
+    (library.parent / "__init__.py").write_text("")
+    (library / "__init__.py").write_text("")
+    (library / "wait.py").write_text("import time\ndef barrier():\n    time.sleep(1000)\n")
+    return script(WAITS)
+
+
+@pytest.mark.parametrize(
+    ("flags", "limit"),
+    [
+        pytest.param((), "3 s", id="default"),
+        pytest.param(("--restart-grace", 0.5), "0.5 s", id="flag"),
+        pytest.param(("--shutdown-timeout", 1), "1 s", id="not longer than the end of the run"),
+    ],
+)
+def test_restart_waits_for_its_own_grace_period_only(launch, script, flags, limit):
+    run = launch("--nproc-per-node", 2, "--no-standby", *flags, script(STUBBORN))
+    first = pid_of(run, 0, 0)
+    os.kill(pid_of(run, 0, 1), signal.SIGKILL)
+    pid_of(run, 1, 1)
+    assert run.wait() == 0, run.output
+    assert f"workers were killed because they did not end within {limit} after" in run.output
+    assert first != pid_of(run, 1, 0)
+
+
+def test_end_of_the_run_waits_for_the_shutdown_timeout(launch, script):
+    run = launch("--shutdown-timeout", 4, "--restart-grace", 0, script(STUBBORN))
+    pid_of(run, 0, 0)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 128 + signal.SIGTERM
+    assert "did not end within 4 s after SIGTERM" in run.output
+
+
+def test_stopped_worker_is_reported_as_stopped_and_killed_at_once(launch, torch_that_waits):
+    flags = ("--nproc-per-node", 2, "--no-standby", "--hang-timeout", 2, "--restart-grace", 200)
+    run = launch(*flags, torch_that_waits)
+    os.kill(pid_of(run, 0, 1), signal.SIGSTOP)
+    pid_of(run, 1, 1)
+    assert run.wait() == 0, run.output
+    assert "Stopped: No worker has made progress for 2 s" in run.output
+    assert re.search(r"rank 1 on \S+ is stopped \(by SIGSTOP", run.output)
+    assert "waiting for it: rank 0" in run.output
+    assert "were killed because" not in run.output
+
+
+def test_rank_named_as_hung_is_killed_at_once(launch, torch_that_waits):
+    text = torch_that_waits.read_text().replace(
+        "import os, time\n",
+        "import os, signal, time\n"
+        "if os.environ['RANK'] == '1': signal.signal(signal.SIGTERM, signal.SIG_IGN)\n",
+    )
+    torch_that_waits.write_text(text)
+    flags = ("--nproc-per-node", 2, "--no-standby", "--hang-timeout", 2, "--restart-grace", 200)
+    run = launch(*flags, torch_that_waits)
+    pid_of(run, 1, 1)
+    assert run.wait() == 0, run.output
+    assert "Hang: No worker has made progress for 2 s" in run.output
+    assert "were killed because" not in run.output
+
+
+def test_stopped_worker_gets_the_signal_of_the_end_of_the_run(launch, script):
+    path = script("""
+        import signal, sys, time
+        def end(number, frame):
+            print("ended in order", flush=True)
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, end)
+        import os
+        print("up 0 0", os.getpid(), flush=True)
+        while True:
+            time.sleep(0.05)
+    """)
+    run = launch("--shutdown-timeout", 200, path)
+    os.kill(pid_of(run, 0, 0), signal.SIGSTOP)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 128 + signal.SIGTERM
+    assert "ended in order" in run.output
+
+
+LEAVES = """
+    import os, sys
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    dist.all_reduce(torch.ones(1))
+    if rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os._exit(0)
+    dist.all_reduce(torch.ones(1))
+    print("came through", rank, flush=True)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_rank_that_ends_early_with_0_is_named_and_the_group_restarts(launch, script):
+    path, flags = script(LEAVES), ("--standalone", "--nproc-per-node", 2, "--max-restarts", 1)
+    theirs = launch(*flags, path, program="torchrun")
+    run = launch(*flags, path)
+    assert (theirs.wait(), run.wait()) == (0, 0), run.output
+    assert run.output.count("came through") == theirs.output.count("came through") == 2
+    assert re.search(
+        r"EndedEarly \(exit code 1\): .* Message: rank 1 \(pid \d+\) on \S+; "
+        r"rank 0 lost its connection",
+        run.output,
+    ), run.output
+
+
+FAILS = """
+    import os, signal, time
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    print("try", attempt, flush=True)
+    step = min(attempt, {last})
+    with open(os.environ["GANGLINE_PROGRESS_FILE"], "w") as progress:
+        progress.write(f"step {{step}}\\n")
+    time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    ("flag", "last", "tries"),
+    [
+        pytest.param("2", 3, 3, id="as torchrun"),
+        pytest.param("2/1h", 0, 3, id="no progress in the window"),
+        pytest.param("2/1h", 3, 6, id="renewed by progress"),
+    ],
+)
+def test_budget_of_restarts(launch, script, flag, last, tries):
+    run = launch("--no-standby", "--max-restarts", flag, script(FAILS.format(last=last)))
+    assert run.wait() == 128 + signal.SIGKILL
+    assert run.output.count("try ") == tries, run.output
+    assert "all 2 restarts" in run.output
+
+
+def test_restarts_leave_the_window_of_the_budget(launch, script):
+    path = script("""
+        import os, signal, time
+        print("try", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "4":
+            raise SystemExit
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    started = time.monotonic()
+    run = launch("--no-standby", "--max-restarts", "3/1.5s", path)
+    assert run.wait() == 0, run.output
+    assert run.output.count("try ") == 5
+    assert time.monotonic() - started > 4
+
+
+LOOPS = """
+    import os, signal, sys, time
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    def busy_loop():
+        while True:
+            pass
+    for step in range(3):
+        dist.all_reduce(torch.ones(1))
+    if rank == 1 and attempt == 0:
+        busy_loop()
+    dist.all_reduce(torch.ones(1))
+    print("came through", rank, flush=True)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_busy_loop_on_one_rank_is_found_without_reports(launch, script):
+    run = launch("--standalone", "--nproc-per-node", 2, "--no-standby", "--hang-timeout", 5,
+                 "--restart-grace", 200, script(LOOPS))  # fmt: skip
+    assert run.wait() == 0, run.output
+    assert run.output.count("came through") == 2
+    assert re.search(
+        r"rank 1 on \S+ is at \S+:\d+ in busy_loop; waiting for it: rank 0", run.output
+    )
+
+
+def test_busy_worker_beside_an_idle_one_is_no_hang_without_a_collective(launch, script):
+    path = script("""
+        import os, subprocess, sys, time
+        end = time.monotonic() + 8
+        if os.environ["RANK"] == "0":
+            subprocess.run([sys.executable, "-c", "import time; time.sleep(8)"])
+        while time.monotonic() < end:
+            pass
+        print("done", flush=True)
+    """)
+    run = launch("--nproc-per-node", 2, "--no-standby", "--hang-timeout", 2, path)
+    assert run.wait() == 0, run.output
+    assert run.output.count("done") == 2
+    assert "No worker has made progress" not in run.output
+
+
+def test_evaluation_that_is_reported_has_a_timeout_of_its_own(launch, script):
+    path = script("""
+        import os, time
+        from gangline.elastic.progress import PhaseReporter, StepReporter
+        steps, phases = StepReporter(), PhaseReporter()
+        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        steps.report_step(1)
+        with phases.report_phase("evaluation"):
+            time.sleep(4)
+        print("evaluated", flush=True)
+        steps.report_step(2)
+        if attempt == 0:
+            time.sleep(1000)
+    """)
+    run = launch("--no-standby", "--hang-timeout", "step=1,evaluation=100", path)
+    assert run.wait() == 0, run.output
+    assert run.output.count("evaluated") == 2
+    assert "No worker has made progress for 1 s." in run.output
+    assert "phase evaluation" not in run.output
+    strict = launch("--no-standby", "--max-restarts", 0, "--hang-timeout", "100,evaluation=1", path)
+    assert strict.wait() == 134
+    assert "No worker has made progress for 1 s (phase evaluation)" in strict.output

@@ -1,0 +1,102 @@
+"""The table of protobuf fields against Kubernetes' own files of every group and version."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gangline.local.apiserver.core.builtin_kinds import all_builtin_kinds
+from gangline.local.apiserver.machinery.protobuf import decode_protobuf
+from gangline.local.apiserver.machinery.schema import field_table
+from gangline.local.apiserver.machinery.schema.field_table import find_message, message_fields
+from kubernetes_proto import (
+    API,
+    EXAMPLES,
+    MACHINERY,
+    META,
+    encode_body,
+    messages,
+    needs_sources,
+    package_of,
+)
+
+TABLE = Path(field_table.__file__).with_name("protobuf_fields.json")
+VERSIONS = json.loads(TABLE.read_text())
+SCALARS = {"s": "string", "b": "bool", "n": "int32", "i": "int64", "y": "bytes"}
+LABELS = {"": "optional", "[]": "repeated", "{}": "map"}
+FORMER = {
+    "v1#EphemeralVolumeSource": {2},
+    "v1#ServiceSpec": {16},
+    "meta.k8s.io/v1#ObjectMeta": {15},
+}
+"""Fields that only older clients write."""
+
+
+def served_examples() -> Iterator[Any]:
+    """Yield the path and the JSON of each example of a version in the table."""
+    for path in sorted(EXAMPLES.glob("*.pb")):
+        expected = json.loads(path.with_suffix(".json").read_text())
+        if find_message(expected.get("apiVersion", ""), expected.get("kind", "")) is not None:
+            yield pytest.param(path, expected, id=path.stem)
+
+
+def proto_name(api_version: str, name: str) -> str:
+    package = META if api_version.startswith("meta.") else package_of(api_version)
+    return f"{package}.{name}"
+
+
+@needs_sources
+@pytest.mark.parametrize("api_version", sorted(VERSIONS))
+def test_table_has_the_numbers_and_types_of_generated_proto(api_version: str) -> None:
+    for name in VERSIONS[api_version]:
+        message = f"{api_version}#{name}"
+        proto = messages()[proto_name(api_version, name)]
+        former = FORMER.get(message, set())
+        fields = {n: field for n, field in message_fields(message).items() if n not in former}
+        assert set(fields) == set(proto), message
+        for number, field in fields.items():
+            expected = proto[number]
+            home, separator, bare = field.type.rpartition("#")
+            type_ = SCALARS.get(field.type) or (proto_name(home, bare) if separator else bare)
+            where = (message, number)
+            assert LABELS[field.container] == expected.label, where
+            # A few names of generated.proto differ from those in JSON by case.
+            assert (field.name or expected.name).lower() == expected.name.lower(), where
+            assert expected.type == type_ or expected.type.endswith(f".{type_}"), where
+
+
+@needs_sources
+@pytest.mark.parametrize(("path", "expected"), list(served_examples()))
+def test_examples_decode_to_the_json_of_kubernetes(path: Path, expected: Any) -> None:
+    assert decode_protobuf(path.read_bytes()) == expected
+
+
+@needs_sources
+def test_table_is_what_the_tool_writes() -> None:
+    tool = Path(__file__).parents[4] / "tools/kubernetes_protobuf_fields.py"
+    command = [sys.executable, str(tool), str(API), str(MACHINERY)]
+    assert subprocess.check_output(command, text=True) == TABLE.read_text()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [each for each in all_builtin_kinds() if each.kind != "CustomResourceDefinition"],
+    ids=lambda kind: f"{kind.api_version}.{kind.kind}",
+)
+def test_every_built_in_kind_is_in_the_table(kind) -> None:
+    assert find_message(kind.api_version, kind.kind) == f"{kind.api_version}#{kind.kind}"
+
+
+def test_deletion_options_are_read_in_any_group() -> None:
+    assert find_message("batch.example.com/v1", "DeleteOptions") == "meta.k8s.io/v1#DeleteOptions"
+    assert find_message("batch.example.com/v1", "Job") is None
+
+
+@needs_sources
+@pytest.mark.parametrize(("path", "expected"), list(served_examples()))
+def test_encoder_of_the_tests_writes_what_kubernetes_writes(path: Path, expected: Any) -> None:
+    assert decode_protobuf(encode_body(expected)) == expected

@@ -1,0 +1,258 @@
+"""From a master's document to advice: what only a running job reports reaches the advisers."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from gangline.brain.advisers.advice import Advice, What
+from gangline.brain.advisers.view import ClusterView, View
+from gangline.brain.collection.facts_digest import digest_facts
+from gangline.brain.collection.live_facts import FRESH_MS
+from gangline.brain.collection.observations import JobObservations
+from gangline.brain.collection.pod_digest import ContainerRun
+from gangline.brain.collection.server_use import ServerTable
+from gangline.brain.collection.usage import PodSample
+from gangline.brain.evaluation.advisers import advise
+from gangline.brain.evaluation.exposure import exposure_by_node
+from gangline.brain.evaluation.node_days import NodeDays
+from gangline.brain.evaluation.views import build_view, with_live_facts
+from gangline.brain.facts.records import Job, NodeCapacity, PodRun, RoleSize, Run
+
+NOW = 1_795_168_800_000
+MINUTE = 60_000
+GIB = 2**30
+WORKERS = 6
+JOB = Job(
+    cluster="c",
+    uid="u",
+    namespace="team",
+    name="train",
+    stem="train",
+    kind="ElasticJob",
+    submitted_ms=NOW - 3_600_000,
+    workers_min=1,
+    workers_max=8,
+    workers_asked=WORKERS,
+    roles=(RoleSize(role="worker", since_ms=0, replicas=WORKERS, cpu_millis=8000, gpus=1),),
+)
+
+
+def segment(number: int, **changes: Any) -> dict[str, Any]:
+    """Five minutes; the last segment ended just now."""
+    until = NOW - (5 - number) * 5 * MINUTE
+    return {
+        "round": 1,
+        "since": until - 5 * MINUTE,
+        "until": until,
+        "nodes": WORKERS,
+        "procs": WORKERS,
+        "steps": 300,
+        "stepSeconds": {"count": 300, "mean": 1.0, "m2": 0.01},
+        "microBatch": 8,
+        "globalBatch": 96,
+        "deviceModel": "A100",
+    } | changes
+
+
+def rank(number: int, compute: float, minutes: int = 6) -> dict[str, Any]:
+    return {
+        "name": f"train-worker-{number}",
+        "rank": number,
+        "deviceModel": "A100",
+        "computeSeconds": [compute + 0.001 * number] * minutes,
+    }
+
+
+SLOW = [rank(number, 1.25 if number == 5 else 1.0) for number in range(WORKERS)]
+
+
+def observed(**document: Any) -> JobObservations:
+    """A job whose pod N runs on node-N, and its master's document."""
+    found = JobObservations(job=JOB)
+    for number in range(WORKERS):
+        found.add_run(
+            ContainerRun(
+                pod=f"train-worker-{number}",
+                pod_uid=str(number),
+                role="worker",
+                rank=number,
+                node=f"node-{number}",
+                started_ms=NOW - 3_500_000,
+            )
+        )
+    digested = digest_facts(json.dumps({"v": 1, "segments": [], **document}), NOW)
+    assert (digested.problem, digested.dropped) == ("", 0)
+    found.add_facts(digested)
+    return found
+
+
+def view_of(
+    found: JobObservations, servers: ServerTable | None = None, job: Job | None = None
+) -> View:
+    run = found.run()
+    assert run is not None
+    if job is not None:
+        run = msgspec.structs.replace(run, job=job)
+    nodes = tuple(
+        NodeCapacity(name=f"node-{number}", cpu_millis=64_000, memory_bytes=256 * GIB)
+        for number in range(WORKERS)
+    )
+    view = build_view(run, None, ClusterView(nodes=nodes), NOW)
+    return with_live_facts(view, found, servers or ServerTable(), {})
+
+
+def advice_on(found: JobObservations, what: What) -> list[Advice]:
+    return [each for each in advise(view_of(found)).advice if each.what is what]
+
+
+def test_t4_a_slow_rank_is_named_checked_and_left_after_the_check() -> None:
+    document: dict[str, Any] = {"windowsSince": NOW - 6 * MINUTE, "ranks": SLOW}
+    (advice,) = advice_on(observed(**document), What.NODE)
+    assert (advice.target, advice.rank, advice.reason.code) == ("node-5", 5, "SlowRank")
+    check = {"name": "train-worker-5", "rank": 5, "at": NOW - MINUTE, "passed": True}
+    (advice,) = advice_on(observed(**document, nodes=[check | {"factor": 1.3}]), What.NODE)
+    assert advice.reason.code == "SlowRankConfirmed"
+    assert advice_on(observed(**document, nodes=[check | {"factor": 1.0}]), What.NODE) == []
+
+
+def test_minutes_of_long_ago_name_nobody() -> None:
+    since = NOW - FRESH_MS - 6 * MINUTE
+    assert advice_on(observed(windowsSince=since, ranks=SLOW), What.NODE) == []
+
+
+def test_a_pod_whose_node_is_not_known_is_left_out() -> None:
+    ranks = [each | {"name": f"other-{index}"} for index, each in enumerate(SLOW)]
+    found = observed(windowsSince=NOW - 6 * MINUTE, ranks=ranks)
+    assert view_of(found).rank_speeds == ()
+
+
+def test_t1_loader_processes_of_a_job_that_waits_for_records() -> None:
+    waits = [segment(number, dataSeconds=0.3, loaderWorkers=4) for number in range(1, 6)]
+    (advice,) = advice_on(observed(segments=waits), What.LOADER_WORKERS)
+    assert (advice.was, advice.value) == (4, 6)
+
+
+def test_t2_micro_batch_from_two_measured_ones() -> None:
+    sizes = [(8, 60), (12, 75), (12, 75), (12, 75)]
+    found = observed(
+        segments=[
+            segment(
+                number + 1,
+                microBatch=micro,
+                memoryPeak={"A100": used * GIB},
+                deviceMemory={"A100": 100 * GIB},
+            )
+            for number, (micro, used) in enumerate(sizes)
+        ]
+    )
+    peaks = view_of(found).device_peaks
+    assert [(each.micro_batch, each.peak_bytes // GIB) for each in peaks] == [(8, 60), (12, 75)]
+    (advice,) = advice_on(found, What.MICRO_BATCH)
+    assert (advice.was, advice.value) == (12, 16)
+
+
+def test_device_memory_of_a_known_model_need_not_be_reported() -> None:
+    found = observed(segments=[segment(5, memoryPeak={"A100-80GB": 40 * GIB})])
+    (peak,) = view_of(found).device_peaks
+    assert peak.memory_bytes >= 79 * 10**9
+
+
+def test_t8_checkpoint_interval_from_the_measured_save() -> None:
+    saves = [segment(5, saveSeconds=12.0, saveIntervalSeconds=3600.0)]
+    (advice,) = advice_on(observed(segments=saves), What.CHECKPOINT_INTERVAL)
+    assert advice.was == 3600.0
+    assert advice.reason.arguments["save"] == 12.0
+
+
+def test_restarts_cost_what_the_master_has_seen() -> None:
+    lost = {"count": 2, "seconds": {"restarting": 50.0, "starting": 30.0}}
+    assert view_of(observed(segments=[segment(5, restarts=lost)])).restart_seconds == 40.0
+
+
+def test_p1_a_hot_server_is_found_in_readings_of_the_metrics_api() -> None:
+    servers = ServerTable()
+    for minute in range(6):
+        for number in range(3):
+            used = 3900 if number == 1 else 1200
+            for second in (0, 30):
+                at_ms = NOW - (6 - minute) * MINUTE + second * 1000
+                sample = PodSample("team", f"ps-{number}", GIB, used)
+                servers.add(number, f"node-{number}", (4000, 8 * GIB), sample, at_ms)
+    job = msgspec.structs.replace(JOB, strategy="ps")
+    found = advise(view_of(observed(segments=[segment(5)]), servers, job)).advice
+    assert [(each.rank, each.was) for each in found if each.what is What.PS_CPU] == [(1, 4000)]
+
+
+def test_a_server_that_moved_begins_again() -> None:
+    servers = ServerTable()
+    sample = PodSample("team", "ps-0", GIB, 3900)
+    servers.add(0, "node-0", (4000, None), sample, NOW - MINUTE)
+    servers.add(0, "node-1", (8000, None), sample, NOW)
+    (use,) = servers.use()
+    assert (use.node, use.cpu_millis) == ("node-1", (3900,))
+
+
+def test_documents_of_earlier_masters_have_none_of_it() -> None:
+    view = view_of(observed(segments=[segment(5)]))
+    assert (view.rank_speeds, view.node_checks, view.device_peaks) == ((), (), ())
+    assert (view.loader_workers, view.save_seconds, view.restart_seconds) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [{"name": "a", "rank": 0, "computeSeconds": [-1.0]}],
+        [{"name": "a", "rank": 0, "computeSeconds": [1e300]}],
+        [{"name": "", "rank": 0, "computeSeconds": [1.0]}],
+        [{"name": "a", "rank": -1, "computeSeconds": [1.0]}],
+        [{"name": "a", "rank": 0, "computeSeconds": [1.0] * 1000}],
+        [{"name": "a", "rank": 0, "computeSeconds": "fast"}],
+        [7],
+    ],
+    ids=str,
+)
+def test_impossible_minutes_are_dropped_and_counted(ranks: list[Any]) -> None:
+    document = {"v": 1, "windowsSince": NOW - MINUTE, "ranks": ranks}
+    found = digest_facts(json.dumps(document), NOW)
+    assert (found.windows, found.dropped) == ([], 1)
+
+
+def failed_pods(node: str, times: Iterable[int]) -> tuple[PodRun, ...]:
+    return tuple(
+        PodRun(
+            role="worker",
+            rank=0,
+            number=number,
+            node=node,
+            started_ms=at_ms - 3_600_000,
+            ended_ms=at_ms,
+            cause="NodeLost",
+        )
+        for number, at_ms in enumerate(times)
+    )
+
+
+def test_failures_of_machines_count_those_of_programs_do_not() -> None:
+    broken = failed_pods("node-1", [NOW - 2 * MINUTE, NOW - 2 * MINUTE + 1])
+    own = msgspec.structs.replace(broken[0], node="node-2", cause="Error")
+    run = Run(job=JOB, pods=(*broken, own))
+    found = exposure_by_node([run], NOW)
+    assert {node: each.failures for node, each in found.items()} == {"node-1": 1.0, "node-2": 0.0}
+    assert found["node-1"].gpu_hours == pytest.approx(2.0)
+
+
+def test_a_day_of_a_node_joins_all_jobs() -> None:
+    days = NodeDays()
+    for uid in ("a", "b", "c"):
+        found = observed(windowsSince=NOW - 6 * MINUTE, ranks=SLOW)
+        view = view_of(found)
+        run = msgspec.structs.replace(view.run, job=msgspec.structs.replace(JOB, uid=uid))
+        for _ in range(2):
+            days.add(run, view.rank_speeds, view.node_checks, NOW)
+    by_node = {each.node: each for each in days.records({"node-5": "A100"}, NOW)}
+    slow = by_node["node-5"]
+    assert (slow.jobs, slow.gpu_model, round(slow.score, 1)) == (3, "A100", 0.8)
+    assert round(by_node["node-0"].score, 2) == 1.0

@@ -7,7 +7,7 @@ import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,10 @@ from gangline.cli.render.output import print_result, terminal_width
 
 if TYPE_CHECKING:
     from gangline.kube.client.client import ApiClient
+    from gangline.scheduler.cache.cache import SchedulerCache
+    from gangline.scheduler.forecast.forecast import StartForecast
+    from gangline.scheduler.preemption.preempt import EvictionPolicy
+    from gangline.scheduler.reporting.expectation import ExpectedStart
     from gangline.scheduler.reporting.explain import Explanation, PodRequirement, QueueUsage
     from gangline.scheduler.settings import SchedulerSettings
 
@@ -47,6 +51,8 @@ def format_explanation(explained: "Explanation") -> str:
         _pods_by_node("Reserved nodes", explained.planned),
         *(_need(need, explained.minimum) for need in explained.needs),
     ]
+    if explained.expected is not None:
+        sections.insert(0, _expected(explained.expected))
     if explained.evicted_for_it:
         sections.append(["Evicted for it: " + _join_names(explained.evicted_for_it)])
     for section in sections:
@@ -58,6 +64,47 @@ def _branch(section: Sequence[str]) -> Iterable[str]:
     if section:
         yield f"├─ {section[0]}"
         yield from (f"│    {line}" for line in section[1:])
+
+
+def _expected(expected: "ExpectedStart") -> list[str]:
+    """Return the place in line and the expected start."""
+    lines = [
+        f"Expected start: {format_start(expected.start)}",
+        f"place {expected.place} in queue {expected.queue!r}",
+    ]
+    if expected.ahead:
+        more = expected.place - 1 - len(expected.ahead)
+        names = ", ".join(expected.ahead) + (f" and {more} more" if more > 0 else "")
+        lines.append(f"ahead of it: {names}")
+    lines.append(
+        f"{expected.start.samples} simulations; run times are known of "
+        f"{expected.known_run_times} of {expected.run_times} gangs"
+    )
+    lines += [f"sooner {each.change}: {format_start(each.start)}" for each in expected.sooner]
+    return lines
+
+
+def format_start(start: "StartForecast") -> str:
+    """Return when a gang is expected to start, in words."""
+    if start.earliest_s is None:
+        return "not within 30 days, unless resources are freed or added"
+    if start.latest_s is None:
+        return f"not before {_duration(start.earliest_s)} from now; the latest time is unknown"
+    if start.latest_s < 1:
+        return "now"
+    return (
+        f"in {_duration(start.earliest_s)} to {_duration(start.latest_s)} "
+        "(probability 80 %, if no gang overtakes it)"
+    )
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration in one unit, rounded to two digits."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            count = seconds / size
+            return f"{count:.1f} {unit}" if count < 10 else f"{count:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _queues(queues: "Sequence[QueueUsage]") -> list[str]:
@@ -121,23 +168,33 @@ _POD_KINDS = frozenset({"pod", "pods", "po"})
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Configuration file of the scheduler; default: its ConfigMap in the cluster.",
 )
+@click.option(
+    "--forecast/--no-forecast",
+    default=True,
+    show_default=True,
+    help="Simulate when a pending job starts.",
+)
 @output_option("table", "json", "yaml")
 async def explain_command(
-    name: str, cluster: ClusterSession, configuration: Path | None, output: str
+    name: str,
+    cluster: ClusterSession,
+    configuration: Path | None,
+    forecast: bool,
+    output: str,
 ) -> None:
     """Explain why a job is pending: its queue, its requests, and what each node lacks.
 
     JOB is the name of a job of any kind, of a PodGroup or of a pod; 'podgroup/NAME' and 'pod/NAME'
     select the kind. The decision is computed again from the current state of the cluster; nothing
-    is changed.
+    is changed. The expected start is an interval from simulations with the known run times.
     """
-    settings = await _settings(cluster.client, configuration)
-    explanations = await _explain(cluster, settings, name)
+    settings = await scheduler_settings(cluster.client, configuration)
+    explanations = await _explain(cluster, settings, name, forecast=forecast)
     if not print_result([asdict(each) for each in explanations], output):
         click.echo("\n\n".join(map(format_explanation, explanations)))
 
 
-async def _settings(client: "ApiClient", path: Path | None) -> "SchedulerSettings":
+async def scheduler_settings(client: "ApiClient", path: Path | None) -> "SchedulerSettings":
     """Return the scheduler's settings, from a file or from its ConfigMap if there is one."""
     from gangline.scheduler.config.volcano import ConfigurationError, read_file  # noqa: PLC0415
     from gangline.scheduler.reporting.replay import read_deployed_settings  # noqa: PLC0415
@@ -153,7 +210,7 @@ async def _settings(client: "ApiClient", path: Path | None) -> "SchedulerSetting
 
 
 async def _explain(
-    cluster: ClusterSession, settings: "SchedulerSettings", name: str
+    cluster: ClusterSession, settings: "SchedulerSettings", name: str, *, forecast: bool
 ) -> "list[Explanation]":
     """Return explanations for a name."""
     from gangline.api.resources import PODS  # noqa: PLC0415
@@ -180,9 +237,24 @@ async def _explain(
     keys = [GroupKey(f"{namespace}/{each}") for each in groups]
     # Annotations of pods may describe a gang without a PodGroup.
     keys += sorted({pod.group for pod in found if pod.implied_group and pod.group} - set(keys))
-    if keys:
-        return [explain_group(state, key, now, policy) for key in keys]
-    return [explain_pod(state, pod.key, now, policy) for pod in found]
+    explained = [explain_group(state, key, now, policy) for key in keys]
+    if not keys:
+        explained = [explain_pod(state, pod.key, now, policy) for pod in found]
+    if not forecast:
+        return explained
+    return [with_forecast(each, state, now, policy) for each in explained]
+
+
+def with_forecast(
+    explained: "Explanation", state: "SchedulerCache", now: float, policy: "EvictionPolicy"
+) -> "Explanation":
+    """Return an explanation with the expected start, if the gang is pending."""
+    from gangline.scheduler.reporting.expectation import expected_start  # noqa: PLC0415
+    from gangline.scheduler.reporting.explain import WAITS  # noqa: PLC0415
+
+    if explained.state != WAITS:
+        return explained
+    return replace(explained, expected=expected_start(state, explained.name, now, policy))
 
 
 async def _subjects(cluster: ClusterSession, name: str) -> tuple[list[str], list[str]]:

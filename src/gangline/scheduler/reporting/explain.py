@@ -19,6 +19,7 @@ from gangline.scheduler.preemption.preempt import EvictionPolicy
 from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.gangs import pending_gangs
 from gangline.scheduler.queueing.queue_tree import QueueTree, Vector
+from gangline.scheduler.reporting.expectation import ExpectedStart
 from gangline.scheduler.types.types import (
     CycleResult,
     GroupKey,
@@ -100,6 +101,8 @@ class Explanation:
     """Reserved nodes of its pods."""
     needs: tuple[PodRequirement, ...] = ()
     evicted_for_it: tuple[str, ...] = ()
+    expected: ExpectedStart | None = None
+    """When it is expected to start, if that was asked for."""
 
 
 def explain_group(

@@ -9,6 +9,7 @@ HELD_OUT = [("philly", 11), ("pai", 11), ("helios", 11)]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_interval_contains_the_start_in_most_cases() -> None:
     covered: list[bool] = []
     for shape, seed in HELD_OUT:

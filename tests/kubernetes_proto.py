@@ -91,6 +91,8 @@ def encode_message(name: str, obj: Mapping[str, Any]) -> bytes:
 
 def _is_inlined(field: ProtoField) -> bool:
     """Return True if JSON has the fields of this message in the object that contains it."""
+    if field.type not in messages():
+        return False
     type_ = field.type.rpartition(".")[2]
     return type_.lower() == field.name.lower() or (field.name, type_) == ("handler", "ProbeHandler")
 

@@ -16,6 +16,12 @@ EPHEMERAL_STORAGE = "ephemeral-storage"
 PODS = "pods"
 GPU = "nvidia.com/gpu"
 
+
+def is_extended_resource(name: str) -> bool:
+    """Return whether a resource is not one of Kubernetes' own: its name has another domain."""
+    return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
+
+
 ResourceAmounts = dict[str, int]
 """Thousandths of cpu, whole units of everything else, by resource name."""
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gangline.api.resources import SERVICES
+from gangline.api.resources import NODES, SERVICES
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.shared_informers import SharedInformerFactory
 from gangline.local.apiserver.auth.node_certificates import (
@@ -20,7 +20,7 @@ from gangline.local.apiserver.auth.node_certificates import (
 from gangline.local.apiserver.server import ApiServer
 from gangline.local.directory import ClusterError
 from gangline.local.kubelet.containers.images import ImageMapError, load_image_map
-from gangline.local.kubelet.kubelet import Kubelet
+from gangline.local.kubelet.kubelet import Kubelet, ObservedCluster
 from gangline.local.kubelet.runtime.cgroups import ControlGroups
 from gangline.local.kubelet.runtime.interface import ContainerRuntime
 from gangline.local.kubelet.runtime.isolation import detect_isolation
@@ -62,6 +62,7 @@ class Kubelets:
         self._settings = settings
         self._network = network
         self._services = informers.informer(SERVICES)
+        self._nodes = informers.informer(NODES)
         self._mark = kernel_prefix(settings.directory.folder)
         try:
             self._images = load_image_map(settings.image_map)
@@ -126,6 +127,7 @@ class Kubelets:
             cpu_milli=shape.cpu_milli,
             memory_bytes=shape.memory_bytes,
             gpus=shape.gpus,
+            resources=shape.resources,
             pods=shape.pods,
             address=NODE_ADDRESS,
             labels={VIRTUAL_LABEL: "true"},
@@ -143,7 +145,10 @@ class Kubelets:
             self._network,
             self._runtime,
             images=self._images,
-            services=lambda: list(self._services.items()),
+            observed=ObservedCluster(
+                services=lambda: list(self._services.items()),
+                node=lambda: self._nodes.get(None, shape.name),
+            ),
         )
         others = [known for known in self._server.kubelets if known.node.name != shape.name]
         self._server.kubelets = [*others, kubelet]

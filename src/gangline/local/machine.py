@@ -3,15 +3,20 @@
 import math
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from gangline.api.names import validate_label_key
 from gangline.api.quantity import QuantityError, parse_whole
+from gangline.api.resource_list import GPU, is_extended_resource
 from gangline.local.directory import ClusterError
 from gangline.local.settings import ClusterSettings
 
 GPU_DEVICE = re.compile(r"nvidia(\d+)")
 MIN_NODE_MEMORY = 64 << 20
+MAX_COUNT_DIGITS = 15
+"""Kubernetes' quantities are integers of 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,8 @@ class NodeShape:
     """Indices of its GPUs; indices beyond those of the machine are simulated GPUs."""
 
     pods: int
+    resources: Mapping[str, int] = field(default_factory=dict)
+    """Extended resources besides GPUs, by name."""
 
 
 def detect_machine() -> Machine:
@@ -78,6 +85,7 @@ def divide_machine(settings: ClusterSettings, machine: Machine) -> list[NodeShap
     each = len(machine.gpus) // count if settings.gpus is None else settings.gpus
     if memory < MIN_NODE_MEMORY:
         raise ClusterError(f"{memory} bytes of memory for each node are not enough: give --memory")
+    resources = parse_extended_resources(settings.resources)
     indices = (*machine.gpus, *range(len(machine.gpus), count * each))
     return [
         NodeShape(
@@ -86,9 +94,34 @@ def divide_machine(settings: ClusterSettings, machine: Machine) -> list[NodeShap
             memory_bytes=memory,
             gpus=tuple(indices[number * each : (number + 1) * each]),
             pods=settings.pods,
+            resources=resources,
         )
         for number in range(count)
     ]
+
+
+def parse_extended_resources(items: Iterable[str]) -> dict[str, int]:
+    """Parse ``NAME=COUNT`` items.
+
+    Raises:
+        ClusterError: one of them is no extended resource with a whole number.
+    """
+    found: dict[str, int] = {}
+    for item in items:
+        name, _, count = item.rpartition("=")
+        if name == GPU:
+            raise ClusterError(f"--resource {item}: use --gpus for this resource")
+        if not is_extended_resource(name) or validate_label_key(name):
+            raise ClusterError(
+                f"--resource {item}: write NAME=COUNT, with a name such as tencent.com/vcuda-core "
+                "in a domain other than kubernetes.io"
+            )
+        if not (count.isascii() and count.isdecimal()) or len(count) > MAX_COUNT_DIGITS:
+            raise ClusterError(f"--resource {item}: the count must be a whole number such as 100")
+        if name in found:
+            raise ClusterError(f"--resource {item}: {name} is given twice")
+        found[name] = int(count)
+    return found
 
 
 def _memory(settings: ClusterSettings) -> int:

@@ -33,6 +33,9 @@ class ClusterSettings:
     are simulated, for trials.
     """
 
+    resources: tuple[str, ...] = ()
+    """Extended resources of each node, as ``NAME=COUNT``; they are counted, but do not exist."""
+
     pods: int = 110
     """The maximum number of pods on a node; the default is Kubernetes'."""
 

@@ -8,6 +8,7 @@ soon as the cluster supports them.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -35,6 +36,9 @@ log = logging.getLogger(__name__)
 
 COMPONENT = "gangline-operator"
 LOOK_FOR_GROUPS_S = 30.0
+MISSING_GROUPS_S = 2.0
+MISSING_GROUPS_CHECKS = 3
+"""The number of checks, MISSING_GROUPS_S apart, after which the cluster lacks pod groups."""
 DISCOVERY_RETRY_S = 1.0
 
 
@@ -100,23 +104,31 @@ async def _run_elected(client: ApiClient, settings: OperatorSettings, health: He
 async def _run_engine_for_groups(
     client: ApiClient, settings: OperatorSettings, health: Health
 ) -> None:
-    """Run the engine; restart it when the cluster starts to support pod groups."""
+    """Run the engine; restart it when the cluster starts or ceases to support pod groups.
+
+    Without them no gang is scheduled, but running jobs still get replacements.
+    """
     while True:
         enabled = settings.gang_scheduling != GangScheduling.OFF
         with_groups = enabled and await _supports_pod_groups(client)
         log.info("operator starts", extra={"gang_scheduling": with_groups})
-        appeared = asyncio.Event()
+        changed, check = asyncio.Event(), asyncio.Event()
+        engine = _run_engine(client, settings, health, with_groups=with_groups, refused=check.set)
         async with asyncio.TaskGroup() as tasks:
-            if enabled and not with_groups:
-                tasks.create_task(_wait_for_pod_groups(client, appeared))
-            tasks.create_task(
-                _run_until(appeared, _run_engine(client, settings, health, with_groups=with_groups))
-            )
+            if enabled:
+                tasks.create_task(_wait_for_change(client, with_groups, check, changed))
+            tasks.create_task(_run_until(changed, engine))
 
 
 async def _run_engine(
-    client: ApiClient, settings: OperatorSettings, health: Health, *, with_groups: bool
+    client: ApiClient,
+    settings: OperatorSettings,
+    health: Health,
+    *,
+    with_groups: bool,
+    refused: Callable[[], None],
 ) -> None:
+    """Run the engine; call ``refused`` when the API server does not know pod groups."""
     engine = EngineSettings(
         gang_scheduling=with_groups,
         scheduler_name=settings.scheduler_name,
@@ -125,7 +137,7 @@ async def _run_engine(
     cache = ClusterCache(
         client, enabled_frameworks(settings), settings.namespaces, with_groups=with_groups
     )
-    executor = PlanExecutor(client, cache, settings.writes_in_flight)
+    executor = PlanExecutor(client, cache, settings.writes_in_flight, refused)
     async with EventRecorder(client, COMPONENT) as events, asyncio.TaskGroup() as tasks:
         reconciler = JobReconciler(client, cache, executor, events, engine)
         controller: Controller[JobKey] = Controller(
@@ -173,11 +185,24 @@ async def _resync(
                 enqueue(JobKey(kind, job.metadata.namespace, job.metadata.name))
 
 
-async def _wait_for_pod_groups(client: ApiClient, appeared: asyncio.Event) -> None:
+async def _wait_for_change(
+    client: ApiClient, with_groups: bool, check: asyncio.Event, changed: asyncio.Event
+) -> None:
+    """Set ``changed`` when the support for pod groups changes; ``check`` starts a check early."""
+    missing = 0
     while True:
-        if await _supports_pod_groups(client):
-            return appeared.set()
-        await asyncio.sleep(LOOK_FOR_GROUPS_S)
+        check.clear()
+        supported = await _supports_pod_groups(client)
+        # An API server that has just started may not serve its custom resources yet.
+        missing = missing + 1 if with_groups and not supported else 0
+        if (supported and not with_groups) or missing >= MISSING_GROUPS_CHECKS:
+            return changed.set()
+        if missing:
+            await asyncio.sleep(MISSING_GROUPS_S)
+            continue
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_FOR_GROUPS_S):
+                await check.wait()
 
 
 async def _supports_pod_groups(client: ApiClient) -> bool:

@@ -194,6 +194,22 @@ async def test_jobs_of_one_name_in_two_namespaces_do_not_mix(elastic: Elastic) -
     assert await elastic.secret() != await other.secret()
 
 
+async def test_plan_is_applied_to_the_job_that_its_label_names(elastic: Elastic) -> None:
+    await elastic.stage.start_operator()
+    await elastic.submit(1)
+    labels = {"elasticjob-name": "train", "scale-type": "manual"}
+    await elastic.client.create(
+        SCALE_PLANS,
+        {
+            "metadata": {"name": "grow", "labels": labels},
+            "spec": {"replicaResourceSpecs": {"worker": {"replicas": 2}}},
+        },
+        elastic.namespace,
+    )
+    await elastic.until_plan("grow", "Succeeded")
+    await elastic.until_pods("master-0", "worker-0", "worker-1")
+
+
 async def test_plan_without_a_job_reports_the_missing_job(elastic: Elastic) -> None:
     await elastic.stage.start_operator()
     await elastic.plan("early", replicaResourceSpecs={"worker": {"replicas": 3}})

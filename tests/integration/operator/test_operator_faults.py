@@ -88,7 +88,7 @@ async def _forget_the_pace(stage: Scene) -> None:
     await stage.client.patch(
         PYTORCH_JOBS,
         "train",
-        {"status": {"restarts": {"bursts": 0, "burstStart": None}}},
+        {"status": {"restarts": {"ranks": None}}},
         NAMESPACE,
         subresource="status",
     )

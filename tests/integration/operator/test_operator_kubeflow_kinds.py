@@ -149,11 +149,11 @@ async def test_an_mpijob_from_its_workers_to_its_end(stage: Scene) -> None:
         {"Launcher": 1, "Worker": 2},
         runPolicy={"cleanPodPolicy": "Running"},
     )
-    replicas = ["launcher-0", "worker-0", "worker-1"]
+    replicas = ["launcher", "worker-0", "worker-1"]
     await stage.until_pods(dict.fromkeys(replicas, "Running"))
     made = {name: pod.metadata for name, pod in (await stage.pods()).items()}
     assert all(
-        made[f"train-{name}"].creation_timestamp <= made["train-launcher-0"].creation_timestamp
+        made[f"train-{name}"].creation_timestamp <= made["train-launcher"].creation_timestamp
         for name in replicas
     )
     assert await stage.client.get(SERVICE_ACCOUNTS, "train-launcher", NAMESPACE)
@@ -172,9 +172,9 @@ async def test_an_mpijob_from_its_workers_to_its_end(stage: Scene) -> None:
 
     await stage.until(may_enter_the_third, "the new worker can be reached")
     await stage.until_pods(dict.fromkeys([*replicas, "worker-2"], "Running"))
-    await stage.kubelets.end("train-launcher-0", 0)
+    await stage.kubelets.end("train-launcher", 0)
     await job.until("Succeeded")
-    await stage.until_pods({"launcher-0": "Succeeded"})
+    await stage.until_pods({"launcher": "Succeeded"})
 
 
 async def exec_names(stage: Scene) -> list[str]:

@@ -215,6 +215,11 @@ class World:
             self.failures += 1
             self.failed_generations.add(gang_restart.generation_of(pod))
 
+    def refuse(self, pod: ObservedPod) -> None:
+        """The node of a pending pod refuses it."""
+        if pod.status.phase == "Pending" and not pod.is_terminating:
+            self._set(pod, "Failed", node="node-1", reason="OutOfcpu")
+
     def start_all(self) -> None:
         """All pending pods start."""
         for pod in list(self.pods.values()):
@@ -245,6 +250,7 @@ class World:
         code: int | None = None,
         restarts: int | None = None,
         node: str = "",
+        reason: str = "",
     ) -> None:
         ended = ObservedTermination(code) if code is not None else None
         count = count_in_place_restarts(pod) if restarts is None else restarts
@@ -254,7 +260,10 @@ class World:
             pod,
             spec=replace(pod.spec, node_name=node or pod.spec.node_name),
             status=ObservedPodStatus(
-                phase=phase, pod_ip="10.1.0.9", container_statuses=(container,)
+                phase=phase,
+                reason=reason,
+                pod_ip="10.1.0.9",
+                container_statuses=(container,),
             ),
         )
 

@@ -5,23 +5,54 @@ from pathlib import Path
 import pytest
 
 from gangline.scheduler.types.types import CycleResult
-from unit.scheduler.scenarios.reading import Expected, Play, Scenario, scenarios
+from unit.scheduler.scenarios.reading import Expected, Play, Scenario, arrangements, scenarios
 
 SCENARIOS = list(scenarios())
 
 
 @pytest.mark.parametrize("scenario", [pytest.param(s, id=f"{s.id}: {s.says}") for s in SCENARIOS])
 def test_the_decision_is_the_one_expected(scenario: Scenario) -> None:
-    play = Play(scenario)
-    _compare(play, scenario.expect)
-    for step in scenario.then:
-        play.happen(step)
-        _compare(play, step.expect)
+    _play(Play(scenario), scenario)
+
+
+@pytest.mark.parametrize("scenario", [pytest.param(s, id=s.id) for s in SCENARIOS if s.arranged])
+def test_names_and_positions_do_not_matter(scenario: Scenario) -> None:
+    for arranged in arrangements(scenario):
+        _play(Play(arranged), arranged)
+
+
+class IdlePlay(Play):
+    """A scenario that is played by a scheduler that does nothing and says nothing."""
+
+    def decide(self) -> CycleResult:
+        return CycleResult()
+
+
+@pytest.mark.parametrize("scenario", [pytest.param(s, id=s.id) for s in SCENARIOS])
+def test_a_scheduler_that_does_nothing_fails_each_scenario(scenario: Scenario) -> None:
+    play = IdlePlay(scenario)
+    with pytest.raises((AssertionError, KeyError)):
+        _play(play, scenario)
+
+
+@pytest.mark.parametrize("scenario", [pytest.param(s, id=s.id) for s in SCENARIOS if not s.then])
+@pytest.mark.parametrize("cycles", [1, 4])
+def test_end_state_does_not_depend_on_how_fast_evicted_pods_end(
+    scenario: Scenario, cycles: int
+) -> None:
+    _compare(Play(scenario, slow=cycles), scenario.expect)
 
 
 def test_every_scenario_has_a_name_of_its_own() -> None:
     assert len({scenario.id for scenario in SCENARIOS}) == len(SCENARIOS)
     assert all((Path(__file__).parent / "scenarios").glob("*.yaml"))
+
+
+def _play(play: Play, scenario: Scenario) -> None:
+    _compare(play, scenario.expect)
+    for step in scenario.then:
+        play.happen(step)
+        _compare(play, step.expect)
 
 
 def _compare(play: Play, expected: Expected) -> None:
@@ -45,9 +76,13 @@ def _compare_decision(expected: Expected, decision: CycleResult) -> None:
         assert bound == expected_nodes
     if expected.evicts is not None:
         assert sorted(e.pod.removeprefix("d/") for e in decision.evictions) == expected.evicts
+    if expected.evicted is not None:
+        assert len(decision.evictions) == expected.evicted
     if expected.order:
         assert list(bound) == expected.order
-    messages = {str(v.group).removeprefix("d/"): v.message for v in decision.pending_reasons}
+    verdicts = decision.pending_reasons
+    messages = {key.removeprefix("d/"): text for v in verdicts for key, text in v.pods}
+    messages |= {str(v.group).removeprefix("d/"): v.message for v in verdicts}
     for gang, message in expected.reasons.items():
         assert message in messages[gang]
 

@@ -53,6 +53,8 @@ IGNORED_ANNOTATIONS = {
 """
 SCALE_TYPE_LABEL = "scale-type"
 """On a plan: ``manual`` (or unset) if a person created it, ``auto`` if a program did."""
+JOB_NAME_LABEL = "elasticjob-name"
+"""On a plan: the name of its ElasticJob, where ``spec.ownerJob`` is not set."""
 AUTO = "auto"
 
 HIGH, LOW = "high", "low"
@@ -246,7 +248,9 @@ class PodMeta(Wire):
 class ScalePlanSpec(Wire):
     """The changes to a running job."""
 
-    owner_job: Annotated[str, field_doc("Name of the ElasticJob.", required=True)] = ""
+    owner_job: Annotated[
+        str, field_doc("Name of the ElasticJob; the label elasticjob-name when not given.")
+    ] = ""
     replica_resource_specs: Annotated[
         dict[str, RoleScale], field_doc("Number and resources of pods by role.")
     ] = {}
@@ -278,3 +282,8 @@ class ScalePlan(Object):
     status: Annotated[ScalePlanStatus, field_doc("Observed state; written by the operator.")] = (
         ScalePlanStatus()
     )
+
+    @property
+    def job_name(self) -> str:
+        """The name of the ElasticJob; empty if the plan names none."""
+        return self.spec.owner_job or self.metadata.labels.get(JOB_NAME_LABEL, "")

@@ -116,6 +116,19 @@ class ReplicaStatus(Wire):
     ] = ""
 
 
+class RankBackoff(Wire):
+    """The failures of one rank, which delay its next pod."""
+
+    failures: Annotated[
+        int, field_doc("Failed pods in succession; they delay replacement.", minimum=0)
+    ] = 0
+    refusals: Annotated[
+        int, field_doc("Pods in succession that their nodes refused to start.", minimum=0)
+    ] = 0
+    since: Annotated[datetime | None, field_doc("Time of the latest of them.")] = None
+    refused_pod: Annotated[str, field_doc("Uid of the latest refused pod.")] = ""
+
+
 class RestartRecord(Wire):
     """The restarts of a job. The record outlives pods and operator, so limits keep counting."""
 
@@ -129,11 +142,13 @@ class RestartRecord(Wire):
         int, field_doc("How often all replicas were restarted together.", minimum=0)
     ] = 0
     bursts: Annotated[
-        int, field_doc("Groups of failures in short succession; they delay replacement.", minimum=0)
+        int, field_doc("Restarts of all replicas in succession; they delay the next.", minimum=0)
     ] = 0
-    burst_start: Annotated[datetime | None, field_doc("Start of the latest of these groups.")] = (
-        None
-    )
+    burst_start: Annotated[datetime | None, field_doc("Time of the latest of them.")] = None
+    ranks: Annotated[
+        dict[str, RankBackoff],
+        field_doc("Ranks that failed or were refused lately, such as worker-3."),
+    ] = {}
 
 
 class JobStatus(Wire):

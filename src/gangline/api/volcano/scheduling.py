@@ -220,7 +220,7 @@ class QueueReservation(Wire):
 class QueueStatus(Wire):
     """The usage of a queue."""
 
-    state: Annotated[str, field_doc("Open, Closed, Closing or Unknown.")] = ""
+    state: Annotated[str, field_doc("Open, Closed, Closing or Unknown.", default="Open")] = ""
     pending: Annotated[int, field_doc("Pending gangs.")] = 0
     inqueue: Annotated[int, field_doc("Gangs with reserved resources.")] = 0
     running: Annotated[int, field_doc("Placed gangs.")] = 0
@@ -234,4 +234,8 @@ class Queue(Object):
     """Shares a cluster among teams."""
 
     spec: Annotated[QueueSpec, field_doc("Desired state.")] = QueueSpec()
-    status: Annotated[QueueStatus, field_doc("Observed state.")] = QueueStatus()
+    # A default, so that a queue is open as soon as it exists, whichever component makes it:
+    # Volcano's scheduler takes no pod of a queue in another state.
+    status: Annotated[QueueStatus, field_doc("Observed state.", default={"state": "Open"})] = (
+        QueueStatus()
+    )

@@ -154,7 +154,7 @@ class Collector:
             client,
             SCALE_PLANS,
             scope,
-            indexes={"job": lambda p: [f"{p.metadata.namespace}/{p.spec.owner_job}"]},
+            indexes={"job": lambda p: [f"{p.metadata.namespace}/{p.job_name}"]},
         )
         self.groups: Informer[PodGroup] = Informer(
             client, POD_GROUPS, scope, indexes={"job": lambda group: [_controller_uid(group)]}

@@ -39,6 +39,13 @@ name_option = click.option(
 @click.option(
     "--gpus", type=click.IntRange(0), help="GPUs of each node; missing ones are simulated."
 )
+@click.option(
+    "--resource",
+    "resources",
+    multiple=True,
+    metavar="NAME=COUNT",
+    help="Extended resource of each node, only counted; may be repeated.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 selects a free port.")
 @click.option("--pod-cidr", help="Address range of pods and services.")

@@ -75,6 +75,12 @@ JOB_COMMANDS = (
         "Start a JAX job that runs COMMAND in each of its pods.",
     ),
     JobCommandSpec(
+        "xgboost",
+        "xgboostjob",
+        ("xgboostjob", "xgb"),
+        "Start an XGBoost job that runs COMMAND in each of its pods.",
+    ),
+    JobCommandSpec(
         "elastic",
         "elasticjob",
         ("elasticjob", "et", "etjob"),

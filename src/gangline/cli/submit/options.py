@@ -276,6 +276,7 @@ _OF_KIND: dict[str, tuple[Option, ...]] = {
     "mindspore": (workers_option(), *RESOURCES, ps_option()),
     "paddle": (workers_option(), *RESOURCES, ps_option()),
     "jax": (workers_option(), *RESOURCES),
+    "xgboost": (workers_option("Number of pods: one master, the rest workers."), *RESOURCES),
     "elastic": (workers_option("Initial number of workers."), *RESOURCES, *ELASTIC),
 }
 

@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 
 from gangline.api.failure import Failure
 from gangline.elastic.agent.hang.detector import blamed_ranks, hang_failure
-from gangline.elastic.agent.hang.stacks import wait_for_hang
+from gangline.elastic.agent.hang.stacks import DetectedHang, wait_for_hang
+from gangline.elastic.agent.hang.timeouts import StepTimes
+from gangline.elastic.agent.leftovers import end_leftovers
 from gangline.elastic.agent.local_workers import LocalWorkers
 from gangline.elastic.agent.logs import LogFolder
 from gangline.elastic.agent.rendezvous import RendezvousHandler, StopNotice
@@ -28,6 +30,7 @@ from gangline.elastic.agent.restart_policy import (
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.spares.interpreter import SpareInterpreter
 from gangline.elastic.agent.spares.pool import SparePool
+from gangline.elastic.agent.spares.script_imports import first_imports
 from gangline.elastic.agent.store import AgentStore
 from gangline.elastic.agent.workers.environment import spare_environment, worker_arguments
 from gangline.elastic.agent.workers.failure_diagnosis import (
@@ -43,6 +46,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _MEMORY_CHECK_S = 10.0
+_DISK_CHECK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class _AttemptEnd:
     failures: tuple[WorkerFailure, ...] = ()
     failure: Failure | None = None
     notice: StopNotice | None = None
-    hung_since: float | None = None
+    hang: DetectedHang | None = None
     hung_ranks: frozenset[int] = frozenset()
     """Ranks that are blamed for a hang."""
     decision: RestartDecision | None = None
@@ -128,6 +132,7 @@ class ElasticAgent:
         self._attempts_started = 0
         self._budget = RestartBudget(settings.restart_window_s)
         self._store: AgentStore | None = None
+        self._step_times = StepTimes()
         self._workers = LocalWorkers(settings, base)
         rendezvous.attach_workers(self._workers)
 
@@ -139,16 +144,21 @@ class ElasticAgent:
             DevicesError: there are fewer devices than workers.
         """
         async with self._handle_signals():
-            watch = asyncio.create_task(self._watch_memory())
+            watches = [
+                asyncio.create_task(self._watch_memory()),
+                asyncio.create_task(self._watch_disk()),
+            ]
             result = AgentResult()
             try:
                 result = await self._run_attempts()
             except _SignalReceived as received:
                 result = AgentResult(received_signal=received.number)
             finally:
-                watch.cancel()
-                await asyncio.gather(watch, return_exceptions=True)
+                for watch in watches:
+                    watch.cancel()
+                await asyncio.gather(*watches, return_exceptions=True)
                 await self._stop_group(signal.SIGTERM)
+                await end_leftovers(self._folder.name, self._settings.shutdown_s)
                 if self._spares:
                     await self._spares.close()
                 await self._save_before_end(result)
@@ -183,15 +193,22 @@ class ElasticAgent:
 
         The other nodes continue training meanwhile, so they do not wait for this node's imports.
         """
+        self._begin_first_imports()
         modules = await self._rendezvous.known_imports() if self._spares else ()
         if self._spares and modules:
-            ranks = range(self._settings.local_world_size)
-            environments = {
-                rank: spare_environment(self._settings, rank, self._base) for rank in ranks
-            }
-            await self._spares.warm(modules, environments)
-            log.info("spare interpreters are warm: %d; joining", len(self._spares.ready))
+            await self._spares.warm(modules, spare_environment(self._settings, 0, self._base))
+            if self._spares.is_warm:
+                size = self._settings.local_world_size
+                log.info("spare interpreters are warm: %d; joining", size)
         return await self._rendezvous.join()
+
+    def _begin_first_imports(self) -> None:
+        """Do the first imports of the script in the fork server while the world is formed."""
+        if self._spares and not self._spares.ready:
+            modules = first_imports(self._settings.command.arguments)
+            if modules or self._settings.spares.preload:
+                environment = spare_environment(self._settings, 0, self._base)
+                self._spares.begin(modules, environment)
 
     async def _run_attempt(self, world: WorldSpec) -> _AttemptEnd:
         number, self._attempts_started = self._attempts_started, self._attempts_started + 1
@@ -208,7 +225,7 @@ class ElasticAgent:
         )
         self._workers.begin_attempt(group, world)
         self._budget.record_start(world.attempt, time.monotonic())
-        await group.start(self._base)
+        await self._unless_signal(group.start(self._base))
         if not has_store:
             self._rendezvous.announce_start(world)
         log.debug("workers started", extra={"attempt": world.attempt})
@@ -245,20 +262,20 @@ class ElasticAgent:
 
     async def _wait_for_end(self, group: WorkerGroup) -> _AttemptEnd:
         end = await self._wait_for_first_event(group)
-        if end.hung_since is None or self._settings.hang.timeout_s is None:
+        if end.hang is None:
             return end
-        log.warning("no progress for %g s: taking stacks", self._settings.hang.timeout_s)
-        self._workers.record_hang(end.hung_since)
+        log.warning("no progress for %g s: taking stacks", end.hang.limit_s)
+        self._workers.record_hang(end.hang.since)
         # The stacks of all nodes are collected before any node ends its workers: afterwards the
         # ranks that wait and the ranks that hang would look the same.
         views = await self._rendezvous.rank_stacks()
         evidence = self._workers.describe_evidence()
-        failure = hang_failure(views, self._settings.hang.timeout_s, evidence)
+        failure = hang_failure(views, end.hang.limit_s, evidence, end.hang.phase)
         return _AttemptEnd(failure=failure, hung_ranks=blamed_ranks(views))
 
     async def _wait_for_first_event(self, group: WorkerGroup) -> _AttemptEnd:
         ended = asyncio.ensure_future(group.wait_for_end())
-        stuck = asyncio.ensure_future(wait_for_hang(group, self._settings.hang))
+        stuck = asyncio.ensure_future(wait_for_hang(group, self._settings.hang, self._step_times))
         notice = asyncio.ensure_future(self._rendezvous.wait_for_notice())
         waiting: set[asyncio.Future[Any]] = {ended, stuck, notice}
         try:
@@ -271,7 +288,7 @@ class ElasticAgent:
             failures = tuple(ended.result())
             return _AttemptEnd(failures, self._cause(group, failures) if failures else None)
         if stuck.done() and not stuck.cancelled():
-            return _AttemptEnd(hung_since=stuck.result())
+            return _AttemptEnd(hang=stuck.result())
         return _AttemptEnd(notice=notice.result())
 
     def _cause(self, group: WorkerGroup, failures: Collection[WorkerFailure]) -> Failure:
@@ -351,6 +368,18 @@ class ElasticAgent:
         while self._spares:
             await asyncio.sleep(_MEMORY_CHECK_S)
             self._spares.release_if_short()
+
+    async def _watch_disk(self) -> None:
+        was_full = False
+        while True:
+            is_full = self._folder.is_full
+            if is_full and not was_full:
+                log.warning(
+                    "the disk of %s is full: output and reports of workers are lost",
+                    self._folder.path,
+                )
+            was_full = is_full
+            await asyncio.sleep(_DISK_CHECK_S)
 
 
 def _leave_reason(result: AgentResult) -> str:

@@ -5,6 +5,7 @@ Layout, as torchrun's: ``FOLDER/RUN_XXXX/attempt_K/LOCAL_RANK/{stdout.log,stderr
 
 import asyncio
 import codecs
+import errno
 import logging
 import os
 import shutil
@@ -23,7 +24,11 @@ log = logging.getLogger(__name__)
 
 OUT, ERR = 1, 2
 _MEMORY = Path("/dev/shm")
+_IN_MEMORY = "_small_files"
+"""Ending of the name of the folder in memory that replaces the folder of the run."""
 _READ_BYTES = 1 << 16
+_FULL_BYTES = 1 << 14
+"""A disk with less free space counts as full."""
 
 
 class LogFolderError(Exception):
@@ -75,7 +80,8 @@ class LogFolder:
         """
         self._settings = settings
         self._is_temporary = settings.folder is None
-        self._fallback_folder: Path | None = None
+        self._is_in_memory = False
+        """True if small files are in memory because the disk was full."""
         try:
             if settings.folder is not None:
                 Path(settings.folder).mkdir(parents=True, exist_ok=True)
@@ -83,6 +89,27 @@ class LogFolder:
             self.path = Path(tempfile.mkdtemp(prefix=name, dir=settings.folder))
         except OSError as error:
             raise LogFolderError(f"--log-dir {settings.folder}: {error.strerror}") from error
+
+    @property
+    def name(self) -> str:
+        """The unique name of the folder of this run."""
+        return self.path.name
+
+    @property
+    def is_full(self) -> bool:
+        """True if nothing more can be written to the disk of this folder."""
+        try:
+            disk = os.statvfs(self.path)
+        except OSError:
+            return False
+        has_files = disk.f_favail > 0 or disk.f_files == 0  # some file systems count none
+        return not has_files or disk.f_bavail * disk.f_frsize < _FULL_BYTES
+
+    def temporary_folders(self) -> list[Path]:
+        """Return the folders that must be removed at the end, also those that do not exist yet."""
+        asked = self._settings.redirects or self._settings.tee
+        own = [self.path] if self._is_temporary and not asked else []
+        return [*own, _MEMORY / f"{self.path.name}{_IN_MEMORY}"]
 
     def attempt_folder(self, number: int) -> Path:
         return self.path / f"attempt_{number}"
@@ -99,6 +126,8 @@ class LogFolder:
         folder = self.attempt_folder(attempt) / str(local_rank)
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            if self.is_full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         except OSError as error:
             log.warning("the output of this attempt is not written to files: %s", error)
             return self._console_only(self._memory_folder(folder), local_rank)
@@ -126,11 +155,11 @@ class LogFolder:
     def _memory_folder(self, folder: Path) -> Path:
         """Create a folder in shared memory in place of this one."""
         try:
-            if self._fallback_folder is None:
-                self._fallback_folder = Path(
-                    tempfile.mkdtemp(prefix=f"{self.path.name}_", dir=_MEMORY)
-                )
-            found = self._fallback_folder / folder.relative_to(self.path)
+            own = _MEMORY / f"{self.path.name}{_IN_MEMORY}"
+            if not self._is_in_memory:
+                own.mkdir(mode=0o700)  # fails if another user has created it
+                self._is_in_memory = True
+            found = own / folder.relative_to(self.path)
             found.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LogFolderError(f"no space for files of the workers: {error}") from error
@@ -138,11 +167,8 @@ class LogFolder:
 
     def remove_if_temporary(self) -> None:
         """Remove the folder unless the user requested files."""
-        if self._fallback_folder is not None:
-            shutil.rmtree(self._fallback_folder, ignore_errors=True)
-        asked = self._settings.redirects or self._settings.tee
-        if self._is_temporary and not asked:
-            shutil.rmtree(self.path, ignore_errors=True)
+        for folder in self.temporary_folders():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _streams_of_rank(streams: int | dict[int, int], local_rank: int) -> int:

@@ -12,17 +12,18 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-HOOK_FOLDER = Path(__file__).parent / "spares" / "hook"
+HOOK_FOLDER = Path(__file__).parent.parent / "forkserver" / "hook"
 HOOK_VARIABLE = "GANGLINE_WORKER_HOOK"
 STACKS_VARIABLE = "GANGLINE_STACKS"
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 """Signal that makes a worker write its stacks. Scripts and libraries do not use this one."""
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None)
 
 
@@ -38,11 +39,35 @@ class StartError(Exception):
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
 
+class AdoptedChild:
+    """A child of this process that another process has started, with the interface of Popen."""
+
+    def __init__(self, pid: int) -> None:
+        """Take a child that has not been waited for."""
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while the process runs."""
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                self.returncode = 0  # as Popen does: the status is unknown
+            else:
+                self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
 @dataclass(eq=False, slots=True)
 class Process:
     """A started process. ``ended`` gets its exit code as soon as the process is dead."""
 
-    popen: subprocess.Popen[bytes]
+    popen: subprocess.Popen[bytes] | AdoptedChild
     ended: asyncio.Future[int]
     ended_at: float = 0.0
     """Time of the exit, in seconds since 1970."""
@@ -71,7 +96,7 @@ class Process:
         self.ended_at = time.time()
         if code:
             # Children of a failed worker, such as data loaders, must not outlive it. After success
-            # they may: a script can leave an upload behind.
+            # they may run until the end of the job.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
         if not self.ended.done():
@@ -128,7 +153,22 @@ def start_process(
     return _watch(popen)
 
 
-def _watch(popen: subprocess.Popen[bytes]) -> Process:
+def adopt_process(pid: int) -> Process:
+    """Watch a child that another process has started; needs a running event loop."""
+    return _watch(AdoptedChild(pid))
+
+
+@contextlib.contextmanager
+def as_subreaper() -> Iterator[None]:
+    """Become the parent of descendants whose parents end meanwhile (prctl(2))."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def _watch(popen: subprocess.Popen[bytes] | AdoptedChild) -> Process:
     loop = asyncio.get_running_loop()
     process = Process(popen, loop.create_future(), _descriptor=os.pidfd_open(popen.pid))
     loop.add_reader(process._descriptor, process._reap)

@@ -20,6 +20,8 @@ from gangline.elastic.protocol.client import split_address
 
 log = logging.getLogger(__name__)
 
+_START_TIMEOUT_S = 60.0
+_START_POLL_S = 0.02
 _PORT_TAKEN_PAUSE_S = 1.0
 """Interval of attempts while the port is taken."""
 
@@ -45,6 +47,17 @@ class HostedMaster(MasterChild):
     def pid(self) -> int | None:
         """The master's process, None while there is none."""
         return self._child.pid if self._child and not self._child.ended.done() else None
+
+    async def wait_until_listening(self) -> None:
+        """Wait until a process listens on the port, so that no timeout covers this master's start.
+
+        Returns also if it does not start in time: then the first connection fails.
+        """
+        host = self._listen[0].partition("=")[2] if self._listen else "127.0.0.1"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                while not await _can_connect(host, self._port):  # noqa: ASYNC110 - a process
+                    await asyncio.sleep(_START_POLL_S)
 
     async def _supervise(self) -> None:
         while True:
@@ -103,6 +116,15 @@ def _can_bind(family: int, host: str | int) -> bool:
             probe.bind((host, 0))
         except OSError:
             return False
+    return True
+
+
+async def _can_connect(host: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except OSError:
+        return False
+    writer.close()
     return True
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gangline.api.failure import NODE_FAULT_EXIT_CODE
 from gangline.elastic.agent.agent import ElasticAgent
 from gangline.elastic.agent.failure_report import failure_report, launcher_exit_code
+from gangline.elastic.agent.leftovers import Cleaner
 from gangline.elastic.agent.logs import LogFolder, LogFolderError
 from gangline.elastic.agent.process import StartError
 from gangline.elastic.agent.rendezvous import (
@@ -22,6 +23,7 @@ from gangline.elastic.agent.rendezvous import (
     SingleNodeRendezvous,
 )
 from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.termination_message import write_termination_message
 from gangline.elastic.agent.workers.environment import DevicesError
 from gangline.elastic.agent.world import PortsTakenError
 from gangline.elastic.launcher.check_options import NodeCheckOptions, NodeUnhealthyError
@@ -30,6 +32,7 @@ from gangline.elastic.launcher.local_master import OnDemandMaster
 from gangline.elastic.launcher.machine import device_shortage
 from gangline.elastic.launcher.rendezvous_config import RendezvousConfig
 from gangline.elastic.launcher.settings import build_settings
+from gangline.elastic.variables import NODE_VARIABLE
 
 if TYPE_CHECKING:
     from gangline.elastic.agent.settings import NodeIdentity
@@ -80,6 +83,21 @@ async def _run(
     checks: NodeCheckOptions,
 ) -> int:
     folder = LogFolder(settings.logs, settings.run_id)
+    cleaner = Cleaner(folder.name, folder.temporary_folders())
+    try:
+        return await _run_agent(settings, config, base, checks, folder)
+    finally:
+        folder.remove_if_temporary()
+        cleaner.dismiss()
+
+
+async def _run_agent(
+    settings: AgentSettings,
+    config: RendezvousConfig,
+    base: dict[str, str],
+    checks: NodeCheckOptions,
+    folder: LogFolder,
+) -> int:
     async with contextlib.AsyncExitStack() as stack:
         interpreters = await _prewarm_interpreters(stack, settings, checks, base)
         rendezvous = await _create_rendezvous(
@@ -93,7 +111,7 @@ async def _run(
     if failure:
         sys.stdout.flush()
         print(failure, file=sys.stderr, flush=True)
-    folder.remove_if_temporary()
+        write_termination_message(failure)
     return launcher_exit_code(result)
 
 
@@ -167,20 +185,13 @@ async def _create_rendezvous(
     if hosts_master is None:
         hosts_master = is_own_address(config.master_address)
     if hosts_master:
-        await stack.enter_async_context(
-            HostedMaster(
-                settings.run_id,
-                config.master_address,
-                folder.path,
-                master_options(settings.brain_url),
-            )
-        )
-    identity = node_identity(
-        settings, config, hosts_master=hosts_master, pod=os.environ.get("POD_NAME", "")
-    )
+        options = master_options(settings.brain_url)
+        hosted = HostedMaster(settings.run_id, config.master_address, folder.path, options)
+        await (await stack.enter_async_context(hosted)).wait_until_listening()
+    identity = node_identity(settings, config, pod=os.environ.get("POD_NAME", ""))
     # With these variables workers find the data shards, and the master knows the shards of a lost
     # node or worker.
-    base |= {"GANGLINE_MASTER_ADDR": identity.master_address, "NODE_ID": str(identity.node_id)}
+    base |= {"GANGLINE_MASTER_ADDR": identity.master_address, NODE_VARIABLE: str(identity.node_id)}
     if interpreters:
         from gangline.elastic.launcher.check import check_with_others  # noqa: PLC0415
 
@@ -225,4 +236,5 @@ def _base_environment(
 
 def _print_error(message: str, code: int) -> int:
     print(f"gangline: {message}", file=sys.stderr)
+    write_termination_message(message)
     return code

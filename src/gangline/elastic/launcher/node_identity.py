@@ -4,7 +4,7 @@ import secrets
 
 from gangline.elastic.agent.settings import AgentSettings, NodeIdentity
 from gangline.elastic.launcher.hosted_master import own_address_towards
-from gangline.elastic.launcher.rendezvous_config import CONNECT_TIMEOUT_S, RendezvousConfig
+from gangline.elastic.launcher.rendezvous_config import RendezvousConfig
 
 _ID_BITS = 31
 
@@ -13,7 +13,6 @@ def node_identity(
     settings: AgentSettings,
     config: RendezvousConfig,
     *,
-    hosts_master: bool = False,
     pod: str = "",
 ) -> NodeIdentity:
     """Return this node's identity. A node without a number draws a random one.
@@ -21,7 +20,6 @@ def node_identity(
     Args:
         settings: the agent's settings.
         config: how the nodes find each other.
-        hosts_master: True if this node runs the master, whose start takes time.
         pod: name of the pod; empty: the name of the host.
     """
     assert config.master_address is not None, "a single node needs no identity"
@@ -39,7 +37,7 @@ def node_identity(
         join_timeout_s=config.join_timeout_s,
         pod=pod or settings.node_name,
         witness_address=config.witness_address,
-        connect_timeout_s=max(config.connect_timeout_s, CONNECT_TIMEOUT_S if hosts_master else 0.0),
+        connect_timeout_s=config.connect_timeout_s,
     )
 
 

@@ -4,7 +4,6 @@ One import of PyTorch serves both. The script must not notice: an interpreter be
 if the first thing that the script does is to import PyTorch.
 """
 
-import ast
 import signal
 import sys
 from collections.abc import Mapping
@@ -15,12 +14,11 @@ from gangline.elastic.agent.process import bind_to_processors
 from gangline.elastic.agent.settings import AgentSettings, WorkerCommand
 from gangline.elastic.agent.spares.interpreter import SpareInterpreter
 from gangline.elastic.agent.spares.pool import has_memory_for_spares
+from gangline.elastic.agent.spares.script_imports import imports_torch_first
 from gangline.elastic.agent.workers.environment import spare_environment, worker_arguments
 from gangline.elastic.nodecheck.interpreters import CheckInterpreters, idle_interpreters
 
 _TORCH = "torch"
-_HARMLESS_MODULES = sys.stdlib_module_names | {"numpy"}
-"""Modules that set nothing on which an import of PyTorch depends."""
 
 
 def prewarmed_interpreters(settings: AgentSettings, base: Mapping[str, str]) -> CheckInterpreters:
@@ -72,26 +70,3 @@ def _imports_torch_first(command: WorkerCommand) -> bool:
         return imports_torch_first(Path(script).read_bytes())
     except OSError:
         return False
-
-
-def imports_torch_first(source: bytes) -> bool:
-    """Return whether nothing that affects PyTorch comes before its import in a script."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return False
-    body = tree.body[1:] if ast.get_docstring(tree, clean=False) is not None else tree.body
-    for statement in body:
-        match statement:
-            case ast.Import(names=names):
-                imported = [alias.name.partition(".")[0] for alias in names]
-            case ast.ImportFrom(module=str(module), level=0):
-                imported = [module.partition(".")[0]]
-            case _:
-                return False
-        for name in imported:
-            if name == _TORCH:
-                return True
-            if name not in _HARMLESS_MODULES:
-                return False
-    return False

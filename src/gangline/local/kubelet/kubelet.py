@@ -4,9 +4,11 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gangline.api.core.node import Node
 from gangline.api.core.pod import Pod
 from gangline.api.core.service import Service
 from gangline.api.resources import PODS, SERVICES
@@ -32,6 +34,15 @@ DEFAULT_STOP_GRACE_S = 2.0
 _WORKER_RESTART_S = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class ObservedCluster:
+    """The part of the cluster that a kubelet reads from informers of its process."""
+
+    services: Callable[[], Sequence[Service]]
+    node: Callable[[], Node | None]
+    """Returns the kubelet's own node as last observed; None if it is not observed."""
+
+
 class Kubelet:
     """Runs the pods of one node. Call `run` in a task; `stop` ends the pods."""
 
@@ -44,7 +55,7 @@ class Kubelet:
         runtime: ContainerRuntime,
         *,
         images: Sequence[tuple[str, ImageEntry]] = (),
-        services: Callable[[], Sequence[Service]] | None = None,
+        observed: ObservedCluster | None = None,
     ) -> None:
         self.node = node
         self.workers: dict[str, PodWorker] = {}
@@ -52,7 +63,8 @@ class Kubelet:
 
         self._settings = settings
         self._recorder = EventRecorder(client, "kubelet")
-        self._services = None if services else Informer(client, SERVICES)
+        self._services = None if observed else Informer(client, SERVICES)
+        self._observed = observed or ObservedCluster(self._known_services, lambda: None)
         self._context = NodeContext(
             client=client,
             runtime=runtime,
@@ -64,11 +76,13 @@ class Kubelet:
             configs=ConfigSource(client),
             devices=DeviceManager(node.gpus),
             allocatable=node_allocatable(node),
-            services=services or self._known_services,
+            services=self._observed.services,
             clock=lambda: datetime.now(UTC),
             online=asyncio.Event(),
         )
-        self._agent = NodeStatusReporter(client, node, settings, runtime.describe_limitations())
+        self._agent = NodeStatusReporter(
+            client, node, settings, runtime.describe_limitations(), self._observed.node
+        )
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._bound: Callable[[], Iterable[Pod]] = tuple
 
@@ -175,7 +189,10 @@ class Kubelet:
             for worker in self.workers.values()
             if not is_pod_finished(worker.pod) and not worker.pod_context.record.released
         ]
-        refusal = admit_pod(pod, others, self._context.allocatable, node_labels(self.node))
+        node = self._observed.node()
+        # Users may have added labels; the kubelet's own ones are those of its configuration.
+        labels = {**(node.metadata.labels if node else {}), **node_labels(self.node)}
+        refusal = admit_pod(pod, others, self._context.allocatable, labels)
         return PodRecord(started_at=now, failure=refusal)
 
     def _worker_done(self, uid: str, task: asyncio.Task[None]) -> None:

@@ -28,6 +28,9 @@ class VirtualNodeSpec:
     gpus: tuple[int, ...] = ()
     """The indices of the GPUs of this node."""
 
+    resources: Mapping[str, int] = field(default_factory=dict)
+    """Extended resources besides GPUs, by name."""
+
     pods: int = 250
     """The maximum number of pods."""
 

@@ -205,8 +205,23 @@ class ExecutionResult:
 class PlanExecutor:
     """Sends the planned writes, with a limit on concurrency."""
 
-    def __init__(self, client: ApiClient, cache: ClusterCache, writes_in_flight: int) -> None:
+    def __init__(
+        self,
+        client: ApiClient,
+        cache: ClusterCache,
+        writes_in_flight: int,
+        on_unknown_groups: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Create the executor.
+
+        Args:
+            client: sends the writes.
+            cache: the observed objects.
+            writes_in_flight: the number of concurrent writes.
+            on_unknown_groups: called when the API server does not find the kind PodGroup.
+        """
         self._client = client
+        self._on_unknown_groups = on_unknown_groups
         self._cache = cache
         self._limiter = WriteLimiter(writes_in_flight)
         self._unknown_until: dict[TargetKind, float] = {}
@@ -280,6 +295,8 @@ class PlanExecutor:
                     log.warning("the job continues without its %s: %s", creation.target, error)
                     self._unknown_until[creation.target] = time.monotonic() + UNKNOWN_KIND_RETRY_S
                     return
+                if creation.target is TargetKind.POD_GROUP and isinstance(error, NotFound):
+                    self._on_unknown_groups()
                 result.problems.append(f"{creation.target} {creation.name} was refused: {error}")
                 return
         if creation.target not in UNWATCHED:
@@ -310,6 +327,8 @@ class PlanExecutor:
         if owner and (owner.kind, owner.name) == (job.kind.kind, job.name):
             # A job of this name was deleted and created again: wait for the garbage collector.
             raise error
+        if creation.target is TargetKind.POD_GROUP and owner is None:
+            return None  # A user's own group: the next pass observes it and uses it.
         whose = f"{owner.kind} {owner.name}" if owner else "no controller"
         result.problems.append(
             f"{creation.target} {creation.name} exists already and belongs to {whose}; "

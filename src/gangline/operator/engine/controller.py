@@ -210,7 +210,8 @@ class JobReconciler:
         self._stored_at[key] = time.monotonic()
         self._minor_since.pop(key, None)
         # With a CRD that lacks this field the API server drops it silently: no restart would count.
-        if _STATUS.decode(after.status).restarts.total != status.restarts.total:
+        kept = _STATUS.decode(after.status).restarts
+        if (kept.total, kept.ranks.keys()) != (status.restarts.total, status.restarts.ranks.keys()):
             raise TerminalError(INCOMPLETE_CRD)
         metrics.count_transitions(observation.job_state, status)
         log_transitions(observation.job_state.status, status)

@@ -203,8 +203,16 @@ class ClusterCache:
         self.nodes.add_listener(node)
         for target, followed in self.owned_objects.items():
             followed.add_listener(partial(heard, self.unobserved_objects[target]))
+
+        def group(old: PodGroup | None, new: PodGroup | None) -> None:
+            heard(self.unobserved_groups, old, new)
+            subject = new or old
+            if subject and labels.JOB_NAME not in subject.metadata.labels:
+                for key in self._jobs_named(subject):
+                    enqueue(key)
+
         if self.groups:
-            self.groups.add_listener(partial(heard, self.unobserved_groups))
+            self.groups.add_listener(group)
 
     def observe(self, key: JobKey) -> Observation | None:
         """Build the observation of a job; None if there is no such job.
@@ -221,6 +229,7 @@ class ClusterCache:
         pods, other_pods = _split_by_owner(uid, self._objects_of(self.pods, key))
         services, other_services = _split_by_owner(uid, self._objects_of(self.services, key))
         group, other_group = self._pod_group_of(uid, key)
+        given = next((each for each in other_group if adoption.is_given_group(each)), None)
         extras, other_extras = self._owned_objects_of(uid, key)
         others: list[tuple[TargetKind, Object]] = [
             *((TargetKind.POD, pod) for pod in other_pods),
@@ -238,6 +247,7 @@ class ClusterCache:
             pods=pods,
             services=self.unobserved_services.merge_into(uid, services),
             pod_group=group,
+            given_group=given,
             owned_objects=extras,
             occupied=frozenset(taken),
             lost_nodes=self._lost_nodes(pods),
@@ -306,6 +316,15 @@ class ClusterCache:
         own = self.unobserved_groups.merge_into(uid, own)
         return (own[0] if own else None), others
 
+    def _jobs_named(self, group: PodGroup) -> list[JobKey]:
+        """List the jobs with the name of a group that a user created."""
+        namespace, name = group.metadata.namespace, group.metadata.name
+        return [
+            JobKey(kind, namespace, name)
+            for kind, jobs in self.jobs.items()
+            if jobs.get(namespace, name) is not None
+        ]
+
     def _lost_nodes(self, pods: Iterable[ObservedPod]) -> frozenset[str]:
         """Return the lost nodes that have terminating pods; empty while nodes cannot be read."""
         if not self.nodes.has_synced or self.nodes.problem:
@@ -360,10 +379,13 @@ def _becomes_available(key: JobKey, item: Object) -> bool:
     """Return whether an object that occupies a name will be deleted, or adopted, without user
     action.
 
-    True for objects of a deleted job with the same name, and for orphans. For other owners,
-    creation must fail, so that the conflict is reported in the job's status.
+    True for objects of a deleted job with the same name, for orphans, and for groups that are being
+    deleted. For other owners, creation must fail, so that the conflict is reported in the job's
+    status.
     """
     owner = item.metadata.controller
+    if isinstance(item, PodGroup) and item.metadata.deletion_timestamp is not None:
+        return True
     if owner is None:
         return adoption.is_claimable(item)
     return (owner.kind, owner.name) == (key.kind, key.name)

@@ -27,12 +27,13 @@ from itertools import islice
 
 from msgspec import structs
 
+from gangline.api.failure import is_node_refusal
 from gangline.api.jobs.kubeflow import MANAGED_BY_US, JobStatus
 from gangline.api.meta.conditions import is_condition_true, remove_condition
 from gangline.api.meta.objects import Object
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.operator.engine import manifests, owned_objects
-from gangline.operator.engine.slots import assign_slots, classify_failures
+from gangline.operator.engine.slots import RoleFailures, assign_slots, classify_failures
 from gangline.operator.engine.status import (
     count_replicas,
     describe_failures,
@@ -42,6 +43,7 @@ from gangline.operator.engine.status import (
     mark_invalid,
     mark_restarting,
     mark_running,
+    mark_stalled,
     mark_started,
     mark_succeeded,
     mark_suspended,
@@ -251,6 +253,7 @@ class _Pass:
         self.restart = self._gang_restart_reason()
         self.desired_extras = owned_objects.desired_objects(self.job, self.gang)
         self.status = self._status()
+        self._delays = self._replacement_delays()
 
     def plan_end(self) -> ReconcilePlan | None:
         """Return the plan that ends the job, or None. The next pass cleans up."""
@@ -268,22 +271,19 @@ class _Pass:
     def plan_live(self) -> ReconcilePlan:
         """Plan the changes that lead to the specified replicas."""
         missing = self._missing_objects()
-        pause = backoff.time_to_replacement(self.status.restarts, self.now)
-        paused = bool(missing) and pause > _ZERO
+        pause = earliest(*self._delays.values())
         there_is_more = len(missing) == MAX_CREATIONS
         status = self.status
-        if not missing:
+        if not missing and pause is None and not self._has_refused_pods():
             stalled = remove_condition(status.conditions, conditions.STALLED)
             status = structs.replace(status, conditions=stalled)
         return ReconcilePlan(
             status,
-            creations=owned_objects.prepend_unwatched(
-                self.desired_extras, self._creations_during_backoff(missing) if paused else missing
-            ),
+            creations=owned_objects.prepend_unwatched(self.desired_extras, missing),
             deletions=self._deletions(),
             patches=self._patches(),
             requeue_after=earliest(
-                pause if paused else _ZERO if there_is_more else None,
+                _ZERO if there_is_more else pause,
                 self._time_to_deadline(),
                 self._pending_timeout()[0],
                 pod_group.time_to_schedule_timeout(self.job, self.gang, status, self.now),
@@ -293,12 +293,10 @@ class _Pass:
 
     def _gang_restart_reason(self) -> str:
         """Return why all replicas restart together in this pass; empty if they do not."""
-        name = self.job.kind.container
         if gang_restart.restarts_gang(self.job):
             for failure in self.failures:
                 if failure.replaced and not failure.fatal:
-                    failures = [restart.describe_pod_failure(pod, name) for pod in failure.replaced]
-                    return describe_failures(failure.role.name, failures)
+                    return describe_failures(failure.role.name, self._describe(failure.replaced))
             if lost := gang_restart.externally_deleted(self.gang):
                 return f"{lost[0].name} was deleted."
         if gang_restart.restarts_on_resize(self.job) and gang_restart.was_resized(
@@ -320,19 +318,65 @@ class _Pass:
         # Invariant: a failure counts in the status before its pod is deleted (see _deletions).
         record = backoff.count_restarts(before, self._current_generation(), frozenset(replaced))
         fresh = {uid for uid in replaced if uid not in self._counted_failures()}
-        if fresh:
-            record = backoff.record_failure(record, stamp)
+        ranks = [key for key, pod in self._failed_ranks() if pod.uid in fresh]
+        refused = {key: pod.uid for key, pod in self._refused() if not self._is_counted(key, pod)}
+        if ranks or refused:
+            record = backoff.record_rank_failures(record, ranks, refused, stamp)
         status = structs.replace(status, restarts=record)
         for failure in self.failures:
             if any(pod.uid in fresh for pod in failure.replaced):
-                failures = [
-                    restart.describe_pod_failure(pod, job.kind.container)
-                    for pod in failure.replaced
-                ]
+                failures = self._describe(failure.replaced)
                 status = mark_restarting(job, status, failure.role.name, failures, stamp)
+            if any(pod.uid in refused.values() for pod in failure.refused.values()):
+                status = self._mark_refused(status, failure)
         if not replaced and self._is_running(status):
             status = mark_running(job, status, stamp)
         return self.tracker.save_to_status(job, self.gang, status)
+
+    def _mark_refused(self, status: JobStatus, failure: RoleFailures) -> JobStatus:
+        listed = self._describe(failure.refused.values())
+        message = describe_failures(failure.role.name, listed, "were refused by their nodes")
+        return mark_stalled(self.job, status, message, self.stamp)
+
+    def _failed_ranks(self) -> Iterator[tuple[str, ObservedPod]]:
+        """The ranks whose failed pod is replaced, by the key of the rank."""
+        for failure in self.failures:
+            pods = {pod.uid for pod in failure.replaced}
+            for index, pod in enumerate(self.gang[failure.role.name].pods):
+                if pod and pod.uid in pods:
+                    yield backoff.rank_key(failure.role, index), pod
+
+    def _refused(self) -> list[tuple[str, ObservedPod]]:
+        """The pods that their nodes refused, by the key of the rank."""
+        return [
+            (backoff.rank_key(failure.role, index), pod)
+            for failure in self.failures
+            for index, pod in failure.refused.items()
+        ]
+
+    def _has_refused_pods(self) -> bool:
+        """Return whether a refused pod still exists, also one that is being deleted."""
+        return any(is_node_refusal(pod.status.reason) for pod in self.gang.pods)
+
+    def _is_counted(self, key: str, pod: ObservedPod) -> bool:
+        """Return whether the stored status counts this refusal."""
+        known = self.observed.status.restarts.ranks.get(key)
+        return known is not None and known.refused_pod == pod.uid
+
+    def _replacement_delays(self) -> dict[str, timedelta]:
+        """The ranks that lack a pod and must wait for the next one, and for how long."""
+        record = self.status.restarts
+        pause = backoff.time_to_gang_restart(record, self.now)
+        delays: dict[str, timedelta] = {}
+        if pause <= _ZERO and not record.ranks:
+            return delays
+        for role in self.job.roles:
+            for index in self.gang[role.name].missing:
+                key = backoff.rank_key(role, index)
+                own = backoff.time_to_rank_replacement(record, key, self.now)
+                if (wait := max(pause, own)) > _ZERO:
+                    delays[key] = wait
+        return delays
 
     def _current_generation(self) -> list[ObservedPod]:
         """The pods of this generation, with a slot or without."""
@@ -356,14 +400,19 @@ class _Pass:
         )
 
     def _fatal_failure_message(self) -> str:
-        for failure in self.failures:
-            if failure.fatal:
-                failures = [
-                    restart.describe_pod_failure(pod, self.job.kind.container)
-                    for pod in failure.fatal
-                ]
-                return failure_message(self.job, failure.role.name, failures)
-        return ""
+        fatal = [pod for failure in self.failures for pod in failure.fatal]
+        if not fatal:
+            return ""
+        root = restart.by_cause(fatal, self.job.kind.container)[0]
+        roles = (failure for failure in self.failures if root in failure.fatal)
+        failure = next(roles)
+        return failure_message(self.job, failure.role.name, self._describe(failure.fatal))
+
+    def _describe(self, pods: Iterable[ObservedPod]) -> list[str]:
+        """Return how each of some failed pods failed, the cause of the others first."""
+        container = self.job.kind.container
+        ordered = restart.by_cause(pods, container)
+        return [restart.describe_pod_failure(pod, container) for pod in ordered]
 
     def _kind_failure_message(self) -> str:
         rules = self.job.rules
@@ -379,8 +428,14 @@ class _Pass:
             return ""
         return (
             f"{self.job.kind.kind} {self.job.name} has failed because it has reached its backoff "
-            f"limit: {record.total} restarts, {limit} allowed."
+            f"limit: {record.total} restarts, {limit} allowed.{self._last_failure()}"
         )
+
+    def _last_failure(self) -> str:
+        """Return how the replica ended that the restarts are about; empty if that is unknown."""
+        container = self.job.kind.container
+        failed = [pod for pod in self.gang.pods if restart.failure_of(pod, container)]
+        return f" {self._describe(failed)[0]}" if failed else ""
 
     def _time_to_deadline(self) -> timedelta | None:
         return cleanup.time_left(self.status.start_time, self.job.policy.active_deadline, self.now)
@@ -399,7 +454,7 @@ class _Pass:
         if cleanup.has_passed(
             pod_group.time_to_schedule_timeout(self.job, self.gang, self.status, self.now)
         ):
-            reason = pod_group.pending_reason(self.observed.pod_group)
+            reason = pod_group.pending_reason(self.observed.pod_group or self.observed.given_group)
             limit = self.job.policy.scheduling.timeout
             return f"{name} has failed because it could not be placed within {limit}: {reason}"
         return ""
@@ -418,7 +473,8 @@ class _Pass:
 
     def _desired_objects(self) -> Iterator[PlannedCreation]:
         job = self.job
-        if self.settings.gang_scheduling and self.observed.pod_group is None and job.size:
+        group = self.observed.pod_group or self.observed.given_group
+        if self.settings.gang_scheduling and group is None and job.size:
             yield pod_group.create_pod_group(job)
         yield from owned_objects.missing_objects(self.desired_extras, self.observed.owned_objects)
         services = {service.metadata.name for service in self.observed.services}
@@ -441,6 +497,8 @@ class _Pass:
                     job, role, index, self.gang
                 ):
                     continue
+                if self._delays and backoff.rank_key(role, index) in self._delays:
+                    continue
                 if not self.tracker.may_create(job, role, index):
                     continue
                 yield manifests.build_pod(job, role, index, self.settings, self.gang, generation)
@@ -448,20 +506,6 @@ class _Pass:
     def _desired_indexes(self, role: ReplicaRole) -> list[int]:
         absent = self.gang[role.name].excluded
         return [index for index in range(role.replicas) if index not in absent]
-
-    def _creations_during_backoff(
-        self, missing: tuple[PlannedCreation, ...]
-    ) -> tuple[PlannedCreation, ...]:
-        """Creations that are allowed during the backoff delay: replicas that have not failed."""
-        if self.tracker.delays_all:
-            return ()
-        waiting = {
-            self.tracker.pod_name(self.job, role, index)
-            for role in self.job.roles
-            for index in self.gang[role.name].missing
-            if self.tracker.has_failed_before(self.job, role, index)
-        }
-        return tuple(each for each in missing if each.name not in waiting)
 
     def _deletions(self) -> tuple[PlannedDeletion, ...]:
         """Surplus replicas, and failed ones that the stored status counts."""
@@ -471,11 +515,12 @@ class _Pass:
         failed = [
             pod for failure in self.failures for pod in failure.replaced if pod.uid in counted
         ]
+        failed += [pod for key, pod in self._refused() if self._is_counted(key, pod)]
         names = {
             self.tracker.service_name(self.job, role, index)
             for role in self.job.roles
             for index in self._desired_indexes(role)
-        }
+        } | self._former_pod_names()
         services = [
             service for service in self.observed.services if service.metadata.name not in names
         ]
@@ -489,6 +534,15 @@ class _Pass:
             extras=owned_objects.obsolete_objects(self.desired_extras, self.observed.owned_objects),
         )
 
+    def _former_pod_names(self) -> set[str]:
+        """The names of pods that an earlier release named differently: their services stay."""
+        return {
+            pod.name
+            for role in self.job.roles
+            for index, pod in enumerate(self.gang[role.name].pods)
+            if pod is not None and pod.name != self.tracker.pod_name(self.job, role, index)
+        }
+
     def _patches(self) -> tuple[PlannedPatch, ...]:
         updates = owned_objects.update_patches(self.desired_extras, self.observed.owned_objects)
         group = self.observed.pod_group
@@ -500,7 +554,7 @@ class _Pass:
 
     def _record_previous_nodes(self, group: PodGroup) -> PlannedPatch | None:
         """Reserve the nodes of replicas that restart together, until the restart should be over."""
-        pause = backoff.time_to_replacement(self.status.restarts, self.now)
+        pause = backoff.time_to_gang_restart(self.status.restarts, self.now)
         until = self.stamp + max(pause, timedelta(0)) + pod_group.PREVIOUS_NODES_TTL
         return pod_group.record_previous_nodes(group, self.gang.pods, until)
 

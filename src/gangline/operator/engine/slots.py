@@ -5,6 +5,7 @@ replica has its slot. A replaced pod that still runs keeps running until its suc
 the kind asks for it (``is_awaited``); otherwise it is surplus and deleted.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gangline.api.jobs.kubeflow import JobStatus
@@ -27,6 +28,8 @@ class RoleFailures:
     role: ReplicaRole
     fatal: list[ObservedPod]
     replaced: list[ObservedPod]
+    refused: Mapping[int, ObservedPod]
+    """Pods that their nodes refused, by index: they are replaced and count as no failure."""
 
 
 def assign_slots(observed: ObservedJob, status: JobStatus) -> ReplicaGang:
@@ -57,16 +60,19 @@ def classify_failures(job: NormalizedJob, role: ReplicaRole, gang: ReplicaGang) 
     """Separate the failed replicas of a role that are replaced from those that end the job."""
     fatal: list[ObservedPod] = []
     replaced: list[ObservedPod] = []
+    refused: dict[int, ObservedPod] = {}
     for index, pod in enumerate(gang[role.name].pods):
         if pod is None or not pod.failed:
             continue
-        if _is_replaced(job, role, index, pod):
+        if restart.is_refused(pod):
+            refused[index] = pod
+        elif _is_replaced(job, role, index, pod):
             replaced.append(pod)
         elif not (
             implements(job.rules, ToleratesFailures) and job.rules.tolerates_failures(job, role)
         ):
             fatal.append(pod)
-    return RoleFailures(role, fatal, replaced)
+    return RoleFailures(role, fatal, replaced, refused)
 
 
 def _is_replaced(job: NormalizedJob, role: ReplicaRole, index: int, pod: ObservedPod) -> bool:

@@ -52,7 +52,9 @@ def mark_invalid(job: NormalizedJob, status: JobStatus, errors: str, now: dateti
 
 
 def mark_suspended(job: NormalizedJob, status: JobStatus, now: datetime) -> JobStatus:
-    """The job is suspended: it has no pods, and its start time is set again on resume."""
+    """The job is suspended: it has no pods. Its start time is set again on resume, and earlier
+    failures delay no pod then.
+    """
     reason = _condition_reason(job, "Suspended")
     message = f"{job.kind.kind} {job.name} is suspended."
     current = _with_created_condition(job, status.conditions, now)
@@ -66,6 +68,7 @@ def mark_suspended(job: NormalizedJob, status: JobStatus, now: datetime) -> JobS
         conditions=current,
         start_time=None,
         replica_statuses={role.name: ReplicaStatus() for role in job.roles},
+        restarts=replace(status.restarts, bursts=0, burst_start=None, ranks={}),
     )
 
 
@@ -95,7 +98,7 @@ def mark_gang_restarting(
     """
     record = replace(status.restarts, generation=status.restarts.generation + 1, pods={})
     if counted:
-        record = backoff.record_failure(replace(record, total=record.total + 1), now)
+        record = backoff.record_gang_restart(replace(record, total=record.total + 1), now)
     message = f"{job.kind.kind} {job.name} is restarting all replicas because {reason}"
     current = conditions.set_condition_true(
         status.conditions, conditions.RESTARTING, _condition_reason(job, "Restarting"), message, now
@@ -190,12 +193,12 @@ def failure_message(job: NormalizedJob, role: str, failures: Sequence[str]) -> s
     return f"{job.kind.kind} {job.name} is failed because {describe_failures(role, failures)}"
 
 
-def describe_failures(role: str, failures: Sequence[str]) -> str:
-    """Return the failed replicas of a role and how each failed."""
+def describe_failures(role: str, failures: Sequence[str], event: str = "failed") -> str:
+    """Return the replicas of a role that failed (or had another event), and how each did."""
     named = "; ".join(failure.rstrip(".") for failure in failures[:_MAX_LISTED_PODS])
     more = len(failures) - _MAX_LISTED_PODS
     rest = f"; and {more} more" if more > 0 else ""
-    return f"{len(failures)} {role} replica(s) failed: {named}{rest}."
+    return f"{len(failures)} {role} replica(s) {event}: {named}{rest}."
 
 
 def transition_events(before: JobStatus, after: JobStatus) -> list[PlannedEvent]:

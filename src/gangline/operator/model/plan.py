@@ -87,6 +87,10 @@ class ObservedJob:
     """Nodes that were deleted or do not report."""
     spec_errors: str = ""
     """The errors in the specification; empty if it is valid."""
+    given_group: PodGroup | None = None
+    """A pod group of the job's name that a user created: the job's pods join it. It is neither
+    changed nor deleted.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,24 @@ Upstream loses the counts of recreated pods and so retries ExitCode roles for ev
 job *at* its limit, so a limit of 1 allows no restart at all. Here, as the description of the field
 promises, the limit is the number of allowed restarts.
 
-The first replacement is immediate. Later ones back off like the kubelet's restarts of a crashing
-container: 10 s, doubled each time up to 5 minutes, reset after 10 minutes without a failure.
-Failures within ten seconds of the first are one burst. Ranks fail together: when one fails, its
-peers follow with connection errors, and all of them must be replaced without delay.
+Replacements back off like the kubelet's restarts of a crashing container: the first is immediate,
+the next ones wait 10 s, doubled each time up to 5 minutes, and 10 minutes without a failure reset
+the delay. Each rank has its own delay: ranks fail together, because peers of a failed rank get
+connection errors, and one failure of each must not delay any of them. Restarts of all replicas
+together have one delay for the job.
+
+A pod that its node refused never ran. It is replaced under every restart policy and counts as no
+failure. Its next pod waits from the first refusal on: another one would be refused again within
+milliseconds, as long as the scheduler does not observe why.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-import msgspec
+from msgspec import structs
 
-from gangline.api.jobs.kubeflow import RestartRecord
+from gangline.api.jobs.kubeflow import RankBackoff, RestartRecord
+from gangline.operator.model.job import ReplicaRole
 from gangline.operator.model.replicas import ObservedPod
 
 CRASH_LOOP_BACKOFF = "CrashLoopBackOff"
@@ -57,43 +63,105 @@ def count_restarts(
         total += now - known
     if (total, seen) == (record.total, record.pods):
         return record
-    return msgspec.structs.replace(record, total=total, pods=seen)
+    return structs.replace(record, total=total, pods=seen)
 
 
 def is_limit_exceeded(record: RestartRecord, limit: int | None) -> bool:
     return limit is not None and record.total > limit
 
 
-BURST_WINDOW = timedelta(seconds=10)
 BASE_DELAY = timedelta(seconds=10)
+REFUSAL_BASE_DELAY = timedelta(seconds=1)
 MAX_DELAY = timedelta(minutes=5)
 RESET_AFTER = timedelta(minutes=10)
 
-_MAX_DOUBLINGS = 5
+_ZERO = timedelta(0)
+_MAX_DOUBLINGS = 9
 
 
-def record_failure(record: RestartRecord, now: datetime) -> RestartRecord:
+def rank_key(role: ReplicaRole, index: int) -> str:
+    """Return the key of a rank in ``RestartRecord.ranks``: ``worker-3``."""
+    return f"{role.label}-{index}"
+
+
+def record_rank_failures(
+    record: RestartRecord,
+    failed: Iterable[str],
+    refused: Mapping[str, str],
+    now: datetime,
+) -> RestartRecord:
+    """Count failures and refusals that no status counts yet; drop ranks that are quiet again.
+
+    Args:
+        record: the stored record.
+        failed: keys of ranks whose pod failed.
+        refused: uids of refused pods by the key of their rank.
+        now: the time.
+    """
+    ranks = {key: known for key, known in record.ranks.items() if not _is_quiet(known, now)}
+    for key in sorted(failed):
+        failures = ranks[key].failures + 1 if key in ranks else 1
+        ranks[key] = RankBackoff(failures=failures, since=now)
+    for key, uid in sorted(refused.items()):
+        known = ranks.get(key, RankBackoff())
+        ranks[key] = structs.replace(known, refusals=known.refusals + 1, since=now, refused_pod=uid)
+    return structs.replace(record, ranks=ranks)
+
+
+def time_to_rank_replacement(record: RestartRecord, key: str, now: datetime) -> timedelta:
+    """Return the time until a rank may get its next pod; zero or less if it may get one now.
+
+    It is never longer than the delay itself, even if the clock was set back.
+    """
+    known = record.ranks.get(key)
+    if known is None or known.since is None:
+        return _ZERO
+    delay = _rank_delay(known)
+    return min(known.since + delay - now, delay)
+
+
+def record_gang_restart(record: RestartRecord, now: datetime) -> RestartRecord:
+    """Count a restart of all replicas that follows a failure."""
     since = now - record.burst_start if record.burst_start else None
-    if since is None or since > RESET_AFTER + replacement_delay(record) or since < timedelta(0):
-        # A burst in the future means that the clock was set back: reset.
-        return msgspec.structs.replace(record, bursts=1, burst_start=now)
-    if since <= BURST_WINDOW:
-        return record
-    return msgspec.structs.replace(record, bursts=record.bursts + 1, burst_start=now)
+    if since is None or not _ZERO <= since <= RESET_AFTER + _gang_delay(record):
+        # A restart in the future means that the clock was set back: reset.
+        return structs.replace(record, bursts=1, burst_start=now)
+    return structs.replace(record, bursts=record.bursts + 1, burst_start=now)
 
 
-def replacement_delay(record: RestartRecord) -> timedelta:
-    """Return the delay between the start of the latest burst and replacements."""
-    if record.bursts <= 1:
-        return timedelta(0)
-    return min(BASE_DELAY * (1 << min(record.bursts - 2, _MAX_DOUBLINGS)), MAX_DELAY)
-
-
-def time_to_replacement(record: RestartRecord, now: datetime) -> timedelta:
-    """Return the time until replicas may be created; zero or less if they may be now.
+def time_to_gang_restart(record: RestartRecord, now: datetime) -> timedelta:
+    """Return the time until any replica may be created; zero or less if they may be now.
 
     It is never longer than the delay itself, even if the clock was set back.
     """
     if record.burst_start is None:
-        return timedelta(0)
-    return min(record.burst_start + replacement_delay(record) - now, replacement_delay(record))
+        return _ZERO
+    delay = _gang_delay(record)
+    return min(record.burst_start + delay - now, delay)
+
+
+def _gang_delay(record: RestartRecord) -> timedelta:
+    return failure_delay(record.bursts)
+
+
+def failure_delay(failures: int) -> timedelta:
+    """Return the delay after a number of failures in succession: none after the first."""
+    if failures <= 1:
+        return _ZERO
+    return min(BASE_DELAY * (1 << min(failures - 2, _MAX_DOUBLINGS)), MAX_DELAY)
+
+
+def refusal_delay(refusals: int) -> timedelta:
+    """Return the delay after a number of refusals in succession."""
+    return min(REFUSAL_BASE_DELAY * (1 << min(refusals - 1, _MAX_DOUBLINGS)), MAX_DELAY)
+
+
+def _rank_delay(known: RankBackoff) -> timedelta:
+    return refusal_delay(known.refusals) if known.refusals else failure_delay(known.failures)
+
+
+def _is_quiet(known: RankBackoff, now: datetime) -> bool:
+    """Return whether a rank ran long enough since, or the clock was set back."""
+    if known.since is None:
+        return True
+    return not _ZERO <= now - known.since <= RESET_AFTER + _rank_delay(known)

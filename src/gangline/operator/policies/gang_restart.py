@@ -16,6 +16,7 @@ nothing and counts nothing twice.
 from collections.abc import Iterable
 from itertools import chain
 
+from gangline.api.failure import is_node_refusal
 from gangline.api.jobs.kubeflow import RESIZE_ANNOTATION, RESTART_ANNOTATION
 from gangline.operator.model.job import NormalizedJob, RestartPolicy
 from gangline.operator.model.replicas import ObservedPod, ReplicaGang
@@ -80,12 +81,20 @@ def gang_failure_action(policy: RestartPolicy, pod: ObservedPod, container: str)
 
 
 def externally_deleted(gang: ReplicaGang) -> list[ObservedPod]:
-    """List the replicas that are being deleted by another component before they have succeeded."""
+    """List the replicas that are being deleted by another component before they have succeeded.
+
+    Pods that their nodes refused are excluded: the engine itself deletes them, and replaces no
+    other pod.
+    """
     slots = chain.from_iterable(
         ((pod, index in role.completed) for index, pod in enumerate(role.pods) if pod)
         for role in gang.roles.values()
     )
-    return [pod for pod, completed in slots if pod.is_terminating and not completed]
+    return [
+        pod
+        for pod, completed in slots
+        if pod.is_terminating and not completed and not is_node_refusal(pod.status.reason)
+    ]
 
 
 def was_resized(job: NormalizedJob, gang: ReplicaGang) -> bool:

@@ -3,7 +3,8 @@
 Upstream's group omits init containers, sidecars and overhead from its sums, ignores the minimum
 size of an elastic job, and is written in every pass. Here the sums are those of the scheduler, and
 the group is written when it differs. It stays through restarts, so that a gang keeps its position
-in the queue, and is deleted when the job is finished or suspended.
+in the queue, and is deleted when the job is finished or suspended. A user's own group of the job's
+name takes precedence: the pods join it, and it is neither changed nor deleted.
 """
 
 from collections.abc import Iterable
@@ -33,6 +34,7 @@ from gangline.operator.model.plan import PlannedCreation, PlannedPatch, TargetKi
 from gangline.operator.model.replicas import ObservedPod, ReplicaGang
 
 UNSCHEDULABLE = "Unschedulable"
+LAST_APPLIED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 
 PREVIOUS_NODES_TTL = timedelta(minutes=3)
 """How long the nodes of replicas that restart together stay reserved: old pods end within their
@@ -63,8 +65,13 @@ def create_pod_group(job: NormalizedJob) -> PlannedCreation:
 
 
 def update_pod_group(job: NormalizedJob, group: PodGroup) -> PlannedPatch | None:
-    """Return the patch that makes a group current. Its queue is not changed, as in upstream."""
+    """Return the patch that makes a group current. Its queue is not changed, as in upstream.
+
+    Nor is any other field of a group that a user applied (``kubectl apply``) after it was created.
+    """
     if group.metadata.deletion_timestamp is not None:
+        return None
+    if LAST_APPLIED_ANNOTATION in group.metadata.annotations:
         return None
     spec = desired_spec(job)
     if group.spec.queue:

@@ -6,7 +6,6 @@ creation, extends ``ReplicaTracker`` with its rules.
 """
 
 from datetime import datetime, timedelta
-from typing import ClassVar
 
 from gangline.api.jobs.kubeflow import JobStatus
 from gangline.operator.model.job import NormalizedJob, ReplicaRole
@@ -19,9 +18,6 @@ class ReplicaTracker:
     """Tracks the replicas of a job; the default for kinds with fixed pod names."""
 
     __slots__ = ()
-
-    delays_all: ClassVar[bool] = True
-    """True if a backoff delays all creations; False if only those of ranks that failed before."""
 
     def restore_from_status(self, job: NormalizedJob, status: JobStatus) -> NormalizedJob:
         """Return the job with the changes that its status stores."""
@@ -58,10 +54,6 @@ class ReplicaTracker:
     ) -> bool:
         """Return whether a failed pod is replaced."""
         return failure_action(role.restart, pod, job.kind.container) is FailureAction.REPLACE
-
-    def has_failed_before(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
-        """Return whether earlier pods of a replica failed, so that a backoff delays the next."""
-        return True
 
     def pending_timeout(
         self, job: NormalizedJob, gang: ReplicaGang, now: datetime

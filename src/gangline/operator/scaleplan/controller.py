@@ -72,8 +72,8 @@ class ScalePlanController:
 
     def _changed(self, old: ScalePlan | None, new: ScalePlan | None) -> None:
         plan = new or old
-        if plan is not None and plan.spec.owner_job:
-            key = JobKey(KIND.kind, plan.metadata.namespace, plan.spec.owner_job)
+        if plan is not None and plan.job_name:
+            key = JobKey(KIND.kind, plan.metadata.namespace, plan.job_name)
             self._controller.queue.add(key)
         elif new is not None and not is_plan_finished(new):
             # A plan without a job's name belongs to no queue of plans: it fails on its own.
@@ -190,4 +190,4 @@ def _is_owned(plan: ScalePlan, observation: Observation) -> bool:
 
 
 def _job_of(plan: ScalePlan) -> Iterable[str]:
-    return (f"{plan.metadata.namespace}/{plan.spec.owner_job}",)
+    return (f"{plan.metadata.namespace}/{plan.job_name}",)

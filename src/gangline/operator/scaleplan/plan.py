@@ -87,7 +87,7 @@ def next_step(
     if memory.scale_plan_uid == plan.metadata.uid:
         return _scaling_step(plan, observed, stamp, superseded=more)
     if conditions.is_finished(memory.conditions):
-        problem = FieldError("spec.ownerJob", plan.spec.owner_job, "has ended")
+        problem = FieldError("spec.ownerJob", plan.job_name, "has ended")
         return _failed_step(plan, str(problem), stamp)
     if observed.spec_errors:
         message = f"waits for a valid job: {observed.spec_errors}"
@@ -103,7 +103,7 @@ def next_step(
 
 def _without_job(plan: ScalePlan, now: datetime) -> ScalePlanStep:
     problem = str(
-        FieldError("spec.ownerJob", plan.spec.owner_job, "is not an ElasticJob of this namespace")
+        FieldError("spec.ownerJob", plan.job_name, "is not an ElasticJob of this namespace")
     )
     since = plan.status.create_time or now
     left = since + MISSING_JOB_TIMEOUT - now

@@ -1,7 +1,7 @@
 """Inter-pod rules applied to the node table, including tentatively placed pods."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from gangline.scheduler.cache.node_table import NodeTable
 from gangline.scheduler.plugins import inter_pod
 from gangline.scheduler.plugins.inter_pod import Counts, Mask, PodSelection
 from gangline.scheduler.plugins.scores import Scores
-from gangline.scheduler.types.types import PodInfo, PodTerm
+from gangline.scheduler.types.types import PodInfo, PodKey, PodTerm
 
 TentativePods = Sequence[tuple[PodInfo, int]]
 """Tentatively placed pods and their rows."""
@@ -24,9 +24,12 @@ def has_inter_pod_rules(nodes: NodeTable, pod: PodInfo) -> bool:
     return any(owner.matches(pod) for owner in nodes.anti_affinity_owners)
 
 
-def inter_pod_mask(nodes: NodeTable, pod: PodInfo, placed: TentativePods) -> Mask:
+def inter_pod_mask(
+    nodes: NodeTable, pod: PodInfo, placed: TentativePods, gone: TentativePods = ()
+) -> Mask:
+    """Return the rows that inter-pod rules allow; ``gone`` are running pods that count as ended."""
     mask = np.ones(len(nodes.infos), dtype=bool)
-    for _, rows in _rules(nodes, pod, placed):
+    for _, rows in _rules(nodes, pod, placed, gone):
         mask &= rows
     return mask
 
@@ -68,34 +71,86 @@ def inter_pod_score(nodes: NodeTable, pod: PodInfo, placed: TentativePods) -> Sc
     return score
 
 
-def _rules(nodes: NodeTable, pod: PodInfo, placed: TentativePods) -> Iterator[tuple[str, Mask]]:
+def blocking_pods(
+    nodes: NodeTable, pod: PodInfo, row: int, gone: Iterable[PodKey] = ()
+) -> list[PodInfo]:
+    """Return the running pods whose anti-affinity, or that of ``pod``, keeps it off a row.
+
+    Args:
+        nodes: the nodes.
+        pod: the pod to place.
+        row: the row.
+        gone: keys of running pods that count as ended.
+    """
+    found: dict[PodKey, PodInfo] = {}
+    relations = pod.shape.constraints.inter_pod
+    for term in relations.anti_affinity if relations is not None else ():
+        if not term.weight:
+            meant = _selection(pod, term)
+            rows = np.flatnonzero(nodes.count_pods(meant)).tolist()
+            for other in _pods_in_domain(nodes, row, term, rows):
+                if meant.matches(other):
+                    found[other.key] = other
+    for owner, owners in nodes.anti_affinity_owners.items():
+        if owner.matches(pod):
+            for other in _pods_in_domain(nodes, row, owner.term, list(owners)):
+                if owner in _required_anti_affinity(other):
+                    found[other.key] = other
+    skipped = set(gone)
+    return [found[key] for key in sorted(found) if key not in skipped]
+
+
+def _pods_in_domain(
+    nodes: NodeTable, row: int, term: PodTerm, rows: Sequence[int]
+) -> Iterator[PodInfo]:
+    parts = nodes.topology_domains_of(term.topology_key)
+    if parts[row] < 0:
+        return
+    for each in rows:
+        if parts[each] == parts[row]:
+            yield from nodes.pods_by_node.get(nodes.name_of(each), {}).values()
+
+
+def _required_anti_affinity(pod: PodInfo) -> list[PodSelection]:
+    relations = pod.shape.constraints.inter_pod
+    terms = relations.anti_affinity if relations is not None else ()
+    return [_selection(pod, term) for term in terms if not term.weight]
+
+
+def _rules(
+    nodes: NodeTable, pod: PodInfo, placed: TentativePods, gone: TentativePods = ()
+) -> Iterator[tuple[str, Mask]]:
     relations = pod.shape.constraints.inter_pod
     if relations is not None:
         for term in relations.affinity:
             if not term.weight:
-                counts, parts = _count_selected(nodes, pod, term, placed)
+                counts, parts = _count_selected(nodes, pod, term, placed, gone)
                 rows = inter_pod.affinity_mask(counts, parts, _selection(pod, term).matches(pod))
                 yield inter_pod.AFFINITY_MISMATCH, rows
         for term in relations.anti_affinity:
             if not term.weight:
                 yield (
                     inter_pod.ANTI_AFFINITY_MISMATCH,
-                    inter_pod.anti_affinity_mask(*_count_selected(nodes, pod, term, placed)),
+                    inter_pod.anti_affinity_mask(*_count_selected(nodes, pod, term, placed, gone)),
                 )
         for spread in relations.spread:
             if spread.hard:
-                counts, parts = _count_selected(nodes, pod, spread.pods, placed)
+                counts, parts = _count_selected(nodes, pod, spread.pods, placed, gone)
                 itself = _selection(pod, spread.pods).matches(pod)
                 eligible = nodes.eligible(pod.shape.constraints).accepted
                 rows = inter_pod.spread_mask(spread, counts, parts, eligible, itself)
                 yield inter_pod.SPREAD_VIOLATED, rows
-    for owner, counts in _anti_affinity_owners(nodes, pod, placed):
+    for owner, counts in _anti_affinity_owners(nodes, pod, placed, gone):
         parts = nodes.topology_domains_of(owner.term.topology_key)
         yield inter_pod.EXISTING_ANTI_AFFINITY, inter_pod.anti_affinity_mask(counts, parts)
 
 
 def _count_selected(
-    nodes: NodeTable, pod: PodInfo, term: PodTerm, placed: TentativePods
+    nodes: NodeTable,
+    pod: PodInfo,
+    term: PodTerm,
+    placed: TentativePods,
+    gone: TentativePods = (),
 ) -> tuple[Counts, inter_pod.TopologyDomains]:
     """Count the pods that a term selects on each row; return the counts and the domain numbers."""
     meant = _selection(pod, term)
@@ -103,11 +158,14 @@ def _count_selected(
     for other, row in placed:
         if meant.matches(other):
             counts[row] += 1
+    for other, row in gone:
+        if meant.matches(other):
+            counts[row] -= 1
     return counts, nodes.topology_domains_of(term.topology_key)
 
 
 def _anti_affinity_owners(
-    nodes: NodeTable, pod: PodInfo, placed: TentativePods
+    nodes: NodeTable, pod: PodInfo, placed: TentativePods, gone: TentativePods = ()
 ) -> Iterator[tuple[PodSelection, Counts]]:
     """Yield the anti-affinity terms of other pods that select this pod, and the rows of their
     owners.
@@ -116,14 +174,18 @@ def _anti_affinity_owners(
     for owner, rows in nodes.anti_affinity_owners.items():
         if owner.matches(pod):
             found[owner] = np.zeros(len(nodes.infos), dtype=np.int64)
-            found[owner][list(rows)] = 1
+            found[owner][list(rows)] = list(rows.values())
+    for other, row in gone:
+        for owner in _required_anti_affinity(other):
+            if owner in found:
+                found[owner][row] -= 1
     for other, row in placed:
         relations = other.shape.constraints.inter_pod
         for term in relations.anti_affinity if relations is not None else ():
             owner = _selection(other, term)
             if not term.weight and owner.matches(pod):
                 counts = found.setdefault(owner, np.zeros(len(nodes.infos), dtype=np.int64))
-                counts[row] = 1
+                counts[row] += 1
     yield from found.items()
 
 

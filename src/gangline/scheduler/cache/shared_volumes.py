@@ -87,6 +87,14 @@ class SharedAttachments:
                 if taking.limit_column in touched:
                     self._update_column(column, taking, row)
 
+    def detach(self, row: int, limit_column: int, claims: Iterable[int]) -> None:
+        """Update a row after attachments were freed; ``claims`` are columns of detached claims."""
+        for column in claims:
+            self._free[column, row] = 0
+        for column, taking in self._takings.items():
+            if taking.limit_column == limit_column:
+                self._update_column(column, taking, row)
+
     def _update_column(self, column: int, taking: AttachmentColumn, row: int) -> None:
         free = self._free
         if not taking.claim_columns and free[column, row] >= _ATTACHED_THRESHOLD:

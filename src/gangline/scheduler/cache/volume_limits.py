@@ -181,6 +181,38 @@ def _claims_of(storage: StorageState, claims: Iterable[str], driver: str) -> Set
     }
 
 
+@dataclass(frozen=True, slots=True)
+class DetachedVolumes:
+    """What a driver detaches from a node when pods have ended."""
+
+    resource: str
+    """The resource of the driver's attachments."""
+    count: int
+    claim_resources: frozenset[str]
+    """Resources of the detached claims, in case several pods use them."""
+
+
+def detached_volumes(
+    storage: StorageState, node: NodeName, pods: Iterable[PodInfo]
+) -> list[DetachedVolumes]:
+    """Return what is detached from a node once these of its pods have ended."""
+    ended = Counter(claim for pod in pods for claim in pod.claims)
+    users = storage.users_by_node.get(node, Counter[str]())
+    freed: dict[str, set[str]] = defaultdict(set)
+    for key, count in ended.items():
+        driver = _attaching_driver(storage, storage.claims.get(key))
+        if driver in storage.limits.get(node, {}) and users[key] <= count:
+            freed[_escape_name(driver)].add(_escape_name(key))
+    return [
+        DetachedVolumes(
+            str(_AttachmentResource(driver)),
+            len(claims),
+            frozenset(str(_AttachmentResource(driver, (claim,))) for claim in claims),
+        )
+        for driver, claims in sorted(freed.items())
+    ]
+
+
 def _attaching_driver(storage: StorageState, claim: ClaimInfo | None) -> str:
     """Return the driver that attaches the volume of a claim; empty: none, or unknown."""
     if claim is None:

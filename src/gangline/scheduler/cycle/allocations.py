@@ -23,10 +23,13 @@ class Allocations:
         """Rows of gangs that have a network rule, and of pods with devices."""
         self._given: dict[GroupKey, Counter[str]] = {}
         """Allocated amounts by gang."""
+        self._bound: set[str] = set()
 
     def bind(self, gang: PendingGang, placements: Iterable[Placement]) -> set[PodKey]:
         """Allocate placements for good; return the keys of the pods."""
         bound: set[PodKey] = set()
+        if placements := list(placements):
+            self._bound.add(gang.name)
         amounts: dict[str, int] = {}
         for placement in placements:
             node = self._state.nodes.name_of(placement.row)
@@ -44,6 +47,10 @@ class Allocations:
         if gang.group is not None:
             self._given.setdefault(gang.group, Counter()).update(amounts)
         return bound
+
+    def has_bound(self, gang: str) -> bool:
+        """Return whether the cycle has bound pods of a gang."""
+        return gang in self._bound
 
     def rows_of(self, gang: PendingGang) -> Set[int]:
         """Return the rows of a gang, as far as they matter for its other pods."""

@@ -121,7 +121,9 @@ class _Cycle:
         self._diagnosis = PlacementDiagnosis(state, self.scratch, self._planner)
         self._pending_counts: Counter[str] = Counter()
         """Gangs of each queue that were served and stay pending: they are before the next one."""
-        self._preemption = PreemptionEvaluator(state, self.tree, policy, now)
+        self._preemption = PreemptionEvaluator(
+            state, self.tree, policy, now, self.allocations.has_bound
+        )
         self._preemption_failed: set[object] = set()
         """Equivalence keys for which no victims were found."""
         self._has_reservation = False
@@ -141,7 +143,9 @@ class _Cycle:
         self._preemptor_placements: Mapping[str, list[Placement]] = {}
         self._head_of_line: dict[str, str] = {}
         """Head of line of each queue whose pending gangs block later ones."""
-        self._extra_pods = ExtraPods(self.scratch, self.tree, self.order, self.allocations)
+        self._extra_pods = ExtraPods(
+            self.scratch, self.tree, self.order, self.allocations, self._preemption.evicts_from
+        )
 
     def add_preemptor_reservations(
         self, preemptors: "PreemptorReservations", gangs: Iterable[PendingGang]
@@ -153,6 +157,7 @@ class _Cycle:
         for gang in gangs:
             if gang.name in preemptors.placements:
                 self._preemption.reclaim_state.add_expected(gang.name, gang.queue, gang.requested)
+                self.tree.reserve(gang.queue, self.tree.request_vector(gang.requested))
 
     def add_restart_reservation(self, reserved: RestartReservation) -> None:
         """Reserve the node of a lost or restarting member, unless the gang has a preemptor
@@ -196,20 +201,28 @@ class _Cycle:
                     gang, messages.NOT_ENOUGH_RESOURCES, known.gang_message, known.pod_message
                 )
             return
-        amount = self.tree.request_vector(gang.requested)
-        if self._blocked_by_queue(gang, amount):
+        if self._preemption.evicts_from(gang.name):
+            self._add_pending_reason(gang, messages.NOT_ENOUGH_RESOURCES, messages.EVICTED)
             return
-        own = self._restart_placements.get(gang.name, {})
+        amount = self.tree.request_vector(gang.requested)
         claim = self._preemptor_placements.get(gang.name, [])
-        if own or claim:
-            self.scratch.release(self._reserved.pop(gang.name, []))
-        placed = self._place_or_explain(gang)
-        if own:
-            settled = placed or gang.name in self.reservations
-            waiting = {pod.key for pod in gang.pending if settled}
-            self._reserve([kept for name, kept in own.items() if name not in waiting], gang.name)
+        if claim:
+            self.tree.reserve(gang.queue, -amount)
+        own = self._restart_placements.get(gang.name, {})
+        placed = False
+        if not self._blocked_by_queue(gang, amount):
+            if own or claim:
+                self.scratch.release(self._reserved.pop(gang.name, []))
+            placed = self._place_or_explain(gang)
+            if own:
+                settled = placed or gang.name in self.reservations
+                waiting = {pod.key for pod in gang.pending if settled}
+                kept = [each for name, each in own.items() if name not in waiting]
+                self._reserve(kept, gang.name)
+            if claim and not placed:
+                self._reserve(claim, gang.name)
         if claim and not placed:
-            self._reserve(claim, gang.name)
+            self.tree.reserve(gang.queue, amount)
             self.reservations[gang.name] = self.state.reservations[gang.name]
 
     def _known_failure(self, gang: PendingGang) -> PlacementFailure | None:
@@ -231,9 +244,14 @@ class _Cycle:
             return False
         limit = queue_limit(self.tree, queue, amount)
         users = self._diagnosis.largest_users(queue, next(iter(limit.limit)))
-        self._add_pending_reason(
-            gang, messages.QUEUE_LIMIT, messages.queue_limit_message(limit, users)
-        )
+        message = messages.queue_limit_message(limit, users)
+        consequence = self._preempt(gang)
+        if consequence:
+            message = messages.clip_message(message, consequence)
+        self._add_pending_reason(gang, messages.QUEUE_LIMIT, message)
+        if consequence:
+            self._record_head_of_line(gang)
+            return True
         if not queue.reserved.any() and all(
             limit.requested[name] <= most for name, most in limit.limit.items()
         ):
@@ -290,15 +308,9 @@ class _Cycle:
         Returns:
             The consequence for the gang, as a sentence of its message; empty: none.
         """
-        if gang.name in self._preemptor_placements:
-            return messages.PREEMPTING
-        key = (self._equivalence_key(gang), gang.queue, gang.priority)
-        if key not in self._preemption_failed:
-            preemption = self._preemption.find_victims(self.scratch, gang)
-            if preemption is not None:
-                self._evict(gang, preemption)
-                return messages.PREEMPTING
-            self._preemption_failed.add(key)
+        consequence = self._preempt(gang)
+        if consequence:
+            return consequence
         # Only the first pending gang of a cycle gets a reservation. More of them would delay each
         # other, and leave fewer nodes for backfill.
         if not self._has_reservation:
@@ -310,6 +322,20 @@ class _Cycle:
                 self._window = BackfillWindow(tuple(plan), start)
                 return messages.reservation_message(self._diagnosis.summarize_plan(gang, plan))
         return ""
+
+    def _preempt(self, gang: PendingGang) -> str:
+        """Evict pods for a gang if that is allowed and sufficient; return the consequence."""
+        if gang.name in self._preemptor_placements:
+            return messages.PREEMPTING
+        key = (self._equivalence_key(gang), gang.queue, gang.priority)
+        if key in self._preemption_failed:
+            return ""
+        preemption = self._preemption.find_victims(self.scratch, gang)
+        if preemption is None:
+            self._preemption_failed.add(key)
+            return ""
+        self._evict(gang, preemption)
+        return messages.PREEMPTING if preemption.victims else messages.ENDING
 
     def _backfill(self, gang: PendingGang) -> bool:
         """Backfill: place a gang on reserved nodes if it ends before the reservation starts."""
@@ -325,6 +351,7 @@ class _Cycle:
 
     def _evict(self, gang: PendingGang, preemption: PreemptionResult) -> None:
         self._add_reservation(gang, list(preemption.placements), cleared=True)
+        self.tree.reserve(gang.queue, self.tree.request_vector(gang.requested))
         self.evictions += [
             PodEviction(
                 pod.key,

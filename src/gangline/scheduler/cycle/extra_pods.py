@@ -1,7 +1,7 @@
 """Extra pods: places pods beyond a gang's minimum, in turn with other gangs."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from gangline.scheduler.cycle.allocations import Allocations
 from gangline.scheduler.cycle.diagnosis import queue_limit
@@ -29,8 +29,10 @@ class ExtraPods:
         tree: QueueTree,
         line: SchedulingOrder,
         grants: Allocations,
+        is_evicted: Callable[[str], bool],
     ) -> None:
         self._scratch, self._tree, self._line, self._grants = scratch, tree, line, grants
+        self._is_evicted = is_evicted
 
     def serve(self, entry: QueueEntry) -> list[PendingReason]:
         """Place one pod or subgroup, or all extra pods if no other entry is left.
@@ -39,6 +41,8 @@ class ExtraPods:
             Why the pods that found no node are pending.
         """
         gang = entry.gang
+        if self._is_evicted(gang.name):
+            return _pending_reasons(entry.remaining, messages.EVICTED)
         if gang.subgroups:
             refused = self._serve_part(entry)
         else:

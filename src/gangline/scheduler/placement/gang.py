@@ -67,7 +67,7 @@ def place_gang(
             return list(scratch.place(pods[0].shape, pods))
         return place_on_one_device_model(scratch, gang, pods, _place_with_colocation)
     allowed_before = scratch.within
-    for domain in _allowed_domains(scratch.nodes, gang, gang.network):
+    for domain in allowed_domains(scratch.nodes, gang, gang.network):
         mark = scratch.mark()
         scratch.within = domain.rows if allowed_before is None else allowed_before & domain.rows
         unplaced = place_on_one_device_model(scratch, gang, pods, _place_with_colocation)
@@ -87,12 +87,12 @@ def rows_in_allowed_domains(
     if gang.network is None or not gang.network.hard:
         return None
     within = np.zeros(len(nodes.infos), dtype=bool)
-    for domain in _allowed_domains(nodes, gang, gang.network, placed):
+    for domain in allowed_domains(nodes, gang, gang.network, placed):
         within |= domain.rows
     return within
 
 
-def _allowed_domains(
+def allowed_domains(
     nodes: NodeTable, gang: PendingGang, rule: NetworkTopologyRule, placed: Iterable[int] = ()
 ) -> list[TopologyDomain]:
     """Return the domains that contain all placed members: closest tier first, then fullest."""

@@ -90,6 +90,8 @@ class ScratchAllocation:
         """Mask of the rows that may be used now; None: all rows."""
         self._has_tentative_rules = False
         """True if a tentatively placed pod has inter-pod rules."""
+        self._gone: list[tuple[PodInfo, int]] = []
+        """Running pods that count as ended, with their rows."""
         self._journal: list[Placement] = []
         self._shape_scores: dict[PodShape, _ShapeScores] = {}
         self._touched: list[int] = []
@@ -175,7 +177,9 @@ class ScratchAllocation:
         """Place one pod on the best row that inter-pod rules allow."""
         placed = self.tentative()
         standing = self._scores_of(pod.shape, demand).score
-        score = np.where(inter_pod.inter_pod_mask(self.nodes, pod, placed), standing, -np.inf)
+        score = np.where(
+            inter_pod.inter_pod_mask(self.nodes, pod, placed, self._gone), standing, -np.inf
+        )
         score += inter_pod.inter_pod_score(self.nodes, pod, placed)
         if self.within is not None:
             score[~self.within] = -np.inf
@@ -240,7 +244,7 @@ class ScratchAllocation:
             return False
         if (
             self.has_inter_pod_rules(pod.shape)
-            and not inter_pod.inter_pod_mask(self.nodes, pod, self.tentative())[row]
+            and not inter_pod.inter_pod_mask(self.nodes, pod, self.tentative(), self._gone)[row]
         ):
             return False
         self._place(Placement((pod,), row, demand))
@@ -283,6 +287,34 @@ class ScratchAllocation:
         for placement in placements:
             self._charge(placement, -placement.count, planned=True)
 
+    def end_pods(
+        self, pods: Iterable[tuple[PodInfo, int]], freed: Iterable[tuple[int, int, int]]
+    ) -> None:
+        """Count running pods as ended, for good: there is no rollback.
+
+        Args:
+            pods: the pods with their rows, for the rules of other pods.
+            freed: the columns, rows and amounts that they free.
+        """
+        self._gone += pods
+        for column, row, amount in freed:
+            self.free[column, row] += amount
+            self._touched.append(row)
+
+    def detach_volumes(self, row: int, driver_column: int, count: int, claims: Set[int]) -> None:
+        """Free attachments of a driver on a row.
+
+        Args:
+            row: the row.
+            driver_column: the column of the driver's attachments.
+            count: the number of attachments.
+            claims: columns of claims of several pods that are not attached there any more.
+        """
+        self.free[driver_column, row] += count
+        self._touched.append(row)
+        if self._shared is not None:
+            self._shared.detach(row, driver_column, claims)
+
     def _charge(self, placement: Placement, count: int, planned: bool = False) -> None:
         """Charge the demand ``count`` times; negative: release it."""
         row, parts = placement.row, placement.demand.terms
@@ -302,6 +334,8 @@ class ScratchAllocation:
         """Return an allocation with the same tentative placements and these free amounts."""
         other = ScratchAllocation(self.nodes, free)
         other._journal = list(self._journal)
+        other._gone = list(self._gone)
+        other.within = self.within
         other._has_tentative_rules = self._has_tentative_rules
         return other
 

@@ -4,31 +4,42 @@
 queues: a queue that stays within its fair share may reclaim what others use above theirs. Both
 rules are strict orders, so an evicted gang can never evict the gang it was evicted for.
 
-Victims are chosen as a set. Pods beyond their gang's minimum come before any gang is broken. Then
-the set with the fewest broken gangs, the least lost work and the fewest pods wins. Victims that are
-not needed in the end are spared. A broken gang is evicted completely, since the rest of it could
-not continue.
+One search places the gang on what is free now, what is ending, and what may be evicted. Queues'
+shares, guarantees and limits, priorities and disruption budgets are constraints inside the search
+(``rights``), the cost of the victims is its order (``victim_sets``). A broken gang is evicted
+completely, since the rest of it could not continue. If pods that are ending make enough resources
+free, nobody is evicted.
+
+The search is bounded. First the lowest priority is found below which victims are sufficient if all
+of their gangs were evicted: one placement for each step of a bisection. Then at most
+``MAX_REGIONS`` network domains, at most 1,024 nodes for each shape of pods, at most 256 steps on
+each node, 32 placements to spare victims and 16 to break a single gang are tried (``gang_search``,
+``row_options``, ``row_search``). No gang is in the result without which the gang could be placed,
+as long as these 32 placements suffice. Where the bound ends the search a gang waits although other
+victims might be sufficient; it never evicts more than its rights.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.cache.domains import TopologyDomain
+from gangline.scheduler.placement.gang import allowed_domains
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
-from gangline.scheduler.preemption.minimize import (
-    candidate_orders,
-    minimal_prefix,
-    reprieve_victims,
-)
+from gangline.scheduler.plugins.scores import Amounts
+from gangline.scheduler.preemption.clearing import Clearing, ending_pods, placed_on_rows
+from gangline.scheduler.preemption.gang_search import GangSearch, VictimSet, place_needed
 from gangline.scheduler.preemption.protection import ProtectedGangs
-from gangline.scheduler.preemption.reclaim import ReclaimState
+from gangline.scheduler.preemption.reservations import has_expired
+from gangline.scheduler.preemption.rights import EvictionRights, EvictionTally, ReclaimState
 from gangline.scheduler.preemption.victim_sets import (
     EvictionUnit,
     RunningGang,
+    eviction_units,
     is_evictable,
-    least_lost_work,
     pods_to_evict,
+    without_overlap,
 )
 from gangline.scheduler.queueing.fair_share import ORDER_BY_AGE, FairnessPolicy
 from gangline.scheduler.queueing.gangs import PendingGang
@@ -37,6 +48,8 @@ from gangline.scheduler.types.types import PodInfo, PodKey
 
 PREEMPTED = "preempted by {} of higher priority"
 RECLAIMED = "reclaimed for {}: its queue is above its fair share"
+MAX_REGIONS = 16
+"""Number of network domains in which victims are searched, the closest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +68,32 @@ class PreemptionResult:
     """Victims, and the placements that their eviction makes possible."""
 
     victims: tuple[PodInfo, ...]
+    """Empty: pods that are ending already make enough resources free."""
     placements: tuple[Placement, ...]
     reason: str
 
 
 class PreemptionEvaluator:
-    """Searches victims among the running gangs, for one cycle."""
+    """Searches victims among the running gangs, for one cycle.
+
+    Args:
+        state: the cache.
+        tree: the queues.
+        policy: which evictions are allowed.
+        now: the time in seconds since the epoch.
+        was_bound: whether this cycle has bound pods of a gang: such a gang is no victim.
+    """
 
     def __init__(
-        self, state: SchedulerCache, tree: QueueTree, policy: EvictionPolicy, now: float
+        self,
+        state: SchedulerCache,
+        tree: QueueTree,
+        policy: EvictionPolicy,
+        now: float,
+        was_bound: Callable[[str], bool] = lambda name: False,
     ) -> None:
         self._state, self._tree, self._policy, self._now = state, tree, policy, now
+        self._was_bound = was_bound
         self._gangs: list[RunningGang] | None = None
         self.reclaim_state = ReclaimState(tree)
         """What queues will use once everything decided so far has happened."""
@@ -73,8 +101,12 @@ class PreemptionEvaluator:
         self._lowest = state.lowest_priority()
         self._chosen_gangs: set[str] = set()
         """Gangs of which pods were chosen already."""
-        self._sorted: dict[tuple[str, int], list[EvictionUnit]] = {}
-        """Eviction units by queue and priority of the preemptor, the cheapest first."""
+        self._units: dict[str, list[EvictionUnit]] = {}
+        """Eviction units by gang."""
+
+    def evicts_from(self, gang: str) -> bool:
+        """Return whether this cycle evicts pods of a gang."""
+        return gang in self._chosen_gangs
 
     def find_victims(
         self, scratch: ScratchAllocation, preemptor: PendingGang
@@ -85,104 +117,124 @@ class PreemptionEvaluator:
         """
         if self._none_evictable(preemptor) or not all(pod.may_preempt for pod in preemptor.pending):
             return None
-        units = self._eviction_units(preemptor)
-        best: tuple[tuple[object, ...], list[EvictionUnit], list[Placement]] | None = None
-        for ordered in candidate_orders(units):
-            found = minimal_prefix(scratch, preemptor, ordered)
-            if found is None:
-                break  # not even all units together free enough resources
-            chosen = reprieve_victims(scratch, *found)
-            cost = self._cost(chosen)
-            if best is None or cost < best[0]:
-                best = cost, chosen, found[1]
-        if best is None:
+        gangs = self._running()
+        asked = self._tree.request_vector(preemptor.requested)
+        rights = EvictionRights(self.reclaim_state, preemptor.queue, asked, self._state.budgets)
+        known = self._state.reservations.get(preemptor.name)
+        # Pods that did not end while a reservation waited for them may never end.
+        waited = known is not None and known.preempting and has_expired(known, self._now)
+        ending = [] if waited else placed_on_rows(self._state, ending_pods(self._state))
+        clearing = Clearing(self._state, scratch, ending)
+        if ending and rights.covers_limits(EvictionTally()):
+            region = clearing.base.within
+            placements = place_needed(clearing.after(()), preemptor, region)
+            if placements is not None:
+                return self._accept(preemptor, VictimSet((), tuple(placements)))
+        units = [
+            unit
+            for gang in gangs
+            if self._may_be_evicted(gang, preemptor)
+            for unit in self._units_of(gang)
+            if rights.may_ever_take(unit)
+        ]
+        units.sort(key=lambda unit: unit.order)
+        if not units or not _limits_reachable(rights, units):
             return None
-        _, chosen, placements = best
-        self._chosen_gangs |= {unit.gang.name for unit in chosen}
-        self._sorted.clear()
-        victims = pods_to_evict(chosen)
+        found = self._search(clearing, rights, preemptor, units)
+        return self._accept(preemptor, found) if found is not None else None
+
+    def _search(
+        self,
+        clearing: Clearing,
+        rights: EvictionRights,
+        preemptor: PendingGang,
+        units: Sequence[EvictionUnit],
+    ) -> VictimSet | None:
+        """Search among the units of the lowest priorities that are sufficient."""
+        levels = _levels(units)
+        freeable: dict[int, Amounts] = {}
+
+        def suffices(level: int) -> bool:
+            cleared = clearing.after(without_overlap(levels[level]))
+            freeable[level] = cleared.free - clearing.base.free
+            return place_needed(cleared, preemptor, None) is not None
+
+        low, high = 0, len(levels) - 1
+        if not suffices(high):
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if suffices(middle) else (middle + 1, high)
+        for level in range(low, len(levels)):
+            if level not in freeable:
+                suffices(level)
+            search = GangSearch(clearing, rights, preemptor, levels[level], freeable[level])
+            found = self._best_of_regions(search, clearing, preemptor, levels[level])
+            if found is not None:
+                return found
+        return None
+
+    def _best_of_regions(
+        self,
+        search: GangSearch,
+        clearing: Clearing,
+        preemptor: PendingGang,
+        units: Sequence[EvictionUnit],
+    ) -> VictimSet | None:
+        """Return the cheapest victims in the closest network domains, or anywhere."""
+        rule = preemptor.network
+        if rule is None:
+            return search.best(None)
+        tier = -1
+        found: list[VictimSet] = []
+        domains = self._sufficient_domains(clearing, preemptor, units)
+        for domain in islice(domains, MAX_REGIONS):
+            if found and domain.tier > tier:
+                break
+            tier = domain.tier
+            within = search.best(domain.rows)
+            found += [within] if within is not None else []
+        if not found and not rule.hard:
+            return search.best(None)
+        return min(found, key=lambda each: each.order, default=None)
+
+    def _sufficient_domains(
+        self, clearing: Clearing, preemptor: PendingGang, units: Sequence[EvictionUnit]
+    ) -> Iterator[TopologyDomain]:
+        """Yield the domains that hold the gang if all units are evicted, the closest first."""
+        assert preemptor.network is not None
+        listed = without_overlap(units)
+        for domain in allowed_domains(self._state.nodes, preemptor, preemptor.network):
+            if place_needed(clearing.after(listed), preemptor, domain.rows) is not None:
+                yield domain
+
+    def _accept(self, preemptor: PendingGang, found: VictimSet) -> PreemptionResult:
+        self._chosen_gangs |= {unit.gang.name for unit in found.units}
+        victims = pods_to_evict(found.units)
         for pod in victims:
             self.reclaim_state.add_leaving(self._state.usage.queue_of(pod.group), pod)
         self.reclaim_state.add_expected(preemptor.name, preemptor.queue, preemptor.requested)
-        return PreemptionResult(victims, tuple(placements), self._reason(preemptor, chosen))
+        within = all(unit.gang.queue == preemptor.queue for unit in found.units)
+        reason = (PREEMPTED if within else RECLAIMED).format(preemptor.name)
+        return PreemptionResult(victims, found.placements, reason)
 
-    def _reason(self, preemptor: PendingGang, chosen: Sequence[EvictionUnit]) -> str:
-        within = all(unit.gang.queue == preemptor.queue for unit in chosen)
-        return (PREEMPTED if within else RECLAIMED).format(preemptor.name)
-
-    def _cost(self, chosen: Sequence[EvictionUnit]) -> tuple[object, ...]:
-        broken = {unit.gang.name: unit.gang for unit in chosen if unit.breaks_gang}
-        lost = sum(gang.lost_work(self._now) for gang in broken.values())
-        return (len(broken), lost, len(pods_to_evict(chosen)), [unit.gang.name for unit in chosen])
-
-    def _eviction_units(self, preemptor: PendingGang) -> list[EvictionUnit]:
-        """Return all eviction units that may be evicted for ``preemptor``, the cheapest first."""
-        claimant = (preemptor.queue, preemptor.priority)
-        if claimant not in self._sorted:
-            self._sorted[claimant] = self._all_eviction_units(preemptor)
-        return list(self._permitted(self._sorted[claimant], preemptor))
-
-    def _all_eviction_units(self, preemptor: PendingGang) -> list[EvictionUnit]:
-        safe: list[EvictionUnit] = []
-        breaking: list[EvictionUnit] = []
-        for gang in self._running():
-            if gang.name in self._chosen_gangs or not self._may_be_evicted(gang, preemptor):
-                continue
-            extra = gang.extra_pods
-            cost = self._eviction_cost(gang)
-            safe += [EvictionUnit(gang, (pod,), False, cost) for pod in extra]
-            spared = {pod.key for pod in extra}
-            core = tuple([pod for pod in gang.pods if pod.key not in spared])
-            if core and all(pod.preemptable for pod in gang.pods):
-                breaking.append(EvictionUnit(gang, core, True, cost))
-        safe.sort(key=lambda unit: (unit.cost, least_lost_work(unit.pods[0])))
-        breaking.sort(key=lambda unit: unit.cost)
-        return [*safe, *breaking]
-
-    def _eviction_cost(self, gang: RunningGang) -> tuple[object, ...]:
-        queue = self._tree.queues[gang.queue]
-        lost = gang.lost_work(self._now)
-        return (queue.info.priority, gang.priority, lost, len(gang.pods), gang.name)
+    def _units_of(self, gang: RunningGang) -> list[EvictionUnit]:
+        units = self._units.get(gang.name)
+        if units is None:
+            priority = self._tree.queues[gang.queue].info.priority
+            units = self._units[gang.name] = eviction_units(gang, priority, self._now)
+        return units
 
     def _may_be_evicted(self, gang: RunningGang, preemptor: PendingGang) -> bool:
         if gang.info is not None and not gang.info.preemptable:
             return False
-        if self._protected.is_protected(gang):
+        if gang.name == preemptor.name or gang.name in self._chosen_gangs:
+            return False
+        if self._was_bound(gang.name) or self._protected.is_protected(gang):
             return False
         if gang.queue == preemptor.queue:
             return self._policy.preempt and gang.priority < preemptor.priority
         return self._policy.reclaim and gang.queue in self._tree.queues
-
-    def _permitted(
-        self, units: Iterable[EvictionUnit], preemptor: PendingGang
-    ) -> Iterator[EvictionUnit]:
-        """Yield the units that disruption budgets and the shares of other queues allow."""
-        budgets = {key: budget.allowed for key, budget in self._state.budgets.items()}
-        share = self.reclaim_state.budget_for(preemptor.queue, preemptor.requested)
-        for unit in units:
-            queue = unit.gang.queue
-            if unit.gang.name == preemptor.name:
-                continue
-            if queue != preemptor.queue and not share.may_reclaim(queue, unit.pods):
-                continue
-            if not self._within_budgets(unit, budgets):
-                continue
-            if queue != preemptor.queue:
-                share.reclaim(queue, unit.pods)
-            yield unit
-
-    def _within_budgets(self, unit: EvictionUnit, left: dict[str, int]) -> bool:
-        covering = Counter(
-            key
-            for pod in unit.pods
-            for key, budget in self._state.budgets.items()
-            if budget.covers(pod)
-        )
-        if any(left[key] < count for key, count in covering.items()):
-            return False
-        for key, count in covering.items():
-            left[key] -= count
-        return True
 
     def _running(self) -> list[RunningGang]:
         if self._gangs is None:
@@ -210,3 +262,14 @@ class PreemptionEvaluator:
         """
         reclaims = len(self._tree.queues) > 2 and self._policy.reclaim
         return not reclaims and preemptor.priority <= self._lowest
+
+
+def _levels(units: Sequence[EvictionUnit]) -> list[list[EvictionUnit]]:
+    """Return the units up to each priority of broken gangs, in the order of the cost."""
+    tiers = sorted({unit.cost.broken_tier for unit in units})
+    return [[unit for unit in units if unit.cost.broken_tier <= tier] for tier in tiers]
+
+
+def _limits_reachable(rights: EvictionRights, units: Iterable[EvictionUnit]) -> bool:
+    """Return whether all units together free what the limits of queues lack."""
+    return rights.could_cover_limits(without_overlap(units))

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.placement.gang import placed_pods
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
+from gangline.scheduler.preemption.clearing import end_pods, placed_on_rows
 from gangline.scheduler.queueing.gangs import (
     PendingGang,
     active_previous_nodes,
@@ -30,10 +31,16 @@ from gangline.scheduler.types.types import (
     PodKey,
     PodShape,
     Request,
+    Reservation,
 )
 
 PREEMPTOR_RESERVATION_S = 600.0
 """Validity of a preemptor's reservation: longer than the grace period of evicted pods."""
+
+
+def has_expired(reservation: Reservation, now: float) -> bool:
+    """Return whether a preemptor's reservation is not valid any more."""
+    return now - reservation.created_at >= PREEMPTOR_RESERVATION_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +67,14 @@ def valid_reservations(
     preempting = {
         name: reservation
         for name, reservation in state.reservations.items()
-        if reservation.preempting and now - reservation.created_at < PREEMPTOR_RESERVATION_S
+        if reservation.preempting and not has_expired(reservation, now)
     }
     if not preempting:
         return PreemptorReservations({}, state)
     nodes = {node for reservation in preempting.values() for _, node in reservation.nodes}
     scratch = ScratchAllocation(state.nodes)
-    for node in nodes:
-        row = state.nodes.rows.get(node)
-        if row is not None:
-            leaving = [pod for pod in state.pods_on(node) if pod.is_terminating]
-            scratch.release(
-                Placement((p,), row, state.nodes.demand(p.shape.request)) for p in leaving
-            )
+    leaving = [pod for node in sorted(nodes) for pod in state.pods_on(node) if pod.is_terminating]
+    end_pods(state, scratch, placed_on_rows(state, leaving))
     found: dict[str, list[Placement]] = {}
     # In scheduling order: earlier gangs keep their nodes if not all reservations fit any more.
     for gang in sorted((u for u in gangs if u.name in preempting), key=lambda gang: gang.order):

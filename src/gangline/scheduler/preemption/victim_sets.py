@@ -1,14 +1,16 @@
 """Running gangs as preemption candidates, in units of pods that are evicted together."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gangline.scheduler.types.types import PodGroupInfo, PodInfo
 
 SYSTEM_PRIORITY = 2_000_000_000
 """Pods of this priority and above belong to the cluster itself: they are never evicted."""
 SYSTEM_NAMESPACE = "kube-system"
+_SYSTEM_PREFIX = f"{SYSTEM_NAMESPACE}/"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,43 +23,99 @@ class RunningGang:
 
     @property
     def extra_pods(self) -> tuple[PodInfo, ...]:
-        """Pods that the gang can run without: lowest priority first, then the newest."""
+        """Pods of which the gang can run without some (``can_spare``): lowest priority first, then
+        the newest.
+        """
         if self.info is None or self.info.subgroups:
             # Evicting one pod would leave its subgroup incomplete.
             return ()
-        allowed = len(self.pods) - self.info.min_member
-        if allowed <= 0:
+        if len(self.pods) <= self.info.min_member:
             return ()
-        roles = Counter(pod.role for pod in self.pods)
-        keep = dict(self.info.min_task_member)
-        spare: list[PodInfo] = []
-        for pod in sorted(self.pods, key=least_lost_work):
-            if len(spare) >= allowed:
-                break
-            if pod.preemptable and roles[pod.role] > keep.get(pod.role, 0):
-                roles[pod.role] -= 1
-                spare.append(pod)
-        return tuple(spare)
+        roles, keep = Counter(pod.role for pod in self.pods), dict(self.info.min_task_member)
+        spare = [p for p in self.pods if p.preemptable and roles[p.role] > keep.get(p.role, 0)]
+        return tuple(sorted(spare, key=least_lost_work))
+
+    def can_spare(self, roles: Mapping[str, int]) -> bool:
+        """Return whether the gang can run without so many pods of each role."""
+        if self.info is None or len(self.pods) - sum(roles.values()) < self.info.min_member:
+            return False
+        running, keep = Counter(pod.role for pod in self.pods), dict(self.info.min_task_member)
+        return all(running[role] - count >= keep.get(role, 0) for role, count in roles.items())
 
     def lost_work(self, now: float) -> float:
         """Pod-seconds of work since the last checkpoint, which an eviction would lose."""
         saved = self.info.checkpointed_at if self.info is not None else 0.0
-        return sum(max(0.0, now - max(saved, _started_at(pod))) for pod in self.pods)
+        starts = [pod.started_at or pod.created.timestamp() for pod in self.pods]
+        return sum([max(0.0, now - max(saved, start)) for start in starts])
 
 
-def _started_at(pod: PodInfo) -> float:
-    return pod.started_at or pod.created.timestamp()
+class EvictionCost(NamedTuple):
+    """The cost of a set of victims; the smallest is the best.
+
+    Pods that gangs can run without are cheaper than any gang. Then the highest priority of a broken
+    gang decides, the number of broken gangs, the highest priority of a gang that only shrinks, the
+    lost work, and the number of pods. Each part grows with the set, so parts of a set never cost
+    more than the set.
+    """
+
+    broken_tier: tuple[int, int] | tuple[()] = ()
+    """Queue priority and gang priority; empty: no gang is broken."""
+    broken: int = 0
+    shrunk_tier: tuple[int, int] | tuple[()] = ()
+    lost_work: float = 0.0
+    """In pod-seconds."""
+    pods: int = 0
+
+    def plus(self, other: "EvictionCost") -> "EvictionCost":
+        """Return the cost of two disjoint sets together."""
+        return EvictionCost(
+            max(self.broken_tier, other.broken_tier),
+            self.broken + other.broken,
+            max(self.shrunk_tier, other.shrunk_tier),
+            self.lost_work + other.lost_work,
+            self.pods + other.pods,
+        )
+
+
+NO_COST = EvictionCost()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EvictionUnit:
-    """Pods that are evicted together."""
+    """Pods that are evicted together: a complete gang, or a pod that its gang can run without."""
 
     gang: RunningGang
     pods: tuple[PodInfo, ...]
     breaks_gang: bool
     """True if the rest of the gang cannot continue: then all of its pods are evicted."""
-    cost: tuple[object, ...]
+    cost: EvictionCost
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """Sort key: the cheapest first, then by name."""
+        tail = () if self.breaks_gang else least_lost_work(self.pods[0])
+        return (self.cost, self.gang.name, tail)
+
+
+def eviction_units(gang: RunningGang, queue_priority: int, now: float) -> list[EvictionUnit]:
+    """Return the ways to evict pods of a gang: each spare pod by itself, and the complete gang."""
+    tier = (queue_priority, gang.priority)
+    spare = EvictionCost(shrunk_tier=tier, pods=1)
+    units = [EvictionUnit(gang, (pod,), False, spare) for pod in gang.extra_pods]
+    # A gang without a minimum is never broken.
+    if (gang.info is None or gang.info.min_member or gang.info.subgroups) and all(
+        pod.preemptable for pod in gang.pods
+    ):
+        cost = EvictionCost(tier, 1, (), gang.lost_work(now), len(gang.pods))
+        units.append(EvictionUnit(gang, gang.pods, True, cost))
+    return units
+
+
+def total_cost(units: Iterable[EvictionUnit]) -> EvictionCost:
+    total = NO_COST
+    for unit in units:
+        total = total.plus(unit.cost)
+    return total
 
 
 def least_lost_work(pod: PodInfo) -> tuple[int, float, str]:
@@ -67,14 +125,18 @@ def least_lost_work(pod: PodInfo) -> tuple[int, float, str]:
 
 def is_evictable(pod: PodInfo) -> bool:
     """Return whether a pod is neither a system pod nor a pod of another scheduler."""
-    system = pod.priority >= SYSTEM_PRIORITY or pod.key.startswith(f"{SYSTEM_NAMESPACE}/")
+    system = pod.priority >= SYSTEM_PRIORITY or pod.key.startswith(_SYSTEM_PREFIX)
     return not system and (pod.is_ours or pod.group is not None)
 
 
 def pods_to_evict(chosen: Iterable[EvictionUnit]) -> tuple[PodInfo, ...]:
-    """Return all pods that are evicted: of a broken gang, every pod."""
-    pods: dict[str, PodInfo] = {}
-    for unit in chosen:
-        for pod in unit.gang.pods if unit.breaks_gang else unit.pods:
-            pods[pod.key] = pod
+    """Return all pods of these units, by key."""
+    pods = {pod.key: pod for unit in chosen for pod in unit.pods}
     return tuple(pods[key] for key in sorted(pods))
+
+
+def without_overlap(units: Iterable[EvictionUnit]) -> list[EvictionUnit]:
+    """Return the units without pods of gangs that other units evict completely."""
+    listed = list(units)
+    broken = {unit.gang.name for unit in listed if unit.breaks_gang}
+    return [unit for unit in listed if unit.breaks_gang or unit.gang.name not in broken]

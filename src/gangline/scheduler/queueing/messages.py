@@ -38,6 +38,8 @@ GANG_CREATION_REASONS = frozenset(
 """Reasons that apply to every gang while its objects are being created."""
 
 PREEMPTING = "Pods are being evicted for it: it starts when they have ended."
+ENDING = "Pods that are ending make enough resources free: it starts when they have ended."
+EVICTED = "Pods of its gang are being evicted."
 
 NETWORK_DOMAIN_REQUIRED = (
     "All of its pods must be within one network domain of its highest tier or below. "

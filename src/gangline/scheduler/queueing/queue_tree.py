@@ -244,6 +244,11 @@ class QueueStructure:
         self.deserved = {
             name: self.vector(dict(info.deserved)) for name, info in self.queues.items()
         }
+        self.states_deserved = {
+            name: self.vector(dict.fromkeys(dict(info.deserved), 1)) > 0
+            for name, info in self.queues.items()
+        }
+        """Which resources the deserved amount of each queue names."""
 
     def is_current(self, queues: Mapping[str, QueueInfo], nodes: NodeTable) -> bool:
         """Return whether neither the queues nor the resources have changed."""
@@ -410,9 +415,9 @@ class QueueTree:
             requested = np.minimum(requested, np.array(groups))
         deserved = np.minimum(np.array([stored.deserved[name] for name in names]), total)
         floors = np.maximum(np.minimum(guarantee, ceilings), np.minimum(deserved, requested))
-        # A stated deserved amount is the fair share; the other queues divide the rest.
-        stated = np.array([bool(child.info.deserved) for child in children])
-        wants: Matrix = np.where(stated[:, None], floors, np.maximum(requested, floors))
+        # A stated deserved amount is the fair share; what nobody states is divided by weight.
+        stated = np.array([stored.states_deserved[name] for name in names])
+        wants: Matrix = np.where(stated, floors, np.maximum(requested, floors))
         weights = np.array([float(max(1, child.info.weight)) for child in children])
         entitled = water_fill(total, weights, floors, wants)
         limited = np.isfinite(ceilings).any(axis=1).tolist()

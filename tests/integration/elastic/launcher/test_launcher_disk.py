@@ -61,3 +61,30 @@ def test_a_full_disk_costs_files_of_output_and_no_training(launch, script, disk,
     assert run.wait() == 0, run.output
     assert "the output of this attempt is not written to files" in run.output
     assert not [*Path("/dev/shm").glob(f"{logs.name}*")], "no file remains in memory"
+
+
+PRINTS = """
+    import os, sys, time
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    print("up", attempt, file=sys.stderr, flush=True)
+    while not os.path.exists(sys.argv[1]):
+        print("x" * 4096, flush=True)
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+def test_full_disk_of_logs_is_reported_and_the_next_attempt_prints_to_the_console(
+    launch, script, disk, tmp_path
+):
+    end = tmp_path / "end"
+    run = launch("--no-standby", "--log-dir", disk, "--redirects", 1, script(PRINTS), end)
+    run.until("up 0")
+    fill(disk)
+    run.until("up 1")
+    run.until("xxxx")
+    end.touch()
+    assert run.wait() == 0, run.output
+    assert re.search(r"DiskFull \(exit code 1\): A disk is full", run.output), run.output
+    run.until(f"the disk of {disk}")

@@ -34,12 +34,11 @@ PATIENCE_S = 60.0
 R = TypeVar("R", bound=ProtocolMessage)
 
 HELD = """
-    import sys
-    print("imported before:", "decimal" in sys.modules)
-    import decimal, os, time
+    print("imported before:", "_decimal" in open("/proc/self/maps").read())
+    import decimal, os, sys, time
     rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-    print(f"up {attempt} {rank}/{world} {os.getpid()} {os.environ['MASTER_PORT']}", flush=True)
+    print(f"up {attempt} {rank}/{world} {os.getpid()} {os.environ['MASTER_PORT']}\\n", end="", flush=1)
     step = 0
     while not os.path.exists(sys.argv[1]):
         time.sleep(0.05)

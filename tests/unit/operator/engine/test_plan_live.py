@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from gangline.api.jobs.kubeflow import JobStatus
+from gangline.api.jobs.kubeflow import JobStatus, RankBackoff
 from gangline.operator.engine.plan import MAX_CREATIONS
 from gangline.operator.engine.status import transition_events
 from gangline.operator.model.plan import ReconcilePlan, TargetKind
@@ -20,12 +20,15 @@ from unit.operator.builders import (
     deleted,
     has_writes,
     look,
+    manifest,
     message,
+    read,
     restarts,
 )
 
 SERVICE = TargetKind.SERVICE
 MASTER = a_pod("master-0")
+SERVICES = [a_service("master-0"), a_service("worker-0")]
 WORKERS = (a_pod("worker-0"), a_pod("worker-1"))
 
 
@@ -168,13 +171,49 @@ def test_failed_pod_is_counted_then_deleted_then_recreated():
     assert fourth.decide().status.restarts.total == 1
 
 
-def test_second_burst_of_failures_delays_replacement():
+def test_second_failure_of_a_rank_delays_its_replacement_and_no_other():
     status = restarts(3)
-    status = replace(status, restarts=replace(status.restarts, bursts=2, burst_start=NOW))
-    case = look(a_job(1, 1), MASTER, status=status, now=at(4))
+    ranks = {"worker-0": RankBackoff(failures=2, since=NOW)}
+    status = replace(status, restarts=replace(status.restarts, ranks=ranks))
+    case = look(a_job(1, 2), status=status, now=at(4))
+    assert created(case.decide()) == ["master-0", "worker-1"]
+    case = look(a_job(1, 1), MASTER, status=status, now=at(4), services=SERVICES)
     assert not case.decide().creations
     assert case.decide().requeue_after == timedelta(seconds=6)
     assert created(look(a_job(1, 1), MASTER, status=status, now=at(10)).decide()) == ["worker-0"]
+
+
+@pytest.mark.parametrize("reason", ["OutOfcpu", "OutOfnvidia.com/gpu", "UnexpectedAdmissionError"])
+@pytest.mark.parametrize("policy", ["Never", "OnFailure", "ExitCode"])
+def test_pod_that_its_node_refuses_is_replaced_after_a_delay_and_counts_nothing(reason, policy):
+    job = a_job(1, 1, restart=policy, backoffLimit=0)
+    refused = a_pod("worker-0", "Failed", reason=reason)
+    first = look(job, MASTER, refused)
+    assert not deleted(first.decide()), "the status that counts the refusal is stored first"
+    assert conditions(first.decide().status) == ["Created", "Stalled", "Running"]
+    assert "train-worker-0: " in message(first.decide().status, "Stalled")
+    assert f"Message: {reason}." in message(first.decide().status, "Stalled")
+    second = first.later(0, MASTER, refused)
+    assert deleted(second.decide()) == ["worker-0"]
+    third = second.later(0.5, MASTER)
+    assert not created(third.decide())
+    assert third.decide().requeue_after == timedelta(seconds=0.5)
+    assert "Stalled" in conditions(third.decide().status)
+    fourth = third.later(1, MASTER)
+    assert created(fourth.decide()) == ["worker-0"]
+    assert fourth.decide().status.restarts.total == 0
+
+
+def test_refused_pod_of_a_gang_is_replaced_alone():
+    written = manifest(1, 1)
+    written["metadata"]["annotations"] = {"gangline.dev/restart": "gang"}
+    refused = a_pod("worker-0", "Failed", reason="OutOfmemory")
+    second = look(read(written), MASTER, refused).later(0, MASTER, refused)
+    assert deleted(second.decide()) == ["worker-0"]
+    leaving = replace(refused, metadata=replace(refused.metadata, deletion_timestamp=NOW))
+    third = second.later(0, MASTER, leaving)
+    assert third.decide().status.restarts.generation == 0
+    assert created(third.later(1, MASTER).decide()) == ["worker-0"]
 
 
 @pytest.mark.parametrize(

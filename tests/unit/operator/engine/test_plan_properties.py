@@ -1,5 +1,6 @@
 """Invariants of the engine for random jobs, histories, clocks and crashes."""
 
+import math
 from datetime import timedelta
 from typing import Any
 
@@ -48,6 +49,7 @@ kubelet = st.one_of(
     st.tuples(st.just("start_all")),
     st.tuples(st.just("succeed"), which),
     st.tuples(st.just("fail"), which, st.sampled_from([1, 127, 137, 143, None])),
+    st.tuples(st.just("refuse"), which),
     st.tuples(st.just("restart"), which),
     st.tuples(st.just("finish_terminating")),
 )
@@ -82,7 +84,7 @@ class Player:
 
     def _move(self, move: str, details: list) -> None:
         world = self.world
-        if move in ("start", "succeed", "fail", "restart", "remove_pod"):
+        if move in ("start", "succeed", "fail", "refuse", "restart", "remove_pod"):
             number, *rest = details
             pod = world.pod(number)
             if pod:
@@ -178,6 +180,7 @@ restarting = st.lists(
         st.tuples(st.just("start_all")),
         st.tuples(st.just("restart"), which),
         st.tuples(st.just("fail"), which, st.sampled_from([137, 143, None])),
+        st.tuples(st.just("refuse"), which),
         st.tuples(st.just("finish_terminating")),
         st.tuples(st.just("wait"), st.integers(0, 400)),
     ),
@@ -230,6 +233,29 @@ def test_a_job_that_always_fails_ends_after_its_allowed_restarts(limit: int, pol
         world.now += decision.requeue_after or timedelta(seconds=1)
     assert is_condition_true(world.status.conditions, "Failed")
     assert world.failures == limit + 1
+
+
+@EXAMPLES
+@given(jobs, st.integers(1, 20))
+def test_a_job_whose_pods_are_only_refused_never_ends_and_slows_down(
+    written: dict, rounds: int
+) -> None:
+    written["spec"]["runPolicy"].pop("activeDeadlineSeconds", None)
+    world = World(written)
+    began, refusals = world.now, 0
+    for _ in range(rounds):
+        decision = world.settle()
+        for pod in list(world.pods.values()):
+            refusals += pod.status.phase == "Pending"
+            world.refuse(pod)
+        world.settle()
+        world.finish_terminating()
+        world.now += max(decision.requeue_after or timedelta(0), timedelta(milliseconds=100))
+    assert not world.finished
+    assert world.status.restarts.total == 0
+    # After n refusals of a rank at least 1 + 2 + 4 + ... seconds have passed, in whole seconds.
+    elapsed = (world.now - began).total_seconds()
+    assert refusals <= 12 * (2 + math.log2(elapsed + 2))
 
 
 @EXAMPLES

@@ -43,6 +43,22 @@ def test_a_gang_gets_its_group_first():
     assert group(decision) == {"minMember": 3, "minTaskMember": {"master": 1, "worker": 2}}
 
 
+def test_users_own_group_of_the_jobs_name_is_used_as_it_is():
+    given = PodGroup(metadata=ObjectMeta(name="train"), spec=PodGroupSpec(min_member=1))
+    running = look(a_job(1, 2), settings=WITH_GROUP, given_group=given).decide()
+    assert not [c for c in running.creations if c.target is GROUP]
+    assert not running.patches
+    held = look(a_job(1, 2, suspend=True), MASTER, settings=WITH_GROUP, given_group=given)
+    assert deleted(held.decide(), GROUP) == []
+
+
+def test_group_that_a_user_applies_later_is_not_changed_back():
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+    meta = ObjectMeta(name="train", annotations=annotations)
+    applied = PodGroup(metadata=meta, spec=PodGroupSpec(min_member=1))
+    assert not look(a_job(1, 2), settings=WITH_GROUP, pod_group=applied).decide().patches
+
+
 def test_a_group_counts_init_containers_sidecars_and_overhead():
     def ask(cpu: str) -> dict:
         return {"resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from gangline.api.jobs.kubeflow import RestartRecord
+from gangline.api.jobs.kubeflow import RankBackoff, RestartRecord
 from gangline.operator.model.job import RestartPolicy
 from gangline.operator.policies import backoff
 from gangline.operator.policies.restart import (
@@ -56,8 +56,8 @@ def test_the_kubelet_gets_a_policy_that_it_knows(policy, written):
     [
         (a_pod(phase="Failed", code=3), "train-worker-0: Error (exit code 3): The program failed"),
         (a_pod(phase="Failed", code=137), "train-worker-0: Killed (exit code 137)"),
-        (a_pod(phase="Failed", reason="Evicted"), "train-worker-0: Evicted."),
-        (a_pod(phase="Failed"), "train-worker-0 failed without a reason."),
+        (a_pod(phase="Failed", reason="Evicted"), "train-worker-0: Evicted: The node ran short"),
+        (a_pod(phase="Failed"), "train-worker-0: Unknown: How it ended"),
     ],
 )
 def test_a_failure_is_described(pod, reported):
@@ -125,28 +125,73 @@ def test_the_limit_is_the_number_of_restarts_that_are_allowed(limit, total, exce
     assert backoff.is_limit_exceeded(RestartRecord(total=total), limit) is exceeded
 
 
-def test_first_burst_of_failures_is_replaced_immediately():
-    record = backoff.record_failure(RestartRecord(), NOW)
-    record = backoff.record_failure(record, at(3))
-    assert record.bursts == 1
-    assert backoff.time_to_replacement(record, at(3)) <= timedelta(0)
+def rank(record: RestartRecord, seconds: float = 0, key: str = "worker-0") -> timedelta:
+    """The remaining delay of a rank after so many seconds."""
+    return backoff.time_to_rank_replacement(record, key, at(seconds))
+
+
+def failed(record: RestartRecord, seconds: float = 0, *keys: str) -> RestartRecord:
+    return backoff.record_rank_failures(record, keys or ("worker-0",), {}, at(seconds))
+
+
+def refused(record: RestartRecord, seconds: float = 0, uid: str = "a") -> RestartRecord:
+    return backoff.record_rank_failures(record, (), {"worker-0": uid}, at(seconds))
+
+
+def test_first_failure_of_each_rank_is_replaced_immediately():
+    record = failed(RestartRecord(), 0, "worker-0")
+    record = failed(record, 3, "worker-1")
+    assert rank(record, 3) <= timedelta(0)
+    assert rank(record, 3, "worker-1") <= timedelta(0)
+
+
+def test_second_failure_of_a_rank_waits_however_soon_it_follows():
+    record = failed(failed(RestartRecord()), 0.5)
+    assert rank(record, 0.5) == timedelta(seconds=10)
+    assert rank(record, 0.5, "worker-1") <= timedelta(0), "other ranks do not wait"
 
 
 @pytest.mark.parametrize(
-    ("burst", "seconds"),
+    ("failures", "seconds"),
     [(1, 0), (2, 10), (3, 20), (4, 40), (5, 80), (6, 160), (7, 300), (99, 300)],
 )
-def test_later_bursts_wait_as_long_as_the_kubelet_would(burst, seconds):
-    record = RestartRecord(bursts=burst, burst_start=NOW)
-    assert backoff.replacement_delay(record) == timedelta(seconds=seconds)
+def test_later_failures_wait_as_long_as_the_kubelet_would(failures, seconds):
+    assert backoff.failure_delay(failures) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("refusals", "seconds"), [(1, 1), (2, 2), (3, 4), (8, 128), (9, 256), (10, 300), (99, 300)]
+)
+def test_refusals_wait_from_the_first_one_on(refusals, seconds):
+    assert backoff.refusal_delay(refusals) == timedelta(seconds=seconds)
+
+
+def test_a_failure_after_refusals_means_that_the_node_started_the_pod():
+    record = refused(refused(failed(RestartRecord())), 1, "b")
+    assert rank(record, 1) == timedelta(seconds=2)
+    record = failed(record, 3)
+    assert (record.ranks["worker-0"].failures, record.ranks["worker-0"].refusals) == (2, 0)
+    assert rank(record, 3) == timedelta(seconds=10)
 
 
 def test_ten_quiet_minutes_forgive():
-    record = backoff.record_failure(RestartRecord(bursts=7, burst_start=NOW), at(300 + 601))
-    assert record.bursts == 1
+    record = RestartRecord(ranks={"worker-0": RankBackoff(failures=7, since=NOW)})
+    assert failed(record, 900).ranks["worker-0"].failures == 8
+    assert failed(record, 300 + 601).ranks["worker-0"].failures == 1
+    assert failed(record, 300 + 601, "worker-1").ranks.keys() == {"worker-1"}, "others are dropped"
 
 
 def test_a_clock_that_is_set_back_never_makes_a_wait_longer_than_the_delay():
+    record = RestartRecord(ranks={"worker-0": RankBackoff(failures=3, since=at(3600))})
+    assert rank(record) == timedelta(seconds=20)
+    assert failed(record).ranks == {"worker-0": RankBackoff(failures=1, since=NOW)}
     record = RestartRecord(bursts=3, burst_start=at(3600))
-    assert backoff.time_to_replacement(record, NOW) == timedelta(seconds=20)
-    assert backoff.record_failure(record, NOW) == RestartRecord(bursts=1, burst_start=NOW)
+    assert backoff.time_to_gang_restart(record, NOW) == timedelta(seconds=20)
+    assert backoff.record_gang_restart(record, NOW) == RestartRecord(bursts=1, burst_start=NOW)
+
+
+def test_restarts_of_all_replicas_back_off_from_the_second_on():
+    record = backoff.record_gang_restart(RestartRecord(), NOW)
+    assert backoff.time_to_gang_restart(record, NOW) <= timedelta(0)
+    record = backoff.record_gang_restart(record, at(1))
+    assert backoff.time_to_gang_restart(record, at(1)) == timedelta(seconds=10)

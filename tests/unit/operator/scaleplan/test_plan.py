@@ -245,6 +245,17 @@ def test_a_program_may_not_scale_what_only_people_may() -> None:
     assert "metadata.labels.scale-type" in world.reported("one").replace("[", ".").replace("]", "")
 
 
+def test_plan_without_owner_job_takes_the_job_of_its_label() -> None:
+    world = up(role(2, ELASTIC))
+    world.plan(labels={"elasticjob-name": "train"}, ownerJob="", **sized(3))
+    assert world.plans["p"].job_name == "train"
+    world.work()
+    assert world.phases() == {"p": "Succeeded"}
+    other = {"elasticjob-name": "other"}
+    world.plan("q", labels=other, **sized(4))
+    assert world.plans["q"].job_name == "train", "the field takes precedence"
+
+
 def test_a_plan_waits_a_little_for_its_job() -> None:
     world = Planned(role(2, ELASTIC))
     world.exists = False

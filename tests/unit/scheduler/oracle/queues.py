@@ -159,7 +159,8 @@ class QueueOracle:
             needed = min(figures.requested[name], figures.limit[name], self._pools[child][name])
             deserved = min(dict(facts.deserved).get(name, 0), total, needed)
             least[child] = max(min(kept[child], figures.limit[name]), deserved)
-            most[child] = least[child] if facts.deserved else max(needed, least[child])
+            stated = name in dict(facts.deserved)
+            most[child] = least[child] if stated else max(needed, least[child])
         if sum(most.values()) <= total:
             return most
         low, high = 0.0, max(most.values())

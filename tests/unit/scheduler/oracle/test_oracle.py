@@ -283,7 +283,7 @@ EVICTIONS = [
             None,
             None,
             A,
-            replace(B, deserved=request(memory=1, pods=0)),
+            replace(B, deserved=(("cpu", 0),)),
         ),
         "has its fair share",
         id="a queue that deserves nothing",

@@ -6,7 +6,14 @@ from random import Random
 from msgspec.structs import replace
 
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.types.types import CycleResult, GroupKey, PodGroupInfo, PodInfo, QueueInfo
+from gangline.scheduler.types.types import (
+    CycleResult,
+    GroupKey,
+    PodGroupInfo,
+    PodInfo,
+    PodKey,
+    QueueInfo,
+)
 from unit.scheduler.builders import cluster, decide, group, node, pod, request
 from unit.scheduler.oracle.check import check_result
 
@@ -15,6 +22,8 @@ CALM_AFTER = 900
 """From this cycle on nothing comes and nothing ends any more."""
 QUIET = 8
 """Cycles in which nothing happens, after which nothing will: of that the decisions are made."""
+SLOWEST = 4
+"""Maximal number of cycles that evicted pods take to end."""
 SOON = 20
 """Number of cycles within which evictions must not be mutual."""
 
@@ -36,6 +45,8 @@ class World:
         self.count = 0
         self.now = 0.0
         self.evicted: Counter[str] = Counter()
+        self._ending: dict[PodKey, float] = {}
+        """Evicted pods, with the time at which they will have ended."""
 
     def arrive(self) -> None:
         """Let a gang come."""
@@ -74,21 +85,33 @@ class World:
         for binding in decision.bindings:
             self.state.assume(binding.pod, binding.node)
             self.state.set_pod(replace(self.state.pods[binding.pod], phase="Running"))
-        for eviction in decision.evictions:
-            self._come_back(self.state.pods[eviction.pod])
-        for key in {eviction.group for eviction in decision.evictions if eviction.group}:
+        for key in sorted({e.group for e in decision.evictions if e.group}):
             self.evicted[key] += 1
-            members = self.state.members[key].values()
-            running = [each for each in members if each.holds_resources]
-            if len(running) < self.state.groups[key].min_member:
-                for each in running:
-                    self._come_back(each)
-            self.state.former_members.pop(key, None)
+            running = [e for e in self.state.members[key].values() if e.holds_resources]
+            gone = {eviction.pod for eviction in decision.evictions}
+            gone |= {each.key for each in running if each.is_terminating}
+            if sum(each.key not in gone for each in running) < self.state.groups[key].min_member:
+                gone |= {each.key for each in running}
+            for each in running:
+                if each.key in gone and each.key not in self._ending:
+                    self.state.evict(each.key, each.uid)
+                    self._ending[each.key] = self.now + self.random.randint(0, SLOWEST)
+        for key, end in list(self._ending.items()):
+            if end <= self.now:
+                del self._ending[key]
+                if key in self.state.pods:
+                    self._come_back(self.state.pods[key])
         return decision
 
     def _come_back(self, gone: PodInfo) -> None:
         self.state.remove_pod(gone.key)
-        self.state.set_pod(replace(gone, uid=f"{gone.uid}+", node=None, phase="Pending"))
+        if gone.group is not None:
+            self.state.former_members.pop(gone.group, None)
+        if gone.group in self.state.groups:
+            back = replace(
+                gone, uid=f"{gone.uid}+", node=None, phase="Pending", is_terminating=False
+            )
+            self.state.set_pod(back)
 
 
 def test_a_thousand_cycles_have_no_mutual_evictions_and_converge() -> None:

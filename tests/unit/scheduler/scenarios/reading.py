@@ -8,24 +8,32 @@ recreated, as their operators would do.
 """
 
 from collections.abc import Iterator
+from itertools import permutations, product
 from pathlib import Path
+from random import Random
 
 import msgspec
 import yaml
 from msgspec.structs import replace
 
+from gangline.api.meta.selectors import Requirement, Selector
 from gangline.api.volcano.scheduling import PodGroupStatus
 from gangline.scheduler.cache.quota import QuotaInfo
+from gangline.scheduler.plugins.volumes import ClaimInfo, VolumeInfo
 from gangline.scheduler.reporting.pod_group_status import phase_of
 from gangline.scheduler.types.types import (
     CycleResult,
+    DisruptionBudgetInfo,
     GroupKey,
     HyperNodeInfo,
     HyperNodeMemberInfo,
+    InterPodRules,
     NetworkTopologyRule,
+    NodeName,
     PlacementConstraints,
     PodInfo,
     PodKey,
+    PodTerm,
     QueueInfo,
 )
 from unit.scheduler.builders import cluster, decide, group, node, pod, request
@@ -33,6 +41,10 @@ from unit.scheduler.oracle.check import check_result
 
 LONGEST = 100
 """Number of cycles after which a scenario must be stable."""
+DRIVER = "disk.example.com"
+"""Storage driver of all volumes."""
+MAX_ARRANGED = 24
+"""Maximal number of arrangements in which a scenario is played."""
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True):
@@ -48,6 +60,8 @@ class Node(Strict):
     labels: dict[str, str] = {}
     ready: bool = True
     cordoned: bool = False
+    attachable: int | None = None
+    """Number of volumes that can be attached; None: unlimited."""
 
 
 class Pods(Strict):
@@ -64,6 +78,15 @@ class Pods(Strict):
     protected: bool = False
     gated: bool = False
     terminating: bool = False
+    slow: int = 0
+    """Number of cycles that the pods take to end after they were evicted."""
+    labels: dict[str, str] = {}
+    avoids: dict[str, str] = {}
+    """Labels of pods that they do not share a node with."""
+    apart: str = "kubernetes.io/hostname"
+    """Node label of the domains that ``avoids`` refers to."""
+    volumes: int = 0
+    """Number of volumes of each pod."""
     phase: str = ""
     never_preempts: bool = False
     foreign: bool = False
@@ -99,6 +122,13 @@ class Queue(Strict):
     fifo: bool = False
 
 
+class Budget(Strict):
+    """A disruption budget."""
+
+    labels: dict[str, str]
+    allowed: int = 0
+
+
 class Domain(Strict):
     """A network domain: nodes, or other domains."""
 
@@ -117,6 +147,8 @@ class Expected(Strict):
     order: list[str] = []
     """Pods in the order in which they are served."""
     evicts: list[str] | None = None
+    evicted: int | None = None
+    """Number of evicted pods."""
     reasons: dict[str, str] = {}
     """Texts in the reasons of pending gangs."""
     phases: dict[str, str] = {}
@@ -146,6 +178,9 @@ class Scenario(Strict):
     gangs: dict[str, Gang] = {}
     pods: dict[str, Pods] = {}
     domains: dict[str, Domain] = {}
+    budgets: dict[str, Budget] = {}
+    arranged: list[str] = []
+    """Gangs whose names are exchanged in every way, and with them the names of all nodes."""
     quota: dict[str, int] = {}
     """What the namespace may have at most, by the quota's own names; nothing of it is used."""
     expect: Expected = msgspec.field(default_factory=Expected)
@@ -158,12 +193,43 @@ def scenarios() -> Iterator[Scenario]:
         yield from msgspec.convert(yaml.safe_load(path.read_text("utf-8")), list[Scenario])
 
 
-class Play:
-    """A scenario that is played."""
+def arrangements(scenario: Scenario) -> Iterator[Scenario]:
+    """Yield a scenario with the names of its nodes, and of its arranged gangs, exchanged: in all
+    ways, or in some of them if there are many.
+    """
+    ways = list(product(permutations(scenario.nodes), permutations(scenario.arranged)))
+    for nodes, gangs in Random(0).sample(ways, min(len(ways), MAX_ARRANGED)):
+        places = dict(zip(scenario.nodes, nodes, strict=True))
+        names = dict(zip(scenario.arranged, gangs, strict=True))
+        made = msgspec.json.decode(msgspec.json.encode(scenario), type=Scenario)
+        made.nodes = {places[name]: each for name, each in made.nodes.items()}
+        made.gangs = {names.get(name, name): each for name, each in made.gangs.items()}
+        made.arranged = []
+        for gang in made.gangs.values():
+            for kind in gang.pods:
+                if isinstance(kind.on, list):
+                    kind.on = [places[each] for each in kind.on]
+                elif kind.on is not None:
+                    kind.on = places[kind.on]
+        yield made
 
-    def __init__(self, scenario: Scenario) -> None:
+
+class Play:
+    """A scenario that is played.
+
+    Args:
+        scenario: the scenario.
+        slow: number of cycles that evicted pods take to end, unless the scenario says more.
+    """
+
+    def __init__(self, scenario: Scenario, slow: int = 0) -> None:
         self.domains = scenario.domains
         self.now = 1000.0
+        self.slow = slow
+        self._slow_pods: dict[PodKey, int] = {}
+        """Cycles that pods take to end."""
+        self._ending: dict[PodKey, int] = {}
+        """Cycles after which evicted pods will have ended."""
         self.state = cluster(
             *(
                 node(
@@ -171,7 +237,7 @@ class Play:
                     cpu=each.cpu,
                     memory=each.memory,
                     gpu=each.gpu,
-                    labels=each.labels,
+                    labels={"kubernetes.io/hostname": name, **each.labels},
                     ready=each.ready,
                     unschedulable=each.cordoned,
                 )
@@ -184,6 +250,13 @@ class Play:
             members += [HyperNodeMemberInfo(True, exact=each) for each in domain.domains]
             described = HyperNodeInfo(name, domain.tier, members=tuple(members))
             self.state.nodes.set_hypernode(described)
+        for name, budget in scenario.budgets.items():
+            selector = Selector(
+                tuple(Requirement(key, "=", (value,)) for key, value in budget.labels.items())
+            )
+            known = DisruptionBudgetInfo(f"d/{name}", "d", selector, budget.allowed)
+            self.state.budgets[known.key] = known
+        self._set_attachable(scenario)
         for name, alone in scenario.pods.items():
             for each in _pods(name, None, [alone], 0):
                 self.state.set_pod(each)
@@ -192,9 +265,21 @@ class Play:
             self.state.quotas["d"] = {"quota": facts}
         self.add(scenario.gangs)
 
+    def _set_attachable(self, scenario: Scenario) -> None:
+        limits = {
+            NodeName(name): {DRIVER: each.attachable}
+            for name, each in scenario.nodes.items()
+            if each.attachable is not None
+        }
+        if limits:
+            self.state.storage.synced = True
+            self.state.storage.limits.update(limits)
+
     def add(self, gangs: dict[str, Gang]) -> None:
         """Bring gangs in."""
         for name, each in gangs.items():
+            slow = [kind.slow for kind in each.pods for _ in range(kind.count)]
+            self._slow_pods |= {PodKey(f"d/{name}-{i}"): cycles for i, cycles in enumerate(slow)}
             tier = each.tier if each.tier is not None else each.soft_tier
             rule = NetworkTopologyRule(each.tier is not None, tier) if tier is not None else None
             self.state.set_group(
@@ -210,6 +295,10 @@ class Play:
                 )
             )
             for made in _pods(name, name, each.pods, each.priority):
+                for claim in made.claims:
+                    volume = claim.replace("/", "-")
+                    self.state.storage.claims[claim] = ClaimInfo(claim, volume=volume)
+                    self.state.storage.volumes[volume] = VolumeInfo(volume, driver=DRIVER)
                 self.state.set_pod(made)
 
     def happen(self, step: Step) -> None:
@@ -232,30 +321,39 @@ class Play:
         return decision
 
     def carry_out(self, decision: CycleResult) -> None:
-        """Bind, and recreate evicted pods: of a broken gang all."""
+        """Bind, and end and recreate evicted pods: of a broken gang all."""
         state = self.state
         state.reservations = dict(decision.reservations)
         for binding in decision.bindings:
             state.assume(binding.pod, binding.node)
             state.set_pod(replace(state.pods[binding.pod], phase="Running"))
         for eviction in decision.evictions:
-            gone = state.pods[eviction.pod]
-            state.remove_pod(gone.key)
-            state.set_pod(_anew(gone))
+            state.evict(eviction.pod, eviction.uid)
+            self._ending[eviction.pod] = self._slow_pods.get(eviction.pod, 0) or self.slow
         for key in {eviction.group for eviction in decision.evictions if eviction.group}:
             members = state.members[key].values()
-            if sum(each.holds_resources for each in members) < state.groups[key].min_member:
-                for member in [each for each in members if each.holds_resources]:
-                    state.remove_pod(member.key)
-                    state.set_pod(_anew(member))
-            state.former_members.pop(key, None)
+            stay = [each for each in members if each.holds_resources and not each.is_terminating]
+            if len(stay) < state.groups[key].min_member:
+                for member in stay:
+                    state.evict(member.key, member.uid)
+                    self._ending[member.key] = self._slow_pods.get(member.key, 0) or self.slow
+        for key, cycles in list(self._ending.items()):
+            if cycles:
+                self._ending[key] = cycles - 1
+                continue
+            del self._ending[key]
+            gone = state.pods[key]
+            state.remove_pod(key)
+            state.set_pod(_anew(gone))
+            if gone.group is not None:
+                state.former_members.pop(gone.group, None)
 
     def rest(self) -> None:
         """Run cycles until nothing changes."""
         for _ in range(LONGEST):
-            decision = self.decide()
+            decision, ending = self.decide(), bool(self._ending)
             self.carry_out(decision)
-            if not decision.bindings and not decision.evictions:
+            if not (decision.bindings or decision.evictions or ending):
                 return
         raise AssertionError("it never comes to rest")
 
@@ -309,7 +407,9 @@ def _pods(name: str, gang: str | None, kinds: list[Pods], priority: int) -> Iter
     listed = [(kind, number) for kind in kinds for number in range(kind.count)]
     for index, (kind, number) in enumerate(listed):
         on = kind.on[number % len(kind.on)] if isinstance(kind.on, list) else kind.on
-        where = PlacementConstraints(selector=tuple(sorted(kind.select.items())))
+        where = PlacementConstraints(
+            selector=tuple(sorted(kind.select.items())), inter_pod=_avoidance(kind)
+        )
         facts: dict[str, object] = {
             "role": kind.role,
             "priority": priority if kind.priority is None else kind.priority,
@@ -318,6 +418,8 @@ def _pods(name: str, gang: str | None, kinds: list[Pods], priority: int) -> Iter
             "is_gated": kind.gated,
             "is_terminating": kind.terminating,
             "is_ours": not kind.foreign,
+            "labels": tuple(sorted(kind.labels.items())),
+            "claims": tuple(f"d/{name}-{index}-{n}" for n in range(kind.volumes)),
             "belongs_to_job": kind.job,
         }
         if kind.phase:
@@ -332,3 +434,10 @@ def _pods(name: str, gang: str | None, kinds: list[Pods], priority: int) -> Iter
             constraints=where,
             **facts,  # type: ignore[arg-type]
         )
+
+
+def _avoidance(kind: Pods) -> InterPodRules | None:
+    if not kind.avoids:
+        return None
+    selector = Selector(tuple(Requirement(k, "=", (v,)) for k, v in kind.avoids.items()))
+    return InterPodRules(anti_affinity=(PodTerm(selector, kind.apart),))

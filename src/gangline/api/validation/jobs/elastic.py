@@ -11,6 +11,7 @@ from gangline.api.jobs.elastic import (
     CONTAINER,
     EVALUATOR,
     IGNORED_ANNOTATIONS,
+    JOB_NAME_LABEL,
     LEGACY_MASTER,
     LOCAL,
     MANUAL_MODES,
@@ -119,8 +120,9 @@ def validate_scale_plan(plan: ScalePlan, old: ScalePlan | None = None) -> Iterat
     if old is not None and old.status.phase not in _UNSTARTED_PHASES and spec != old.spec:
         problem = "cannot be changed: the plan was executed or has failed"
         yield FieldError("spec", None, problem, "create another plan")
-    if not spec.owner_job:
-        yield FieldError("spec.ownerJob", None, "is missing", "give the name of an ElasticJob")
+    if not plan.job_name:
+        remedy = f"give the name of an ElasticJob, or the label {JOB_NAME_LABEL}"
+        yield FieldError("spec.ownerJob", None, "is missing", remedy)
     for role, scale in spec.replica_resource_specs.items():
         path = child_path("spec.replicaResourceSpecs", role)
         yield from _plan_role_errors(role, path)

@@ -1,6 +1,7 @@
 """The worker group of one attempt on this node: its processes start and end together.
 
-A worker starts in a warm spare interpreter if there is one, else as a new process.
+A worker is forked from the fork server, starts in an interpreter of the node check, or as a new
+process.
 """
 
 import asyncio
@@ -30,6 +31,7 @@ from gangline.elastic.agent.workers.environment import (
     worker_environment,
 )
 from gangline.elastic.agent.workers.failure_diagnosis import (
+    WorkerError,
     WorkerFailure,
     diagnose_exit,
     read_error_file,
@@ -144,7 +146,8 @@ class WorkerGroup:
 
     def failures(self) -> list[WorkerFailure]:
         out_of_memory = out_of_memory_kills() > self._kills_before
-        found = (_failure_of(worker, out_of_memory) for worker in self.workers)
+        full = str(self._folder.path) if self._folder.is_full else ""
+        found = (_failure_of(worker, out_of_memory, full) for worker in self.workers)
         return [failure for failure in found if failure is not None]
 
     def request_stacks(self) -> None:
@@ -168,8 +171,19 @@ class WorkerGroup:
                 return Worker(rank, local_rank, spare.process, streams, was_spare=True)
             except ConnectionError:
                 log.warning("a spare interpreter has died; its worker starts without it")
+        if self._spares and (forked := await self._fork_process(local_rank, env, streams)):
+            return Worker(rank, local_rank, forked, streams, was_spare=True)
         process = self._start_process(local_rank, env, streams)
         return Worker(rank, local_rank, process, streams, was_spare=False)
+
+    async def _fork_process(
+        self, local_rank: int, env: dict[str, str], streams: WorkerFiles
+    ) -> Process | None:
+        assert self._spares is not None
+        stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks_file}"}
+        return await self._spares.fork(
+            local_rank, {**env, **stacks}, streams, reports_imports=self._learns_imports(local_rank)
+        )
 
     def _start_process(self, local_rank: int, env: dict[str, str], streams: WorkerFiles) -> Process:
         arguments = worker_arguments(self._settings, local_rank)
@@ -196,12 +210,15 @@ class WorkerGroup:
         return self._spares is not None and local_rank == 0 and not self._spares.has_learned
 
 
-def _failure_of(worker: Worker, out_of_memory: bool) -> WorkerFailure | None:
+def _failure_of(worker: Worker, out_of_memory: bool, full_disk: str) -> WorkerFailure | None:
     process = worker.process
     if not process.ended.done():
         return None
     code = process.ended.result()
     error = read_error_file(Path(worker.files.error_file)) if code else None
+    if error is None and code > 0 and full_disk:
+        # The error file is on that disk, so the exception could not be stored either.
+        error = WorkerError(f"No space left on device: the disk of {full_disk} is full", "")
     failure = diagnose_exit(code, error, out_of_memory=out_of_memory)
     if failure is None:
         return None

@@ -62,6 +62,8 @@ class BuiltinAdmission:
         if kind.custom:
             if kind.resets_status:
                 obj.pop("status", None)
+                # Kubernetes sets the defaults of a status when it reads the stored object.
+                kind.schema.apply_defaults(obj)
             return
         if kind.plural == "customresourcedefinitions":
             obj.pop("status", None)

@@ -8,6 +8,7 @@ rules of their own: they aggregate the roles with their label, among them those 
 from collections.abc import Iterator, Sequence
 
 from gangline.api.job_resources import JOB_ADVICE, JOB_KINDS, POD_GROUPS, QUEUES, SCALE_PLANS
+from gangline.local.apiserver.auth.component_roles import COMPONENT_RULES, COMPONENT_USERS
 from gangline.local.apiserver.auth.rules import FULL_AUTHORITY
 from gangline.local.apiserver.core.registry import Json
 
@@ -61,6 +62,8 @@ VIEW_RULES = [
                          "replicationcontrollers/scale"), READ),
     _rule("policy", ("poddisruptionbudgets", "poddisruptionbudgets/status"), READ),
     _rule("networking.k8s.io", ("ingresses", "ingresses/status", "networkpolicies"), READ),
+    _rule("resource.k8s.io", ("resourceclaims", "resourceclaims/status", "resourceclaimtemplates"),
+          READ),
 ]  # fmt: skip
 EDIT_RULES = [
     _rule("", ("pods/attach", "pods/exec", "pods/portforward", "pods/proxy", "secrets",
@@ -82,6 +85,7 @@ EDIT_RULES = [
                          "replicationcontrollers/scale"), WRITE),
     _rule("policy", ("poddisruptionbudgets",), WRITE),
     _rule("networking.k8s.io", ("ingresses", "networkpolicies"), WRITE),
+    _rule("resource.k8s.io", ("resourceclaims", "resourceclaimtemplates"), WRITE),
     _rule("coordination.k8s.io", ("leases",), READ_WRITE),
 ]  # fmt: skip
 ADMIN_RULES = [
@@ -167,6 +171,7 @@ def builtin_roles() -> list[Json]:
         _role("system:discovery", [_paths(DISCOVERY_PATHS)]),
         _role("system:monitoring", [_paths(MONITORING_PATHS)]),
         _role("system:public-info-viewer", [_paths(PUBLIC_PATHS)]),
+        *(_role(name, rules) for name, rules in COMPONENT_RULES.items()),
     ]
 
 
@@ -179,11 +184,12 @@ def builtin_bindings() -> list[Json]:
         "system:monitoring": ("system:monitoring",),
         "system:public-info-viewer": ("system:authenticated", "system:unauthenticated"),
     }
-    return [
-        _object("ClusterRoleBinding", name, _LABELS)
-        | {
-            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name},
-            "subjects": [{"apiGroup": RBAC, "kind": "Group", "name": group} for group in listed],
-        }
-        for name, listed in groups.items()
-    ]
+    users = [_binding(name, "User", (user,)) for name, user in COMPONENT_USERS.items()]
+    return [_binding(name, "Group", listed) for name, listed in groups.items()] + users
+
+
+def _binding(name: str, kind: str, subjects: Sequence[str]) -> Json:
+    return _object("ClusterRoleBinding", name, _LABELS) | {
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name},
+        "subjects": [{"apiGroup": RBAC, "kind": kind, "name": subject} for subject in subjects],
+    }

@@ -12,6 +12,7 @@ from gangline.api.cluster.autoscaling import HorizontalPodAutoscalerV1
 from gangline.api.resources import BUILT_IN_RESOURCES
 from gangline.api.schema.openapi import openapi_schema
 from gangline.local.apiserver.core.registry import Json, ServedKind
+from gangline.local.apiserver.machinery.schema.builtin_schemas import message_schema
 
 POD_FIELDS = (
     "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
@@ -40,8 +41,8 @@ def _schema(group: str, version: str, kind: str) -> Callable[[], Json] | None:
 
 def _kind(group: str, kind: str, plural: str, **more: object) -> ServedKind:
     group_name, _, version = group.rpartition("/")
-    schema = _schema(group_name, version, kind)
-    return ServedKind(group_name, version, kind, plural, schema_source=schema, **more)  # type: ignore[arg-type]
+    more.setdefault("schema_source", _schema(group_name, version, kind))
+    return ServedKind(group_name, version, kind, plural, **more)  # type: ignore[arg-type]
 
 
 def _cluster(group: str, kind: str, plural: str, **more: object) -> ServedKind:
@@ -142,6 +143,47 @@ def stored_only_kinds() -> list[ServedKind]:
     ]  # fmt: skip
 
 
+def kinds_of_other_components() -> list[ServedKind]:
+    """Return the kinds that kube-scheduler, kube-controller-manager and drivers list and watch.
+
+    They are stored with Kubernetes' schema. No component of this cluster acts on them.
+    """
+
+    def described(api_version: str, kind: str, plural: str, **more: object) -> ServedKind:
+        schema = partial(message_schema, f"{api_version}#{kind}")
+        note = f"{kind} objects are stored by this cluster, but none of its components acts on them"
+        return _kind(api_version, kind, plural, schema_source=schema, note=note, **more)
+
+    cluster = {"namespaced": False}
+    counted = {"counts_generations": True}
+    storage, resource, network = "storage.k8s.io/v1", "resource.k8s.io/v1", "networking.k8s.io/v1"
+    admission = "admissionregistration.k8s.io/v1"
+    policies = {**cluster, **counted, "categories": ("api-extensions",)}
+    return [
+        described(storage, "CSIDriver", "csidrivers", **cluster),
+        described(storage, "CSINode", "csinodes", **cluster),
+        described(storage, "CSIStorageCapacity", "csistoragecapacities"),
+        described(storage, "VolumeAttachment", "volumeattachments", **cluster, **WITH_STATUS),
+        described(storage, "VolumeAttributesClass", "volumeattributesclasses", **cluster,
+                  short_names=("vac",)),
+        described(resource, "DeviceClass", "deviceclasses", **cluster, **counted),
+        described(resource, "ResourceClaim", "resourceclaims", **WITH_STATUS),
+        described(resource, "ResourceClaimTemplate", "resourceclaimtemplates"),
+        described(resource, "ResourceSlice", "resourceslices", **cluster, **counted,
+                  selectable=("spec.driver", "spec.nodeName")),
+        described(network, "IPAddress", "ipaddresses", **cluster, short_names=("ip",)),
+        described(network, "ServiceCIDR", "servicecidrs", **cluster, **WITH_STATUS),
+        described(admission, "ValidatingAdmissionPolicy", "validatingadmissionpolicies",
+                  **policies, **WITH_STATUS),
+        described(admission, "ValidatingAdmissionPolicyBinding",
+                  "validatingadmissionpolicybindings", **policies),
+        described("certificates.k8s.io/v1", "CertificateSigningRequest",
+                  "certificatesigningrequests", **cluster, short_names=("csr",),
+                  subresources=("status", "approval"), resets_status=True,
+                  selectable=("spec.signerName",)),
+    ]  # fmt: skip
+
+
 def all_builtin_kinds() -> list[ServedKind]:
     """Return all kinds that exist without a CustomResourceDefinition."""
-    return active_kinds() + stored_only_kinds()
+    return active_kinds() + stored_only_kinds() + kinds_of_other_components()

@@ -28,6 +28,7 @@ SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "log": ("", "", "", ("get",)),
     "finalize": ("", "", "", ("update",)),
     "status": ("", "", "", ("get", "patch", "update")),
+    "approval": ("", "", "", ("get", "patch", "update")),
 }
 ANY_OBJECT_SCHEMA: Json = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 

@@ -30,6 +30,10 @@ from gangline.local.apiserver.core.errors import already_exists, conflict, not_f
 from gangline.local.apiserver.core.negotiation import encode_json, read_json
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.core.signing_requests import (
+    complete_signing_request,
+    restrict_signing_request,
+)
 from gangline.local.apiserver.flowcontrol.controller import FlowController, is_long
 from gangline.local.apiserver.machinery.schema.nodes import copy_json
 from gangline.local.apiserver.quota.admission import QuotaAdmission, QuotaCharge
@@ -54,7 +58,7 @@ RESTRICTIONS = {
     "finalize": metadata.restrict_to_finalize,
 }
 
-REVIEWED_SUBRESOURCES = ("", "status", "finalize")
+REVIEWED_SUBRESOURCES = ("", "status", "finalize", "approval")
 """Subresources whose body is an object of the kind."""
 CRD_PLURAL = "customresourcedefinitions"
 EMPTY_INDEX: dict[str, str] = {}
@@ -151,6 +155,7 @@ class WritePath:
         if kind.note:
             request.warnings.append(kind.note)
         metadata.set_creation_metadata(kind, meta, utc_now())
+        complete_signing_request(request, obj)
         obj = conversion.to_stored(kind, obj)
         with prepare.report_type_errors(kind, obj):
             prepare.apply_defaults(kind, obj)
@@ -245,6 +250,7 @@ class WritePath:
         restrict = RESTRICTIONS.get(request.subresource)
         if restrict is not None:
             restrict(request.kind, stored, new)
+        restrict_signing_request(request, stored, new)
         return new
 
     async def delete(self, request: ApiRequest, deletion: DeletionRequest) -> WriteResult:

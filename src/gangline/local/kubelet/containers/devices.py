@@ -20,6 +20,8 @@ class DeviceManager:
         held = self._assigned.get((pod_uid, container.name))
         if held is not None:
             return held
+        if not self.indices:
+            return ()  # The node has no devices to assign: it only counts the resource, if at all.
         desired = requested_gpus(container)
         taken = {index for indices in self._assigned.values() for index in indices}
         free = [index for index in self.indices if index not in taken]

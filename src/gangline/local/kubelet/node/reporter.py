@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -15,9 +15,12 @@ from gangline.kube.errors import AlreadyExists, ApiError, NotFound
 from gangline.local.kubelet.node.status import (
     build_node,
     build_node_status,
+    is_status_outdated,
     lease_patch,
+    node_annotations,
     node_labels,
     node_status_patch,
+    withdrawn_resources,
 )
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
 
@@ -37,12 +40,14 @@ class NodeStatusReporter:
     limitations: str
     """The limitations of this machine, for the message of the Ready condition."""
 
+    known_node: Callable[[], Node | None] = lambda: None
+    """Returns the node as last observed; None if it is not observed."""
+
     async def register(self) -> Node:
         """Create the Node object, or adopt the existing one; returns after it is stored."""
         while True:
             try:
-                await self._create_or_label()
-                stored = await self._write_status()
+                stored = await self._create_or_adopt()
                 await self.renew()
                 return stored
             except ApiError as error:
@@ -54,6 +59,7 @@ class NodeStatusReporter:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._every(self.settings.heartbeat_s, self.renew))
             tasks.create_task(self._every(self.settings.node_status_s, self._write_status))
+            tasks.create_task(self._every(self.settings.heartbeat_s, self._follow_capacity))
 
     async def renew(self) -> None:
         """Renew the lease once.
@@ -81,18 +87,28 @@ class NodeStatusReporter:
             except ApiError as error:
                 log.debug("heartbeat not sent: %s", error, extra={"node": self.node.name})
 
-    async def _create_or_label(self) -> None:
+    async def _create_or_adopt(self) -> Node:
         try:
             await self.client.create(NODES, build_node(self.node))
+            return await self._write_status()
         except AlreadyExists:
-            patch = {"metadata": {"labels": node_labels(self.node)}}
-            await self.client.patch(NODES, self.node.name, patch)
+            stored = await self.client.get(NODES, self.node.name)
+        # The status comes first: the annotation shows which resources an earlier kubelet provided.
+        await self._write_status(withdrawn_resources(self.node, stored))
+        meta = {"labels": node_labels(self.node), "annotations": node_annotations(self.node)}
+        return await self.client.patch(NODES, self.node.name, {"metadata": meta})
 
-    async def _write_status(self) -> Node:
+    async def _follow_capacity(self) -> None:
+        """Make a resource allocatable whose capacity a user has patched, as Kubernetes does."""
+        known = self.known_node()
+        if known is not None and is_status_outdated(self.node, known):
+            await self._write_status()
+
+    async def _write_status(self, withdrawn: Collection[str] = ()) -> Node:
         stored = await self.client.get(NODES, self.node.name)
         now = datetime.now(UTC)
         status = build_node_status(
-            self.node, self.settings.port, stored.status, self.limitations, now
+            self.node, self.settings.port, stored.status, self.limitations, now, withdrawn
         )
         return await self.client.patch(
             NODES,

@@ -2,7 +2,7 @@
 
 import platform
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from functools import cache
 from importlib.metadata import version
@@ -32,6 +32,9 @@ from gangline.api.resource_list import (
 )
 from gangline.local.kubelet.settings import VirtualNodeSpec
 
+RESOURCES_ANNOTATION = "gangline.dev/resources"
+"""Node annotation: the extended resources that the kubelet provides, separated by commas."""
+
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _HEALTHY = {
     "MemoryPressure": ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
@@ -48,7 +51,37 @@ def node_allocatable(node: VirtualNodeSpec) -> ResourceAmounts:
         EPHEMERAL_STORAGE: node.storage_bytes,
         PODS: node.pods,
     }
-    return {**amounts, GPU: len(node.gpus)} if node.gpus else amounts
+    return amounts | node_extended_resources(node)
+
+
+def node_extended_resources(node: VirtualNodeSpec) -> ResourceAmounts:
+    """The extended resources that the kubelet itself provides."""
+    return ({GPU: len(node.gpus)} if node.gpus else {}) | dict(node.resources)
+
+
+def withdrawn_resources(node: VirtualNodeSpec, stored: Node) -> frozenset[str]:
+    """The extended resources that an earlier kubelet of the node provided and this one does not.
+
+    Other resources in the node's status were added by users, and stay. Nodes of releases without
+    the annotation had only resources of the kubelet.
+    """
+    listed = stored.metadata.annotations.get(RESOURCES_ANNOTATION)
+    before = set(stored.status.capacity) if listed is None else set(listed.split(","))
+    return frozenset(before - node_allocatable(node).keys() - {""})
+
+
+def node_annotations(node: VirtualNodeSpec) -> dict[str, str]:
+    return {RESOURCES_ANNOTATION: ",".join(sorted(node_extended_resources(node)))}
+
+
+def is_status_outdated(node: VirtualNodeSpec, known: Node) -> bool:
+    """Return whether users changed the capacity so that the allocatable resources must follow."""
+    own = node_allocatable(node)
+    amounts = [
+        {name: value for name, value in found.items() if name not in own}
+        for found in (known.status.capacity, known.status.allocatable)
+    ]
+    return amounts[0] != amounts[1]
 
 
 def node_labels(node: VirtualNodeSpec) -> dict[str, str]:
@@ -64,15 +97,30 @@ def node_labels(node: VirtualNodeSpec) -> dict[str, str]:
 
 def build_node(node: VirtualNodeSpec) -> Node:
     """The object for the registration of a node."""
-    meta = ObjectMeta(name=node.name, labels=node_labels(node))
+    meta = ObjectMeta(name=node.name, labels=node_labels(node), annotations=node_annotations(node))
     return Node(api_version="v1", kind="Node", metadata=meta)
 
 
 def build_node_status(
-    node: VirtualNodeSpec, port: int, before: NodeStatus, limitations: str, now: datetime
+    node: VirtualNodeSpec,
+    port: int,
+    before: NodeStatus,
+    limitations: str,
+    now: datetime,
+    withdrawn: Collection[str] = (),
 ) -> NodeStatus:
-    """The status of a node; ``before`` preserves transition times."""
-    have = format_resources(node_allocatable(node))
+    """The status of a node.
+
+    Args:
+        node: the node.
+        port: the port of the kubelet server.
+        before: the stored status; it preserves transition times, and resources that users added.
+        limitations: what this machine does not allow.
+        now: the time.
+        withdrawn: resources of the stored status that the node no longer has.
+    """
+    added = {name: value for name, value in before.capacity.items() if name not in withdrawn}
+    have = {**added, **format_resources(node_allocatable(node))}
     now = now.replace(microsecond=0)
     conditions = before.conditions
     for condition in _conditions(limitations):

@@ -5,7 +5,7 @@ present state.
 from collections.abc import Iterable, Mapping
 
 from gangline.api.core.pod import Pod
-from gangline.api.resource_list import PODS, pod_request
+from gangline.api.resource_list import PODS, is_extended_resource, pod_request
 from gangline.local.kubelet.records import PodFailureReason
 
 
@@ -35,6 +35,8 @@ def admit_pod(
         for name, count in pod_request(other.spec).items():
             used[name] = used.get(name, 0) + count
     for name, count in pod_request(pod.spec).items():
+        if name not in allocatable and is_extended_resource(name):
+            continue  # A cluster-level resource: the scheduler counts it, as in Kubernetes.
         if count > 0 and count + used.get(name, 0) > allocatable.get(name, 0):
             return _out_of(name, count, used.get(name, 0), allocatable.get(name, 0))
     if clash := _host_ports(pod) & {port for other in others for port in _host_ports(other)}:

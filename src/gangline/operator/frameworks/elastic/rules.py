@@ -8,7 +8,6 @@ one of them has. The master does not count: it is replaced, and nothing else cha
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import ClassVar
 
 from msgspec import structs
 
@@ -45,8 +44,6 @@ _MAX_LISTED_PODS = 5
 @dataclass(frozen=True, slots=True)
 class ElasticRules(ReplicaTracker):
     """The rules of one job, and the tracker of its replicas."""
-
-    delays_all: ClassVar[bool] = False
 
     spec: ElasticJobSpec
     node_range: NodeRange | None = None
@@ -237,10 +234,6 @@ class ElasticRules(ReplicaTracker):
         if ended.out_of_memory:
             return self._grown_memory(job, role.name, index) is not None
         return not ended.is_permanent or self.tolerance.always_restarts(role)
-
-    def has_failed_before(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
-        """Return whether a rank has failed: other ranks are not delayed by the backoff."""
-        return nodes.node_of_rank(self.records[role.name], index).failures > 0
 
     # Helpers
 

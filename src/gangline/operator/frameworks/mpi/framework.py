@@ -7,9 +7,9 @@ if the image has it (or if the administrator configures an image that provides i
 does), and otherwise a small Python client from the same ConfigMap.
 
 The launcher starts once all workers run, so the gang is counted without it. Upstream starts it
-immediately and waits in an init container. Replicas have headless services like those of other
-kinds, so that their names resolve: Intel MPI's processes connect to their launcher by name.
-Upstream creates none.
+immediately and waits in an init container. The launcher's pod is named ``JOB-launcher`` as in
+upstream. Replicas have headless services like those of other kinds, so that their names resolve:
+Intel MPI's processes connect to their launcher by name. Upstream creates none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,6 +34,7 @@ from gangline.operator.model.job import (
 )
 from gangline.operator.model.labels import replica_name
 from gangline.operator.model.replicas import ReplicaGang
+from gangline.operator.policies.replica_tracker import ReplicaTracker
 from gangline.operator.settings import OperatorSettings
 
 KIND = JobKindInfo(
@@ -116,7 +117,7 @@ def create_framework(settings: OperatorSettings) -> MPIFramework:
 
 
 @dataclass(frozen=True, slots=True)
-class MPIRules:
+class MPIRules(ReplicaTracker):
     """The rules of MPIJobs."""
 
     spec: MPIJobSpec
@@ -133,6 +134,15 @@ class MPIRules:
         given = {variable.get("name") for variable in container.get("env") or []}
         values = [pair for pair in _LAUNCHER_ENVIRONMENT.items() if pair[0] not in given]
         return kubeflow.env_vars(values + ([] if _uses_gpus(role) else list(_NO_GPUS.items())))
+
+    def pod_name(self, job: NormalizedJob, role: ReplicaRole, index: int) -> str:
+        """Return the name of a pod; that of the only launcher has no index, as in upstream."""
+        if role.name == LAUNCHER and index == 0:
+            return _launcher_name(job)
+        return replica_name(job.name, role.name, index)
+
+    def service_name(self, job: NormalizedJob, role: ReplicaRole, index: int) -> str:
+        return self.pod_name(job, role, index)
 
     def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
         return role.name == LAUNCHER
@@ -162,7 +172,7 @@ class MPIRules:
 
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
         """Build the launcher's ConfigMap, service account and RBAC objects."""
-        name = _launcher_objects_name(job)
+        name = _launcher_name(job)
         workers = _worker_names(job)
         given = _given_account(job)
         return [
@@ -180,7 +190,7 @@ class MPIRules:
         slots = self.spec.slots_per_worker or 1
         workers, launcher = _worker_names(job), job.find_role(LAUNCHER)
         alone = not workers or (launcher is not None and _uses_gpus(launcher))
-        own = [replica_name(job.name, LAUNCHER, 0)] if alone else []
+        own = [_present_launcher_name(job, gang)] if alone else []
         running = [
             name
             for name, pod in zip(workers, gang[WORKER].pods, strict=False)
@@ -210,7 +220,7 @@ class MPIRules:
             },
         )
         if not pod_template.pod_spec(pod).get("serviceAccountName"):
-            shaped = pod_template.with_spec(shaped, serviceAccountName=_launcher_objects_name(job))
+            shaped = pod_template.with_spec(shaped, serviceAccountName=_launcher_name(job))
         return self._with_kubectl(job, shaped) if self.kubectl_image else shaped
 
     def _with_kubectl(self, job: NormalizedJob, pod: Manifest) -> Manifest:
@@ -269,5 +279,11 @@ def _config_name(job: NormalizedJob) -> str:
     return f"{job.name}-config"
 
 
-def _launcher_objects_name(job: NormalizedJob) -> str:
+def _launcher_name(job: NormalizedJob) -> str:
+    """Return the name of the launcher's pod and service, and of its account and role."""
     return f"{job.name}-launcher"
+
+
+def _present_launcher_name(job: NormalizedJob, gang: ReplicaGang) -> str:
+    """Return the name of the launcher that exists: earlier releases named it JOB-launcher-0."""
+    return next((pod.name for pod in gang[LAUNCHER].present), _launcher_name(job))

@@ -7,14 +7,16 @@ import msgspec
 import pytest
 
 from gangline.api.core.container import Container
-from gangline.api.core.node import NodeStatus
+from gangline.api.core.node import Node, NodeStatus
 from gangline.api.core.pod import Pod
 from gangline.local.kubelet.containers.devices import DeviceManager, gpu_variables
 from gangline.local.kubelet.containers.images import ImageMap, ImageMapError, load_image_map
 from gangline.local.kubelet.node.status import (
     build_node_status,
+    is_status_outdated,
     node_allocatable,
     node_status_patch,
+    withdrawn_resources,
 )
 from gangline.local.kubelet.pods.admission import admit_pod
 from gangline.local.kubelet.settings import VirtualNodeSpec
@@ -137,5 +139,65 @@ def test_a_nodes_status_keeps_transition_times_and_beats() -> None:
     assert node_allocatable(node)["cpu"] == 1500
     wire = node_status_patch(second, first)["status"]
     assert wire["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 10250}}
-    without = build_node_status(VirtualNodeSpec("n", 1500, 2 << 30), 10250, second, "", NOW)
+    smaller = VirtualNodeSpec("n", 1500, 2 << 30)
+    without = build_node_status(smaller, 10250, second, "", NOW, {"nvidia.com/gpu"})
     assert node_status_patch(without, second)["status"]["capacity"]["nvidia.com/gpu"] is None
+
+
+VGPU = "tencent.com/vcuda-core"
+
+
+def stored_node(annotation: str | None, **status: dict[str, str]) -> Node:
+    annotations = {} if annotation is None else {"gangline.dev/resources": annotation}
+    return msgspec.convert({"metadata": {"annotations": annotations}, "status": status}, Node)
+
+
+def test_resource_that_a_user_adds_to_a_nodes_capacity_becomes_allocatable_and_stays() -> None:
+    node = VirtualNodeSpec("n", 1500, 2 << 30, resources={VGPU: 100})
+    own = build_node_status(node, 10250, NodeStatus(), "", NOW)
+    assert own.capacity[VGPU] == "100"
+    patched = msgspec.structs.replace(own, capacity={**own.capacity, "a.com/nic": "2"})
+    assert is_status_outdated(node, Node(status=patched))
+    after = build_node_status(node, 10250, patched, "", NOW)
+    assert after.allocatable["a.com/nic"] == after.capacity["a.com/nic"] == "2"
+    assert not is_status_outdated(node, Node(status=after))
+    own_changed = msgspec.structs.replace(own, capacity={**own.capacity, VGPU: "7"})
+    assert build_node_status(node, 10250, own_changed, "", NOW).capacity[VGPU] == "100"
+
+
+def test_resource_that_a_user_removes_from_the_capacity_is_no_longer_allocatable() -> None:
+    node = VirtualNodeSpec("n", 1500, 2 << 30)
+    own = build_node_status(node, 10250, NodeStatus(), "", NOW)
+    stale = msgspec.structs.replace(own, allocatable={**own.allocatable, "a.com/nic": "2"})
+    assert is_status_outdated(node, Node(status=stale))
+    after = build_node_status(node, 10250, stale, "", NOW)
+    assert node_status_patch(after, stale)["status"]["allocatable"]["a.com/nic"] is None
+
+
+@pytest.mark.parametrize(
+    ("annotation", "withdrawn"),
+    [
+        ("nvidia.com/gpu," + VGPU, {"nvidia.com/gpu"}),
+        ("", set()),
+        (None, {"nvidia.com/gpu", "a.com/nic"}),
+    ],
+    ids=["of an earlier kubelet", "of users", "of a release without the annotation"],
+)
+def test_only_resources_of_an_earlier_kubelet_are_withdrawn(annotation, withdrawn) -> None:
+    capacity = {"cpu": "1", "nvidia.com/gpu": "1", VGPU: "5", "a.com/nic": "2"}
+    node = VirtualNodeSpec("n", 1500, 2 << 30, resources={VGPU: 100})
+    assert withdrawn_resources(node, stored_node(annotation, capacity=capacity)) == withdrawn
+
+
+def test_extended_resource_that_the_kubelet_does_not_know_is_left_to_the_scheduler() -> None:
+    unknown = msgspec.convert(
+        {"spec": {"containers": [{"name": "c", "resources": {"limits": {VGPU: "100"}}}]}}, Pod
+    )
+    assert admit_pod(unknown, [], ROOM, {}) is None
+    known = admit_pod(unknown, [], {**ROOM, VGPU: 50}, {})
+    assert known is not None
+    assert known.reason == f"OutOf{VGPU}"
+
+
+def test_node_without_devices_runs_a_pod_for_which_the_scheduler_counts_them() -> None:
+    assert DeviceManager(()).assign("a", gpu_container(2)) == ()

@@ -12,7 +12,7 @@ from gangline.operator.model.job import CleanPodPolicy, Manifest, NormalizedJob,
 from gangline.operator.model.plan import TargetKind
 from gangline.operator.model.replicas import ObservedPod
 from gangline.operator.policies import pod_group
-from unit.operator.builders import a_pod, created, deleted, look, stored
+from unit.operator.builders import a_pod, a_service, created, deleted, look, stored
 from unit.operator.kubeflow_jobs import gang_of, job_manifest, pod_of, read_job, variables
 
 AGENT, HOSTS = "/etc/mpi/kubexec.sh", "/etc/mpi/hostfile"
@@ -81,9 +81,9 @@ def test_a_launcher_with_gpus_keeps_them_and_is_a_host(resource):
     job = read_job(MPIFramework(), manifest)
     assert variables(pod_of(job, "launcher-0")) == REACH
     assert files(job)["hostfile"] == (
-        "train-launcher-0 slots=4\ntrain-worker-0 slots=4\ntrain-worker-1 slots=4\n"
+        "train-launcher slots=4\ntrain-worker-0 slots=4\ntrain-worker-1 slots=4\n"
     )
-    assert files(job)["discover_hosts.sh"] == "#!/bin/sh\necho train-launcher-0:4\n"
+    assert files(job)["discover_hosts.sh"] == "#!/bin/sh\necho train-launcher:4\n"
 
 
 def test_hosts_are_the_workers_with_a_slot_each_unless_more_are_given():
@@ -111,7 +111,7 @@ def test_without_workers_the_launcher_is_the_only_host_and_may_do_nothing():
     """Upstream's list of names is then empty, which gives access to every pod of the namespace."""
     for workers in (0, None):
         job = a_job(workers)
-        assert files(job)["hostfile"] == "train-launcher-0 slots=1\n"
+        assert files(job)["hostfile"] == "train-launcher slots=1\n"
         assert set(objects(job)) == {"ConfigMap", "ServiceAccount"}
 
 
@@ -280,8 +280,8 @@ def test_the_launcher_is_made_when_all_workers_run():
     job = a_job()
     assert created(look(job).decide()) == ["worker-0", "worker-1"]
     assert created(look(job, a_pod("worker-0"), a_pod("worker-1", "Pending")).decide()) == []
-    assert created(look(job, a_pod("worker-0"), a_pod("worker-1")).decide()) == ["launcher-0"]
-    assert created(look(a_job(0)).decide()) == ["launcher-0"]
+    assert created(look(job, a_pod("worker-0"), a_pod("worker-1")).decide()) == ["launcher"]
+    assert created(look(a_job(0)).decide()) == ["launcher"]
 
 
 def test_files_account_and_rights_are_there_from_the_start():
@@ -317,7 +317,7 @@ def test_a_launcher_that_was_killed_is_made_again():
     workers = a_pod("worker-0"), a_pod("worker-1")
     failed = look(job, a_pod("launcher-0", "Failed", code=137), *workers)
     assert deleted(failed.later(1, *failed.pods).decide()) == ["launcher-0"]
-    assert created(failed.later(60, *workers).decide()) == ["launcher-0"]
+    assert created(failed.later(60, *workers).decide()) == ["launcher"]
 
 
 @pytest.mark.parametrize(
@@ -337,6 +337,13 @@ def test_the_launcher_decides(pods, running, succeeded):
     assert job.rules.has_succeeded(job, gang) is succeeded
 
 
+def test_launcher_and_its_service_have_upstreams_name():
+    workers = a_pod("worker-0"), a_pod("worker-1")
+    decision = look(a_job(), *workers, services=[]).decide()
+    assert created(decision) == ["launcher"]
+    assert "launcher" in created(decision, TargetKind.SERVICE)
+
+
 def test_a_launcher_that_upstreams_operator_made_is_taken_over():
     """Its name and labels have no index."""
     ours = a_pod("launcher-0")
@@ -344,6 +351,20 @@ def test_a_launcher_that_upstreams_operator_made_is_taken_over():
     made = replace(ours, metadata=replace(ours.metadata, name="train-launcher", labels=labels))
     decision = look(a_job(), made, a_pod("worker-0"), a_pod("worker-1"), services=[]).decide()
     assert (created(decision), deleted(decision)) == ([], [])
+
+
+def test_running_launcher_with_an_index_in_its_name_is_not_started_twice():
+    """Earlier releases named it so. Its service stays as long as the pod, for its name."""
+    workers = a_pod("worker-0"), a_pod("worker-1")
+    running = look(a_job(), a_pod("launcher-0"), *workers)
+    assert (created(running.decide()), deleted(running.decide())) == ([], [])
+    assert deleted(running.decide(), TargetKind.SERVICE) == []
+    alone = read_job(MPIFramework(), written(0))
+    assert files(alone, a_pod("launcher-0"))["hostfile"] == "train-launcher-0 slots=1\n"
+    old = a_service("launcher-0")
+    ended = look(a_job(), *workers, services=[old, a_service("worker-0"), a_service("worker-1")])
+    assert created(ended.decide()) == ["launcher"]
+    assert deleted(ended.decide(), TargetKind.SERVICE) == ["launcher-0"]
 
 
 def test_the_launcher_leads():

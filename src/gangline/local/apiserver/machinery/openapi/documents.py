@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from gangline.local.apiserver.machinery.schema.builtin_schemas import REQUIRED_IN_DOCUMENTS
 from gangline.local.apiserver.machinery.schema.nodes import (
     EMBEDDED,
     INT_OR_STRING,
@@ -66,6 +67,8 @@ def _described(schema: Json) -> Json:
 
 def _with_parts(schema: Json, convert: Convert) -> Json:
     """Convert the children of a schema in place."""
+    if REQUIRED_IN_DOCUMENTS in schema:
+        schema["required"] = schema.pop(REQUIRED_IN_DOCUMENTS)
     if isinstance(properties := schema.get("properties"), dict):
         schema["properties"] = {name: convert(child) for name, child in properties.items()}
     for part in ("items", "additionalProperties"):

@@ -2,4 +2,6 @@
 
 Order: ``nodes`` (walking a schema, field paths), ``value_rules`` (bounds, patterns, formats),
 ``prune_default`` and ``validate`` (the compilers), ``structural`` (all three for one kind).
+``field_table`` and ``builtin_schemas``: the messages of Kubernetes' built-in kinds, and the schemas
+of those kinds that have no struct in this project.
 """

@@ -29,7 +29,7 @@ from gangline.api.validation.field_rules import (
 )
 from gangline.api.validation.pods import pod_causes
 from gangline.local.apiserver.machinery.schema.nodes import Json
-from gangline.local.apiserver.machinery.validation import rbac
+from gangline.local.apiserver.machinery.validation import other_components, rbac
 from gangline.local.apiserver.machinery.validation.metadata import (
     RBAC,
     metadata_causes,
@@ -308,6 +308,7 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("coordination.k8s.io", "Lease"): _lease,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
     **rbac.VALIDATORS,
+    **other_components.VALIDATORS,
 }
 UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
     ("", "ConfigMap"): _data_update,
@@ -321,4 +322,5 @@ UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
     (RBAC, "ClusterRoleBinding"): rbac.binding_update_causes,
     (RBAC, "RoleBinding"): rbac.binding_update_causes,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class_update,
+    **other_components.UPDATE_VALIDATORS,
 }

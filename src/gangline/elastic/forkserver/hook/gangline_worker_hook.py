@@ -1,24 +1,33 @@
-"""The part of ``sitecustomize`` that runs in workers and spares: learn, preload, wait.
+"""The part of ``sitecustomize`` that runs in workers: report imports, preload, wait.
 
 It is loaded by path and removed from ``sys.modules`` afterwards. Messages to the agent are lines of
-JSON on a shared socket. A spare can also fork a child that runs another function; nothing of it
-is left when the script runs.
+JSON on a shared socket. An interpreter of the node check can also fork a child that runs another
+function; nothing of it is left when the script runs.
 """
 
 from __future__ import annotations
 
+import _frozen_importlib
+import _thread
 import atexit
+import faulthandler
 import json
 import os
 import sys
+import time
 
 TYPE_CHECKING = False  # the script may not need typing, so it is not imported
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-_IMPORTS_SETTLED_S = 1.0
-"""The list of modules is complete when no module was imported for this time."""
-_IMPORT_POLL_S = 0.25
+_IMPORTS_SETTLED_S = 30.0
+"""Reports end when no module was imported for this time."""
+_IMPORT_POLL_S = 0.1
+_LOADER_SOURCE = """
+def _find_and_load(name, import_):
+    note(name)
+    return original(name, import_)
+"""
 _STEP_SIZE = 8
 _INTEGER = 4
 """Size of a file descriptor in a control message."""
@@ -33,14 +42,33 @@ def run(mode: str, descriptor: int) -> None:
         os.environ.clear()
         os.environ.update(order["env"])
         mode = "learn" if order["learns"] else "plain"
-    if mode == "learn":
-        import _thread  # noqa: PLC0415 - threading.enumerate() does not show such a thread
-
-        _thread.start_new_thread(_report_imports, (descriptor,))
+    _begin_worker(descriptor if mode == "learn" else None)
     if mode != "learn":
         os.close(descriptor)
+
+
+def run_server(server: Any, descriptor: int, baseline: frozenset[str]) -> None:
+    """Run the fork server; return in a forked worker when the script may run."""
+    os.set_inheritable(descriptor, False)
+    # The user's module may change what imports see, so it comes first in the server too.
+    baseline |= _imported_by(server.run_user_sitecustomize)
+    request = server.serve(descriptor, baseline)
+    _begin_worker(request.get("channel"))
+
+
+def _imported_by(function: Any) -> set[str]:
+    before = set(sys.modules)
+    function()
+    return set(sys.modules) - before
+
+
+def _begin_worker(descriptor: int | None) -> None:
+    """Prepare the process for the script; with a descriptor its imports are reported."""
     _register_stack_handler()
     atexit.register(_write_error_file)
+    if descriptor is not None:
+        # threading.enumerate() does not show such a thread.
+        _thread.start_new_thread(_ImportReport(descriptor).run, ())
 
 
 class _OrderChannel:
@@ -205,32 +233,78 @@ def _regain_priority(nice: int) -> None:
             os.setpriority(os.PRIO_PROCESS, int(thread), nice)
 
 
-def _report_imports(descriptor: int) -> None:
-    """Report the imported modules to the agent when no more are imported."""
-    import time  # noqa: PLC0415
+class _ImportReport:
+    """Reports the imported modules to the agent, and the variables that were set before each."""
 
-    count, since = 0, time.monotonic()
-    while time.monotonic() - since < _IMPORTS_SETTLED_S:
-        time.sleep(_IMPORT_POLL_S)
-        if len(sys.modules) != count:
-            count, since = len(sys.modules), time.monotonic()
-    modules = [
-        [name, getattr(module, "__file__", None)] for name, module in list(sys.modules.items())
-    ]
-    line = json.dumps({"modules": modules}) + "\n"
-    try:
-        with os.fdopen(descriptor, "w") as agent:
-            agent.write(line)
-    except OSError:
-        return  # the agent has ended
+    def __init__(self, descriptor: int) -> None:
+        """Begin to note the environment of each import."""
+        self._descriptor = descriptor
+        self._start = dict(os.environ)
+        self._environment = _environment()
+        self._changes: list[dict[str, str | None]] = [{}]
+        self._index: dict[str, int] = {}
+        self._reported: set[str] = set()
+        namespace = {"note": self._note, "original": _frozen_importlib._find_and_load}  # type: ignore[attr-defined]
+        # With this file name the interpreter leaves the function out of tracebacks.
+        exec(compile(_LOADER_SOURCE, "<frozen importlib._bootstrap>", "exec"), namespace)
+        self._original = namespace["original"]
+        self._loader = _frozen_importlib._find_and_load = namespace["_find_and_load"]  # type: ignore[attr-defined]
+
+    def _note(self, name: str) -> None:
+        now = os.environ._data  # type: ignore[attr-defined]
+        if now != self._environment:
+            self._environment = dict(now)
+            current = dict(os.environ)
+            self._changes.append(
+                {
+                    key: current.get(key)
+                    for key in self._start.keys() | current.keys()
+                    if self._start.get(key) != current.get(key)
+                }
+            )
+        self._index.setdefault(name, len(self._changes) - 1)
+
+    def run(self) -> None:
+        """Report new modules until none have been imported for a time."""
+        since = time.monotonic()
+        try:
+            while time.monotonic() - since < _IMPORTS_SETTLED_S:
+                if self._report():
+                    since = time.monotonic()
+                time.sleep(_IMPORT_POLL_S)
+        except OSError:
+            pass  # the agent has ended
+        os.close(self._descriptor)
+        if _frozen_importlib._find_and_load is self._loader:  # type: ignore[attr-defined]
+            _frozen_importlib._find_and_load = self._original  # type: ignore[attr-defined]
+
+    def _report(self) -> bool:
+        if len(sys.modules) == len(self._reported):
+            return False
+        modules: list[tuple[str, str | None, int]] = []
+        for name, module in list(sys.modules.items()):
+            spec = getattr(module, "__spec__", None)
+            if name not in self._reported and not getattr(spec, "_initializing", False):
+                file = getattr(module, "__file__", None)
+                modules.append((name, file, self._index.get(name, -1)))
+        if not modules:
+            return False
+        self._reported.update(name for name, _, _ in modules)
+        line = json.dumps({"modules": modules, "changes": self._changes}) + "\n"
+        data = line.encode()
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+        return True
+
+
+def _environment() -> dict[bytes, bytes]:
+    return dict(os.environ._data)  # type: ignore[attr-defined]
 
 
 def _register_stack_handler() -> None:
     """Write the stacks of all threads to a file when the agent sends the signal."""
     number, _, path = os.environ.pop("GANGLINE_STACKS", "").partition(":")
     if path:
-        import faulthandler  # noqa: PLC0415
-
         file = open(path, "w")  # noqa: SIM115 - stays open as long as the process
         faulthandler.register(int(number), file=file, all_threads=True)
 
@@ -241,7 +315,6 @@ def _write_error_file() -> None:
     error = getattr(sys, "last_value", None)
     if not path or error is None or os.path.exists(path):
         return
-    import time  # noqa: PLC0415
     import traceback  # noqa: PLC0415
 
     lines = traceback.format_exception(type(error), error, error.__traceback__)

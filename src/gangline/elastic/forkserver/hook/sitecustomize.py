@@ -2,11 +2,13 @@
 
 The agent puts this folder first on ``PYTHONPATH``; ``site`` then imports this file. The file
 removes every trace of itself: environment variables and entries of ``sys.path``. A site
-customization of the user is run as usual. Then it does one of two things:
+customization of the user is run as usual. Then it does one of three things:
 
-- in a worker that starts immediately, report what it imports, for later spares;
-- in a spare, import what the script will import, wait for the agent's order, then take over the
-  environment and the streams that the order names.
+- in a worker that starts immediately, report what it imports;
+- in a fork server, import what the script will import, and fork workers on request; only the
+  workers go on from here;
+- in an interpreter of the node check, run tests in forks, then wait for the order to become a
+  worker.
 
 The interpreter itself runs the script, so ``__main__``, ``sys.argv`` and tracebacks are the real
 ones. Only the standard library is used: the interpreter may not be the agent's, so nothing of
@@ -16,28 +18,47 @@ Gangline can be imported here.
 import os
 import sys
 
+TYPE_CHECKING = False  # the script may not need typing, so it is not imported
+if TYPE_CHECKING:
+    from typing import Any
+
 _VARIABLE = "GANGLINE_WORKER_HOOK"
 
 
-def _main() -> None:
+def _main() -> bool:
+    """Act as the agent requests. Returns True if the user's site customization has run."""
     folder = os.path.dirname(__file__)
     mode, descriptor = os.environ.pop(_VARIABLE).split(":")
     _hide(folder)
+    server: Any = None
     try:
         sys.path.insert(0, folder)
         import gangline_worker_hook as hook  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
+
+        sys.modules.pop("gangline_worker_hook")
+        baseline = frozenset(sys.modules) - {"sitecustomize"}
+        if mode == "server":
+            import gangline_fork_server  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
+
+            server = gangline_fork_server
     finally:
         sys.path.remove(folder)
         sys.path_importer_cache.pop(folder, None)
-    sys.modules.pop("gangline_worker_hook", None)
+        for name in [name for name in sys.modules if name.startswith("gangline_")]:
+            del sys.modules[name]
     try:
+        if server is not None:
+            hook.run_server(server, int(descriptor), baseline)
+            return True
         hook.run(mode, int(descriptor))
     except BaseException:
         # ``site`` prints an error raised here and runs the script anyway. That is right for a
-        # worker, but a spare that could not wait for its order must not train.
-        if mode == "spare":
+        # worker, but a process that waits for orders must not train.
+        if mode in ("spare", "server"):
+            sys.excepthook(*sys.exc_info())
             os._exit(1)
         raise
+    return False
 
 
 def _hide(folder: str) -> None:
@@ -59,5 +80,7 @@ def _run_user_sitecustomize() -> None:
 
 
 if _VARIABLE in os.environ:
-    _main()
-    _run_user_sitecustomize()
+    if not _main():
+        _run_user_sitecustomize()
+    elif "sitecustomize" not in sys.modules:
+        raise ImportError("No module named 'sitecustomize'", name="sitecustomize")

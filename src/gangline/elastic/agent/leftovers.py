@@ -1,0 +1,128 @@
+"""What must not outlive a run: processes that a script has left behind, and temporary files.
+
+Every worker's environment names a file in the folder of its run (``GANGLINE_PROGRESS_FILE``), and
+its descendants inherit that variable. So they are found in ``/proc`` although they may have left
+the worker's process group and session. The saver of checkpoints is none of them: it ends by itself
+when all checkpoints are in storage.
+
+A launcher that ends in order removes both. ``Cleaner`` does it for a launcher that is killed.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_SAVER = b"gangline.elastic.checkpoint.saver"
+_POLL_S = 0.02
+_SETTLE_S = 0.5
+"""Time in which helpers of a script, such as its resource tracker, end by themselves."""
+_CLEAN_TIMEOUT_S = 5.0
+_DONE = b"\n"
+_MAX_LISTED = 8
+
+
+def processes_of_run(name: str, proc: Path = Path("/proc")) -> dict[int, str]:
+    """Return the processes whose environment names a folder of the run, with their programs.
+
+    Args:
+        name: the unique name of the run's folder.
+        proc: the file system of processes.
+    """
+    found, own = {}, os.getpid()
+    for folder in proc.iterdir():
+        if not folder.name.isdecimal() or int(folder.name) == own:
+            continue
+        try:
+            if name.encode() not in (folder / "environ").read_bytes():
+                continue
+            command = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue  # it has ended, or belongs to another user
+        if command and _SAVER not in command:  # a process that has ended has no command
+            found[int(folder.name)] = command.replace(b"\0", b" ").decode(errors="replace").strip()
+    return found
+
+
+async def end_leftovers(name: str, grace_s: float) -> None:
+    """End the processes that the script has left behind; kill those that remain after a time.
+
+    Args:
+        name: the unique name of the run's folder.
+        grace_s: time between SIGTERM and SIGKILL.
+    """
+    if not (left := await _wait_until_gone(name, _SETTLE_S)):
+        return
+    listed = "; ".join(f"{pid} ({command})" for pid, command in [*left.items()][:_MAX_LISTED])
+    log.warning("ending processes that the script has left behind: %s", listed)
+    _signal(left, signal.SIGTERM)
+    _signal(await _wait_until_gone(name, grace_s), signal.SIGKILL)
+
+
+async def _wait_until_gone(name: str, timeout_s: float) -> dict[int, str]:
+    """Wait for the end of all processes of a run; return those that remain after the timeout."""
+    deadline = time.monotonic() + timeout_s
+    while (left := processes_of_run(name)) and time.monotonic() < deadline:  # noqa: ASYNC110 - files
+        await asyncio.sleep(_POLL_S)
+    return left
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+class Cleaner:
+    """A process that cleans up after a launcher that is killed; it waits on a pipe until then."""
+
+    def __init__(self, name: str, folders: Sequence[Path]) -> None:
+        """Fork the process. The caller must have one thread only.
+
+        Args:
+            name: the unique name of the run's folder.
+            folders: folders to remove.
+        """
+        reader, self._writer = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                os.close(self._writer)
+                _clean_after(reader, name, folders)
+            finally:
+                os._exit(0)
+        os.close(reader)
+
+    def dismiss(self) -> None:
+        """End the process: the launcher has cleaned up itself."""
+        with contextlib.suppress(OSError):
+            os.write(self._writer, _DONE)
+        os.close(self._writer)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+
+
+def _clean_after(reader: int, name: str, folders: Sequence[Path]) -> None:
+    os.setsid()  # a signal to the launcher's group must not end this process
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):  # whoever reads the launcher's output waits for its end
+        os.dup2(nowhere, descriptor)
+    os.closerange(3, reader)
+    os.closerange(reader + 1, os.sysconf("SC_OPEN_MAX"))
+    if os.read(reader, 1) == _DONE:
+        return
+    deadline = time.monotonic() + _CLEAN_TIMEOUT_S
+    while (left := processes_of_run(name)) and time.monotonic() < deadline:
+        _signal(left, signal.SIGKILL)
+        time.sleep(_POLL_S)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)

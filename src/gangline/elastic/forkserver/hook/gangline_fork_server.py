@@ -1,0 +1,356 @@
+"""The fork server: imports modules once, and forks a process for each request.
+
+It runs in an interpreter that was started with the command line of the processes, before that
+program begins. A forked process returns from ``serve``, and the interpreter runs the program: so
+``__main__``, arguments and tracebacks are the real ones. The server has one thread and opens no
+device. The messages are described in ``protocol`` of this project.
+"""
+
+from __future__ import annotations
+
+import _socket
+import gc
+import json
+import os
+import select
+import sys
+import time
+
+import gangline_hidden_modules as hidden  # type: ignore[import-not-found]
+import gangline_import_records as import_records  # type: ignore[import-not-found]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+VERSION = 1
+_MAX_DESCRIPTORS = 16
+_INTEGER = 4
+_LENGTH = 4
+_PR_SET_PDEATHSIG, _SIGKILL = 1, 9
+_ADOPTION_POLL_S = 0.0002
+_FIXED_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_")
+"""Prefixes of variables that a program reads before its first instruction."""
+
+
+class _Channel:
+    """Messages with descriptors: four bytes of length, big-endian, then JSON."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._rest = b""
+        self._descriptors: list[int] = []
+
+    def has_message(self) -> bool:
+        return len(self._rest) >= _LENGTH and len(self._rest) >= self._end()
+
+    def _end(self) -> int:
+        return _LENGTH + int.from_bytes(self._rest[:_LENGTH], "big")
+
+    def read(self) -> bool:
+        """Read what has arrived. Returns False if the client has closed the connection."""
+        channel = _socket.socket(fileno=self.descriptor)
+        try:
+            space = _socket.CMSG_SPACE(_INTEGER * _MAX_DESCRIPTORS)
+            data, extra, _, _ = channel.recvmsg(1 << 16, space, _socket.MSG_CMSG_CLOEXEC)
+        except OSError:
+            return False
+        finally:
+            channel.detach()
+        for _, _, sent in extra:
+            self._descriptors += [
+                int.from_bytes(sent[start : start + _INTEGER], sys.byteorder)
+                for start in range(0, len(sent) - _INTEGER + 1, _INTEGER)
+            ]
+        self._rest += data
+        return bool(data)
+
+    def take(self) -> tuple[Any, list[int]]:
+        """Return a message and its descriptors."""
+        end = self._end()
+        message = json.loads(self._rest[_LENGTH:end])
+        self._rest = self._rest[end:]
+        count = int(message.get("descriptors", 0))
+        sent, self._descriptors = self._descriptors[:count], self._descriptors[count:]
+        return message, sent
+
+    def send(self, message: dict[str, Any]) -> None:
+        data = json.dumps(message).encode()
+        data = len(data).to_bytes(_LENGTH, "big") + data
+        try:
+            while data:
+                data = data[os.write(self.descriptor, data) :]
+        except OSError:
+            os._exit(0)  # the client has ended
+
+
+class _Server:
+    def __init__(self, descriptor: int, baseline: frozenset[str]) -> None:
+        self._channel = _Channel(descriptor)
+        self._baseline = baseline
+        self._libraries = hidden.mapped_libraries()
+        self._environment = dict(os.environ)
+        self._start_environment = dict(os.environ)
+        self._recorder = _recorder
+        # Recorded, because programs import it as well.
+        self._recorder.import_modules(["ctypes"])
+        self._varying: frozenset[str] = frozenset()
+        self._queue: list[tuple[str, int]] = []
+        self._changes: list[dict[str, str | None]] = [{}]
+        self._waiting: list[tuple[Any, list[int]]] = []
+        self._children: dict[int, int] = {}
+        self._hidden: Any = None
+        self._import_request = 0
+
+    def run(self) -> Any:
+        """Serve; return the request in a forked process."""
+        self._channel.send({"event": "ready", "version": VERSION, "pid": os.getpid()})
+        while True:
+            self._wait()
+            while self._channel.has_message():
+                request = self._handle(*self._channel.take())
+                if request is not None:
+                    return request
+            if self._queue:
+                self._import_next()
+            while not self._queue and self._waiting:
+                request = self._fork(*self._waiting.pop(0))
+                if request is not None:
+                    return request
+
+    def _wait(self) -> None:
+        poll = select.poll()
+        poll.register(self._channel.descriptor, select.POLLIN)
+        for descriptor in self._children:
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, _ in poll.poll(0 if self._queue else None):
+            if descriptor != self._channel.descriptor:
+                self._report_end(descriptor)
+            elif not self._channel.read():
+                os._exit(0)  # the client needs no server any more
+
+    def _report_end(self, descriptor: int) -> None:
+        pid = self._children.pop(descriptor)
+        os.close(descriptor)
+        _, status = os.waitpid(pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        self._channel.send({"event": "ended", "pid": pid, "code": code})
+
+    def _handle(self, message: Any, descriptors: list[int]) -> Any:
+        if message["op"] == "import":
+            self._begin_import(message)
+        elif message["op"] == "fork":
+            if message.get("wait") and self._queue:
+                self._waiting.append((message, descriptors))
+            else:
+                return self._fork(message, descriptors)
+        return None
+
+    # Imports.
+
+    def _begin_import(self, message: Any) -> None:
+        self._varying = frozenset(message["varying"])
+        self._recorder.set_varying(self._varying)
+        self._changes += message["changes"]
+        base = len(self._changes) - len(message["changes"])
+        self._import_request = message["id"]
+        self._queue += [
+            (name, base + index if index >= 0 else 0) for name, index in message["modules"]
+        ]
+        if not self._queue:
+            self._end_import()
+
+    def _import_next(self) -> None:
+        """Import modules up to the next one that takes time, so that requests need not wait."""
+        began = time.monotonic()
+        while self._queue and time.monotonic() - began < 0.05:
+            name, index = self._queue.pop(0)
+            if name in sys.modules:
+                continue
+            self._apply_changes(index)
+            self._recorder.import_modules([name])
+        self._hidden = None
+        if not self._queue:
+            self._end_import()
+
+    def _apply_changes(self, index: int) -> None:
+        """Set the variables that the program had set before this import."""
+        for key, value in self._changes[index].items():
+            if value is None:
+                os.environ.pop(key, None)
+            elif os.environ.get(key) != value:
+                os.environ[key] = value
+
+    def _end_import(self) -> None:
+        self._prepare_fork()
+        self._channel.send(
+            {
+                "event": "imported",
+                "id": self._import_request,
+                "modules": len(self._recorder.records),
+                "dependent": self._recorder.find_dependent(),
+            }
+        )
+
+    def _prepare_fork(self) -> None:
+        if self._hidden is None:
+            self._hidden = hidden.HiddenModules(
+                self._baseline, self._recorder.records, self._varying, self._libraries
+            )
+            gc.collect()
+            # Objects of the server need no visits of a collector, which would copy their pages.
+            gc.freeze()
+
+    # Forks.
+
+    def _fork(self, message: Any, descriptors: list[int]) -> Any:
+        reason = self._refusal(message)
+        if reason:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self._channel.send({"event": "refused", "id": message["id"], "reason": reason})
+            return None
+        self._prepare_fork()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        pid = self._fork_adopted() if message.get("adopt") else os.fork()
+        if pid == 0:
+            _become(message, descriptors, self._own_descriptors())
+            self._hidden.hide(_StartAgain(message))
+            return message
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if not message.get("adopt"):
+            self._children[os.pidfd_open(pid)] = pid
+        self._channel.send({"event": "forked", "id": message["id"], "pid": pid})
+        return None
+
+    def _fork_adopted(self) -> int:
+        """Fork a process that the client adopts: its parent has ended when this returns.
+
+        The client is a subreaper (prctl(2)) or process 1.
+        """
+        reading, writing = os.pipe()
+        middle = os.fork()
+        if middle == 0:
+            own = os.getpid()
+            if pid := os.fork():
+                os.write(writing, pid.to_bytes(_INTEGER, "big"))
+                os._exit(0)
+            os.close(reading)
+            os.close(writing)
+            while os.getppid() == own:
+                time.sleep(_ADOPTION_POLL_S)
+            return 0
+        os.close(writing)
+        pid = int.from_bytes(os.read(reading, _INTEGER), "big")
+        os.close(reading)
+        os.waitpid(middle, 0)
+        return pid
+
+    def _own_descriptors(self) -> list[int]:
+        return [self._channel.descriptor, *self._children]
+
+    def _refusal(self, message: Any) -> str:
+        """Return why a new process would not be what the request asks for; empty if it would."""
+        if message["version"] != VERSION:
+            return f"the server has version {VERSION} of the protocol"
+        if self._recorder.find_dependent():
+            return "the server has imported modules that depend on the process"
+        if message["argv"] != sys.orig_argv:
+            return "the server has another command line"
+        wanted = message["env"]
+        for key in self._start_environment.keys() | wanted.keys():
+            before, now = self._start_environment.get(key), wanted.get(key)
+            if before != now and key.startswith(_FIXED_AT_START):
+                return f"the server was started with another {key}"
+        return ""
+
+
+class _StartAgain:
+    """Starts the program of a forked process again, without modules of the server."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    def __call__(self, module: str, variable: str) -> NoReturn:
+        if path := self._request.get("notes"):
+            with open(path, "w") as notes:
+                json.dump({"module": module, "variable": variable}, notes)
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        channel = self._request.get("channel")
+        descriptor = os.open(os.devnull, os.O_RDONLY) if channel is None else channel
+        os.set_inheritable(descriptor, True)
+        folder = os.path.dirname(hidden.__file__)
+        environment = dict(self._request["env"])
+        paths = [folder, *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+        mode = "plain" if channel is None else "learn"
+        environment["GANGLINE_WORKER_HOOK"] = f"{mode}:{descriptor}"
+        os.execve(sys.executable, sys.orig_argv, environment)
+
+
+def _become(request: Any, descriptors: list[int], own: list[int]) -> None:
+    """Give a forked process the properties that the request names."""
+    for descriptor in own:
+        os.close(descriptor)
+    if request.get("session", True):
+        os.setsid()
+    _die_with(request.get("parent"))
+    _take_descriptors(request, descriptors)
+    if processors := request.get("processors"):
+        os.sched_setaffinity(0, processors)
+    if (nice := request.get("nice")) is not None and os.getpriority(os.PRIO_PROCESS, 0) != nice:
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
+    if (umask := request.get("umask")) is not None:
+        os.umask(umask)
+    if user := request.get("user"):
+        os.setgroups(user["groups"])
+        os.setgid(user["gid"])
+        os.setuid(user["uid"])
+    if cwd := request.get("cwd"):
+        os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(request["env"])
+
+
+def _take_descriptors(request: Any, descriptors: list[int]) -> None:
+    for number, index in enumerate(request.get("stdio", ())):
+        if index is not None:
+            os.dup2(descriptors[index], number)
+    channel = request.get("channel")
+    for index, descriptor in enumerate(descriptors):
+        if index != channel:
+            os.close(descriptor)
+    if channel is not None:
+        request["channel"] = descriptors[channel]
+    stdout: Any = sys.stdout
+    if stdout is not None and not stdout.write_through:
+        stdout.reconfigure(line_buffering=os.isatty(1))
+
+
+def _die_with(parent: int | None) -> None:
+    """End this process with its parent."""
+    sys.modules["ctypes"].CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
+
+
+_recorder = import_records.ImportRecorder()
+
+
+def run_user_sitecustomize() -> None:
+    """Run the user's site customization before anything is imported, as an interpreter does."""
+    sys.modules.pop("sitecustomize", None)
+    _recorder.import_modules(["sitecustomize"])
+
+
+def serve(descriptor: int, baseline: frozenset[str]) -> Any:
+    """Serve until the client closes the connection.
+
+    Returns only in forked processes, the request: ``channel`` is a descriptor or None.
+    """
+    return _Server(descriptor, baseline).run()

@@ -1,0 +1,231 @@
+"""Modules that a forked process has already, but must not see before it imports them.
+
+A fork of the server begins with the modules of a new interpreter. An import of a hidden module
+makes it visible, with all that it imports; changes of the environment and output follow then. The
+environment is compared with that of the recorded import before. If a variable differs that the
+import has read, or may have read, the program is started again in the same process, without any
+preloaded module.
+"""
+
+from __future__ import annotations
+
+import _frozen_importlib
+import mmap
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from types import ModuleType
+    from typing import Any
+
+    from gangline_import_records import ImportRecord  # type: ignore[import-not-found]
+
+_READ_LATER = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "MASTER_",
+    "NCCL_",
+    "GLOO_",
+    "TORCH_NCCL_",
+)
+"""Prefixes of variables that libraries name, but read only when a device or a group is opened."""
+_SYSTEM_LIBRARIES = ("libc.", "libm.", "libdl.", "libpthread.", "ld-linux", "libpython")
+_LOADER_SOURCE = """
+def _find_and_load(name, import_):
+    module = expose(name)
+    return original(name, import_) if module is None else module
+"""
+
+
+class HiddenModules:
+    """The modules that the server has imported, in a fork of it."""
+
+    def __init__(
+        self,
+        baseline: Collection[str],
+        records: dict[str, ImportRecord],
+        varying: Collection[str],
+        libraries: Collection[str],
+    ) -> None:
+        """Prepare before the fork.
+
+        Args:
+            baseline: modules of a new interpreter.
+            records: recorded imports.
+            varying: variables that differ between processes; no recorded import has read them.
+            libraries: files that a new interpreter has mapped.
+        """
+        self._records = records
+        self._varying = frozenset(os.fsencode(name) for name in varying)
+        self._libraries = frozenset(libraries)
+        self._modules = {
+            name: module for name, module in sys.modules.items() if name not in baseline
+        }
+        self._order = {name: number for number, name in enumerate(self._modules)}
+        self._attributes = self._late_attributes()
+        self._start_again: Callable[[str, str], None] = _fail
+        self._original: Any = None
+
+    def hide(self, start_again: Callable[[str, str], None]) -> None:
+        """Hide all modules of the server.
+
+        Args:
+            start_again: called with a module and a variable on which its import depends. Must not
+                return.
+        """
+        self._start_again = start_again
+        for name in self._modules:
+            sys.modules.pop(name, None)
+        for parent, attribute, _ in self._attributes.values():
+            parent.pop(attribute, None)
+        self._original = _frozen_importlib._find_and_load  # type: ignore[attr-defined]
+        namespace = {"expose": self._expose, "original": self._original}
+        # With this file name the interpreter leaves the function out of tracebacks.
+        exec(compile(_LOADER_SOURCE, "<frozen importlib._bootstrap>", "exec"), namespace)
+        _frozen_importlib._find_and_load = namespace["_find_and_load"]  # type: ignore[attr-defined]
+
+    def _expose(self, name: str) -> ModuleType | None:
+        if name not in self._modules:
+            return None
+        names = sorted(self._closure(name), key=self._order.__getitem__)
+        if variable := self._changed_variable(names):
+            self._start_again(name, variable)
+        for each in names:
+            self._expose_one(each)
+        return sys.modules.get(name)
+
+    def _expose_one(self, name: str) -> None:
+        module = sys.modules[name] = self._modules.pop(name)
+        if late := self._attributes.get(name):
+            parent, attribute, value = late
+            parent.setdefault(attribute, value)
+        if renew := _RENEW.get(name):
+            renew(module)
+        record = self._records.get(name)
+        if record is None:
+            return
+        for key, value in record.writes:
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
+        for stream, text in zip((sys.stdout, sys.stderr), record.output, strict=True):
+            if text and stream is not None:
+                stream.write(text.decode(errors="replace"))
+                stream.flush()
+
+    def _closure(self, name: str) -> set[str]:
+        """Return a hidden module, its parents, and all hidden modules that they import."""
+        found: set[str] = set()
+        remaining = [name]
+        while remaining:
+            each = remaining.pop()
+            if each in found or each not in self._modules:
+                continue
+            found.add(each)
+            remaining += self._next(each)
+        return found
+
+    def _changed_variable(self, names: list[str]) -> str | None:
+        """Return a variable that differs now and on which an import depends."""
+        now: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
+        reads: set[bytes] = set()
+        changed: set[bytes] = set()
+        compared: set[int] = set()
+        for name in names:
+            record = self._records.get(name)
+            if record is None:
+                continue
+            reads |= record.reads
+            before = record.environment
+            if id(before) not in compared and before != now:
+                compared.add(id(before))
+                changed |= {key for key in before.keys() | now if before.get(key) != now.get(key)}
+        written = {os.fsencode(key) for name in names for key, _ in self._writes(name)}
+        for key in sorted(changed - self._varying - written):
+            if key in reads or self._is_named_in_library(key):
+                return os.fsdecode(key)
+        return None
+
+    def _writes(self, name: str) -> list[tuple[str, str | None]]:
+        record = self._records.get(name)
+        return record.writes if record else []
+
+    def _is_named_in_library(self, key: bytes) -> bool:
+        """Return whether a library that the server has loaded contains the name of a variable.
+
+        A library in C reads a variable by its name, so one that lacks the name does not read it.
+        """
+        if os.fsdecode(key).startswith(_READ_LATER):
+            return False
+        return any(_contains(path, key + b"\0") for path in mapped_libraries() - self._libraries)
+
+    def _late_attributes(self) -> dict[str, tuple[dict[str, Any], str, Any]]:
+        """Return the attributes of packages that name modules which the package does not import."""
+        found = {}
+        reach = self._reach()
+        for name in self._records.keys() & self._modules.keys():
+            parent, _, attribute = name.rpartition(".")
+            package, module = self._modules.get(parent), self._modules[name]
+            if package is None or reach[parent] >> self._order[name] & 1:
+                continue
+            namespace = vars(package)
+            if namespace.get(attribute) is module:
+                found[name] = (namespace, attribute, module)
+        return found
+
+    def _reach(self) -> dict[str, int]:
+        """Return the closures of all modules, as sets of bits by the order of the modules."""
+        edges = {
+            name: [each for each in self._next(name) if each in self._order] for name in self._order
+        }
+        reach = {name: 1 << number for name, number in self._order.items()}
+        grows = True
+        while grows:
+            grows = False
+            for name in reversed(edges):
+                found = reach[name]
+                for each in edges[name]:
+                    found |= reach[each]
+                if found != reach[name]:
+                    reach[name], grows = found, True
+        return reach
+
+    def _next(self, name: str) -> list[str]:
+        record = self._records.get(name)
+        return [name.rpartition(".")[0], *(record.imported if record else ())]
+
+
+def mapped_libraries() -> set[str]:
+    """Return the shared libraries of this process, without those of every program."""
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if ".so" in line}
+    return {path for path in paths if not os.path.basename(path).startswith(_SYSTEM_LIBRARIES)}
+
+
+def _contains(path: str, text: bytes) -> bool:
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
+            return content.find(text) >= 0
+    except (OSError, ValueError):
+        return True  # it has been replaced: nothing is known
+
+
+def _fail(module: str, variable: str) -> None:
+    raise RuntimeError(f"{module} depends on {variable}")
+
+
+def _renew_authentication(process: Any) -> None:
+    process.current_process()._config["authkey"] = process.AuthenticationString(os.urandom(32))
+
+
+_RENEW: dict[str, Callable[[Any], object]] = {
+    "multiprocessing.process": _renew_authentication,
+    "numpy.random.mtrand": lambda mtrand: mtrand._rand.seed(),
+    "torch": lambda torch: torch.default_generator.seed(),
+}
+"""Random state that two processes must not share. That of ``random`` is renewed by a fork."""

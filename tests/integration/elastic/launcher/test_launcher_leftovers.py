@@ -1,0 +1,95 @@
+"""What remains of a run: nothing, also if the launcher was killed or its disk was full."""
+
+import os
+import re
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+DETACHED = """
+    import os, signal, subprocess, sys, time
+    code = '''
+    import os, signal, sys, time
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    if sys.argv[1] == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("left", os.getpid(), flush=True)
+    sys.stdout.close()
+    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+    os.dup2(1, 2)
+    time.sleep(1000)
+    '''
+    import textwrap
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code), sys.argv[1]], check=True)
+    if sys.argv[2] == "stays":
+        time.sleep(1000)
+"""
+PATIENCE_S = 60.0
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def left(run) -> int:
+    run.until("left ")
+    return int(re.findall(r"left (\d+)\n", run.output)[0])
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("kind", ["mild", "stubborn"])
+def test_processes_that_a_script_leaves_behind_end_with_the_job(launch, script, kind):
+    run = launch("--shutdown-timeout", 1, script(DETACHED), kind, "ends")
+    pid = left(run)
+    assert run.wait() == 0, run.output
+    assert not is_alive(pid)
+    assert f"ending processes that the script has left behind: {pid} (" in run.output
+
+
+def test_killed_launcher_leaves_neither_processes_nor_temporary_folders(launch, script, tmp_path):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    run = launch("--no-standby", script(DETACHED), "stubborn", "stays", TMPDIR=str(temporary))
+    pid = left(run)
+    assert [*temporary.iterdir()]
+    os.killpg(run.process.pid, signal.SIGKILL)
+    until(lambda: not is_alive(pid))
+    until(lambda: not [*temporary.iterdir()])
+
+
+def test_requested_files_remain_when_the_launcher_is_killed(launch, script, tmp_path):
+    run = launch("--log-dir", tmp_path / "logs", "--redirects", 1, "--no-standby",
+                 script("import time\nprint('here', flush=True)\ntime.sleep(1000)"))  # fmt: skip
+    until(lambda: [*(tmp_path / "logs").glob("*/attempt_0/0/stdout.log")])
+    found = next((tmp_path / "logs").glob("*/attempt_0/0/stdout.log"))
+    until(lambda: found.read_text() == "here\n")
+    run.process.kill()
+    run.wait()
+    assert found.read_text() == "here\n"
+
+
+def test_join_timeout_ends_the_wait_of_the_hosting_node(launch, script):
+    with socket.create_server(("127.0.0.1", 0)) as other:  # accepts, and never answers
+        started = time.monotonic()
+        run = launch(
+            "--nnodes", 2, "--node-rank", 0, "--master-port", other.getsockname()[1],
+            "--rdzv-conf", "join_timeout=2", script("print('never')"),
+        )  # fmt: skip
+        assert run.wait() == 1
+    assert "for 2 s" in run.output
+    assert "another program listens on port" in run.output
+    assert time.monotonic() - started < 50, "the default is 60 s"

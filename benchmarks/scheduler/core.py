@@ -123,19 +123,56 @@ def single_gangs() -> None:
     print(f"  decision: p50 {middle:.1f} ms, p99 {late:.1f} ms CPU")
 
 
+def running_cluster(nodes: int = 5_000) -> SchedulerCache:
+    """Return nodes with two pods of 4 devices each, in gangs of 8 of two queues."""
+    state = empty_cluster(nodes)
+    state.queues["team"] = QueueInfo("team")
+    shape = shape_of(amounts(16, 128, 4, 1), PlacementConstraints())
+    for index in range(2 * nodes // GANG):
+        key = GroupKey(f"bench/running-{index}")
+        state.set_group(PodGroupInfo(key, min_member=GANG, created=EPOCH))
+        for member in range(GANG):
+            pod = PodKey(f"{key}-{member}")
+            row = (index * GANG + member) // 2
+            node = NodeName(f"node-{row:05d}")
+            state.set_pod(
+                PodInfo(
+                    pod, pod, shape, group=key, node=node, phase="Running", started_at=NOW - index
+                )
+            )
+    return state
+
+
 def preemption() -> None:
-    state, count = full_cluster(2_950)
-    waiting = list(state.pending_members)
-    for key in waiting:
+    """Time cycles in which victims are chosen for gangs of several sizes."""
+    state = running_cluster()
+    pods = len(state.pods)
+    gc.freeze()
+    print(f"preemption among {pods:,} running pods on {len(state.nodes):,} nodes:")
+    kinds = {
+        "a gang of 8 by priority": (GANG, 4, 9, "default"),
+        "one pod that needs a whole node": (1, 8, 9, "default"),
+        "a gang of 8 that reclaims for its queue": (GANG, 4, 0, "team"),
+    }
+    for what, (size, gpu, priority, queue) in kinds.items():
+        key = GroupKey("bench/claims")
+        state.set_group(
+            PodGroupInfo(key, min_member=size, created=EPOCH, priority=priority, queue=queue)
+        )
+        shape = shape_of(amounts(16, 128, gpu, 1), PlacementConstraints())
+        for member in range(size):
+            pod = PodKey(f"{key}-{member}")
+            state.set_pod(PodInfo(pod, pod, shape, group=key, priority=priority))
+        evicted: list[int] = []
+        took = [
+            timed(lambda evicted=evicted: evicted.append(len(run_cycle(state, NOW).evictions)))
+            for _ in range(100)
+        ]
         for pod in list(state.members[key]):
             state.remove_pod(pod)
-        state.remove_group(key)
-    pods = sum(pod.node is not None for pod in state.pods.values())
-    add_gang(state, count + 1, priority=9)
-    evicted: list[int] = []
-    took = [timed(lambda: evicted.append(len(run_cycle(state, NOW).evictions))) for _ in range(5)]
-    middle = float(np.median(took)) * 1000
-    print(f"preemption among {pods:,} running pods: {middle:.0f} ms CPU, {evicted[0]} evicted")
+        middle, late = np.percentile(np.array(took) * 1000, (50, 99))
+        print(f"  {what}: p50 {middle:.0f} ms, p99 {late:.0f} ms CPU, {evicted[0]} evicted")
+    gc.unfreeze()
 
 
 def resident_mib() -> float:

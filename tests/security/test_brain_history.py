@@ -130,7 +130,7 @@ async def history_with_two_namespaces(client: ApiClient, brain: BrainProcess, ad
     await until(both_ended, 60.0, brain.said)
 
 
-async def test_history_of_other_namespaces_is_counted_and_not_shown(
+async def test_g10_history_of_other_namespaces_is_counted_and_not_shown(
     cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     certificate, key = write_certificate(tmp_path)

@@ -16,6 +16,9 @@ from gangline.api.core.pod_status import ContainerStateTerminated, ContainerStat
 from gangline.api.meta.conditions import is_condition_true
 from gangline.api.meta.objects import Condition
 
+NODE_LOST = "NodeLost"
+"""Cause of a failure whose node stopped, or does not report."""
+
 NODE_FAULT_EXIT_CODE = 203
 """Exit code of an agent that gives up its node."""
 
@@ -73,12 +76,14 @@ class Failure:
 _CODE, _USER, _NODE, _PLATFORM = Blame.CODE, Blame.USER, Blame.NODE, Blame.PLATFORM
 _RETRY, _MOVE, _STOP = Remedy.RETRY, Remedy.MOVE, Remedy.STOP
 
+_CANNOT_START = Failure("CannotStart", _USER, _STOP, "The container could not be started.")
+"""Only by the reason of the runtime: programs such as git exit with 128 themselves."""
+
 _BY_CODE: Mapping[int, Failure] = {
     1: Failure("Error", _CODE, _STOP, "The program failed; its log says why."),
     2: Failure("UsageError", _USER, _STOP, "The program did not understand its arguments."),
     126: Failure("NotExecutable", _USER, _STOP, "The command may not be executed."),
     127: Failure("CommandNotFound", _USER, _STOP, "The command does not exist in the image."),
-    128: Failure("CannotStart", _USER, _STOP, "The container could not be started."),
     NODE_FAULT_EXIT_CODE: Failure(
         "NodeFault", _NODE, _MOVE, "The agent found the node unfit; its log says why."
     ),
@@ -117,6 +122,10 @@ _BY_SIGNAL: Mapping[int, Failure] = {
     signal.SIGXFSZ: Failure("FileTooLarge", _USER, _STOP, "A file grew beyond its limit."),
 }
 
+_NODE_RESTARTED = Failure(
+    NODE_LOST, _NODE, _MOVE, "The node stopped or restarted while the container ran."
+)
+
 _BY_CONTAINER_REASON: Mapping[str, Failure] = {
     "OOMKilled": Failure(
         "OutOfMemory",
@@ -124,14 +133,12 @@ _BY_CONTAINER_REASON: Mapping[str, Failure] = {
         _RETRY,
         "The container used more memory than its limit; raise the limit or use less.",
     ),
-    "ContainerCannotRun": _BY_CODE[128],
-    "StartError": _BY_CODE[128],
+    "ContainerCannotRun": _CANNOT_START,
+    "StartError": _CANNOT_START,
     "DeadlineExceeded": Failure(
         "DeadlineExceeded", _USER, _STOP, "The pod ran longer than activeDeadlineSeconds."
     ),
-    "ContainerStatusUnknown": Failure(
-        "NodeLost", _NODE, _MOVE, "The node was lost while the container ran."
-    ),
+    "ContainerStatusUnknown": _NODE_RESTARTED,
 }
 
 _BY_WAITING_REASON: Mapping[str, Failure] = {
@@ -149,7 +156,7 @@ _BY_WAITING_REASON: Mapping[str, Failure] = {
     "CreateContainerError": Failure(
         "CannotCreate", _NODE, _MOVE, "The node could not create the container."
     ),
-    "RunContainerError": _BY_CODE[128],
+    "RunContainerError": _CANNOT_START,
     "CrashLoopBackOff": Failure(
         "CrashLoop", _CODE, _RETRY, "The container ends again and again soon after its start."
     ),
@@ -209,6 +216,10 @@ _NODE_CAUSES = frozenset(
 _UNKNOWN = Failure("Unknown", _NODE, _MOVE, "How it ended is unknown.")
 
 
+_EXIT_CODE_AFTER_REBOOT = 255
+"""With the reason ``Unknown``: containerd found the container gone when it started."""
+
+
 def failure_of_exit(code: int, reason: str = "", message: str = "") -> Failure | None:
     """Classify an exit code; None for success.
 
@@ -221,6 +232,8 @@ def failure_of_exit(code: int, reason: str = "", message: str = "") -> Failure |
         return None
     code = SIGNAL_BASE - code if code < 0 else code
     found = _BY_CONTAINER_REASON.get(reason) or _BY_CODE.get(code) or _signal_failure(code)
+    if (code, reason) == (_EXIT_CODE_AFTER_REBOOT, "Unknown"):
+        found = _NODE_RESTARTED
     return replace(found, exit_code=code, message=message.strip())
 
 

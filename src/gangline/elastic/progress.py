@@ -14,7 +14,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -37,6 +37,8 @@ _FAILED: Final = "saves_failed"
 _PART: Final = 128
 _TRAINING_AT: Final = 2 * _PART
 _TRAINING_PART: Final = 1024
+_PHASE_AT: Final = _TRAINING_AT + _TRAINING_PART
+_PHASE: Final = "phase"
 _SAVE_TIMES_AT: Final = _TRAINING_AT + _TRAINING_PART
 _LARGEST: Final = 4096
 
@@ -74,6 +76,8 @@ class WorkerProgress:
     blocked_s: float = 0.0
     """Time for which training has waited for checkpoints."""
     saves: SaveCounts = SaveCounts()
+    phase: str = ""
+    """What it does instead of steps: ``evaluation``, ``checkpoint``, or empty."""
     training: TrainingReport | None = None
     """Batch sizes, times of steps and more; None if none is reported."""
 
@@ -153,6 +157,27 @@ class SaveReporter:
             self._part.write(f"{self._saved}blocked_s {self._blocked_s:.3f}\n{more}")
 
 
+class PhaseReporter:
+    """Reports phases without steps, which have time-outs of their own."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._part = _FilePart(_PHASE_AT, _PART, environment)
+
+    @contextlib.contextmanager
+    def report_phase(self, phase: str) -> Iterator[None]:
+        """Report ``evaluation`` or ``checkpoint`` while the block runs.
+
+        Example:
+            with PhaseReporter().report_phase("evaluation"):
+                evaluate(model)
+        """
+        self._part.write(f"{_PHASE} {phase}\n")
+        try:
+            yield
+        finally:
+            self._part.write("\n")
+
+
 class TrainingReporter:
     """Reports batch sizes, times of steps and more."""
 
@@ -170,7 +195,8 @@ def read_progress(progress: Path, metrics: Path) -> WorkerProgress:
     """Read the progress of a process; invalid lines are ignored."""
     text = _text(progress)
     numbers = _numbers(text)
-    device_model = first_line((DEVICE_MODEL,), text).get(DEVICE_MODEL, "")
+    texts = first_line((DEVICE_MODEL, _PHASE), text)
+    device_model = texts.get(DEVICE_MODEL, "")
     step = _integer(numbers, "step")
     if step is None:
         step = _dlrover_step(_text(metrics))
@@ -185,6 +211,7 @@ def read_progress(progress: Path, metrics: Path) -> WorkerProgress:
         saves=SaveCounts(
             *(_integer(numbers, name) or 0 for name in (_SKIPPED, _OVERTAKEN, _FAILED))
         ),
+        phase=texts.get(_PHASE, ""),
         training=parse_report(numbers, device_model),
     )
 

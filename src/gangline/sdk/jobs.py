@@ -10,11 +10,21 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import ContainerStatus
 from gangline.api.meta.conditions import find_condition, is_condition_true
 from gangline.api.meta.objects import Condition
 from gangline.api.resource_list import GPU, pod_request_for
+from gangline.api.verdict import (
+    INDEX_LABEL,
+    ROLE_LABEL,
+    Finding,
+    finding_of_pod,
+    replica_name,
+    root_finding,
+)
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.renamed import renamed
 from gangline.sdk.kinds import JobKind, JobObject, ReplicaSpecLike
@@ -30,13 +40,26 @@ __getattr__ = renamed(
     },
 )
 
+__all__ = [
+    "INDEX_LABEL",
+    "JOB_NAME_LABEL",
+    "ROLE_LABEL",
+    "AnyPod",
+    "Job",
+    "JobState",
+    "Replica",
+    "build_job",
+    "format_run_time",
+    "pod_status_text",
+    "read_replica",
+    "replica_name",
+]
+
 AnyPod = Pod | ListedPod
 """A complete pod, or one with the fields that lists read."""
 _AnyContainerStatus = ContainerStatus | ListedContainerStatus
 
 JOB_NAME_LABEL = "training.kubeflow.org/job-name"
-ROLE_LABEL = "training.kubeflow.org/replica-type"
-INDEX_LABEL = "training.kubeflow.org/replica-index"
 
 
 class JobState(StrEnum):
@@ -187,13 +210,6 @@ def format_run_time(job: Job) -> str:
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
-def replica_name(pod: Pod) -> str:
-    """Return the role and index of a pod, such as ``worker-3``; its name if it has no role."""
-    labels = pod.metadata.labels
-    role = labels.get(ROLE_LABEL, "")
-    return f"{role}-{labels.get(INDEX_LABEL, '0')}" if role else pod.metadata.name
-
-
 def build_job(
     kind: JobKind, job: JobObject, pods: Sequence[AnyPod], groups: Sequence[PodGroup]
 ) -> Job:
@@ -307,10 +323,12 @@ def _reason(
         if found is not None and found.status == "True":
             return found.message or found.reason
     waiting = [_unschedulable_message(group) for group in groups if _unschedulable_message(group)]
+    root = root_finding(filter(None, map(_finding, pods)))
+    failed = [f"{root.replica}: {root}"] if root else []
     troubles = [
         f"{replica.short_name}: {replica.message}" for replica in replicas if replica.message
     ]
-    return next(iter([*waiting, *troubles]), "")
+    return next(iter([*waiting, *failed, *troubles]), "")
 
 
 def _unschedulable_message(group: PodGroup) -> str:
@@ -327,14 +345,23 @@ def _pod_problem(pod: AnyPod) -> str:
     if scheduled is not None and scheduled.status == "False":
         return scheduled.message or scheduled.reason
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
-        waiting, ended = status.state.waiting, status.state.terminated
+        waiting = status.state.waiting
         if waiting is not None and waiting.reason not in {"ContainerCreating", "PodInitializing"}:
             return " ".join(part for part in (waiting.reason, waiting.message) if part)
-        if ended is not None and ended.exit_code:
-            word = ended.reason or "Error"
-            detail = f": {ended.message}" if ended.message else ""
-            return f"{word}, exit code {ended.exit_code}{detail}"
-    return pod.status.message
+    return str(_finding(pod) or "") or pod.status.message
+
+
+def _finding(pod: AnyPod) -> Finding | None:
+    """Return the verdict about a failed pod; None if it has not failed.
+
+    A pod of a list has only some of the fields, and is decoded completely only if it has failed.
+    """
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    ends = [status.state.terminated for status in statuses if status.state.terminated]
+    if pod.status.phase != "Failed" and not any(end.exit_code for end in ends):
+        return None
+    complete = pod if isinstance(pod, Pod) else msgspec.convert(msgspec.to_builtins(pod), Pod)
+    return finding_of_pod(complete)
 
 
 def _end_time(conditions: Iterable[Condition]) -> datetime | None:

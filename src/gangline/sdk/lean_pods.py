@@ -79,6 +79,7 @@ class ListedTerminated(Wire):
     signal: int = 0
     reason: str = ""
     message: str = ""
+    finished_at: datetime | None = None
 
 
 class ListedState(Wire):
@@ -92,6 +93,7 @@ class ListedState(Wire):
 class ListedContainerStatus(Wire):
     """Status of a container."""
 
+    name: str = ""
     state: ListedState = ListedState()
     restart_count: int = 0
     started: bool | None = None

@@ -220,7 +220,7 @@ async def test_job_that_vanished_while_nothing_watched_is_deleted(
             await until(deleted, 60.0, brain.said)
 
 
-async def test_suspended_brain_does_not_delay_a_job(
+async def test_g2_suspended_brain_does_not_delay_a_job(
     cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     release = signal_file(tmp_path)

@@ -12,21 +12,27 @@ SCENARIOS = list(scenarios())
 
 @pytest.mark.parametrize("scenario", [pytest.param(s, id=f"{s.id}: {s.says}") for s in SCENARIOS])
 def test_the_decision_is_the_one_expected(scenario: Scenario) -> None:
-    play = Play(scenario)
-    _compare(play, scenario.expect)
-    for step in scenario.then:
-        play.happen(step)
-        _compare(play, step.expect)
+    _play(Play(scenario), scenario)
 
 
 @pytest.mark.parametrize("scenario", [pytest.param(s, id=s.id) for s in SCENARIOS if s.arranged])
 def test_names_and_positions_do_not_matter(scenario: Scenario) -> None:
     for arranged in arrangements(scenario):
-        play = Play(arranged)
-        _compare(play, arranged.expect)
-        for step in arranged.then:
-            play.happen(step)
-            _compare(play, step.expect)
+        _play(Play(arranged), arranged)
+
+
+class IdlePlay(Play):
+    """A scenario that is played by a scheduler that does nothing and says nothing."""
+
+    def decide(self) -> CycleResult:
+        return CycleResult()
+
+
+@pytest.mark.parametrize("scenario", [pytest.param(s, id=s.id) for s in SCENARIOS])
+def test_a_scheduler_that_does_nothing_fails_each_scenario(scenario: Scenario) -> None:
+    play = IdlePlay(scenario)
+    with pytest.raises((AssertionError, KeyError)):
+        _play(play, scenario)
 
 
 @pytest.mark.parametrize("scenario", [pytest.param(s, id=s.id) for s in SCENARIOS if not s.then])
@@ -40,6 +46,13 @@ def test_end_state_does_not_depend_on_how_fast_evicted_pods_end(
 def test_every_scenario_has_a_name_of_its_own() -> None:
     assert len({scenario.id for scenario in SCENARIOS}) == len(SCENARIOS)
     assert all((Path(__file__).parent / "scenarios").glob("*.yaml"))
+
+
+def _play(play: Play, scenario: Scenario) -> None:
+    _compare(play, scenario.expect)
+    for step in scenario.then:
+        play.happen(step)
+        _compare(play, step.expect)
 
 
 def _compare(play: Play, expected: Expected) -> None:
@@ -67,7 +80,9 @@ def _compare_decision(expected: Expected, decision: CycleResult) -> None:
         assert len(decision.evictions) == expected.evicted
     if expected.order:
         assert list(bound) == expected.order
-    messages = {str(v.group).removeprefix("d/"): v.message for v in decision.pending_reasons}
+    verdicts = decision.pending_reasons
+    messages = {key.removeprefix("d/"): text for v in verdicts for key, text in v.pods}
+    messages |= {str(v.group).removeprefix("d/"): v.message for v in verdicts}
     for gang, message in expected.reasons.items():
         assert message in messages[gang]
 

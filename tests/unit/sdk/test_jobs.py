@@ -168,4 +168,4 @@ def test_the_exit_code_of_an_ended_replica_is_shown() -> None:
     pod = a_pod(status={"containerStatuses": [{"restartCount": 2, "state": ended(3, "Error")}]})
     replica = read(a_job(), pod).replicas[0]
     assert (replica.exit_code, replica.restarts) == (3, 2)
-    assert replica.message == "Error, exit code 3"
+    assert replica.message.startswith("Error (exit code 3): The program failed")

@@ -28,6 +28,8 @@ from gangline.brain.facts.records import NodeCapacity, Run
 from gangline.brain.guard.state import JobState, Verdict
 
 _INQUEUE, _PENDING = "Inqueue", "Pending"
+WAITING_S = 30.0
+"""Each gang waits while it is scheduled. From this time on it is short of devices."""
 
 
 class RoundMember(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,11 +70,12 @@ def cluster_round(
         now_ms: time of the round.
     """
     jobs = [job for member in members if (job := allocation_job(member)) is not None]
-    waiting = [group for group in groups if group.status.phase in (_INQUEUE, _PENDING)]
+    waiting = [group for group in groups if _waits_for_devices(group)]
     free = [AllocationNode(name=node.name, free=node.gpus_free) for node in nodes]
     advice: dict[str, Advice] = {}
     if waiting:
-        price = update_price(price, 1.0, 0, now_ms)
+        if any(_waited_s(group, now_ms) >= WAITING_S for group in waiting):
+            price = update_price(price, 1.0, 0, now_ms)
         gang = _first_entitled(waiting)
         sizes = give_back(jobs, free, gang) if gang is not None else None
         if sizes and gang is not None:
@@ -150,6 +153,22 @@ def with_allocation(found: ClusterRound, uid: str, advice: Sequence[Advice]) -> 
     if given is not None and (given.urgent or probe is None):
         return [*rest, given]
     return [*rest, probe] if probe is not None else rest
+
+
+def _waits_for_devices(group: PodGroup) -> bool:
+    """Return whether a gang waits and needs devices, or may need them."""
+    if group.status.phase not in (_INQUEUE, _PENDING):
+        return False
+    needed = group.spec.min_resources
+    try:
+        return not needed or parse_resource(GPU, needed.get(GPU) or 0) > 0
+    except QuantityError:
+        return True
+
+
+def _waited_s(group: PodGroup, now_ms: int) -> float:
+    created = group.metadata.creation_timestamp
+    return WAITING_S if created is None else now_ms / 1000 - created.timestamp()
 
 
 def _first_entitled(waiting: Sequence[PodGroup]) -> WaitingGang | None:

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from gangline.api.failure import Failure
 from gangline.elastic.agent.hang.detector import blamed_ranks, hang_failure
-from gangline.elastic.agent.hang.stacks import wait_for_hang
+from gangline.elastic.agent.hang.stacks import DetectedHang, wait_for_hang
+from gangline.elastic.agent.hang.timeouts import StepTimes
 from gangline.elastic.agent.leftovers import end_leftovers
 from gangline.elastic.agent.local_workers import LocalWorkers
 from gangline.elastic.agent.logs import LogFolder
@@ -73,7 +74,7 @@ class _AttemptEnd:
     failures: tuple[WorkerFailure, ...] = ()
     failure: Failure | None = None
     notice: StopNotice | None = None
-    hung_since: float | None = None
+    hang: DetectedHang | None = None
     hung_ranks: frozenset[int] = frozenset()
     """Ranks that are blamed for a hang."""
     decision: RestartDecision | None = None
@@ -132,6 +133,7 @@ class ElasticAgent:
         self._attempts_started = 0
         self._budget = RestartBudget(settings.restart_window_s)
         self._store: AgentStore | None = None
+        self._step_times = StepTimes()
         self._workers = LocalWorkers(settings, base)
         self._workers.is_warm = lambda: self._spares.is_warm if self._spares else None
         rendezvous.attach_workers(self._workers)
@@ -264,20 +266,20 @@ class ElasticAgent:
 
     async def _wait_for_end(self, group: WorkerGroup) -> _AttemptEnd:
         end = await self._wait_for_first_event(group)
-        if end.hung_since is None or self._settings.hang.timeout_s is None:
+        if end.hang is None:
             return end
-        log.warning("no progress for %g s: taking stacks", self._settings.hang.timeout_s)
-        self._workers.record_hang(end.hung_since)
+        log.warning("no progress for %g s: taking stacks", end.hang.limit_s)
+        self._workers.record_hang(end.hang.since)
         # The stacks of all nodes are collected before any node ends its workers: afterwards the
         # ranks that wait and the ranks that hang would look the same.
         views = await self._rendezvous.rank_stacks()
         evidence = self._workers.describe_evidence()
-        failure = hang_failure(views, self._settings.hang.timeout_s, evidence)
+        failure = hang_failure(views, end.hang.limit_s, evidence, end.hang.phase)
         return _AttemptEnd(failure=failure, hung_ranks=blamed_ranks(views))
 
     async def _wait_for_first_event(self, group: WorkerGroup) -> _AttemptEnd:
         ended = asyncio.ensure_future(group.wait_for_end())
-        stuck = asyncio.ensure_future(wait_for_hang(group, self._settings.hang))
+        stuck = asyncio.ensure_future(wait_for_hang(group, self._settings.hang, self._step_times))
         notice = asyncio.ensure_future(self._rendezvous.wait_for_notice())
         waiting: set[asyncio.Future[Any]] = {ended, stuck, notice}
         try:
@@ -290,7 +292,7 @@ class ElasticAgent:
             failures = tuple(ended.result())
             return _AttemptEnd(failures, self._cause(group, failures) if failures else None)
         if stuck.done() and not stuck.cancelled():
-            return _AttemptEnd(hung_since=stuck.result())
+            return _AttemptEnd(hang=stuck.result())
         return _AttemptEnd(notice=notice.result())
 
     def _cause(self, group: WorkerGroup, failures: Collection[WorkerFailure]) -> Failure:

@@ -63,7 +63,15 @@ class HangSettings:
     """When a worker group counts as hung."""
 
     timeout_s: float | None = None
-    """Maximum time without progress; None for no limit."""
+    """Maximum time without progress, of a step and of phases without their own; None: no limit."""
+    start_s: float | None = None
+    """Maximum time from the start of the workers to their first report."""
+    first_step_s: float | None = None
+    """Maximum time from the first report to the first step."""
+    evaluation_s: float | None = None
+    checkpoint_s: float | None = None
+    is_learned: bool = False
+    """True if the time-out of a step follows from the step times, as soon as those are known."""
     gather_s: float = 5.0
     """Time limit for writing stacks and flight records."""
 

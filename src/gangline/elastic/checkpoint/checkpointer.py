@@ -49,7 +49,7 @@ from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import open_target
 from gangline.elastic.checkpoint.training_state import TrainingState
 from gangline.elastic.checkpoint.tuned_prior import TunedPrior
-from gangline.elastic.progress import SaveCounts, SaveReporter
+from gangline.elastic.progress import PhaseReporter, SaveCounts, SaveReporter
 from gangline.renamed import renamed
 
 log = logging.getLogger(__name__)
@@ -136,6 +136,7 @@ class Checkpointer:
         self.auto_interval.failures = int(environment.get("TORCHELASTIC_RESTART_COUNT") or 0)
         self._awaiting_storage: set[int] = set()
         self._progress_reporter = SaveReporter(environment)
+        self._phase_reporter = PhaseReporter(environment)
 
     def _check_folder_unused(self, job: str) -> None:
         """Check that no other job of this machine writes to the same folder."""
@@ -238,10 +239,11 @@ class Checkpointer:
         self.plan.declare_common(common_paths(state))
         fitted = self.plan.fit(plain)
         if level == "storage":
-            self.replicas.check(step, fitted.replicas)
+            self.replicas.check(step, fitted.replica_sets, fitted.replicas)
         if fitted.agreement is not known:
             self.buffers.accelerator = find_accelerator(plain)
-        saved = self.buffers.save(SaveRequest(fitted, step, level == "storage"))
+        with self._phase_reporter.report_phase("checkpoint"):
+            saved = self.buffers.save(SaveRequest(fitted, step, level == "storage"))
         now = time.monotonic()
         self._count(step, level, saved, now - begin)
         self.auto_interval.record_save(now, now - begin)

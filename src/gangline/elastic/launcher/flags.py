@@ -94,7 +94,9 @@ OWN_FLAGS = (
     Flag("preload", "Modules that spares import besides those learned.", (), comma_separated),
     Flag("standby-reserve", "MiB that must stay free beside spares.", 1024, int),
     Flag(
-        "hang-timeout", "Seconds without progress after which workers count as hung.", None, float
+        "hang-timeout",
+        "Seconds without progress after which workers count as hung; auto: learned; or "
+        "PHASE=SECONDS,… of step, start, first_step, evaluation and checkpoint.",
     ),
     Flag("brain", "URL of a Brain outside of a cluster, to which facts of the job are sent."),
     Flag("check-matrix-size", "Node check: rows of the matrices; 0: by device.", 0, int),

@@ -23,6 +23,7 @@ from gangline.elastic.agent.rendezvous import (
     SingleNodeRendezvous,
 )
 from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.termination_message import write_termination_message
 from gangline.elastic.agent.workers.environment import DevicesError
 from gangline.elastic.agent.world import PortsTakenError
 from gangline.elastic.launcher.check_options import NodeCheckOptions, NodeUnhealthyError
@@ -31,6 +32,7 @@ from gangline.elastic.launcher.local_master import OnDemandMaster
 from gangline.elastic.launcher.machine import device_shortage
 from gangline.elastic.launcher.rendezvous_config import RendezvousConfig
 from gangline.elastic.launcher.settings import build_settings
+from gangline.elastic.variables import NODE_VARIABLE
 
 if TYPE_CHECKING:
     from gangline.elastic.agent.settings import NodeIdentity
@@ -109,6 +111,7 @@ async def _run_agent(
     if failure:
         sys.stdout.flush()
         print(failure, file=sys.stderr, flush=True)
+        write_termination_message(failure)
     return launcher_exit_code(result)
 
 
@@ -188,7 +191,7 @@ async def _create_rendezvous(
     identity = node_identity(settings, config, pod=os.environ.get("POD_NAME", ""))
     # With these variables workers find the data shards, and the master knows the shards of a lost
     # node or worker.
-    base |= {"GANGLINE_MASTER_ADDR": identity.master_address, "NODE_ID": str(identity.node_id)}
+    base |= {"GANGLINE_MASTER_ADDR": identity.master_address, NODE_VARIABLE: str(identity.node_id)}
     if interpreters:
         from gangline.elastic.launcher.check import check_with_others  # noqa: PLC0415
 
@@ -233,4 +236,5 @@ def _base_environment(
 
 def _print_error(message: str, code: int) -> int:
     print(f"gangline: {message}", file=sys.stderr)
+    write_termination_message(message)
     return code

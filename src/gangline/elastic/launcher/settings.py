@@ -38,6 +38,10 @@ _UNSUPPORTED = {
 }
 _BUDGET = re.compile(r"(?P<count>\d{1,9})(/(?P<time>\d{1,9}(\.\d+)?)?(?P<unit>[smhd]))?")
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_HANG_PHASES = ("start", "first_step", "evaluation", "checkpoint")
+_LEARNED = "auto"
+_LONGEST_STEP_S = 1800.0
+"""Time-out of a step while step times are not known."""
 _MIB = 1 << 20
 _MAX_DIGITS = 18
 """Numbers with more digits are too large in any case."""
@@ -174,10 +178,33 @@ def _brain_url(url: str | None) -> str | None:
         raise FlagError(f"--brain {error}") from error
 
 
-def _hang_settings(timeout_s: float | None) -> HangSettings:
-    if timeout_s is not None and not 0 <= timeout_s < math.inf:
-        raise FlagError(f"--hang-timeout {timeout_s:g}: must be seconds, or 0 for never")
-    return HangSettings(timeout_s=timeout_s or None)
+def _hang_settings(text: str | None) -> HangSettings:
+    if not text:
+        return HangSettings()
+    pairs = dict(
+        (part.partition("=")[::2] if "=" in part else ("step", part)) for part in text.split(",")
+    )
+    step = pairs.pop("step", _LEARNED)
+    limits = {}
+    for phase, limit in pairs.items():
+        if phase not in _HANG_PHASES:
+            raise FlagError(
+                f"--hang-timeout {phase}={limit}: must be one of step, {', '.join(_HANG_PHASES)}"
+            )
+        limits[f"{phase}_s"] = _hang_timeout_s(limit) or math.inf
+    is_learned = step == _LEARNED
+    step_s = _LONGEST_STEP_S if is_learned else _hang_timeout_s(step)
+    return HangSettings(timeout_s=step_s or None, is_learned=is_learned, **limits)
+
+
+def _hang_timeout_s(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise FlagError(f"--hang-timeout {text}: must be seconds, 0 for never, or auto for steps")
+    return seconds
 
 
 def _shutdown_s(flags: argparse.Namespace, environment: Mapping[str, str]) -> float:

@@ -72,7 +72,7 @@ def _upstream_flags(command: click.Command) -> click.Command:
 @click.option("--linger", "linger_s", type=float, default=None,
               help="End this many seconds after all workers succeeded; else never.")  # fmt: skip
 @click.option("--segment-seconds", "segment_s", envvar="GANGLINE_SEGMENT_SECONDS",
-              type=click.FloatRange(10, 3600), default=300.0, show_default=True,
+              type=click.FloatRange(1, 3600), default=300.0, show_default=True,
               help="Longest stretch of training that is published as one fact. Shorter ones let "
                    "the Brain decide sooner, from noisier measurements.")  # fmt: skip
 @click.option("--metrics/--no-metrics", "serves_metrics", default=True, show_default=True,

@@ -118,8 +118,10 @@ class _Pending:
 
 
 def _squared_norm(tensor: torch.Tensor) -> torch.Tensor:
-    norm: torch.Tensor = torch.linalg.vector_norm(tensor.detach(), dtype=torch.float32)
-    return norm.square()
+    # Halves would overflow, and torch refuses to narrow doubles while it computes the norm.
+    dtype = torch.promote_types(tensor.dtype, torch.float32)
+    norm: torch.Tensor = torch.linalg.vector_norm(tensor.detach(), dtype=dtype)
+    return norm.float().square()
 
 
 def _sum(numbers: list[torch.Tensor]) -> torch.Tensor:

@@ -156,7 +156,8 @@ def is_pod_finished(pod: Pod) -> bool:
 def _recover_container(status: ContainerStatus, now: datetime) -> ContainerRecord:
     last = _instance(status, status.last_state.terminated, status.restart_count - 1)
     if status.state.running is not None:
-        lost = ExitRecord(_EXIT_LOST, "Error", now, AGENT_RESTARTED)
+        # The reason of Kubernetes: no exit code is known, and no program caused this end.
+        lost = ExitRecord(_EXIT_LOST, "ContainerStatusUnknown", now, AGENT_RESTARTED)
         began = status.state.running.started_at or now
         run = ContainerInstance(status.restart_count, status.container_id, began, lost)
         return ContainerRecord(instance=run, previous=last)

@@ -47,6 +47,19 @@ def with_shared_memory(job: NormalizedJob, role: ReplicaRole, pod: Manifest) -> 
     return pod_template.with_volume(pod, job.kind.container, volume, mount)
 
 
+def with_termination_message(job: NormalizedJob, pod: Manifest) -> Manifest:
+    """Have the kubelet copy the end of a failed program's log into the pod's status.
+
+    The verdict about a failure is then the same in the job's conditions as in a diagnosis that
+    reads the log. A policy of the user takes precedence.
+    """
+    trains = pod_template.main_container(pod, job.kind.container)
+    if not trains or trains.get("terminationMessagePolicy"):
+        return pod
+    policy = "FallbackToLogsOnError"
+    return pod_template.with_container(pod, job.kind.container, terminationMessagePolicy=policy)
+
+
 def _has_shared_memory(pod: Manifest, container: str) -> bool:
     """Return whether a volume is mounted there, or the pod shares the IPC namespace of the node."""
     trains = pod_template.main_container(pod, container)
@@ -91,6 +104,7 @@ def build_pod(
     if implements(job.rules, ShapesPods):
         manifest = job.rules.shape_pod(job, role, index, manifest, gang)
     manifest = with_shared_memory(job, role, manifest)
+    manifest = with_termination_message(job, manifest)
     meta: Manifest = {
         key: value
         for key, value in manifest["metadata"].items()

@@ -293,12 +293,10 @@ class _Pass:
 
     def _gang_restart_reason(self) -> str:
         """Return why all replicas restart together in this pass; empty if they do not."""
-        name = self.job.kind.container
         if gang_restart.restarts_gang(self.job):
             for failure in self.failures:
                 if failure.replaced and not failure.fatal:
-                    failures = [restart.describe_pod_failure(pod, name) for pod in failure.replaced]
-                    return describe_failures(failure.role.name, failures)
+                    return describe_failures(failure.role.name, self._describe(failure.replaced))
             if lost := gang_restart.externally_deleted(self.gang):
                 return f"{lost[0].name} was deleted."
         if gang_restart.restarts_on_resize(self.job) and gang_restart.was_resized(
@@ -327,10 +325,7 @@ class _Pass:
         status = structs.replace(status, restarts=record)
         for failure in self.failures:
             if any(pod.uid in fresh for pod in failure.replaced):
-                failures = [
-                    restart.describe_pod_failure(pod, job.kind.container)
-                    for pod in failure.replaced
-                ]
+                failures = self._describe(failure.replaced)
                 status = mark_restarting(job, status, failure.role.name, failures, stamp)
             if any(pod.uid in refused.values() for pod in failure.refused.values()):
                 status = self._mark_refused(status, failure)
@@ -339,9 +334,8 @@ class _Pass:
         return self.tracker.save_to_status(job, self.gang, status)
 
     def _mark_refused(self, status: JobStatus, failure: RoleFailures) -> JobStatus:
-        role, name = failure.role.name, self.job.kind.container
-        listed = [restart.describe_pod_failure(pod, name) for pod in failure.refused.values()]
-        message = describe_failures(role, listed, "were refused by their nodes")
+        listed = self._describe(failure.refused.values())
+        message = describe_failures(failure.role.name, listed, "were refused by their nodes")
         return mark_stalled(self.job, status, message, self.stamp)
 
     def _failed_ranks(self) -> Iterator[tuple[str, ObservedPod]]:
@@ -406,14 +400,19 @@ class _Pass:
         )
 
     def _fatal_failure_message(self) -> str:
-        for failure in self.failures:
-            if failure.fatal:
-                failures = [
-                    restart.describe_pod_failure(pod, self.job.kind.container)
-                    for pod in failure.fatal
-                ]
-                return failure_message(self.job, failure.role.name, failures)
-        return ""
+        fatal = [pod for failure in self.failures for pod in failure.fatal]
+        if not fatal:
+            return ""
+        root = restart.by_cause(fatal, self.job.kind.container)[0]
+        roles = (failure for failure in self.failures if root in failure.fatal)
+        failure = next(roles)
+        return failure_message(self.job, failure.role.name, self._describe(failure.fatal))
+
+    def _describe(self, pods: Iterable[ObservedPod]) -> list[str]:
+        """Return how each of some failed pods failed, the cause of the others first."""
+        container = self.job.kind.container
+        ordered = restart.by_cause(pods, container)
+        return [restart.describe_pod_failure(pod, container) for pod in ordered]
 
     def _kind_failure_message(self) -> str:
         rules = self.job.rules
@@ -429,8 +428,14 @@ class _Pass:
             return ""
         return (
             f"{self.job.kind.kind} {self.job.name} has failed because it has reached its backoff "
-            f"limit: {record.total} restarts, {limit} allowed."
+            f"limit: {record.total} restarts, {limit} allowed.{self._last_failure()}"
         )
+
+    def _last_failure(self) -> str:
+        """Return how the replica ended that the restarts are about; empty if that is unknown."""
+        container = self.job.kind.container
+        failed = [pod for pod in self.gang.pods if restart.failure_of(pod, container)]
+        return f" {self._describe(failed)[0]}" if failed else ""
 
     def _time_to_deadline(self) -> timedelta | None:
         return cleanup.time_left(self.status.start_time, self.job.policy.active_deadline, self.now)

@@ -8,12 +8,14 @@ format of Kubernetes' indexed jobs: ``0,2-4``.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from itertools import groupby
 from types import MappingProxyType
 
 import msgspec
 
+from gangline.api.failure import DISRUPTION_TARGET
 from gangline.api.meta.objects import Condition, Object, Wire
 from gangline.operator.model import labels
 
@@ -55,6 +57,7 @@ class ObservedTermination(Wire):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
+    finished_at: datetime | None = None
 
 
 class ObservedWaiting(Wire):
@@ -91,6 +94,8 @@ class ObservedPodStatus(Wire):
     host_ip: str = msgspec.field(name="hostIP", default="")
     container_statuses: tuple[ObservedContainerStatus, ...] = ()
     init_container_statuses: tuple[ObservedContainerStatus, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    """Only ``DisruptionTarget``: see ``strip_pod``."""
 
 
 class ObservedSecretKeyRef(Wire):
@@ -194,14 +199,19 @@ class ObservedPod(Object):
 
 
 def strip_pod(pod: ObservedPod) -> ObservedPod:
-    """Drop variables that planning does not read: each of thousands of pods has dozens of them."""
+    """Drop variables and conditions that planning does not read: each of thousands of pods has
+    dozens of them.
+    """
     containers = tuple(
         ObservedContainer(env)
         for each in pod.spec.containers
         if (env := tuple(v for v in each.env or () if v.value_from and v.value_from.secret_key_ref))
     )
+    conditions = tuple(each for each in pod.status.conditions if each.type == DISRUPTION_TARGET)
     return msgspec.structs.replace(
-        pod, spec=msgspec.structs.replace(pod.spec, containers=containers)
+        pod,
+        spec=msgspec.structs.replace(pod.spec, containers=containers),
+        status=msgspec.structs.replace(pod.status, conditions=conditions),
     )
 
 

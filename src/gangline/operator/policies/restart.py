@@ -5,10 +5,15 @@ pod that has failed completely: evicted, lost with its node, or of a role whose 
 leaves restarts to the operator.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from math import inf
+
+import msgspec
 
 from gangline.api import failure
+from gangline.api.core.pod import Pod
+from gangline.api.verdict import Finding, finding_of_pod
 from gangline.operator.model.job import RestartPolicy
 from gangline.operator.model.replicas import ObservedPod
 
@@ -50,11 +55,23 @@ def pod_policy(policy: RestartPolicy) -> str:
 
 
 def describe_pod_failure(pod: ObservedPod, container: str) -> str:
-    """Return how a pod failed: ``digits-worker-1: OOMKilled (exit code 137): ...``."""
-    if pod.status.reason:
-        return f"{pod.name}: {pod.status.reason}. {pod.status.message}".rstrip()
-    ended = pod.termination_of(container)
-    reason = (
-        failure.failure_of_exit(ended.exit_code, ended.reason, ended.message) if ended else None
-    )
-    return f"{pod.name}: {reason}" if reason else f"{pod.name} failed without a reason."
+    """Return how a pod failed: ``digits-worker-1: OutOfMemory (exit code 137): ...``."""
+    found = failure_of(pod, container)
+    return f"{pod.name}: {found}" if found else f"{pod.name} failed without a reason."
+
+
+def failure_of(pod: ObservedPod, container: str) -> Finding | None:
+    """Return the verdict about a pod; None if it never failed."""
+    return finding_of_pod(msgspec.convert(msgspec.to_builtins(pod), Pod), container=container)
+
+
+def by_cause(pods: Iterable[ObservedPod], container: str) -> list[ObservedPod]:
+    """Sort failed pods so that the one that failed first, and by itself, leads."""
+
+    def order(pod: ObservedPod) -> tuple[bool, bool, float, str]:
+        found = failure_of(pod, container)
+        if found is None:
+            return True, True, 0.0, pod.name
+        return (False, found.consequence, found.at.timestamp() if found.at else inf, pod.name)
+
+    return sorted(pods, key=order)

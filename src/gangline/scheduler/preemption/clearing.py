@@ -11,7 +11,9 @@ from gangline.scheduler.cache.volume_limits import detached_volumes
 from gangline.scheduler.placement.scratch import ScratchAllocation
 from gangline.scheduler.plugins.scores import Amounts
 from gangline.scheduler.preemption.victim_sets import EvictionUnit
-from gangline.scheduler.types.types import NodeName, PodInfo, PodKey, PodShape
+from gangline.scheduler.types.types import PodInfo, PodKey, PodShape
+
+_NOTHING: Mapping[int, int] = {}
 
 PlacedPod = tuple[PodInfo, int]
 """A running pod and its row."""
@@ -22,8 +24,7 @@ Cell = tuple[int, int, int]
 def placed_on_rows(state: SchedulerCache, pods: Iterable[PodInfo]) -> list[PlacedPod]:
     """Return pods with their rows, as far as their nodes exist."""
     rows = state.nodes.rows
-    found = ((pod, rows.get(pod.node or NodeName(""))) for pod in pods)
-    return [(pod, row) for pod, row in found if row is not None]
+    return [(pod, rows[pod.node]) for pod in pods if pod.node is not None and pod.node in rows]
 
 
 def freed_cells(state: SchedulerCache, pods: Iterable[PlacedPod]) -> list[Cell]:
@@ -99,6 +100,7 @@ class Clearing:
         self.state, self.ending = state, ending
         self._pods: dict[EvictionUnit, list[PlacedPod]] = {}
         self._by_row: dict[EvictionUnit, dict[int, list[PodInfo]]] = {}
+        self._freed: dict[EvictionUnit, dict[int, dict[int, int]]] = {}
         self.base = scratch.fork(scratch.free.copy())
         if ending:
             end_pods(state, self.base, ending)
@@ -117,6 +119,20 @@ class Clearing:
             for pod, row in self.pods(unit):
                 found.setdefault(row, []).append(pod)
         return found
+
+    def freed_by(self, unit: EvictionUnit, row: int) -> Mapping[int, int]:
+        """Return by column what a unit frees on a row."""
+        rows = self._freed.get(unit)
+        if rows is None:
+            rows = self._freed[unit] = {}
+            demand = self.state.nodes.demand
+            for each, pods in self.pods_by_row(unit).items():
+                freed: dict[int, int] = dict(self.detached_by(unit, each))
+                for pod in pods:
+                    for column, amount, _ in demand(pod.shape.request).terms:
+                        freed[column] = freed.get(column, 0) + amount
+                rows[each] = freed
+        return rows.get(row, _NOTHING)
 
     def detached_by(self, unit: EvictionUnit, row: int) -> dict[int, int]:
         """Return by column how many attachments on a row no pod outside of the unit uses."""

@@ -6,7 +6,8 @@ fit. Some sets are found only if the next pod alone counts, or if the victims mu
 limit of a queue, so the search is repeated for these. A gang with further rules (roles, subgroups)
 may not fit in such a set; then the shortest sufficient prefix of all candidates is tried. Of each
 set, gangs are spared one by one, the most expensive first, while the gang can still be placed in
-any way. The cheapest set wins.
+any way. If several gangs are left, single large gangs are tried in their place. The cheapest set
+wins.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from gangline.scheduler.placement.gang import place_gang, placed_pods, placing_order
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
+from gangline.scheduler.plugins.scores import Amounts
 from gangline.scheduler.preemption.clearing import Clearing, end_pods
 from gangline.scheduler.preemption.rights import EvictionRights, EvictionTally
 from gangline.scheduler.preemption.row_options import RowOptions
@@ -24,6 +26,8 @@ from gangline.scheduler.preemption.row_search import RowSearch, Selection
 from gangline.scheduler.preemption.victim_sets import EvictionCost, EvictionUnit, total_cost
 from gangline.scheduler.queueing.gangs import PendingGang
 
+MAX_SINGLE_GANGS = 16
+"""Maximal number of gangs of which it is tried whether one alone is sufficient."""
 MAX_SPARED = 32
 """Maximal number of placements that are tried to spare victims."""
 
@@ -52,6 +56,7 @@ class GangSearch:
         rights: what the gang may evict.
         gang: the gang.
         units: the candidates, the cheapest first.
+        freeable: what all candidates free, by column and row.
     """
 
     def __init__(
@@ -60,11 +65,11 @@ class GangSearch:
         rights: EvictionRights,
         gang: PendingGang,
         units: Sequence[EvictionUnit],
+        freeable: Amounts,
     ) -> None:
         self._clearing, self._rights, self._gang, self._units = clearing, rights, gang, units
-        nodes = clearing.state.nodes
-        self._rows = RowSearch(clearing, rights, units, rights.columns_of(nodes.columns))
-        self._options = RowOptions(clearing, self._rows, units)
+        self._rows = RowSearch(clearing, rights, units)
+        self._options = RowOptions(clearing, self._rows, units, freeable)
 
     def place(self, units: Iterable[EvictionUnit], region: Region) -> list[Placement] | None:
         """Return where the gang can start once the units are evicted; None: nowhere."""
@@ -85,7 +90,23 @@ class GangSearch:
             prefix = self._shortest_prefix(region)
             if prefix is not None and (reduced := self._spare(prefix, region)) is not None:
                 found.append(reduced)
+        found += self._single_gangs(found, region)
         return min(found, key=lambda each: each.order, default=None)
+
+    def _single_gangs(self, found: Sequence[VictimSet], region: Region) -> list[VictimSet]:
+        """Return the first gang that is sufficient alone, if several were chosen: largest first."""
+        if not found or min(total_cost(each.units).broken for each in found) < 2:
+            return []
+        best = min(total_cost(each.units) for each in found)
+        cheaper = [unit for unit in self._units if unit.breaks_gang and unit.cost < best]
+        cheaper.sort(key=lambda unit: (unit.cost.broken_tier, -len(unit.pods), unit.order))
+        for unit in cheaper[:MAX_SINGLE_GANGS]:
+            tally = self._rows.allowed(EvictionTally(), unit)
+            if tally is not None and self._rights.covers_limits(tally):
+                placements = self.place((unit,), region)
+                if placements is not None:
+                    return [VictimSet((unit,), tuple(placements))]
+        return []
 
     def _collect(self, region: Region, by_ratio: bool, eases_limit: bool) -> Selection | None:
         """Choose units until all pods that the gang needs fit; None: the search found no way.
@@ -108,7 +129,7 @@ class GangSearch:
                 option = options.best(len(left), by_ratio)
                 if option is None:
                     return None
-                self._choose(work, chosen, option.units, option.lacking)
+                self._choose(work, chosen, option.units)
                 options.update(option)
                 if work.has_inter_pod_rules(shape):
                     if not work.place_on_row(left[0], option.row):
@@ -118,11 +139,7 @@ class GangSearch:
         return chosen if self._ease_limits(work, chosen) else None
 
     def _choose(
-        self,
-        work: ScratchAllocation,
-        chosen: Selection,
-        units: Iterable[EvictionUnit],
-        lacking: frozenset[int],
+        self, work: ScratchAllocation, chosen: Selection, units: Iterable[EvictionUnit]
     ) -> None:
         for unit in units:
             fresh = [each for each in self._clearing.pods(unit) if each[0].key not in chosen.pods]
@@ -135,18 +152,17 @@ class GangSearch:
                 chosen.tally = self._selection(kept).tally
                 chosen.units = kept
             chosen.units.append(unit)
-            self._rights.add(chosen.tally, unit, lacking)
+            self._rights.add(chosen.tally, unit)
 
     def _ease_limits(self, work: ScratchAllocation, chosen: Selection) -> bool:
         """Choose the cheapest units that the limits of queues lack; return whether they suffice."""
         if self._rights.covers_limits(chosen.tally):
             return True
-        columns = frozenset(column for _, column in self._rights.excess)
         for unit in self._units:
             if chosen.covers(unit) or not self._rights.eases_limit(unit, chosen.tally):
                 continue
-            if self._rows.allowed(chosen.tally, unit, columns) is not None:
-                self._choose(work, chosen, (unit,), columns)
+            if self._rows.allowed(chosen.tally, unit) is not None:
+                self._choose(work, chosen, (unit,))
             if self._rights.covers_limits(chosen.tally):
                 return True
         return False
@@ -159,13 +175,9 @@ class GangSearch:
         chosen = Selection([], set(), EvictionTally())
         work = self._clearing.base.fork(self._clearing.base.free.copy())
         lengths: list[list[EvictionUnit]] = []
-        columns = self._rights.asked_columns
         for unit in self._units:
-            if (
-                not chosen.covers(unit)
-                and self._rows.allowed(chosen.tally, unit, columns) is not None
-            ):
-                self._choose(work, chosen, (unit,), columns)
+            if not chosen.covers(unit) and self._rows.allowed(chosen.tally, unit) is not None:
+                self._choose(work, chosen, (unit,))
                 lengths.append(list(chosen.units))
         low, high = 0, len(lengths)
         if not lengths or not self._suffices(lengths[-1], region):
@@ -186,7 +198,7 @@ class GangSearch:
     def _selection(self, units: Sequence[EvictionUnit]) -> Selection:
         tally = EvictionTally()
         for unit in units:
-            self._rights.add(tally, unit, self._rights.asked_columns)
+            self._rights.add(tally, unit)
         return Selection(list(units), {pod.key for unit in units for pod in unit.pods}, tally)
 
     def _spare(self, chosen: Selection, region: Region) -> VictimSet | None:

@@ -13,8 +13,8 @@ free, nobody is evicted.
 The search is bounded. First the lowest priority is found below which victims are sufficient if all
 of their gangs were evicted: one placement for each step of a bisection. Then at most
 ``MAX_REGIONS`` network domains, at most 1,024 nodes for each shape of pods, at most 256 steps on
-each node, and at most 32 placements to spare victims are tried (``gang_search``, ``row_options``,
-``row_search``). A set of victims that is left has no gang without which the gang could be placed,
+each node, 32 placements to spare victims and 16 to break a single gang are tried (``gang_search``,
+``row_options``, ``row_search``). No gang is in the result without which the gang could be placed,
 as long as these 32 placements suffice. Where the bound ends the search a gang waits although other
 victims might be sufficient; it never evicts more than its rights.
 """
@@ -27,6 +27,7 @@ from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.domains import TopologyDomain
 from gangline.scheduler.placement.gang import allowed_domains
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
+from gangline.scheduler.plugins.scores import Amounts
 from gangline.scheduler.preemption.clearing import Clearing, ending_pods, placed_on_rows
 from gangline.scheduler.preemption.gang_search import GangSearch, VictimSet, place_needed
 from gangline.scheduler.preemption.protection import ProtectedGangs
@@ -151,20 +152,24 @@ class PreemptionEvaluator:
     ) -> VictimSet | None:
         """Search among the units of the lowest priorities that are sufficient."""
         levels = _levels(units)
+        freeable: dict[int, Amounts] = {}
+
+        def suffices(level: int) -> bool:
+            cleared = clearing.after(without_overlap(levels[level]))
+            freeable[level] = cleared.free - clearing.base.free
+            return place_needed(cleared, preemptor, None) is not None
+
         low, high = 0, len(levels) - 1
-        everything = clearing.after(without_overlap(levels[high]))
-        if place_needed(everything, preemptor, None) is None:
+        if not suffices(high):
             return None
         while low < high:
             middle = (low + high) // 2
-            cleared = clearing.after(without_overlap(levels[middle]))
-            if place_needed(cleared, preemptor, None) is not None:
-                high = middle
-            else:
-                low = middle + 1
-        for level in levels[low:]:
-            search = GangSearch(clearing, rights, preemptor, level)
-            found = self._best_of_regions(search, clearing, preemptor, level)
+            low, high = (low, middle) if suffices(middle) else (middle + 1, high)
+        for level in range(low, len(levels)):
+            if level not in freeable:
+                suffices(level)
+            search = GangSearch(clearing, rights, preemptor, levels[level], freeable[level])
+            found = self._best_of_regions(search, clearing, preemptor, levels[level])
             if found is not None:
                 return found
         return None

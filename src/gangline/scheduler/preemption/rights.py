@@ -2,10 +2,11 @@
 
 A gang may evict gangs of lower priority in its own queue. From another queue it may reclaim a
 resource that this queue uses above its fair share, as long as its own queue stays within its own.
-Each claim is judged on the resources that are taken back. If these disagree, the first one decides:
-those whose ``deserved`` amount a queue states before those that are divided by weight, then devices
-before the rest. The order is the same for both queues, and one claim is the opposite of the other,
-so two queues never evict each other's pods in turn.
+A claim is judged on the resources that are taken back, and of these on the first one that the other
+queue uses above its fair share: devices before the rest, then by name. The claiming queue must be
+within its fair share of this one and of those before it. The order is the same for all queues, so a
+claim reduces what queues use above their fair shares in this order, and claims come to an end.
+A resource that a queue deserves by name is not taken from it for a share by weight of another one.
 
 Evictions that were decided but have not finished count as done. The reclaiming queue is charged for
 the pods that will start, the other queue is credited with the pods that will end. Without this,
@@ -13,10 +14,11 @@ concurrent claims would each evict what only one of them is entitled to.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gangline.scheduler.plugins.scores import is_device
 from gangline.scheduler.preemption.victim_sets import EvictionUnit
@@ -70,12 +72,14 @@ class _Standing:
 
     path: tuple[QueueAttributes, ...]
     """The other queue and its ancestors below the common one."""
-    ranked: tuple[int, ...] = ()
-    """Columns in the order in which they decide."""
     owed: frozenset[int] = frozenset()
-    """Columns that the other queue owes."""
+    """Columns that the gang asks for within the fair share of its queue and the other one owes."""
+    borrowed: frozenset[int] = frozenset()
+    """Columns that the gang asks for beyond the fair share of its queue."""
+    named: frozenset[int] = frozenset()
+    """Columns that one of the two queues deserves by name."""
     kept: frozenset[int] = frozenset()
-    """Columns that the other queue is entitled to, and the claiming queue is not."""
+    """Columns that the other queue deserves by name, and does not use above that."""
 
 
 @dataclass(slots=True)
@@ -117,7 +121,10 @@ class EvictionRights:
         self._tree = state.tree
         self._more, self._less = state.outlook()
         self._queue, self._asked, self._budgets = queue, asked, budgets
-        self.asked_columns = frozenset(np.flatnonzero(asked > 0).tolist())
+        names = {column: name for name, column in self._tree.columns.items()}
+        self._ranked = sorted(names, key=lambda c: (not is_device(names[c]), names[c]))
+        """Columns in the order in which they decide."""
+        self._asked_columns = _columns(asked > 0)
         self._standings: dict[str, _Standing | None] = {}
         self._totals: dict[EvictionUnit, Counter[int]] = {}
         self.excess = self._limit_excess()
@@ -130,15 +137,10 @@ class EvictionRights:
                 continue
             name = each.info.name
             will_use = each.used + each.reserved + self._asked - self._less[name]
-            for column in self.asked_columns:
+            for column in self._asked_columns:
                 if will_use[column] > each.limit[column]:
                     excess[name, column] = float(will_use[column] - each.limit[column])
         return excess
-
-    def columns_of(self, columns: Mapping[str, int]) -> dict[int, int]:
-        """Return the queue's column of each column of the node table that queues divide."""
-        own = self._tree.columns
-        return {column: own[name] for name, column in columns.items() if name in own}
 
     def may_ever_take(self, unit: EvictionUnit) -> bool:
         """Return whether a unit may be evicted for some claim of the gang."""
@@ -149,28 +151,23 @@ class EvictionRights:
         standing = self._standing(unit.gang.queue)
         return standing is not None and bool(standing.owed)
 
-    def decisive_column(self, unit: EvictionUnit, lacking: Set[int]) -> int | None:
-        """Return the column that entitles the gang to a unit of another queue; None: none does.
-
-        Args:
-            unit: the unit.
-            lacking: columns of the resources that are taken back; empty: all that the gang asks.
-        """
+    def decisive_column(self, unit: EvictionUnit) -> int | None:
+        """Return the column that entitles the gang to a unit of another queue; None: none does."""
         standing = self._standing(unit.gang.queue)
         if standing is None:
             return None
         taken = self._total(unit)
-        judged = (lacking & self.asked_columns) or self.asked_columns
-        for column in standing.ranked:
+        for column in self._ranked:
             if column not in taken:
                 continue
-            if column in standing.owed and column in judged:
-                return column
-            if column in standing.kept and (column in judged or column not in self.asked_columns):
+            if column in standing.borrowed:
                 return None
+            if column in standing.owed:
+                keeps = column not in standing.named and not standing.kept.isdisjoint(taken)
+                return None if keeps else column
         return None
 
-    def add(self, tally: EvictionTally, unit: EvictionUnit, lacking: Set[int]) -> bool:
+    def add(self, tally: EvictionTally, unit: EvictionUnit) -> bool:
         """Add a unit to the tally; return False if the gang may not evict it as well."""
         if self._budgets:
             tally.disrupted += self._disrupted(unit)
@@ -188,7 +185,7 @@ class EvictionRights:
             if self.excess:
                 path = self._tree.queues[self._queue].path()
         else:
-            column = self.decisive_column(unit, lacking)
+            column = self.decisive_column(unit)
             standing = self._standing(unit.gang.queue)
             if column is None or standing is None:
                 return False
@@ -279,18 +276,12 @@ class EvictionRights:
         theirs = np.any([stated[each.info.name] for each in path], axis=0)
         named = np.any([theirs, *(stated[each.info.name] for each in own_path)], axis=0)
         asked = self._asked > 0
-        kept = np.where(asked, ~within & ~over, theirs & ~over)
-        names = {column: name for name, column in self._tree.columns.items()}
-
-        def rank(column: int) -> tuple[bool, bool, bool, str]:
-            name = names[column]
-            return (not named[column], not asked[column], not is_device(name), name)
-
         return _Standing(
             tuple(path),
-            tuple(sorted(names, key=rank)),
-            frozenset(np.flatnonzero(asked & within & over).tolist()),
-            frozenset(np.flatnonzero(kept).tolist()),
+            _columns(asked & within & over),
+            _columns(asked & ~within),
+            _columns(named),
+            _columns(theirs & ~over),
         )
 
     def _diverging_paths(self, other: str) -> tuple[list[QueueAttributes], list[QueueAttributes]]:
@@ -318,3 +309,7 @@ class EvictionRights:
         return Counter(
             key for pod in unit.pods for key, budget in self._budgets.items() if budget.covers(pod)
         )
+
+
+def _columns(mask: NDArray[np.bool_]) -> frozenset[int]:
+    return frozenset(np.flatnonzero(mask).tolist())

@@ -8,19 +8,45 @@ option, so clusters of up to 128 such nodes are searched completely.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from gangline.scheduler.placement.scratch import ScratchAllocation
+from gangline.scheduler.plugins.scores import Amounts
 from gangline.scheduler.preemption.clearing import Clearing
 from gangline.scheduler.preemption.row_search import RowOption, RowSearch, Selection
-from gangline.scheduler.preemption.victim_sets import EvictionUnit, without_overlap
-from gangline.scheduler.types.types import PodInfo
+from gangline.scheduler.preemption.victim_sets import EvictionUnit
+from gangline.scheduler.types.types import PodInfo, PodShape
 
 BATCH = 128
 """Number of nodes in a batch."""
 MAX_BATCHES = 8
 """Maximal number of batches for each shape of a gang."""
+
+
+@dataclass(slots=True)
+class RankedOption:
+    """An option of one row, with what orders it."""
+
+    option: RowOption
+    gain: int
+    """Number of pods that it makes fit."""
+    indexes: tuple[int, ...]
+    """Indexes of its units, to break ties."""
+
+    def key(self, left: int, by_ratio: bool) -> tuple[object, ...]:
+        gain = max(1, min(self.gain, left)) if by_ratio else 1
+        cost = self.option.cost
+        return (
+            cost.broken_tier,
+            cost.broken / gain,
+            cost.shrunk_tier,
+            cost.lost_work / gain,
+            cost.pods / gain,
+            -gain,
+            self.indexes,
+        )
 
 
 class RowOptions:
@@ -30,28 +56,40 @@ class RowOptions:
         clearing: the free amounts after evictions.
         search: the search on single rows.
         units: the candidates, the cheapest first.
+        freeable: what all candidates free, by column and row.
     """
 
     def __init__(
-        self, clearing: Clearing, search: RowSearch, units: Sequence[EvictionUnit]
+        self,
+        clearing: Clearing,
+        search: RowSearch,
+        units: Sequence[EvictionUnit],
+        freeable: Amounts,
     ) -> None:
-        self.clearing, self.search = clearing, search
+        self.clearing, self.search, self.freeable = clearing, search, freeable
         self.index = {unit: index for index, unit in enumerate(units)}
         self.cheapest = np.full(len(clearing.state.nodes.infos), len(units))
         """Index of the cheapest unit on each row."""
-        for unit, index in reversed(self.index.items()):
-            self.cheapest[list(clearing.pods_by_row(unit))] = index
-        self.freeable = np.zeros_like(clearing.base.free)
-        """What all candidates free, by column and row."""
-        clearing.add_freed(self.freeable, without_overlap(units))
-        for unit in self.index if clearing.state.storage.limits else ():
-            for row in clearing.pods_by_row(unit):
-                for column, count in clearing.detached_by(unit, row).items():
-                    self.freeable[column, row] += count
+        rows = [[row for _, row in clearing.pods(unit)] for unit in units]
+        indexes = np.repeat(np.arange(len(units)), [len(each) for each in rows])
+        np.minimum.at(self.cheapest, list(chain.from_iterable(rows)), indexes)
+        self._first: dict[PodShape, tuple[Amounts, dict[int, RankedOption | None], list[int]]] = {}
+        """Options of the first batch while no unit is chosen: free amounts, options, other rows."""
 
     def of(self, work: ScratchAllocation, chosen: Selection, pod: PodInfo) -> "ShapeOptions":
         """Return the options of pods like this one."""
-        return ShapeOptions(self, work, chosen, pod)
+        options = ShapeOptions(self, work, chosen, pod)
+        if chosen.units or work.has_inter_pod_rules(pod.shape):
+            options.waiting = self.rows_for(work, pod)
+            return options
+        known = self._first.get(pod.shape)
+        if known is None or not np.array_equal(known[0], work.free):
+            options.waiting = self.rows_for(work, pod)
+            options.next_batch()
+            known = (work.free.copy(), dict(options.found), list(options.waiting))
+            self._first[pod.shape] = known
+        options.found, options.waiting = dict(known[1]), list(known[2])
+        return options
 
     def rows_for(self, work: ScratchAllocation, pod: PodInfo) -> list[int]:
         """Return the rows to search, in batches as the module describes."""
@@ -74,28 +112,6 @@ class RowOptions:
         return list(dict.fromkeys(both))
 
 
-@dataclass(slots=True)
-class _Ranked:
-    option: RowOption
-    gain: int
-    """Number of pods that it makes fit."""
-    indexes: tuple[int, ...]
-    """Indexes of its units, to break ties."""
-
-    def key(self, left: int, by_ratio: bool) -> tuple[object, ...]:
-        gain = max(1, min(self.gain, left)) if by_ratio else 1
-        cost = self.option.cost
-        return (
-            cost.broken_tier,
-            cost.broken / gain,
-            cost.shrunk_tier,
-            cost.lost_work / gain,
-            cost.pods / gain,
-            -gain,
-            self.indexes,
-        )
-
-
 class ShapeOptions:
     """The options for the next pod of one shape, while units are being chosen."""
 
@@ -103,9 +119,17 @@ class ShapeOptions:
         self, options: RowOptions, work: ScratchAllocation, chosen: Selection, pod: PodInfo
     ) -> None:
         self._options, self._work, self._chosen, self._pod = options, work, chosen, pod
-        self._waiting = options.rows_for(work, pod)
+        self.waiting: list[int] = []
+        """Rows that were not searched yet."""
+        self.found: dict[int, RankedOption | None] = {}
+        """The options of searched rows."""
         self._batches = MAX_BATCHES
-        self._found: dict[int, _Ranked | None] = {}
+
+    def next_batch(self) -> None:
+        """Search the next rows."""
+        batch, self.waiting = self.waiting[:BATCH], self.waiting[BATCH:]
+        for row in batch:
+            self._search(row)
 
     def best(self, left: int, by_ratio: bool) -> RowOption | None:
         """Return the option that costs least; None: none is allowed.
@@ -115,14 +139,12 @@ class ShapeOptions:
             by_ratio: whether the cost is divided by the number of pods that the option makes fit.
         """
         while True:
-            candidates = [(row, each) for row, each in self._found.items() if each is not None]
+            candidates = [(row, each) for row, each in self.found.items() if each is not None]
             if not candidates:
-                if not self._waiting or not self._batches:
+                if not self.waiting or not self._batches:
                     return None
                 self._batches -= 1
-                batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
-                for row in batch:
-                    self._search(row)
+                self.next_batch()
                 continue
             row, best = min(candidates, key=lambda entry: entry[1].key(left, by_ratio))
             if self._is_allowed(best.option):
@@ -134,23 +156,23 @@ class ShapeOptions:
         rows = {option.row}
         for unit in option.units:
             rows.update(self._options.clearing.pods_by_row(unit))
-        for row in rows & self._found.keys():
+        for row in rows & self.found.keys():
             self._search(row)
 
     def _search(self, row: int) -> None:
         option = self._options.search.option(self._work, self._chosen, self._pod, row)
         if option is None or not option.units:
-            self._found[row] = None
+            self.found[row] = None
             return
         indexes = tuple(sorted(self._options.index[unit] for unit in option.units))
-        self._found[row] = _Ranked(option, self._gain(option), indexes)
+        self.found[row] = RankedOption(option, self._gain(option), indexes)
 
     def _is_allowed(self, option: RowOption) -> bool:
         tally = self._chosen.tally
         for unit in option.units:
             if self._chosen.covers(unit):
                 return False
-            extended = self._options.search.allowed(tally, unit, option.lacking)
+            extended = self._options.search.allowed(tally, unit)
             if extended is None:
                 return False
             tally = extended
@@ -171,7 +193,7 @@ class ShapeOptions:
             for column, amount, _ in terms:
                 free = int(self._work.free[column, row])
                 before = min(before, max(0, free // amount))
-                more = free + sum(each[column] for each in freed)
+                more = free + sum(each.get(column, 0) for each in freed)
                 after = min(after, max(0, more // amount))
             gain += after - before
         return gain

@@ -5,7 +5,7 @@ units first, within a bound. Pods that keep it off by anti-affinity have to go i
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gangline.scheduler.cache.inter_pod import blocking_pods
@@ -35,8 +35,6 @@ class RowOption:
 
     row: int
     units: tuple[EvictionUnit, ...]
-    lacking: frozenset[int]
-    """Columns of queues that are taken back."""
     cost: EvictionCost
 
 
@@ -60,7 +58,6 @@ class RowSearch:
         clearing: the free amounts after evictions.
         rights: what the gang may evict.
         units: the candidates, the cheapest first.
-        queue_columns: the queue's column of each column of the node table that queues divide.
     """
 
     def __init__(
@@ -68,21 +65,25 @@ class RowSearch:
         clearing: Clearing,
         rights: EvictionRights,
         units: Sequence[EvictionUnit],
-        queue_columns: Mapping[int, int],
     ) -> None:
         self._clearing, self._rights = clearing, rights
-        self._queue_columns = queue_columns
-        self._on_row: dict[int, list[EvictionUnit]] = {}
-        self._of_pod: dict[PodKey, list[EvictionUnit]] = {}
+        self._order = {unit: index for index, unit in enumerate(units)}
+        self._of_gang: dict[str, list[EvictionUnit]] = {}
         for unit in units:
-            for row in clearing.pods_by_row(unit):
-                self._on_row.setdefault(row, []).append(unit)
-        self._units = units
+            self._of_gang.setdefault(unit.gang.name, []).append(unit)
+        self._on_row: dict[int, list[EvictionUnit]] = {}
         self.has_budgets = bool(clearing.state.budgets)
         """True if pods of one gang are not interchangeable."""
 
     def units_on(self, row: int) -> list[EvictionUnit]:
-        return self._on_row.get(row, [])
+        """Return the candidates with pods on a row, the cheapest first."""
+        found = self._on_row.get(row)
+        if found is None:
+            state = self._clearing.state
+            pods = state.pods_on(state.nodes.name_of(row))
+            units = {unit for pod in pods for unit in self.units_of(pod)}
+            found = self._on_row[row] = sorted(units, key=self._order.__getitem__)
+        return found
 
     def option(
         self, work: ScratchAllocation, chosen: Selection, pod: PodInfo, row: int
@@ -100,44 +101,38 @@ class RowSearch:
             blockers = blocking_pods(nodes, pod, row, chosen.pods)
             leaving = {ended.key for ended, _ in self._clearing.ending}
             blockers = [each for each in blockers if each.key not in leaving]
-        columns = frozenset(self._queue_columns[c] for c in lacking if c in self._queue_columns)
-        found = _Subsets(self, chosen, row, columns).cheapest(lacking, blockers)
-        return RowOption(row, found, columns, total_cost(found)) if found is not None else None
+        found = _Subsets(self, chosen, row).cheapest(lacking, blockers)
+        return RowOption(row, found, total_cost(found)) if found is not None else None
 
-    def freed_on(self, unit: EvictionUnit, row: int, chosen: Selection) -> Counter[int]:
+    def freed_on(self, unit: EvictionUnit, row: int, chosen: Selection) -> Mapping[int, int]:
         """Return what a unit frees on a row besides the chosen units."""
-        freed: Counter[int] = Counter()
+        pods = self._clearing.pods_by_row(unit).get(row, ())
+        if chosen.pods.isdisjoint([pod.key for pod in pods]):
+            return self._clearing.freed_by(unit, row)
+        freed = Counter(self._clearing.detached_by(unit, row))
         demand = self._clearing.state.nodes.demand
-        for pod in self._clearing.pods_by_row(unit).get(row, ()):
+        for pod in pods:
             if pod.key not in chosen.pods:
                 for column, amount, _ in demand(pod.shape.request).terms:
                     freed[column] += amount
-        freed.update(self._clearing.detached_by(unit, row))
         return freed
 
     def units_of(self, pod: PodInfo) -> list[EvictionUnit]:
         """Return the candidates that evict a pod, the cheapest first."""
-        if not self._of_pod:
-            for unit in self._units:
-                for each in unit.pods:
-                    self._of_pod.setdefault(each.key, []).append(unit)
-        return self._of_pod.get(pod.key, [])
+        units = self._of_gang.get(pod.group or pod.key, ())
+        return [unit for unit in units if pod in unit.pods]
 
-    def allowed(
-        self, tally: EvictionTally, unit: EvictionUnit, lacking: Set[int]
-    ) -> EvictionTally | None:
+    def allowed(self, tally: EvictionTally, unit: EvictionUnit) -> EvictionTally | None:
         """Return the tally with a unit; None: the gang may not evict it as well."""
         extended = tally.copy()
-        return extended if self._rights.add(extended, unit, lacking) else None
+        return extended if self._rights.add(extended, unit) else None
 
 
 class _Subsets:
     """Enumerates subsets of the units on one row, within a bound."""
 
-    def __init__(
-        self, search: RowSearch, chosen: Selection, row: int, columns: frozenset[int]
-    ) -> None:
-        self._search, self._chosen, self._row, self._columns = search, chosen, row, columns
+    def __init__(self, search: RowSearch, chosen: Selection, row: int) -> None:
+        self._search, self._chosen, self._row = search, chosen, row
         self._steps = MAX_STEPS
         self._best: tuple[EvictionCost, tuple[EvictionUnit, ...]] | None = None
 
@@ -151,7 +146,7 @@ class _Subsets:
                 continue
             unit = next(iter(self._search.units_of(pod)), None)
             tally = (
-                self._search.allowed(tally, unit, self._columns)
+                self._search.allowed(tally, unit)
                 if unit is not None and tally is not None
                 else None
             )
@@ -164,19 +159,19 @@ class _Subsets:
             left = _minus(left, self._search.freed_on(unit, self._row, self._chosen))
         if not left:
             return tuple(required)
-        useful: list[tuple[EvictionUnit, Counter[int]]] = []
+        useful: list[tuple[EvictionUnit, Freed]] = []
         for unit in self._search.units_on(self._row):
             if unit in required or self._chosen.covers(unit):
                 continue
             freed = self._search.freed_on(unit, self._row, self._chosen)
-            if any(freed[column] for column in left):
+            if any(column in freed for column in left):
                 useful.append((unit, freed))
         self._extend(useful, 0, left, tuple(required), tally)
         return self._best[1] if self._best is not None else None
 
     def _extend(
         self,
-        useful: Sequence[tuple[EvictionUnit, Counter[int]]],
+        useful: Sequence[tuple[EvictionUnit, Freed]],
         start: int,
         left: Mapping[int, int],
         chosen: tuple[EvictionUnit, ...],
@@ -191,7 +186,7 @@ class _Subsets:
             unit, freed = useful[index]
             if not self._steps:
                 return
-            if not any(freed[column] for column in left):
+            if not any(column in freed for column in left):
                 continue
             if any(unit.gang is other.gang for other in chosen) and unit.breaks_gang:
                 # The complete gang frees its spare pods too: both together would count them twice.
@@ -204,7 +199,7 @@ class _Subsets:
             if self._best is not None and with_unit >= self._best[0]:
                 continue
             self._steps -= 1
-            extended = self._search.allowed(tally, unit, self._columns)
+            extended = self._search.allowed(tally, unit)
             if extended is None:
                 continue
             rest = _minus(left, freed)
@@ -214,11 +209,10 @@ class _Subsets:
             self._extend(useful, index + 1, rest, (*chosen, unit), extended)
 
 
-def _reachable(
-    useful: Sequence[tuple[EvictionUnit, Counter[int]]], left: Mapping[int, int]
-) -> bool:
+def _reachable(useful: Sequence[tuple[EvictionUnit, Freed]], left: Mapping[int, int]) -> bool:
     return all(
-        sum(freed[column] for _, freed in useful) >= amount for column, amount in left.items()
+        sum(freed.get(column, 0) for _, freed in useful) >= amount
+        for column, amount in left.items()
     )
 
 

@@ -10,6 +10,7 @@ from gangline.scheduler.types.types import PodGroupInfo, PodInfo
 SYSTEM_PRIORITY = 2_000_000_000
 """Pods of this priority and above belong to the cluster itself: they are never evicted."""
 SYSTEM_NAMESPACE = "kube-system"
+_SYSTEM_PREFIX = f"{SYSTEM_NAMESPACE}/"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,11 +45,8 @@ class RunningGang:
     def lost_work(self, now: float) -> float:
         """Pod-seconds of work since the last checkpoint, which an eviction would lose."""
         saved = self.info.checkpointed_at if self.info is not None else 0.0
-        return sum(max(0.0, now - max(saved, _started_at(pod))) for pod in self.pods)
-
-
-def _started_at(pod: PodInfo) -> float:
-    return pod.started_at or pod.created.timestamp()
+        starts = [pod.started_at or pod.created.timestamp() for pod in self.pods]
+        return sum([max(0.0, now - max(saved, start)) for start in starts])
 
 
 class EvictionCost(NamedTuple):
@@ -127,7 +125,7 @@ def least_lost_work(pod: PodInfo) -> tuple[int, float, str]:
 
 def is_evictable(pod: PodInfo) -> bool:
     """Return whether a pod is neither a system pod nor a pod of another scheduler."""
-    system = pod.priority >= SYSTEM_PRIORITY or pod.key.startswith(f"{SYSTEM_NAMESPACE}/")
+    system = pod.priority >= SYSTEM_PRIORITY or pod.key.startswith(_SYSTEM_PREFIX)
     return not system and (pod.is_ours or pod.group is not None)
 
 

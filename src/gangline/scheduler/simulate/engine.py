@@ -1,7 +1,8 @@
 """Simulation on virtual time: jobs arrive and end, and a cycle runs after each event.
 
 Time jumps from event to event; nothing is sampled and nothing sleeps. Evicted and failed gangs are
-recreated immediately, and repeat their work since the last checkpoint.
+recreated at the same moment, and repeat their work since the last checkpoint. Evicted pods end
+after 1 to 4 further cycles of that moment, since on a cluster cycles run while pods are ending.
 
 A resizer, which the caller gives, may change the pods of elastic jobs at each tick. Their speed
 follows the pods that are bound; a change costs the job's restart time and no work.
@@ -37,6 +38,8 @@ from gangline.scheduler.types.types import (
 NAMESPACE = "sim"
 ARRIVES, ENDS, TICKS = 0, 1, 2
 ANYWHERE = PlacementConstraints()
+SLOWEST_END = 4
+"""Maximal number of cycles that an evicted pod takes to end."""
 CycleObserver = Callable[[SchedulerCache, CycleResult, float], None]
 """Called with each result before it is applied."""
 
@@ -157,6 +160,8 @@ class Simulation:
         for node in cluster.nodes:
             self.state.set_node(node)
         self.history = SimulationHistory({job.name: JobRun(job) for job in jobs})
+        self._ending: dict[PodKey, int] = {}
+        """Evicted pods, with the number of cycles after which they will have ended."""
         self._saving: dict[str, JobRun] = {}
         """Runs that write checkpoints and have not ended."""
         self._policy = policy or EvictionPolicy()
@@ -305,16 +310,17 @@ class Simulation:
         run.ended = now
 
     def _run_cycles(self, now: float) -> None:
-        """Run cycles until none evicts pods: evicted pods end and are recreated immediately."""
+        """Run cycles until none evicts pods and all evicted pods were recreated."""
         self._note_checkpoints(now)
-        for _ in range(len(self.history.runs) + 1):
+        for _ in range((SLOWEST_END + 1) * (len(self.history.runs) + 1)):
             decision = run_cycle(self.state, now, self._policy)
             for watch in self._watchers:
                 watch(self.state, decision, now)
             self.history.decisions += 1
             self._apply_result(decision, now)
-            if not decision.evictions:
+            if not self._ending:
                 break
+            self._end_evicted()
         self._follow_bound_pods(now)
         running = dict(self.state.usage.by_queue)
         total: dict[str, int] = {}
@@ -341,14 +347,18 @@ class Simulation:
             self.state.set_pod(bound)
         for group in decision.placed:
             self._start(self.history.runs[group.partition("/")[2]], now)
-        broken = set()
+        gangs = set()
         for eviction in decision.evictions:
-            self.history.evictions += 1
-            self.state.remove_pod(eviction.pod)
+            self._evict(eviction.pod)
             if eviction.group is not None:
-                broken.add(eviction.group)
-        for group in sorted(broken):
-            self._recreate_evicted(self.history.runs[group.partition("/")[2]], now)
+                gangs.add(eviction.group)
+        for group in sorted(gangs):
+            self._interrupt_evicted(self.history.runs[group.partition("/")[2]], now)
+
+    def _evict(self, pod: PodKey) -> None:
+        self.history.evictions += 1
+        self.state.evict(pod, self.state.pods[pod].uid)
+        self._ending[pod] = 1 + self.history.evictions % SLOWEST_END
 
     def _start(self, run: JobRun, now: float) -> None:
         if run.started is not None:
@@ -371,17 +381,37 @@ class Simulation:
         end = run.started + lasts / run.rate
         heappush(self._events, (end, ENDS, run.job.name, run.starts))
 
-    def _recreate_evicted(self, run: JobRun, now: float) -> None:
-        """Recreate evicted pods: all pods if the gang is broken, else only the evicted ones."""
+    def _interrupt_evicted(self, run: JobRun, now: float) -> None:
+        """End the work of a gang that is broken, and all of its pods."""
         key = GroupKey(f"{NAMESPACE}/{run.job.name}")
-        left = [pod for pod in self.state.members.get(key, {}).values() if pod.node is not None]
+        members = self.state.members[key].values()
+        left = [pod for pod in members if pod.node is not None and not pod.is_terminating]
         run.evicted += 1
         if len(left) < run.job.minimum:
-            self._remove(run)
+            for pod in left:
+                self._evict(pod.key)
             run.interrupt(now)
             run.starts += 1
-            self._create(run)
-            return
+
+    def _end_evicted(self) -> None:
+        """Let a cycle pass for evicted pods, and recreate those that have ended."""
+        groups = set()
+        for pod, cycles in list(self._ending.items()):
+            self._ending[pod] = cycles - 1
+            if not cycles:
+                group = self.state.pods[pod].group
+                assert group is not None
+                groups.add(group)
+                del self._ending[pod]
+                self.state.remove_pod(pod)
+        for group in sorted(groups):
+            if not any(pod.is_terminating for pod in self.state.members.get(group, {}).values()):
+                self._recreate(self.history.runs[group.partition("/")[2]])
+
+    def _recreate(self, run: JobRun) -> None:
+        """Recreate the pods that a gang lacks."""
+        key = GroupKey(f"{NAMESPACE}/{run.job.name}")
+        self.state.former_members.pop(key, None)
         created = EPOCH + timedelta(seconds=run.job.arrival)
         shape = shape_of(run.job.request, ANYWHERE)
         for index in range(run.pods):

@@ -103,7 +103,7 @@ def test_fact_of_an_unknown_job_waits_for_it(store: Store) -> None:
 NAMES = ["train", "Train", "träin", "x" * 253, "🛷" * 253, "🛷" * 252 + "🐕"]
 
 
-def test_names_are_distinct_by_their_bytes(store: Store) -> None:
+def test_g7_names_are_distinct_by_their_bytes(store: Store) -> None:
     jobs = [
         a_job(number, uid=f"uid-{name}"[:40] + str(number), name=name, stem=name, owner=name)
         for number, name in enumerate(NAMES, 1)

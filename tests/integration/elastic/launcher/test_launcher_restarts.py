@@ -183,3 +183,73 @@ def test_restarts_leave_the_window_of_the_budget(launch, script):
     assert run.wait() == 0, run.output
     assert run.output.count("try ") == 5
     assert time.monotonic() - started > 4
+
+
+LOOPS = """
+    import os, signal, sys, time
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    def busy_loop():
+        while True:
+            pass
+    for step in range(3):
+        dist.all_reduce(torch.ones(1))
+    if rank == 1 and attempt == 0:
+        busy_loop()
+    dist.all_reduce(torch.ones(1))
+    print("came through", rank, flush=True)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_busy_loop_on_one_rank_is_found_without_reports(launch, script):
+    run = launch("--standalone", "--nproc-per-node", 2, "--no-standby", "--hang-timeout", 5,
+                 "--restart-grace", 200, script(LOOPS))  # fmt: skip
+    assert run.wait() == 0, run.output
+    assert run.output.count("came through") == 2
+    assert re.search(
+        r"rank 1 on \S+ is at \S+:\d+ in busy_loop; waiting for it: rank 0", run.output
+    )
+
+
+def test_busy_worker_beside_an_idle_one_is_no_hang_without_a_collective(launch, script):
+    path = script("""
+        import os, subprocess, sys, time
+        end = time.monotonic() + 8
+        if os.environ["RANK"] == "0":
+            subprocess.run([sys.executable, "-c", "import time; time.sleep(8)"])
+        while time.monotonic() < end:
+            pass
+        print("done", flush=True)
+    """)
+    run = launch("--nproc-per-node", 2, "--no-standby", "--hang-timeout", 2, path)
+    assert run.wait() == 0, run.output
+    assert run.output.count("done") == 2
+    assert "No worker has made progress" not in run.output
+
+
+def test_evaluation_that_is_reported_has_a_timeout_of_its_own(launch, script):
+    path = script("""
+        import os, time
+        from gangline.elastic.progress import PhaseReporter, StepReporter
+        steps, phases = StepReporter(), PhaseReporter()
+        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        steps.report_step(1)
+        with phases.report_phase("evaluation"):
+            time.sleep(4)
+        print("evaluated", flush=True)
+        steps.report_step(2)
+        if attempt == 0:
+            time.sleep(1000)
+    """)
+    run = launch("--no-standby", "--hang-timeout", "step=1,evaluation=100", path)
+    assert run.wait() == 0, run.output
+    assert run.output.count("evaluated") == 2
+    assert "No worker has made progress for 1 s." in run.output
+    assert "phase evaluation" not in run.output
+    strict = launch("--no-standby", "--max-restarts", 0, "--hang-timeout", "100,evaluation=1", path)
+    assert strict.wait() == 134
+    assert "No worker has made progress for 1 s (phase evaluation)" in strict.output

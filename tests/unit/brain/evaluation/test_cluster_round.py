@@ -1,7 +1,9 @@
 """Sizes of all elastic jobs together: spare devices, waiting gangs, prices."""
 
+from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from gangline.api.meta.objects import ObjectMeta
@@ -123,3 +125,21 @@ def test_the_round_replaces_advice_on_workers_but_not_a_trial_to_learn() -> None
 def test_queues_share_by_weight_what_other_jobs_leave() -> None:
     assert queue_entitlements({"a": 3, "b": 1}, 16, {"a": 4.0, "b": 9.0}) == {"a": 8.0, "b": 0.0}
     assert queue_entitlements({}, 16, {}) == {}
+
+
+def test_price_rises_for_gangs_that_wait_for_devices_only() -> None:
+    gpus = gang("Pending", 4, 4)
+    fresh = msgspec.structs.replace(
+        gpus,
+        metadata=ObjectMeta(
+            name="fresh", namespace="team", creation_timestamp=datetime.fromtimestamp(990, UTC)
+        ),
+    )
+    without = msgspec.structs.replace(
+        gpus, spec=PodGroupSpec(min_member=4, min_resources={"cpu": "4"})
+    )
+    prices = [
+        cluster_round([], [node(0)], [each], ENTITLED, PriceState(), 1_000_000).price.price
+        for each in (gpus, fresh, without)
+    ]
+    assert prices == [1.0, 0.0, 0.0]

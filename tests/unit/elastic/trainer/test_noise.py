@@ -18,6 +18,20 @@ has more.
 """
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_gradients_of_all_precisions_are_measured(dtype: torch.dtype) -> None:
+    estimator = NoiseEstimator(every=1)
+    estimator.begin_step(0, is_possible=True)
+    for sign in (1.0, -1.0):
+        estimator.gradient(torch.full((4,), 300.0 + sign, dtype=dtype))
+        estimator.end_micro_batch()
+    estimator.global_gradients([torch.full((4,), 300.0, dtype=dtype)])
+    estimator.end_step((8, 8), 16)
+    found = estimator.estimate()
+    assert found is not None
+    assert found[0] == pytest.approx(360_000, rel=0.05)
+
+
 def estimate(
     noise_scale: float, micro: int, accumulation: int, processes: int, steps: int, seed: int
 ) -> tuple[float, float]:

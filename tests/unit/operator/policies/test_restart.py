@@ -56,8 +56,8 @@ def test_the_kubelet_gets_a_policy_that_it_knows(policy, written):
     [
         (a_pod(phase="Failed", code=3), "train-worker-0: Error (exit code 3): The program failed"),
         (a_pod(phase="Failed", code=137), "train-worker-0: Killed (exit code 137)"),
-        (a_pod(phase="Failed", reason="Evicted"), "train-worker-0: Evicted."),
-        (a_pod(phase="Failed"), "train-worker-0 failed without a reason."),
+        (a_pod(phase="Failed", reason="Evicted"), "train-worker-0: Evicted: The node ran short"),
+        (a_pod(phase="Failed"), "train-worker-0: Unknown: How it ended"),
     ],
 )
 def test_a_failure_is_described(pod, reported):

@@ -85,7 +85,7 @@ class World:
         for binding in decision.bindings:
             self.state.assume(binding.pod, binding.node)
             self.state.set_pod(replace(self.state.pods[binding.pod], phase="Running"))
-        for key in {eviction.group for eviction in decision.evictions if eviction.group}:
+        for key in sorted({e.group for e in decision.evictions if e.group}):
             self.evicted[key] += 1
             running = [e for e in self.state.members[key].values() if e.holds_resources]
             gone = {eviction.pod for eviction in decision.evictions}

@@ -54,6 +54,21 @@ def test_an_evicted_gang_comes_back_and_does_its_work_again() -> None:
     assert simulation.history.evictions == 2
 
 
+def test_evicted_pods_take_one_to_four_cycles_to_end() -> None:
+    ending: list[int] = []
+
+    def watch(state: SchedulerCache, decision: CycleResult, now: float) -> None:
+        check_result(state, decision, now)
+        ending.append(sum(pod.is_terminating for pod in state.pods.values()))
+
+    jobs = [job("low", 0, 10, size=4), job("high", 4, 3, size=4, priority=5)]
+    simulation = Simulation(uniform_cluster(4, 1, "0", 0), jobs, watchers=[watch])
+    simulation.run()
+    assert [count for count in ending if count] == [4, 3, 2, 1]
+    runs = simulation.history.runs
+    assert (runs["high"].ended, runs["low"].ended, runs["low"].evicted) == (7, 17, 1)
+
+
 def test_evicted_and_failed_gangs_go_on_from_their_last_checkpoint() -> None:
     jobs = [
         job("low", 0, 10, size=2, checkpoint_every=3),

@@ -2,15 +2,25 @@
 
 Progress is a change of the files that training code touches in each step
 (``GANGLINE_PROGRESS_FILE``, or ``RUNTIME_METRICS_PATH`` as DLRover's trainers do). If a script
-touches neither, processor time counts: workers that wait for each other over gloo use none.
+touches neither, processor time counts: workers that wait for each other over gloo use none. A group
+hangs if none of its workers uses any, and if one worker uses none because a collective has not
+completed all the time, whatever the others do: a busy loop on one rank is found in this way. Only
+stacks show why a worker is idle, so ``idle_workers`` are suspects until their stacks confirm it.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Self
 
 from gangline.api.failure import Blame, Failure, Remedy
+from gangline.elastic.agent.hang.timeouts import (
+    HangPhase,
+    StepTimes,
+    group_phase,
+    phase_timeout_s,
+)
+from gangline.elastic.agent.settings import HangSettings
 
 BUSY_SHARE = 0.02
 """A worker is busy from this much processor time per second on."""
@@ -33,33 +43,123 @@ class ProgressSample:
     """
     busy_s: float
     """Processor time used since its start."""
+    phase: str = ""
+    """The phase that it reports: evaluation, checkpoint, or empty."""
+    has_steps: bool = False
+    """True if it has reported a step."""
+
+
+@dataclass(slots=True)
+class _WorkerActivity:
+    """The processor time of one worker."""
+
+    idle_since: float
+    busy_s: float = 0.0
+    touches: int = 0
+    """How often its progress files have changed."""
 
 
 @dataclass(slots=True)
 class HangDetector:
     """Tracks the last progress of a worker group. Times are of a monotonic clock."""
 
-    timeout_s: float
+    settings: HangSettings
     since: float
     """Time of the last progress, or of the start."""
+    times: StepTimes = field(default_factory=StepTimes)
+    phase: HangPhase = HangPhase.START
+    limit_s: float = 0.0
+    """The present time-out."""
+    _started: float = field(init=False)
     _touches: tuple[float | None, ...] = ()
-    _busy_s: float = 0.0
     _sampled_at: float | None = None
+    _workers: list[_WorkerActivity] = field(default_factory=list)
 
-    def is_hung(self, samples: list[ProgressSample], now: float) -> bool:
+    def __post_init__(self) -> None:
+        self._started = self.since
+
+    def is_hung(self, samples: Sequence[ProgressSample], now: float) -> bool:
         """Record samples of all workers. Returns True if there was no progress for the timeout."""
         touches = tuple(sample.touched_at for sample in samples)
-        if any(touch is not None for touch in touches):
+        has_touched = any(touch is not None for touch in touches)
+        is_busy = self._record_activity(samples, now)
+        if has_touched:
+            self.times.reports_steps = True
             if touches != self._touches:
-                self.since, self._touches = now, touches
-        elif self._is_busy(sum(sample.busy_s for sample in samples), now):
+                self._record_touches(touches, now)
+        elif is_busy and not self._has_start_limit:
             self.since = now
-        return now - self.since > self.timeout_s
+        self.phase = group_phase(
+            [sample.phase for sample in samples],
+            has_touched=has_touched,
+            has_steps=any(sample.has_steps for sample in samples),
+            touches=max((worker.touches for worker in self._workers), default=0),
+        )
+        self.limit_s = phase_timeout_s(self.settings, self.phase, self.times)
+        if self.phase is HangPhase.START and not self._has_start_limit:
+            # A start may be busy for any time, and a script may never report.
+            self.limit_s = phase_timeout_s(self.settings, HangPhase.STEP, self.times)
+            return now - self.since > self.limit_s and self._is_start_over(now)
+        return now - self.since > self.limit_s
 
-    def _is_busy(self, busy_s: float, now: float) -> bool:
-        before, then = self._busy_s, self._sampled_at
-        self._busy_s, self._sampled_at = busy_s, now
-        return then is not None and busy_s - before > BUSY_SHARE * (now - then)
+    def idle_workers(self, now: float) -> frozenset[int]:
+        """Return the positions of workers that have been idle for the time-out.
+
+        Empty if workers report progress: then their reports decide.
+        """
+        if self.phase is not HangPhase.START or not self._is_start_over(now):
+            return frozenset()
+        return frozenset(
+            number
+            for number, worker in enumerate(self._workers)
+            if now - worker.idle_since > self.limit_s
+        )
+
+    def dismiss(self, idle: Collection[int], now: float) -> None:
+        """Record that these workers were idle for a reason that is no hang."""
+        for number in idle:
+            self._workers[number].idle_since = now
+
+    @property
+    def reported_phase(self) -> HangPhase:
+        """The phase for messages: without reports the start looks like training."""
+        is_unknown = self.phase is HangPhase.START and not self._has_start_limit
+        return HangPhase.STEP if is_unknown else self.phase
+
+    @property
+    def _has_start_limit(self) -> bool:
+        """True if a start that takes too long counts as hung although its workers are busy.
+
+        The time-out must be requested, and the script must be known to report.
+        """
+        return self.settings.start_s is not None and self.times.reports_steps
+
+    def _is_start_over(self, now: float) -> bool:
+        return now - self._started > (self.settings.start_s or 0.0)
+
+    def _record_touches(self, touches: tuple[float | None, ...], now: float) -> None:
+        before = self._touches or (None,) * len(touches)
+        for worker, old, new in zip(self._workers, before, touches, strict=True):
+            worker.touches += old != new
+        if self.phase is HangPhase.STEP:
+            self.times.record(now - self.since)
+        self.since, self._touches = now, touches
+
+    def _record_activity(self, samples: Sequence[ProgressSample], now: float) -> bool:
+        """Record the processor time of each worker. Returns True if the group is busy."""
+        then, self._sampled_at = self._sampled_at, now
+        if then is None:
+            self._workers = [_WorkerActivity(self._started, sample.busy_s) for sample in samples]
+            return False
+        least_s, used_s = BUSY_SHARE * (now - then), 0.0
+        for worker, sample in zip(self._workers, samples, strict=True):
+            used, worker.busy_s = sample.busy_s - worker.busy_s, sample.busy_s
+            used_s += used
+            if used > least_s:
+                if sample.touched_at is None:
+                    self.times.record(now - worker.idle_since)
+                worker.idle_since = now
+        return used_s > least_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +230,19 @@ class RankStack:
         return f"rank {self.rank}{f' on {self.node}' if self.node else ''} is {at}{step}"
 
 
-def hang_failure(stacks: Sequence[RankStack], timeout_s: float, evidence: str = "") -> Failure:
+def hang_failure(
+    stacks: Sequence[RankStack],
+    timeout_s: float,
+    evidence: str = "",
+    phase: HangPhase = HangPhase.STEP,
+) -> Failure:
     """Describe a hang: the ranks to blame, and the ranks that wait for them.
 
     Args:
         stacks: all ranks whose stacks were collected.
         timeout_s: time without progress.
         evidence: a sentence that says where more can be read.
+        phase: what the group did.
     """
     missing = _stacks_to_blame(sorted(stacks, key=lambda each: each.rank))
     named = {stack.rank for stack in missing}
@@ -148,7 +254,8 @@ def hang_failure(stacks: Sequence[RankStack], timeout_s: float, evidence: str = 
         message += f"; waiting for it: rank {', '.join(map(str, waiting[:_MAX_RANKS_LISTED]))}"
     if len(waiting) > _MAX_RANKS_LISTED:
         message += f" and {len(waiting) - _MAX_RANKS_LISTED} more"
-    explanation = f"No worker has made progress for {timeout_s:g} s. {evidence}".rstrip()
+    during = "" if phase is HangPhase.STEP else f" (phase {phase})"
+    explanation = f"No worker has made progress for {timeout_s:g} s{during}. {evidence}".rstrip()
     cause, blame = "Hang", Blame.CODE
     if missing and all(stack.state == STOPPED for stack in missing):
         cause, blame = "Stopped", Blame.PLATFORM

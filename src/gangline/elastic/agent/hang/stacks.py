@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,36 +17,84 @@ from gangline.elastic.agent.hang.detector import (
     parse_stack_location,
 )
 from gangline.elastic.agent.hang.py_spy import py_spy_stacks
+from gangline.elastic.agent.hang.timeouts import MIN_LEARNED_S, HangPhase, StepTimes
 from gangline.elastic.agent.process import process_state
 from gangline.elastic.agent.settings import HangSettings
 from gangline.elastic.agent.workers.usage import processor_seconds, read_worker_progress
 from gangline.elastic.agent.workers.worker_group import Worker, WorkerGroup
+from gangline.elastic.progress import read_progress
 
 _SAMPLES_PER_TIMEOUT = 8
 _MIN_SAMPLE_S, _MAX_SAMPLE_S = 0.1, 5.0
 
 
-async def wait_for_hang(group: WorkerGroup, settings: HangSettings) -> float:
-    """Wait until the group hangs; return the time of its last progress on the monotonic clock.
+@dataclass(frozen=True, slots=True)
+class DetectedHang:
+    """A group that makes no progress."""
 
-    Never returns if no timeout is set.
+    since: float
+    """Time of the last progress on the monotonic clock."""
+    phase: HangPhase
+    limit_s: float
+    """The time-out that has passed."""
+
+
+async def wait_for_hang(
+    group: WorkerGroup, settings: HangSettings, times: StepTimes
+) -> DetectedHang:
+    """Wait until the group hangs. Never returns if no timeout is set.
+
+    Args:
+        group: the workers.
+        settings: the time-outs.
+        times: step times of the job, which are updated.
     """
     if settings.timeout_s is None:
-        never: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        never: asyncio.Future[DetectedHang] = asyncio.get_running_loop().create_future()
         return await never
-    pause = min(max(settings.timeout_s / _SAMPLES_PER_TIMEOUT, _MIN_SAMPLE_S), _MAX_SAMPLE_S)
-    watch = HangDetector(settings.timeout_s, since=time.monotonic())
-    while not watch.is_hung([_sample(worker) for worker in group.workers], time.monotonic()):  # noqa: ASYNC110 - files
+    watch = HangDetector(settings, time.monotonic(), times)
+    pause = _sample_pause_s(settings)
+    while True:
+        now = time.monotonic()
+        if watch.is_hung([_sample(worker) for worker in group.workers], now):
+            return DetectedHang(watch.since, watch.reported_phase, watch.limit_s)
+        if idle := watch.idle_workers(now):
+            if await _waits_in_collective(group, idle, settings.gather_s):
+                return DetectedHang(watch.since, HangPhase.STEP, watch.limit_s)
+            watch.dismiss(idle, time.monotonic())
         await asyncio.sleep(pause)
-    return watch.since
+
+
+def _sample_pause_s(settings: HangSettings) -> float:
+    own = (settings.start_s, settings.first_step_s, settings.evaluation_s, settings.checkpoint_s)
+    limits = [limit for limit in (settings.timeout_s, *own) if limit is not None]
+    if settings.is_learned:
+        limits.append(MIN_LEARNED_S)
+    return min(max(min(limits) / _SAMPLES_PER_TIMEOUT, _MIN_SAMPLE_S), _MAX_SAMPLE_S)
+
+
+async def _waits_in_collective(group: WorkerGroup, idle: Collection[int], gather_s: float) -> bool:
+    """Return whether one of the idle workers waits for other ranks.
+
+    A worker may be idle for another reason: its main thread waits for data or for a child process.
+    """
+    stacks = await collect_stacks(group, gather_s)
+    for number in idle:
+        worker = group.workers[number]
+        location = parse_stack_location(stacks[worker.rank].text)
+        if location is not None and location.is_waiting:
+            return True
+    return False
 
 
 def _sample(worker: Worker) -> ProgressSample:
-    touches = [
-        _touched_at(path) for path in (worker.files.progress_file, worker.files.metrics_file)
-    ]
-    known = [touch for touch in touches if touch is not None]
-    return ProgressSample(max(known, default=None), processor_seconds(worker.process.pid))
+    files = worker.files.progress_file, worker.files.metrics_file
+    known = [touch for touch in map(_touched_at, files) if touch is not None]
+    busy_s = processor_seconds(worker.process.pid)
+    if not known:
+        return ProgressSample(None, busy_s)
+    progress = read_progress(*files)
+    return ProgressSample(max(known), busy_s, progress.phase, progress.step is not None)
 
 
 def _touched_at(path: Path) -> float | None:

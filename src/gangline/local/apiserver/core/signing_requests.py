@@ -85,7 +85,8 @@ def restrict_signing_request(request: ApiRequest, old: Json, new: Json) -> None:
         ]
         new["status"] = status
     elif request.subresource == "status":
-        status = dict(subobject(new, "status"))
+        status = {**subobject(new, "status")}
+        status.pop("conditions", None)
         conditions = [*_conditions(old, approval=True), *_conditions(new, approval=False)]
         new["status"] = status | ({"conditions": conditions} if conditions else {})
 

@@ -48,7 +48,8 @@ def classify_pod_failure(failed: ObservedPod, container: str) -> PodFailure:
     found = failure.failure_of_pod(complete, container)
     if found is None:
         return PodFailure(False, False, False, False)
-    code = found.exit_code
+    # The exit code of a container whose node stopped is made up.
+    code = None if found.cause == failure.NODE_LOST else found.exit_code
     broken = code in HARDWARE_EXIT_CODES
     starved = found.cause == OUT_OF_MEMORY or code == OUT_OF_MEMORY_EXIT_CODE
     return PodFailure(

@@ -11,6 +11,8 @@ from gangline.elastic.agent.hang.detector import (
     hang_failure,
     parse_stack_location,
 )
+from gangline.elastic.agent.hang.timeouts import HangPhase, StepTimes
+from gangline.elastic.agent.settings import HangSettings
 
 STACKS = """Thread 0x00007f (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 320 in wait
@@ -35,7 +37,7 @@ def test_no_stack_is_no_place(text):
 
 
 def test_steps_are_progress_and_processor_time_then_is_none():
-    watch = HangDetector(10.0, since=100.0)
+    watch = HangDetector(HangSettings(10.0), since=100.0)
     assert not watch.is_hung([ProgressSample(5.0, 0.0), ProgressSample(None, 0.0)], 105.0)
     assert not watch.is_hung([ProgressSample(5.0, 50.0), ProgressSample(None, 0.0)], 115.0)
     assert watch.is_hung([ProgressSample(5.0, 99.0), ProgressSample(None, 0.0)], 115.1)
@@ -43,7 +45,7 @@ def test_steps_are_progress_and_processor_time_then_is_none():
 
 def test_a_clock_that_jumps_is_no_hang_and_hides_none():
     for jump in (3600.0, -3600.0):
-        watch = HangDetector(10.0, since=100.0)
+        watch = HangDetector(HangSettings(10.0), since=100.0)
         assert not watch.is_hung([ProgressSample(5000.0, 0.0)], 105.0)
         assert not watch.is_hung([ProgressSample(5000.0, 0.0)], 114.0)
         assert not watch.is_hung([ProgressSample(5000.0 + jump, 0.0)], 114.5)
@@ -51,13 +53,102 @@ def test_a_clock_that_jumps_is_no_hang_and_hides_none():
 
 
 def test_without_steps_processor_time_is_progress():
-    watch = HangDetector(10.0, since=100.0)
+    watch = HangDetector(HangSettings(10.0), since=100.0)
     busy_s = 0.0
     for second in range(101, 130):
         busy_s += 0.5
         assert not watch.is_hung([ProgressSample(None, busy_s)], float(second))
     assert not watch.is_hung([ProgressSample(None, busy_s + 0.001)], 139.0)
     assert watch.is_hung([ProgressSample(None, busy_s + 0.002)], 139.5)
+
+
+def test_one_idle_worker_is_a_suspect_until_it_is_dismissed():
+    watch = HangDetector(HangSettings(10.0), since=100.0)
+    for second in range(100, 112):
+        busy_s = 0.5 * (second - 100)
+        samples = [ProgressSample(None, busy_s), ProgressSample(None, min(busy_s, 0.5))]
+        assert not watch.is_hung(samples, float(second))
+        assert not watch.idle_workers(float(second))
+    assert not watch.is_hung([ProgressSample(None, 7.0), ProgressSample(None, 0.5)], 112.0)
+    assert watch.idle_workers(112.0) == {1}
+    watch.dismiss({1}, 112.0)
+    assert not watch.idle_workers(112.5)
+
+
+def test_reports_take_precedence_over_idle_workers():
+    watch = HangDetector(HangSettings(10.0), since=100.0)
+    for second in range(100, 130):
+        samples = [ProgressSample(float(second), 0.0, has_steps=True), ProgressSample(None, 0.0)]
+        assert not watch.is_hung(samples, float(second))
+        assert not watch.idle_workers(float(second))
+
+
+LIMITS = HangSettings(10.0, first_step_s=50.0, evaluation_s=100.0, checkpoint_s=30.0)
+
+
+@pytest.mark.parametrize(
+    ("sample", "phase", "limit_s"),
+    [
+        pytest.param(ProgressSample(1.0, 0.0), HangPhase.FIRST_STEP, 50.0, id="first step"),
+        pytest.param(ProgressSample(1.0, 0.0, "", True), HangPhase.STEP, 10.0, id="step"),
+        pytest.param(
+            ProgressSample(1.0, 0.0, "evaluation", True), HangPhase.EVALUATION, 100.0, id="eval"
+        ),
+        pytest.param(
+            ProgressSample(1.0, 0.0, "checkpoint", True), HangPhase.CHECKPOINT, 30.0, id="save"
+        ),
+        pytest.param(
+            ProgressSample(1.0, 0.0, "lunch", True), HangPhase.STEP, 10.0, id="an unknown phase"
+        ),
+    ],
+)
+def test_each_phase_has_its_own_timeout(sample, phase, limit_s):
+    watch = HangDetector(LIMITS, since=100.0)
+    assert not watch.is_hung([sample], 100.0)
+    assert not watch.is_hung([sample], 100.0 + limit_s)
+    assert watch.is_hung([sample], 100.5 + limit_s)
+    assert (watch.reported_phase, watch.limit_s) == (phase, limit_s)
+
+
+def test_file_that_is_touched_twice_without_a_step_is_in_its_steps():
+    watch = HangDetector(LIMITS, since=100.0)
+    assert not watch.is_hung([ProgressSample(1.0, 0.0)], 100.0)
+    assert not watch.is_hung([ProgressSample(2.0, 0.0)], 101.0)
+    assert watch.phase is HangPhase.STEP
+    assert watch.is_hung([ProgressSample(2.0, 0.0)], 111.5)
+
+
+def test_busy_start_hangs_only_if_a_limit_was_requested_and_the_script_is_known_to_report():
+    for times, hangs in ((StepTimes(), False), (StepTimes(reports_steps=True), True)):
+        watch = HangDetector(HangSettings(10.0, start_s=20.0), since=100.0, times=times)
+        found = [
+            watch.is_hung([ProgressSample(None, float(second))], float(second))
+            for second in range(100, 140)
+        ]
+        assert any(found) == hangs
+        assert not any(found[:21])
+
+
+def test_timeout_of_steps_is_learned_and_survives_a_restart():
+    settings, times = HangSettings(1800.0, is_learned=True), StepTimes()
+    watch = HangDetector(settings, since=0.0, times=times)
+    for step in range(20):
+        assert not watch.is_hung([ProgressSample(float(step), 0.0, "", True)], step * 6.0)
+    assert watch.limit_s == 60.0
+    again = HangDetector(settings, since=200.0, times=times)
+    assert not again.is_hung([ProgressSample(50.0, 0.0, "", True)], 200.0)
+    assert again.is_hung([ProgressSample(50.0, 0.0, "", True)], 261.0)
+
+
+def test_time_of_an_evaluation_is_no_step_time():
+    settings, times = HangSettings(1800.0, is_learned=True), StepTimes()
+    watch = HangDetector(settings, since=0.0, times=times)
+    for step in range(20):
+        watch.is_hung([ProgressSample(float(step), 0.0, "", True)], float(step))
+    watch.is_hung([ProgressSample(20.0, 0.0, "evaluation", True)], 20.0)
+    watch.is_hung([ProgressSample(21.0, 0.0, "", True)], 900.0)
+    watch.is_hung([ProgressSample(22.0, 0.0, "", True)], 901.0)
+    assert watch.limit_s == 30.0
 
 
 def seen(rank: int, at: StackLocation | None, node: str = "", step: int | None = None) -> RankStack:

@@ -1,0 +1,183 @@
+"""The verdict about a failed replica: its cause, what shows it, and what would help.
+
+The operator's conditions, the lists and waits of clients, and the diagnosis all use these
+functions, so a failure has the same cause everywhere. The input is a pod, and the end of its log
+where a client has read it. A pod's termination message serves as well: the operator has the kubelet
+copy the end of the log into it.
+
+1. The cluster's reason for ending a pod precedes what its program wrote while it ended.
+2. A known line in a message or log is more precise than an exit code.
+3. The root is the earliest failure that is not a consequence of another one.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from gangline.api import failure
+from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import ContainerStateTerminated, ContainerStatus
+from gangline.api.failure import Blame, Failure
+from gangline.api.symptoms import find_symptom
+
+ROLE_LABEL = "training.kubeflow.org/replica-type"
+INDEX_LABEL = "training.kubeflow.org/replica-index"
+MAX_EVIDENCE_LENGTH = 400
+"""The number of characters of a line that is shown; lines of programs have no limit."""
+
+_LATEST = datetime.max.replace(tzinfo=UTC)
+_PROGRAM_FAILURES = frozenset(
+    ("Error", "Aborted", "Unknown", "Signalled", "UsageError", "CrashLoop")
+)
+"""Causes that only state a bad exit of the program; its log is more precise."""
+_STOPPED_FROM_OUTSIDE = frozenset(("Terminated", "Killed", "Interrupted", "Hangup"))
+_AMBIGUOUS_CAUSES = frozenset(("BusError", "BrokenPipe"))
+_LOG_IS_MORE_PRECISE = _PROGRAM_FAILURES | _STOPPED_FROM_OUTSIDE | _AMBIGUOUS_CAUSES
+
+REMEDIES = {
+    "OutOfMemory": "Raise --memory, or use less memory.",
+    "Evicted": "Request the memory and disk that the job uses; nodes are then not overcommitted.",
+    "Preempted": "Use a higher --priority, or let it run again: nothing is wrong with the job.",
+    "NodeTainted": "Add --toleration, or have the node checked.",
+    "NodeLost": "Have the node checked; with --retry the job continues on another node.",
+    "NodeShutdown": "With --retry the job continues on another node.",
+    "Drained": "With --retry the job continues on another node.",
+    "NodeFull": "The job is scheduled again.",
+    "NodeChanged": "The job is scheduled again.",
+    "DeviceUnavailable": "Have the node's devices checked; the job is scheduled again.",
+    "CommandNotFound": "Correct the command, or use an image that contains it.",
+    "NotExecutable": "Make the file executable, or name its interpreter.",
+    "CannotStart": "Correct the command, the working folder or the mounts.",
+    "DeadlineExceeded": "Raise --running-timeout, or write checkpoints and resume.",
+    "SegmentationFault": "Look for a broken native library; faulthandler shows the location.",
+    "IllegalInstruction": "Use an image built for the nodes' processors, or other nodes.",
+    "BusError": "Increase the shared memory with --share-memory.",
+    "Killed": "If the kernel killed the process for lack of memory, raise --memory.",
+    "Error": "See the log.",
+}
+"""What helps against the causes of ``api.failure``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The failure of one replica."""
+
+    replica: str
+    cause: str
+    blame: Blame
+    meaning: str
+    remedy: str
+    evidence: str = ""
+    """The line or message that shows the failure."""
+    node: str = ""
+    exit_code: int | None = None
+    at: datetime | None = None
+    consequence: bool = False
+
+    def __str__(self) -> str:
+        code = "" if self.exit_code is None else f" (exit code {self.exit_code})"
+        evidence = f" Message: {self.evidence}" if self.evidence else ""
+        return f"{self.cause}{code}: {self.meaning}{evidence}"
+
+
+def finding_order(finding: Finding) -> tuple[bool, datetime, str]:
+    """Return the sort key that puts the root first.
+
+    A replica that only lost a peer, or that was terminated from outside, is never the root.
+    """
+    return finding.consequence, finding.at or _LATEST, finding.replica
+
+
+def root_finding(findings: Iterable[Finding]) -> Finding | None:
+    return min(findings, key=finding_order, default=None)
+
+
+def replica_name(pod: Pod) -> str:
+    """Return the role and index of a pod, such as ``worker-3``; its name if it has no role."""
+    labels = pod.metadata.labels
+    role = labels.get(ROLE_LABEL, "")
+    return f"{role}-{labels.get(INDEX_LABEL, '0')}" if role else pod.metadata.name
+
+
+def finding_of_pod(pod: Pod, log_tail: str = "", container: str = "") -> Finding | None:
+    """Return the failure of a pod, now or before its last restart; None if there is none.
+
+    Args:
+        pod: the pod.
+        log_tail: the end of the log of the failed container; empty if it is not known.
+        container: the container that is looked at first, as in ``failure_of_pod``.
+    """
+    happened = failure.failure_of_pod(pod, container)
+    ended = _first_termination(pod)
+    if happened is None and ended is not None:
+        happened = failure.failure_of_exit(ended.exit_code, ended.reason, ended.message)
+    if happened is None:
+        return None
+    if found := _finding_of_text(pod, happened, ended, log_tail):
+        return found
+    return Finding(
+        replica=replica_name(pod),
+        cause=happened.cause,
+        blame=happened.blame,
+        meaning=happened.explanation,
+        remedy=REMEDIES.get(happened.cause, ""),
+        evidence=_evidence(pod, happened),
+        node=pod.spec.node_name,
+        exit_code=happened.exit_code,
+        at=ended.finished_at if ended else None,
+        consequence=happened.cause in _STOPPED_FROM_OUTSIDE,
+    )
+
+
+def _finding_of_text(
+    pod: Pod, happened: Failure, ended: ContainerStateTerminated | None, log_tail: str
+) -> Finding | None:
+    """Return the finding that a termination message or a log shows; None if neither shows one."""
+    if happened.cause not in _LOG_IS_MORE_PRECISE:
+        return None
+    texts = (text for text in (happened.message, log_tail) if text)
+    shown = next(filter(None, map(find_symptom, texts)), None)
+    if shown is None:
+        return None
+    symptom, line = shown
+    return Finding(
+        replica=replica_name(pod),
+        cause=symptom.cause,
+        blame=symptom.blame,
+        meaning=symptom.meaning,
+        remedy=symptom.remedy,
+        evidence=_shorten(line),
+        node=pod.spec.node_name,
+        exit_code=happened.exit_code,
+        at=ended.finished_at if ended else None,
+        # The log of a terminated replica may have earlier errors; the signal ended it.
+        consequence=symptom.consequence or happened.cause in _STOPPED_FROM_OUTSIDE,
+    )
+
+
+def _evidence(pod: Pod, happened: Failure) -> str:
+    """Return the last line of the message, after the reason of a pod that the cluster ended."""
+    lines = [line for line in happened.message.splitlines() if line.strip()]
+    line = _shorten(lines[-1].strip()) if lines else ""
+    if not pod.status.reason or happened.exit_code is not None:
+        return line
+    return f"{pod.status.reason}. {line}".strip()
+
+
+def _shorten(line: str) -> str:
+    return line if len(line) <= MAX_EVIDENCE_LENGTH else f"{line[:MAX_EVIDENCE_LENGTH]}…"
+
+
+def _first_termination(pod: Pod) -> ContainerStateTerminated | None:
+    """Return the earliest failed termination of the pod's containers."""
+    ends = [
+        end
+        for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
+        for end in _terminations(status)
+        if end.exit_code or end.reason == "OOMKilled"
+    ]
+    return min(ends, key=lambda end: end.finished_at or _LATEST, default=None)
+
+
+def _terminations(status: ContainerStatus) -> Iterable[ContainerStateTerminated]:
+    return filter(None, (status.state.terminated, status.last_state.terminated))

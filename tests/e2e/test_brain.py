@@ -1,0 +1,87 @@
+"""The Brain and real PyTorch jobs: right sizes from the history, and sizes that measurements show.
+
+Segments of four seconds and short pauses are settings of the jobs and of the policy.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from e2e.brain_jobs import ObservedTraining, address, allow_all, brain
+from e2e.scenario import Scenario
+from e2e.waiting import eventually
+from gangline.api.quantity import parse_quantity
+from gangline.api.resources import ELASTIC_JOBS
+
+pytest.importorskip("sqlalchemy", reason="the Brain needs the extra gangline[brain]")
+
+MIB = 2**20
+
+
+async def test_third_run_starts_with_right_sizes(scenario: Scenario, tmp_path: Path) -> None:
+    elastic = scenario.of(ELASTIC_JOBS)
+    await allow_all(scenario)
+    with brain(scenario, tmp_path) as observed:
+        await address(observed)
+        first = ObservedTraining(elastic, "numbers-1", "1:2")
+        await elastic.submit(first.manifest(1, "2Gi", brain="apply", brain_may="workers"))
+        assert await observed.plan_number(first.name, 1) == 2
+        await observed.segments(first.name, nodes=2)
+        await first.ends()
+        second = ObservedTraining(elastic, "numbers-2", "1:2")
+        await elastic.submit(second.manifest(1, "2Gi", brain="advise"))
+        await observed.segments(second.name, nodes=1)
+        await second.ends()
+
+        async def known() -> bool:
+            runs = [await observed.run_of(each.name) for each in (first, second)]
+            return all(run and run["job"].get("complete") for run in runs)
+
+        await eventually(known, f"the history has both runs; {observed.said()}")
+        third = ObservedTraining(elastic, "numbers-3", "1:2")
+        manifest = tmp_path / "third.json"
+        manifest.write_text(json.dumps(third.manifest(None, "", brain="advise")))
+        said = observed.command("submit", "-f", str(manifest), "--like-history")
+        print(observed.command("history"), said, sep="\n")
+        assert "workers of worker: 2" in said
+        assert "memory of worker" in said
+        worker = (await elastic.job(third.name)).spec.replica_specs["worker"]
+        assert worker.replicas == 2
+        (container,) = worker.template["spec"]["containers"]
+        memory = parse_quantity(container["resources"]["requests"]["memory"]).value
+        assert 64 * MIB < memory < 1024 * MIB
+        await eventually(third.trains_with(2), "the third run trains with 2 workers")
+        await third.ends()
+        pods = (await observed.run_of(third.name))["pods"]
+        assert all(not pod.get("oom") for pod in pods)
+
+
+async def test_w15_a_running_job_is_scaled_and_rolled_back_without_an_effect_on_what_it_learns(
+    scenario: Scenario, tmp_path: Path
+) -> None:
+    elastic = scenario.of(ELASTIC_JOBS)
+    await allow_all(scenario)
+    with brain(scenario, tmp_path) as observed:
+        await address(observed)
+        training = ObservedTraining(elastic, "scaled-1", "1:2")
+        await elastic.submit(training.manifest(1, "512Mi", brain="apply", brain_may="workers"))
+        assert await observed.plan_number(training.name, 1) == 2
+        await eventually(training.trains_with(2), "trains with 2 workers")
+        alone = await observed.segments(training.name, nodes=1)
+        both = await observed.segments(training.name, nodes=2, count=2)
+        assert both[-1]["step_mean_us"] < 0.8 * alone[-1]["step_mean_us"]
+
+        (training.folder / "slow").touch()
+        assert await observed.plan_number(training.name, 2) == 1
+        await eventually(training.trains_with(1), "trains with 1 worker again")
+        await training.ends()
+        assert len(await observed.plans(training.name)) == 2
+
+    steps = {step.number: step for step in training.steps}
+    assert {step.world for step in steps.values()} == {1, 2}
+    expected = training.unscaled(tmp_path / "alone", max(steps))
+    assert [step.number for step in expected] == sorted(steps)
+    for step in expected:
+        assert steps[step.number].records == step.records
+        assert steps[step.number].loss == pytest.approx(step.loss, rel=1e-9)

@@ -1,0 +1,294 @@
+"""The Brain when things break: killed at its writes, two of them, wrong clocks, lies, no database.
+
+The job is real, and its pods sleep: the facts of its master are written by the tests.
+"""
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.brain_jobs import TestedBrain, address, allow_all, brain
+from e2e.proxy import FaultyProxy, kill
+from e2e.scenario import Scenario
+from e2e.test_elastic_job import elastic_job
+from e2e.waiting import eventually
+from gangline.api.brain.job_advice import JobAdvice
+from gangline.api.jobs.training_facts import FACTS_KEY, facts_name
+from gangline.api.resources import CONFIG_MAPS, ELASTIC_JOBS, JOB_ADVICE, SCALE_PLANS
+from gangline.kube.errors import NotFound
+
+pytest.importorskip("sqlalchemy", reason="the Brain needs the extra gangline[brain]")
+
+NAME = "sleepers-1"
+WORKERS = 2
+
+
+@pytest.fixture
+async def job(scenario: Scenario) -> Scenario:
+    """A running job that the Brain may change; its facts are those of a training."""
+    elastic = await sleepers(scenario, WORKERS)
+    await publish(elastic, segments())
+    return elastic
+
+
+async def sleepers(scenario: Scenario, workers: int) -> Scenario:
+    """A running job whose master reports nothing."""
+    elastic = scenario.of(ELASTIC_JOBS)
+    written = elastic_job(scenario, NAME, workers, "never", "10m")
+    await elastic.submit(written)
+
+    async def has_facts() -> bool:
+        try:
+            await scenario.client.get(CONFIG_MAPS, facts_name(NAME), scenario.namespace)
+        except NotFound:
+            return False
+        return True
+
+    await eventually(has_facts, "the operator has created the ConfigMap of the facts")
+    await elastic.running(NAME, workers + 1)
+    return elastic
+
+
+def segments(**changes: Any) -> list[dict[str, Any]]:
+    """Four minutes of a training with 2 workers; the last ended just now."""
+    now = round(time.time() * 1000)
+    facts = {
+        "round": 1,
+        "nodes": WORKERS,
+        "procs": WORKERS,
+        "steps": 60,
+        "stepSeconds": {"count": 60, "mean": 1.0, "m2": 0.001},
+        "computeSeconds": 0.98,
+        "syncSeconds": 0.01,
+        "microBatch": 4,
+        "accumulation": 8,
+        "globalBatch": 64,
+    }
+    return [
+        facts | {"since": now - (n + 1) * 60_000, "until": now - n * 60_000} | changes
+        for n in (3, 2, 1, 0)
+    ]
+
+
+async def publish(job: Scenario, segments: Any, **more: Any) -> None:
+    """Write facts as the master does."""
+    text = json.dumps({"v": 1, "segments": segments, **more})
+    name = facts_name(NAME)
+    await job.client.patch(CONFIG_MAPS, name, {"data": {FACTS_KEY: text}}, job.namespace)
+
+
+async def advice(job: Scenario) -> JobAdvice | None:
+    """The present advice; None while there is none."""
+    try:
+        return await job.client.get(JOB_ADVICE, NAME, job.namespace)
+    except NotFound:
+        return None
+
+
+async def advised_workers(job: Scenario, observed: TestedBrain, held: str = "") -> float:
+    """Wait for advice on workers, and with ``held`` for a reason with this text."""
+
+    async def found() -> float | None:
+        present = await advice(job)
+        items = present.status.items if present is not None else []
+        values = [
+            each.value
+            for each in items
+            if each.what == "workers" and held in (each.held_because or "")
+        ]
+        return values[0] if values else None
+
+    value = await eventually(found, f"advice on workers {held}; {observed.said()}")
+    assert value is not None
+    return value
+
+
+async def one_plan(job: Scenario, observed: TestedBrain) -> None:
+    """Wait for the plan; then for an evaluation that makes no second one."""
+    assert await observed.plan_number(NAME, 1) == 2 * WORKERS
+    await publish(job, segments())
+    await advised_workers(job, observed, held="not finished")
+    assert len(await observed.plans(NAME)) == 1
+
+
+async def test_g1_killed_before_and_after_its_writes_it_makes_one_plan(
+    job: Scenario, tmp_path: Path
+) -> None:
+    await allow_all(job)
+    proxy = FaultyProxy(job.cluster.kubeconfig)
+    await proxy.start()
+    try:
+        through = proxy.kubeconfig(tmp_path)
+        kills = 0
+        for number in (1, 2, 3, 4, 5, 6):
+            with brain(job, tmp_path, kubeconfig=through) as dying:
+                harm = kill(dying.component.process.pid)
+                proxy.plan.writes.clear()
+                table = proxy.plan.before if number % 2 else proxy.plan.after
+                table[number] = harm
+
+                async def over(dying: TestedBrain = dying) -> bool:
+                    return not dying.component.alive or bool(await dying.plans(NAME))
+
+                await eventually(over, f"killed at write {number}, or done; {dying.said()}")
+                kills += not dying.component.alive
+                table.clear()
+        proxy.plan.about = "scaleplans"
+        assert kills >= 3
+        for table in (proxy.plan.before, proxy.plan.after):
+            if await plans_of(job):
+                break
+            with brain(job, tmp_path, kubeconfig=through) as dying:
+                proxy.plan.writes.clear()
+                table[1] = kill(dying.component.process.pid)
+
+                async def dead(dying: TestedBrain = dying) -> bool:
+                    return not dying.component.alive
+
+                await eventually(dead, f"killed at its plan; {dying.said()}")
+                table.clear()
+        with brain(job, tmp_path) as last:
+            await address(last)
+            await one_plan(job, last)
+    finally:
+        await proxy.stop()
+
+
+def damaged_files(folder: Path) -> list[Path]:
+    """Databases that were set aside."""
+    return list(folder.glob("brain.db.damaged-*"))
+
+
+async def plans_of(job: Scenario) -> list[Any]:
+    """The plans of the job."""
+    return (await job.client.list(SCALE_PLANS, job.namespace)).items
+
+
+async def test_g4_a_frozen_leader_does_not_act_when_it_is_thawed(
+    job: Scenario, tmp_path: Path
+) -> None:
+    with brain(job, tmp_path, copy="first") as first:
+        await address(first)
+        await advised_workers(job, first)
+        first.component.process.send_signal(signal.SIGSTOP)
+        await allow_all(job)
+        with brain(job, tmp_path, copy="second") as second:
+
+            async def leads() -> bool:
+                return "leading" in second.said()
+
+            await eventually(leads, f"the lease of the first has expired; {second.said()}")
+            # A frozen process may hold the lock of the SQLite file: the second can act from here on
+            # at the latest, and the first would if it were not fenced.
+            first.component.process.send_signal(signal.SIGCONT)
+            await publish(job, segments())
+            await one_plan(job, second)
+
+
+async def test_g8_lies_are_dropped_and_the_truth_after_them_is_read(
+    job: Scenario, tmp_path: Path
+) -> None:
+    await publish(job, [])
+    with brain(job, tmp_path) as observed:
+        await address(observed)
+        lies: list[Any] = [
+            segments(stepSeconds={"count": 60, "mean": 1e300}),
+            segments(nodes=-1, procs=10**30),
+            [{"since": "yesterday"}, None, 7, []],
+            {"segments": segments()},
+            "x" * 100_000,
+        ]
+        for lie in lies:
+            await publish(job, lie)
+        name = facts_name(NAME)
+        broken = {"data": {FACTS_KEY: "[" * 20_000}}
+        await job.client.patch(CONFIG_MAPS, name, broken, job.namespace)
+        await publish(job, segments())
+        assert await advised_workers(job, observed) > WORKERS
+        assert observed.component.alive
+        found = await observed.segments(NAME, WORKERS, 4)
+        assert all(each["step_mean_us"] == 1e6 for each in found)
+
+
+async def test_g13_a_dry_run_advises_the_same_and_changes_nothing(
+    job: Scenario, tmp_path: Path
+) -> None:
+    await allow_all(job)
+    with brain(job, tmp_path, "--dry-run") as dry:
+        await address(dry)
+        value = await advised_workers(job, dry)
+        found = await advice(job)
+        assert found is not None
+        assert found.status.mode == "advise"
+        assert await dry.plans(NAME) == []
+    with brain(job, tmp_path) as wet:
+        await address(wet)
+        assert await wet.plan_number(NAME, 1) == 2 * WORKERS
+        assert await advised_workers(job, wet) == value
+
+
+async def test_what_only_a_running_job_reports_becomes_advice(
+    scenario: Scenario, tmp_path: Path
+) -> None:
+    workers = 6
+    job = await sleepers(scenario, workers)
+    now = round(time.time() * 1000)
+    names = sorted(name for name in await job.pods(NAME) if "worker" in name)
+    ranks = [
+        {"name": name, "rank": rank, "computeSeconds": [1.3 if rank == 4 else 1 + rank / 1000] * 6}
+        for rank, name in enumerate(names)
+    ]
+    reported = segments(
+        nodes=workers,
+        procs=workers,
+        saveSeconds=60.0,
+        saveIntervalSeconds=600.0,
+    )
+    with brain(job, tmp_path) as observed:
+        await address(observed)
+        await publish(job, reported, windowsSince=now - 6 * 60_000, ranks=ranks)
+
+        async def advised() -> dict[str, Any]:
+            present = await advice(job)
+            items = present.status.items if present is not None else []
+            found = {each.what: each for each in items}
+            return found if {"node", "checkpoint_interval"} <= set(found) else {}
+
+        items = await eventually(advised, f"advice on what is reported; {observed.said()}")
+        slow = (await job.pods(NAME))[names[4]].spec.node_name
+        assert slow in items["node"].sentence
+        assert items["checkpoint_interval"].was == 600.0
+
+
+async def test_a_clock_that_differs_from_the_servers_holds_all_changes(
+    job: Scenario, tmp_path: Path
+) -> None:
+    await allow_all(job)
+    proxy = FaultyProxy(job.cluster.kubeconfig)
+    proxy.plan.date_skew_s = 120
+    await proxy.start()
+    try:
+        with brain(job, tmp_path, kubeconfig=proxy.kubeconfig(tmp_path)) as observed:
+            await address(observed)
+            await advised_workers(job, observed, held="clock")
+            assert await observed.plans(NAME) == []
+            proxy.plan.date_skew_s = 0
+            await publish(job, segments())
+            assert await observed.plan_number(NAME, 1) == 2 * WORKERS
+    finally:
+        await proxy.stop()
+
+
+async def test_a_damaged_database_is_set_aside_and_advice_goes_on(
+    job: Scenario, tmp_path: Path
+) -> None:
+    (tmp_path / "brain.db").write_bytes(b"SQLite format 3\0" + b"\xff" * 8192)
+    with brain(job, tmp_path) as observed:
+        await address(observed)
+        assert await advised_workers(job, observed) > WORKERS
+        assert damaged_files(tmp_path)
+        assert len((await observed.run_of(NAME))["segments"]) == 4

@@ -1,0 +1,115 @@
+"""The verdict about a failed pod is the same for the operator, lists and the diagnosis."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gangline.api.core.pod import Pod
+from gangline.api.verdict import MAX_EVIDENCE_LENGTH, finding_of_pod, root_finding
+from gangline.operator.model.replicas import ObservedPod, strip_pod
+from gangline.operator.policies.restart import by_cause, describe_pod_failure, failure_of
+from gangline.sdk.jobs import read_replica
+from gangline.sdk.lean_pods import ListedPod
+
+MISSING_SCRIPT = "python: can't open file '/train.py': [Errno 2] No such file or directory"
+PEER_LOST = "RuntimeError: Connection closed by peer [10.0.0.7]:29500"
+
+
+def written(
+    code: int = 1, message: str = "", reason: str = "Error", index: int = 0, at: int = 0
+) -> dict[str, Any]:
+    """A failed pod as the API server stores it."""
+    end = {
+        "exitCode": code,
+        "reason": reason,
+        "message": message,
+        "finishedAt": f"2026-01-02T12:00:{at:02}Z",
+    }
+    role = {"training.kubeflow.org/replica-type": "worker"}
+    return {
+        "metadata": {
+            "name": f"train-worker-{index}",
+            "labels": role | {"training.kubeflow.org/replica-index": str(index)},
+        },
+        "spec": {"nodeName": "n1", "containers": [{"name": "pytorch"}]},
+        "status": {
+            "phase": "Failed",
+            "containerStatuses": [{"name": "pytorch", "state": {"terminated": end}}],
+        },
+    }
+
+
+def disrupted(reason: str) -> dict[str, Any]:
+    pod = written(137)
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason}
+    pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}, condition]
+    return pod
+
+
+def observed(pod: dict[str, Any]) -> ObservedPod:
+    return strip_pod(msgspec.convert(pod, ObservedPod, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("pod", "cause"),
+    [
+        (written(2, MISSING_SCRIPT), "FileMissing"),
+        (written(2), "UsageError"),
+        (written(1, f"Traceback\n{PEER_LOST}"), "PeerLost"),
+        (written(128, "fatal: repository 'https://h/c.git/' not found"), "GitRepositoryMissing"),
+        (written(128), "Error"),
+        (written(128, reason="StartError"), "CannotStart"),
+        (written(128, reason="ContainerCannotRun"), "CannotStart"),
+        (written(137), "Killed"),
+        (written(137, reason="OOMKilled"), "OutOfMemory"),
+        (written(137, reason="ContainerStatusUnknown"), "NodeLost"),
+        (written(255, reason="Unknown"), "NodeLost"),
+        (disrupted("PreemptionByScheduler"), "Preempted"),
+    ],
+)
+def test_cause_is_the_same_everywhere(pod: dict[str, Any], cause: str) -> None:
+    complete = msgspec.convert(pod, Pod, strict=False)
+    finding = finding_of_pod(complete)
+    assert finding is not None
+    assert finding.cause == cause
+    seen = observed(pod)
+    in_operator = failure_of(seen, "pytorch")
+    assert in_operator is not None
+    assert in_operator.cause == cause
+    assert describe_pod_failure(seen, "pytorch").startswith(f"train-worker-0: {cause}")
+    listed = msgspec.convert(pod, ListedPod, strict=False)
+    assert read_replica(listed, "worker").message == str(finding)
+    assert read_replica(complete, "worker").message == str(finding)
+
+
+def test_node_that_restarted_does_not_suggest_more_memory() -> None:
+    pod = written(137, reason="ContainerStatusUnknown")
+    finding = finding_of_pod(msgspec.convert(pod, Pod, strict=False))
+    assert finding is not None
+    assert "memory" not in f"{finding} {finding.remedy}".lower()
+
+
+def test_message_precedes_the_log_and_its_last_line_is_the_evidence() -> None:
+    complete = msgspec.convert(written(1, "first\nthe last line\n\n"), Pod, strict=False)
+    finding = finding_of_pod(complete)
+    assert finding is not None
+    assert finding.evidence == "the last line"
+    by_log = finding_of_pod(complete, MISSING_SCRIPT)
+    assert by_log is not None
+    assert by_log.cause == "FileMissing"
+    long = finding_of_pod(msgspec.convert(written(1, "x" * 9999), Pod, strict=False))
+    assert long is not None
+    assert len(long.evidence) == MAX_EVIDENCE_LENGTH + 1
+
+
+def test_replica_that_failed_by_itself_leads_although_it_failed_later() -> None:
+    pods = [written(1, PEER_LOST, index=0, at=1), written(1, "ValueError: x", index=1, at=5)]
+    findings = [finding_of_pod(msgspec.convert(pod, Pod, strict=False)) for pod in pods]
+    root = root_finding(filter(None, findings))
+    assert root is not None
+    assert root.replica == "worker-1"
+    assert [pod.name for pod in by_cause(map(observed, pods), "pytorch")] == [
+        "train-worker-1",
+        "train-worker-0",
+    ]

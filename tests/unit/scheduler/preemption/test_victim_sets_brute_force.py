@@ -1,0 +1,129 @@
+"""Victims of small clusters, compared with all sets of gangs that might be evicted."""
+
+from collections.abc import Iterable
+from itertools import combinations
+from random import Random
+
+import pytest
+
+from gangline.api.meta.selectors import Requirement, Selector
+from gangline.scheduler.types.types import (
+    DisruptionBudgetInfo,
+    NodeInfo,
+    PodGroupInfo,
+    PodInfo,
+    QueueInfo,
+)
+from unit.scheduler.builders import checked_cycle, cluster, decide, group, node, pod, request
+
+COUNT = 150
+WEB = (("app", "web"),)
+BUDGET = DisruptionBudgetInfo("d/web", "d", Selector((Requirement("app", "=", ("web",)),)), 2)
+
+Facts = NodeInfo | PodInfo | PodGroupInfo | QueueInfo
+
+
+class SmallCluster:
+    """A full cluster of a few gangs, and one gang of higher priority that waits."""
+
+    def __init__(self, seed: int, reclaims: bool = False) -> None:
+        random = Random(seed)
+        self.nodes = [
+            node(f"n{index}", cpu=random.randint(2, 4), gpu=random.choice([0, 2]))
+            for index in range(random.randint(2, 4))
+        ]
+        self.queues = [
+            QueueInfo("qa", deserved=request(cpu=random.randint(2, 5), pods=0)),
+            QueueInfo("qb", weight=random.randint(1, 3)),
+        ]
+        self.gangs: dict[str, list[PodInfo]] = {}
+        self.groups: list[PodGroupInfo] = []
+        free = {str(each.name): dict(each.allocatable) for each in self.nodes}
+        for number in range(random.randint(2, 5)):
+            self._run_gang(random, number, free, reclaims)
+        self.waiting = [
+            pod("high-0", cpu=random.randint(1, 4), gpu=random.choice([0, 0, 1]), group="high")
+        ]
+        for index in range(1, random.randint(1, 3)):
+            request_of = {"cpu": random.randint(1, 3), "gpu": random.choice([0, 0, 1])}
+            self.waiting.append(pod(f"high-{index}", group="high", **request_of))  # type: ignore[arg-type]
+
+    def _run_gang(
+        self, random: Random, number: int, free: dict[str, dict[str, int]], reclaims: bool
+    ) -> None:
+        name, cpu, gpu = f"g{number}", random.randint(1, 2), random.choice([0, 0, 1])
+        members = []
+        for index in range(random.randint(1, 3)):
+            asked = dict(request(cpu=cpu, gpu=gpu))
+            fitting = [
+                host
+                for host, left in free.items()
+                if all(left.get(n, 0) >= a for n, a in asked.items())
+            ]
+            if fitting:
+                host = random.choice(fitting)
+                free[host] = {n: a - asked.get(n, 0) for n, a in free[host].items()}
+                labels = random.choice([(), (), WEB])
+                key = f"{name}-{index}"
+                members.append(pod(key, cpu=cpu, gpu=gpu, group=name, on=host, labels=labels))
+        if members:
+            self.gangs[name] = members
+            queue = random.choice(["qa", "qb"]) if reclaims else "default"
+            self.groups.append(group(name, len(members), queue=queue))
+
+    def facts(self, queue: str, without: Iterable[str] = ()) -> list[Facts]:
+        """Return the cluster without some gangs; ``queue`` is that of the waiting gang."""
+        gone = set(without)
+        running = [each for name, pods in self.gangs.items() if name not in gone for each in pods]
+        high = group("high", len(self.waiting), priority=9, queue=queue)
+        return [*self.nodes, *self.queues, *self.groups, high, *running, *self.waiting]
+
+    def fits_without(self, gangs: Iterable[str], queue: str) -> bool:
+        """Return whether the waiting gang is placed once these gangs have ended."""
+        return bool(decide(cluster(*self.facts(queue, gangs))).bindings)
+
+    def broken_gangs(self, queue: str, budget: bool = False) -> set[str]:
+        state = cluster(*self.facts(queue))
+        if budget:
+            state.budgets[BUDGET.key] = BUDGET
+        return {str(e.group).removeprefix("d/") for e in checked_cycle(state).evictions}
+
+    def keeps_budget(self, gangs: Iterable[str]) -> bool:
+        pods = [each for name in gangs for each in self.gangs[name]]
+        return sum(each.labels == WEB for each in pods) <= BUDGET.allowed
+
+
+@pytest.mark.parametrize("budget", [False, True], ids=["no budget", "a budget"])
+def test_sufficient_victims_are_found_and_none_is_needless(budget: bool) -> None:
+    evicting = 0
+    for seed in range(COUNT):
+        small = SmallCluster(seed)
+        if small.fits_without((), "default"):
+            continue
+        chosen = small.broken_gangs("default", budget)
+        sets = [
+            set(gangs)
+            for size in range(1, len(small.gangs) + 1)
+            for gangs in combinations(small.gangs, size)
+            if not budget or small.keeps_budget(gangs)
+        ]
+        sufficient = [gangs for gangs in sets if small.fits_without(gangs, "default")]
+        assert bool(chosen) == bool(sufficient), seed
+        if chosen:
+            evicting += 1
+            assert chosen in sufficient, seed
+            assert not [gangs for gangs in sufficient if gangs < chosen], seed
+            assert len(chosen) == min(map(len, sufficient)), seed
+    assert evicting > COUNT / 4
+
+
+def test_no_gang_of_another_queue_is_needless() -> None:
+    evicting = 0
+    for seed in range(COUNT):
+        small = SmallCluster(seed, reclaims=True)
+        for queue in ("qa", "qb"):
+            chosen = small.broken_gangs(queue)
+            evicting += bool(chosen)
+            for gang in chosen:
+                assert not small.fits_without(chosen - {gang}, queue), seed
+    assert evicting > COUNT / 10

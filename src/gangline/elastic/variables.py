@@ -1,5 +1,6 @@
 """Environment variables that several packages use. Importing it costs nothing."""
 
+from collections.abc import Mapping
 from typing import Final
 
 SECRET_VARIABLE: Final = "GANGLINE_JOB_SECRET"
@@ -11,7 +12,19 @@ It differs from the variable with which a cluster names its master: with that on
 started by a worker would join this job as a node.
 """
 
+NODE_VARIABLE: Final = "GANGLINE_NODE_ID"
+"""The number of the node for its workers, where no cluster sets ``NODE_ID``."""
+
 TUNING_FILE_VARIABLE: Final = "GANGLINE_TUNING_FILE"
 """The file to which the agent writes the tuning of the job; see ``agent.tuning_file``."""
 LOADER_FILE_VARIABLES: Final = ("GANGLINE_PARALLEL_CONFIG", "DLROVER_PARAL_CONFIG_PATH")
 """Variables that may name the file that data loaders read; the first one that is set counts."""
+
+
+def node_number(environment: Mapping[str, str]) -> str:
+    """Return the number of this node as text, empty where it has none.
+
+    ``NODE_ID`` is DLRover's name, which a cluster sets. The launcher sets only its own name, since
+    scripts may use that one for themselves.
+    """
+    return environment.get(NODE_VARIABLE) or environment.get("NODE_ID") or ""

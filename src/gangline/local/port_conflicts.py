@@ -7,6 +7,7 @@ free.
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable
 
 from gangline.api.core.pod import Pod
@@ -51,9 +52,10 @@ def explain_conflict(pod: Pod, others: Iterable[Pod], taken: Callable[[int], boo
         and declared_ports(other) & set(clashing)
     ]
     owner = f", which pod {min(holders)} declares as well," if holders else ""
+    remedy = "" if os.geteuid() == 0 else ", or run gangline up as root"
     return (
-        f"port {clashing[0]}{owner} is in use on this machine: without root all pods share its "
-        "network; give one of them another port, or run gangline up as root"
+        f"port {clashing[0]}{owner} is in use on this machine, whose network all pods share; "
+        f"give one of them another port{remedy}"
     )
 
 

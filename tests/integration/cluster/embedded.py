@@ -29,6 +29,8 @@ class EmbeddedCluster:
 
     root: Path
     arguments: tuple[str, ...] = ()
+    wrapper: tuple[str, ...] = ()
+    """A command before that of the cluster, which it must become (``exec``)."""
     process: subprocess.Popen[bytes] | None = None
     outputs: list[Path] = field(default_factory=list)
 
@@ -50,7 +52,7 @@ class EmbeddedCluster:
         self.outputs.append(output)
         # Durability "disk" has tests of its own; the others need not wait for fsync.
         options = ("--port", "0", "--durability", "process", *self.arguments)
-        command = [sys.executable, "-m", "gangline", "up", *options]
+        command = [*self.wrapper, sys.executable, "-m", "gangline", "up", *options]
         with output.open("wb") as file:
             self.process = subprocess.Popen(
                 command, env=self.environment, stdout=file, stderr=file, stdin=subprocess.DEVNULL

@@ -201,7 +201,7 @@ async def test_unknown_kind_lists_all_kinds(typed: Typed, args: tuple[str, ...])
     assert "pytorchjob" in result.err
 
 
-KINDS = ("pytorch", "tf", "mpi", "et", "jax", "ms", "paddle", "horovod", "elastic")
+KINDS = ("pytorch", "tf", "mpi", "et", "jax", "xgboost", "ms", "paddle", "horovod", "elastic")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,6 +12,7 @@ from gangline.api.resources import (
     PADDLE_JOBS,
     PYTORCH_JOBS,
     TF_JOBS,
+    XGBOOST_JOBS,
 )
 from gangline.cli.submit.flags import JobFlags, Manifest, Mount, PodFlags, non_empty
 
@@ -161,6 +162,15 @@ def jax_job(flags: JobFlags) -> Manifest:
     """Build a JAXJob with equal processes."""
     roles = {"Worker": (flags.workers, flags.pod)}
     return _job(JAX_JOBS, flags, _kubeflow(flags, "jaxReplicaSpecs", roles, "jax"))
+
+
+def xgboost_job(flags: JobFlags) -> Manifest:
+    """Build an XGBoostJob: a master with the tracker, and ``workers - 1`` equal workers.
+
+    The master trains as well, so its pod has the resources of a worker.
+    """
+    roles = {"Master": (1, flags.pod), "Worker": (flags.workers - 1, flags.pod)}
+    return _job(XGBOOST_JOBS, flags, _kubeflow(flags, "xgbReplicaSpecs", roles, "xgboost"))
 
 
 _PADDLE_CLEAN = {"None": "Never", "Running": "OnCompletion", "All": "Always"}
@@ -314,6 +324,7 @@ BUILDERS: Mapping[str, Builder] = {
     "mindspore": ms_job,
     "paddle": paddle_job,
     "jax": jax_job,
+    "xgboost": xgboost_job,
     "elastic": elastic_job,
 }
 """Builders by the name of the ``submit`` subcommand."""

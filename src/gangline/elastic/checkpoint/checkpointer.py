@@ -239,7 +239,7 @@ class Checkpointer:
         self.plan.declare_common(common_paths(state))
         fitted = self.plan.fit(plain)
         if level == "storage":
-            self.replicas.check(step, fitted.replicas)
+            self.replicas.check(step, fitted.replica_sets, fitted.replicas)
         if fitted.agreement is not known:
             self.buffers.accelerator = find_accelerator(plain)
         with self._phase_reporter.report_phase("checkpoint"):

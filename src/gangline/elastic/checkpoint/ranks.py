@@ -1,6 +1,7 @@
 """The ranks that save together: a process group, or one process alone."""
 
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -74,6 +75,21 @@ class SaveGroup:
         dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.group)
         refused, largest, negated_smallest = found.tolist()
         return not refused and largest == -negated_smallest
+
+    def agreeing_places(self, values: Sequence[int | None]) -> list[bool]:
+        """Return for each place whether all ranks that have a value there have the same one.
+
+        All ranks give as many places. A value fits into a signed integer of 64 bits, and so does
+        its negation.
+        """
+        if self.group is None:
+            return [True for _ in values]
+        known = [torch.iinfo(torch.int64).min if value is None else value for value in values]
+        negated = [torch.iinfo(torch.int64).min if value is None else -value for value in values]
+        found = torch.tensor([known, negated])
+        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.group)
+        largest, negated_smallest = found
+        return (largest == -negated_smallest).tolist()  # type: ignore[no-any-return]
 
 
 def node_name(memory: Path) -> str:

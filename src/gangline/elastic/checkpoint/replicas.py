@@ -1,4 +1,4 @@
-"""Finds replicas that have diverged: tensors that every rank has and that should be equal.
+"""Finds replicas that have diverged: tensors, or parts of them, that should be equal on some ranks.
 
 Data parallel training computes the same step on all ranks. A wrong seed, a broken device or a
 missing exchange makes the replicas drift apart; a checkpoint has the value of one rank only, and
@@ -6,11 +6,13 @@ training goes on from it as if nothing had happened.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch.distributed.tensor import DTensor
 
+from gangline.elastic.checkpoint.format.replica_sets import ReplicaSet
 from gangline.elastic.checkpoint.ranks import SaveGroup
 
 log = logging.getLogger(__name__)
@@ -27,34 +29,45 @@ class ReplicaCheck:
         self.diverged: frozenset[str] = frozenset()
         """Names of the tensors that differed in the last check."""
 
-    def check(self, step: int, replicas: Mapping[str, torch.Tensor]) -> frozenset[str]:
-        """Compare the replicas; all ranks call it together with the same names.
+    def check(
+        self, step: int, replica_sets: Sequence[ReplicaSet], replicas: Mapping[str, torch.Tensor]
+    ) -> frozenset[str]:
+        """Compare the replicas; all ranks call it together.
 
         Returns the names of the tensors that differ. A warning says when they become more, with the
         tensors, the ranks and the last step at which all were equal.
+
+        Args:
+            step: the step that is saved.
+            replica_sets: the ranks that have replicas, the same on all ranks.
+            replicas: the tensors of the sets to which this rank belongs, by name.
         """
-        if self._ranks.world == 1 or not replicas:
+        if self._ranks.world == 1 or not replica_sets:
             return frozenset()
-        names = sorted(replicas)
-        sums = checksums([replicas[name] for name in names])
-        if self._ranks.all_agree(True, _summary(sums)):
+        own = [n for n, each in enumerate(replica_sets) if self._ranks.rank in each.ranks]
+        names = [name for n in own for name in replica_sets[n].names]
+        sums = dict(zip(names, checksums([replicas[name] for name in names]), strict=True))
+        summaries: list[int | None] = [None] * len(replica_sets)
+        for n in own:
+            summaries[n] = _summary([sums[name] for name in replica_sets[n].names])
+        equal = self._ranks.agreeing_places(summaries)
+        if all(equal):
             self.last_equal_step, self.diverged = step, frozenset()
             return self.diverged
         by_rank = self._ranks.all_gather(sums)
-        found = {
-            name: tuple(rank for rank, own in enumerate(by_rank) if own[n] != by_rank[0][n])
-            for n, name in enumerate(names)
-        }
-        diverged = {name: ranks for name, ranks in found.items() if ranks}
+        unequal = [each for each, is_equal in zip(replica_sets, equal, strict=True) if not is_equal]
+        diverged = _find_diverged(unequal, by_rank)
         if not diverged.keys() <= self.diverged and self._ranks.rank == 0:
             log.warning(self._message(step, diverged))
         self.diverged = frozenset(diverged)
         return self.diverged
 
-    def _message(self, step: int, diverged: Mapping[str, tuple[int, ...]]) -> str:
+    def _message(self, step: int, diverged: Mapping[str, "_Diverged"]) -> str:
         names = list(diverged)
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        ranks = sorted({rank for ranks in diverged.values() for rank in ranks})
+        ranks = sorted({rank for found in diverged.values() for rank in found.ranks})
+        firsts = sorted({rank for found in diverged.values() for rank in found.references})
+        plural = "s" if len(firsts) > 1 else ""
         since = (
             "it is the first step that was compared"
             if self.last_equal_step is None
@@ -62,9 +75,35 @@ class ReplicaCheck:
         )
         return (
             f"replicas have diverged at step {step}: {', '.join(names[:_NAMED])}{more} of ranks "
-            f"{', '.join(map(str, ranks))} differ from rank 0; {since}. The checkpoint has the "
-            "values of one rank"
+            f"{_listed(ranks)} differ from rank{plural} {_listed(firsts)}; "
+            f"{since}. The checkpoint has the values of one rank"
         )
+
+
+@dataclass(slots=True)
+class _Diverged:
+    """Ranks with another value of a tensor than the first rank of their set, and those ranks."""
+
+    ranks: set[int] = field(default_factory=set)
+    references: set[int] = field(default_factory=set)
+
+
+def _find_diverged(
+    replica_sets: Sequence[ReplicaSet], by_rank: Sequence[Mapping[str, int]]
+) -> dict[str, _Diverged]:
+    diverged: dict[str, _Diverged] = {}
+    for replica_set in replica_sets:
+        first, *others = replica_set.ranks
+        for name in replica_set.names:
+            if ranks := {rank for rank in others if by_rank[rank][name] != by_rank[first][name]}:
+                found = diverged.setdefault(name, _Diverged())
+                found.ranks |= ranks
+                found.references.add(first)
+    return dict(sorted(diverged.items()))
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))
 
 
 def checksums(tensors: list[torch.Tensor]) -> list[int]:

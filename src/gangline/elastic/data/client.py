@@ -47,6 +47,7 @@ from gangline.elastic.shards.events import (
     TakenShards,
     TakeShards,
 )
+from gangline.elastic.variables import node_number
 
 WAIT_S = 30.0
 """Longest time that the master may delay one reply to a request for shards."""
@@ -331,5 +332,5 @@ def worker_name(environment: Mapping[str, str]) -> str:
     The master takes back the leases of ``NODE`` or ``NODE/LOCAL_RANK`` when it is informed of their
     end.
     """
-    node = environment.get("NODE_ID") or environment.get("GROUP_RANK") or socket.gethostname()
+    node = node_number(environment) or environment.get("GROUP_RANK") or socket.gethostname()
     return f"{node}/{environment.get('LOCAL_RANK', '0')}"

@@ -11,6 +11,7 @@ from gangline.elastic.protocol.channel.job_secret import read_job_secret
 from gangline.elastic.protocol.client import ClientIdentity
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.protocol.messages import Acknowledged, JobEvent
+from gangline.elastic.variables import node_number
 
 FLUSH_TIMEOUT_S = 600.0
 _EVENT_TIMEOUT_S = 5.0
@@ -19,7 +20,7 @@ _EVENT_TIMEOUT_S = 5.0
 def main() -> int:
     """Flush all checkpoints of the job, and report the steps in storage."""
     steps = flush_job(os.environ, FLUSH_TIMEOUT_S)
-    node = os.environ.get("NODE_ID", "")
+    node = node_number(os.environ)
     events = []
     for target, step in steps.items():
         result = "could not be written" if step is None else f"step {step} is in storage"

@@ -32,6 +32,7 @@ from gangline.elastic.launcher.local_master import OnDemandMaster
 from gangline.elastic.launcher.machine import device_shortage
 from gangline.elastic.launcher.rendezvous_config import RendezvousConfig
 from gangline.elastic.launcher.settings import build_settings
+from gangline.elastic.variables import NODE_VARIABLE
 
 if TYPE_CHECKING:
     from gangline.elastic.agent.settings import NodeIdentity
@@ -190,7 +191,7 @@ async def _create_rendezvous(
     identity = node_identity(settings, config, pod=os.environ.get("POD_NAME", ""))
     # With these variables workers find the data shards, and the master knows the shards of a lost
     # node or worker.
-    base |= {"GANGLINE_MASTER_ADDR": identity.master_address, "NODE_ID": str(identity.node_id)}
+    base |= {"GANGLINE_MASTER_ADDR": identity.master_address, NODE_VARIABLE: str(identity.node_id)}
     if interpreters:
         from gangline.elastic.launcher.check import check_with_others  # noqa: PLC0415
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from gangline.elastic.launcher.flags import FlagError
 
 DEFAULT_STORE_PORT = 29_500
+LOCAL_STORE_HOST = "localhost"
+"""Host of the store of a single node: what torchrun gives its workers as MASTER_ADDR."""
 JOIN_TIMEOUT_S = 600.0
 CONNECT_TIMEOUT_S = 60.0
 """Used without a timeout of the user. A cluster starts all pods at the same time and uses a longer
@@ -40,7 +42,7 @@ class RendezvousConfig:
     """host:port of the cluster's API server, if a cluster can replace this node."""
     local_address: str | None = None
     """Address of this node for other nodes; None to find out."""
-    store_host: str = "127.0.0.1"
+    store_host: str = LOCAL_STORE_HOST
     store_port: int | None = None
     """Port chosen by the user; None for a new one in each attempt."""
     join_timeout_s: float = JOIN_TIMEOUT_S
@@ -87,7 +89,7 @@ def build_rendezvous_config(
     if flags.standalone or (
         high == 1 and not given and _is_single_node_endpoint(flags.rdzv_endpoint)
     ):
-        own = flags.master_addr if "master_addr" in flags.given else local or "127.0.0.1"
+        own = flags.master_addr if "master_addr" in flags.given else local or LOCAL_STORE_HOST
         port = None if flags.standalone else flags.master_port or None
         return RendezvousConfig(store_host=own.strip("[]"), store_port=port)
     address, hosts = _master_address(flags, given, rank, conf)

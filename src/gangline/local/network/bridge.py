@@ -109,7 +109,7 @@ class BridgeNetwork:
         await enable_masquerade(self._data, self._prefix, self.ranges.pods)
 
     async def _make_bridge(self, gateway: str) -> None:
-        probe = f"{self._prefix}-probe"
+        probe, link = f"{self._prefix}-probe", f"{self._prefix}.probe"
         try:
             await iproute2.run_batch(
                 [
@@ -118,9 +118,13 @@ class BridgeNetwork:
                     f"link set {self._prefix} up",
                     f"route add local {self.ranges.services} dev {self._prefix}",
                     f"netns add {probe}",
-                    f"netns del {probe}",
+                    f"link add {link} type veth peer name eth0 netns {probe}",
+                    f"link set {link} master {self._prefix} up",
                 ]
             )
+            # Every command that pods need is tried: this one fails where / is no mount point.
+            await iproute2.run_batch(["link set lo up"], netns=probe)
+            await iproute2.run_batch([f"link del {link}", f"netns del {probe}"])
         except NetworkError as error:
             await remove_kernel_objects(self._data)
             raise iproute2.NetworkNotPermitted(

@@ -271,11 +271,17 @@ def own_load(rank: int, world: int, folder: str) -> Any:
     return [seen(state), seen(everything.state), seen(plain)]
 
 
-def diverge(rank: int, world: int, folder: str) -> Any:
+def listen() -> list[str]:
+    """Return a list to which our log messages are appended."""
     heard: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("gangline").addHandler(handler)
+    return heard
+
+
+def diverge(rank: int, world: int, folder: str) -> Any:
+    heard = listen()
     checkpointer = Checkpointer(folder, linger_s=60)
     state = {"good": torch.ones(30_000), "bad": torch.ones(30_000), "odd": torch.ones(99_999, 1)}
     for step in (1, 2, 3, 4):
@@ -284,6 +290,34 @@ def diverge(rank: int, world: int, folder: str) -> Any:
         checkpointer.save(step, state, "storage")
         assert checkpointer.wait(60)
     found = sorted(checkpointer.replicas.diverged)
+    checkpointer.close()
+    return [found, [one for one in heard if "diverged" in one]]
+
+
+def diverge_in_a_mesh(rank: int, world: int, folder: str) -> Any:
+    """Two replicas of two shards: ranks 0 and 2 have the first shard, 1 and 3 the second."""
+    heard = listen()
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 3))
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    checkpointer = Checkpointer(folder, linger_s=60)
+    state = {"training": TrainingState(model, optimizer), "own": torch.full((9,), float(rank))}
+    found = []
+    for step in (1, 2, 3, 4):
+        loss = model(torch.randn(4, 8)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 3 and rank == 3:
+            with torch.no_grad():
+                model[0].weight.to_local()[0, 0] += 1e-3
+        checkpointer.save(step, state, "storage")
+        assert checkpointer.wait(60)
+        found.append(sorted(checkpointer.replicas.diverged))
     checkpointer.close()
     return [found, [one for one in heard if "diverged" in one]]
 
@@ -357,6 +391,8 @@ def play(scene: str, folder: str, memory: str) -> list[Any]:
             ]
         case "diverged":
             return run(2, diverge, folder, memory)
+        case "diverged in a mesh":
+            return run(4, diverge_in_a_mesh, folder, memory)
         case _:
             raise ValueError(scene)
 

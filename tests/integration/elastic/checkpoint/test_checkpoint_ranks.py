@@ -83,6 +83,20 @@ def test_replicas_that_have_diverged_are_named_once(acts: Any) -> None:
 
 
 @pytest.mark.timeout(300)
+def test_diverged_shards_of_a_mesh_are_named_with_their_replicas(acts: Any) -> None:
+    seen = acts("diverged in a mesh")
+    for found, _ in seen:
+        assert found[:2] == [[], []], "shards of different places differ, and are no replicas"
+        assert found[2] == ["training.model.0.weight"]
+        assert "training.model.0.weight" in found[3]
+    (message,) = seen[0][1]
+    assert "training.model.0.weight of ranks 3 differ from rank 1; " in message
+    assert "at step 3" in message
+    assert "equal at step 2" in message
+    assert [heard for _, heard in seen[1:]] == [[], [], []]
+
+
+@pytest.mark.timeout(300)
 def test_checkpoints_of_sharded_models_do_not_change_the_training(acts: Any) -> None:
     plain, ours, dlrover = acts("untouched")
     assert len(set(plain[0])) == 50

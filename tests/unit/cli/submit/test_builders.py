@@ -51,6 +51,8 @@ def container(spec: Manifest) -> Manifest:
         ("mindspore", ["--workers", "2"], "msReplicaSpecs", {"Scheduler": 1, "Worker": 2}),
         ("ms", [], "msReplicaSpecs", {"Worker": 1}),
         ("jax", ["--workers", "2"], "jaxReplicaSpecs", {"Worker": 2}),
+        ("xgboost", ["--workers", "3"], "xgbReplicaSpecs", {"Master": 1, "Worker": 2}),
+        ("xgb", [], "xgbReplicaSpecs", {"Master": 1}),
         ("et", ["--workers", "2", "--ps", "1"], "replicaSpecs", {"worker": 2, "ps": 1}),
     ],
 )  # fmt: skip

@@ -211,6 +211,8 @@ def test_batch_sizes_are_found_in_outputs_of_pipelines() -> None:
 
 def test_the_environment_names_worker_and_source() -> None:
     assert worker_name({"NODE_ID": "7", "LOCAL_RANK": "2"}) == "7/2"
+    both = {"GANGLINE_NODE_ID": "3", "NODE_ID": "of the script", "LOCAL_RANK": "2"}
+    assert worker_name(both) == "3/2"
     assert worker_name({"GROUP_RANK": "1"}) == "1/0"
     assert isinstance(open_shard_source({"WORLD_SIZE": "1"}), LocalShardSource)
     assert isinstance(open_shard_source({"GANGLINE_MASTER_ADDR": "127.0.0.1:1"}), MasterShardSource)

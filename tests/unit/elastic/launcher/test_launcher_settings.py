@@ -167,12 +167,12 @@ def test_endpoints_have_the_usual_forms(address):
 
 def test_single_node_with_port_zero_needs_no_master():
     found = meet("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
-    assert (found.master_address, found.store_host) == (None, "127.0.0.1")
+    assert (found.master_address, found.store_host) == (None, "localhost")
 
 
 def test_single_node_needs_no_master():
     found = meet("--nnodes", "1")
-    assert (found.master_address, found.store_host, found.store_port) == (None, "127.0.0.1", None)
+    assert (found.master_address, found.store_host, found.store_port) == (None, "localhost", None)
     assert meet("--master-port", "4711").store_port == 4711
     assert meet("--master-port", "0").store_port is None
 

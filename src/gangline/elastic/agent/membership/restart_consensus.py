@@ -129,8 +129,10 @@ class Round:
         await self._send_to_others(WorkersStarted(self.world.round, attempt))
 
     async def _broadcast_order(self, order: RestartOrder) -> bool:
-        return not any(
-            reply is None or (isinstance(reply, Ack) and reply.attempt == LEFT_ROUND)
+        # An agent that was stopped for a while may still lead a round that is over for the others:
+        # their reply names a later round, and an attempt of this one would train alone.
+        return all(
+            isinstance(reply, Ack) and reply.round == order.round and reply.attempt != LEFT_ROUND
             for reply in await self._send_to_others(order)
         )
 

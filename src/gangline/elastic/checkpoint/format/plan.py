@@ -40,6 +40,11 @@ from gangline.elastic.checkpoint.format.own_values import (
     tensor_digest,
     value_digest,
 )
+from gangline.elastic.checkpoint.format.replica_sets import (
+    ReplicaSet,
+    chunk_of,
+    find_replica_sets,
+)
 from gangline.elastic.checkpoint.format.torch_framing import (
     check_loadable,
     padded_capacity,
@@ -72,7 +77,9 @@ class FittedState:
     pickled: dict[int, bytes]
     """The pickled values, by entry number; all other entries are tensors."""
     replicas: dict[str, torch.Tensor]
-    """Tensors that every rank has as a whole and that are not compared at each save."""
+    """Tensors of this rank that are replicas, and that are not compared at each save."""
+    replica_sets: Sequence[ReplicaSet]
+    """The ranks that have replicas, the same on all ranks."""
 
 
 class SavePlan:
@@ -90,7 +97,7 @@ class SavePlan:
         """Names whose values differ between ranks, with the first rank that has the name."""
         self._compared: frozenset[str] = frozenset()
         """Names of the values that all ranks have and that have always been equal."""
-        self._replicas: frozenset[str] = frozenset()
+        self._replica_sets: list[ReplicaSet] = []
 
     def declare_common(self, paths: Collection[tuple[str, ...]]) -> None:
         """Declare that values below these paths are equal on all ranks."""
@@ -129,19 +136,19 @@ class SavePlan:
 
     def _agree(self, planner: DefaultSavePlanner, fresh: dict[str, bytes]) -> SaveAgreement:
         digests = self._digests(planner, fresh)
-        replicas = {
-            name: 0
+        chunks = {
+            name: chunk
             for name, value in planner.state_dict.items()
-            if name not in digests and _is_replicable(value)
+            if name not in digests and (chunk := chunk_of(value))
         }
-        gathered = self._ranks.all_gather((digests, replicas))
+        gathered = self._ranks.all_gather((digests, chunks))
         by_rank = [own for own, _ in gathered]
         differing = differing_names(by_rank)
         if new := sorted(differing.keys() - self._own.keys()):
             log.info(f"saved for each rank, since they differ between ranks: {', '.join(new)}")
         self._own |= differing
         self._compared = names_of_all(by_rank) - self._own.keys()
-        self._replicas = names_of_all([names for _, names in gathered])
+        self._replica_sets = find_replica_sets([chunks for _, chunks in gathered])
         self._rename_own(planner)
         self.agreement = agree_on_layout(self._ranks, self._node, planner)
         return self.agreement
@@ -199,8 +206,13 @@ class SavePlan:
                 pickled[number] = data
                 if len(pickled[number]) > entry.length:
                     return None
-        replicas = {name: planner.state_dict[name] for name in self._replicas}
-        return FittedState(agreement, value_of, pickled, replicas)
+        replicas = {
+            name: planner.state_dict[name]
+            for replica_set in self._replica_sets
+            if self._ranks.rank in replica_set.ranks
+            for name in replica_set.names
+        }
+        return FittedState(agreement, value_of, pickled, replicas, self._replica_sets)
 
     def _pickle(self, key: str, value: object) -> bytes:
         """Pickle a value; an unchanged simple one is not pickled again."""
@@ -212,13 +224,6 @@ class SavePlan:
         if is_simple:
             self._pickled[key] = (value, data)
         return data
-
-
-def _is_replicable(value: object) -> bool:
-    """True for tensors that a rank has as a whole."""
-    if isinstance(value, DTensor):
-        return all(placement.is_replicate() for placement in value.placements)
-    return isinstance(value, torch.Tensor)
 
 
 def value_lookup(planner: DefaultSavePlanner, agreement: SaveAgreement) -> Callable[[int], object]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from pathlib import Path
 
 from gangline.local.kubelet.runtime import enter_container
 from gangline.local.kubelet.runtime.interface import ContainerIdentity
@@ -170,9 +171,32 @@ def detect_isolation() -> Isolation:
         IsolationLevel.NONE,
         f"no permission for namespaces ({refusal}): pods see the machine's files and processes, "
         "volumes and other pods are found only by paths and names in command and environment; "
-        "run as root, or allow user namespaces (sysctl user.max_user_namespaces, "
-        "kernel.apparmor_restrict_unprivileged_userns=0)",
+        f"{_isolation_remedy()}",
     )
+
+
+def _isolation_remedy() -> str:
+    if os.geteuid() != 0:
+        return (
+            "run as root, or allow user namespaces (sysctl user.max_user_namespaces, "
+            "kernel.apparmor_restrict_unprivileged_userns=0)"
+        )
+    if not _is_root_mounted():
+        return (
+            "/ is not a mount point, as in a plain chroot: bind its folder to itself "
+            "(mount --bind DIR DIR) before chroot DIR"
+        )
+    return "run where mounts and namespaces are allowed, such as in a privileged container"
+
+
+def _is_root_mounted() -> bool:
+    """Return whether / is a mount point; True if that is unknown."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return True
+    # The fifth field is the mount point, relative to the root of this process.
+    return any(line.split(" ", 5)[4:5] == ["/"] for line in mounts)
 
 
 def _die_with_parent() -> tuple[str, ...]:

@@ -70,7 +70,11 @@ async def test_failure_of_either_node_gives_both_the_same_store() -> None:
         assert two.member.order.attempt == 2
 
 
-@pytest.mark.parametrize("reply", [None, Ack(ROUND, LEFT_ROUND)], ids=["gone", "left"])
+@pytest.mark.parametrize(
+    "reply",
+    [None, Ack(ROUND, LEFT_ROUND), Ack(ROUND + 1, 0), Ack(0, 0)],
+    ids=["gone", "left", "in a later round", "in no round yet"],
+)
 async def test_no_agreement_without_an_acknowledgement(reply: PeerMessage | None) -> None:
     async with two_nodes(reply) as two:
         if reply is None:

@@ -133,6 +133,8 @@ class ElasticAgent:
         self._budget = RestartBudget(settings.restart_window_s)
         self._store: AgentStore | None = None
         self._step_times = StepTimes()
+        self._sessions: frozenset[int] = frozenset()
+        """Sessions of the last workers: each leads one."""
         self._workers = LocalWorkers(settings, base)
         rendezvous.attach_workers(self._workers)
 
@@ -158,9 +160,9 @@ class ElasticAgent:
                     watch.cancel()
                 await asyncio.gather(*watches, return_exceptions=True)
                 await self._stop_group(signal.SIGTERM)
-                await end_leftovers(self._folder.name, self._settings.shutdown_s)
                 if self._spares:
                     await self._spares.close()
+                await end_leftovers(self._folder.name, self._sessions, self._settings.shutdown_s)
                 await self._save_before_end(result)
                 await self._rendezvous.leave(_leave_reason(result))
                 self._close_store()
@@ -226,6 +228,7 @@ class ElasticAgent:
         self._workers.begin_attempt(group, world)
         self._budget.record_start(world.attempt, time.monotonic())
         await self._unless_signal(group.start(self._base))
+        self._sessions = frozenset(worker.process.pid for worker in group.workers)
         if not has_store:
             self._rendezvous.announce_start(world)
         log.debug("workers started", extra={"attempt": world.attempt})

@@ -26,6 +26,7 @@ _FORK_SAFE = frozenset({"multiprocessing", "numpy", "random", "tempfile", "torch
 """Packages that may call them: a fork renews the result, or nothing needs it."""
 _COPIES_ENVIRONMENT = frozenset({"ctypes.util", "subprocess"})
 """Modules that copy the environment for a child process: no result depends on the copy."""
+_SYSTEM_LIBRARIES = ("libc.", "libm.", "libdl.", "libpthread.", "ld-linux", "libpython")
 _DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
 
@@ -40,6 +41,8 @@ class ImportRecord:
         self.reads: set[bytes] = set()
         self.writes: list[tuple[str, str | None]] = []
         self.output = (b"", b"")
+        self.libraries: set[str] = set()
+        """Shared libraries that were loaded meanwhile."""
 
 
 class ImportRecorder:
@@ -56,6 +59,8 @@ class ImportRecorder:
         self._suspects: dict[str, str] = {}
         self._threads = _thread_count()
         self._files = _open_files()
+        self._program_folder = _program_folder()
+        self._libraries = mapped_libraries()
 
     def set_varying(self, names: Collection[str]) -> None:
         """Take the names of variables that differ between the processes that are forked."""
@@ -66,7 +71,7 @@ class ImportRecorder:
 
     def import_modules(self, names: Iterable[str]) -> None:
         """Import modules one after another."""
-        with _Patches(self):
+        with _Patches(self), _ProgramPath(self._program_folder):
             for name in names:
                 if name not in sys.modules:
                     self._import(name)
@@ -134,6 +139,12 @@ class ImportRecorder:
             for each in itertools.islice(sys.modules, record.loaded_before, None)
             if each not in self.records
         )
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if "." not in name or (file or "").endswith(".so"):
+            libraries = mapped_libraries()
+            record.libraries, self._libraries = libraries - self._libraries, libraries
+        if self._program_folder and file and os.path.dirname(file) == self._program_folder:
+            self._note(name, "imports a module of the program")
         if succeeded and (nested := self.records.get(name)):
             # The import of its package has imported it already.
             nested.imported |= record.imported
@@ -264,6 +275,25 @@ def _counted(recorder: ImportRecorder, name: str, function: Any) -> Callable[...
     return call
 
 
+class _ProgramPath:
+    """The path of imports as the program has it: its folder is first; ``__file__`` is set."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        if self._folder is not None:
+            sys.path.insert(0, self._folder)
+        if sys.argv[0] not in ("-c", "-m", ""):
+            sys.modules["__main__"].__file__ = sys.argv[0]
+
+    def __exit__(self, *_: object) -> None:
+        if self._folder is not None and self._folder in sys.path:
+            sys.path.remove(self._folder)
+            sys.path_importer_cache.pop(self._folder, None)
+        vars(sys.modules["__main__"]).pop("__file__", None)
+
+
 class _CapturedOutput:
     """What is written to descriptors 1 and 2 until the end."""
 
@@ -284,6 +314,22 @@ class _CapturedOutput:
             os.close(saved)
             os.close(file)
         return found[0], found[1]
+
+
+def _program_folder() -> str | None:
+    """Return the folder that the interpreter puts first on its path for the program."""
+    if sys.flags.safe_path or not sys.argv[0]:
+        return None
+    if sys.argv[0] == "-m":
+        return os.getcwd()
+    return "" if sys.argv[0] == "-c" else os.path.dirname(os.path.realpath(sys.argv[0]))
+
+
+def mapped_libraries() -> set[str]:
+    """Return the shared libraries of this process, without those of every program."""
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if ".so" in line}
+    return {path for path in paths if not os.path.basename(path).startswith(_SYSTEM_LIBRARIES)}
 
 
 def _package(name: str) -> str:

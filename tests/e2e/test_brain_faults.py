@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from e2e import set_clock
 from e2e.brain_jobs import TestedBrain, address, allow_all, brain
 from e2e.proxy import FaultyProxy, kill
 from e2e.scenario import Scenario
@@ -265,22 +264,23 @@ async def test_what_only_a_running_job_reports_becomes_advice(
         assert items["checkpoint_interval"].was == 600.0
 
 
-@pytest.mark.skipif(
-    not list(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), reason="needs faketime"
-)
-async def test_a_wrong_clock_holds_all_changes(job: Scenario, tmp_path: Path) -> None:
-    clock = tmp_path / "clock"
-    with brain(job, tmp_path, environment=set_clock.variables(clock)) as jumping:
-        await address(jumping)
-        await advised_workers(job, jumping)
-        clock.write_text("+120")
-        await allow_all(job)
-        await advised_workers(job, jumping, held="clock")
-        assert await jumping.plans(NAME) == []
-    await publish(job, segments())
-    with brain(job, tmp_path) as right:
-        await address(right)
-        assert await right.plan_number(NAME, 1) == 2 * WORKERS
+async def test_a_clock_that_differs_from_the_servers_holds_all_changes(
+    job: Scenario, tmp_path: Path
+) -> None:
+    await allow_all(job)
+    proxy = FaultyProxy(job.cluster.kubeconfig)
+    proxy.plan.date_skew_s = 120
+    await proxy.start()
+    try:
+        with brain(job, tmp_path, kubeconfig=proxy.kubeconfig(tmp_path)) as observed:
+            await address(observed)
+            await advised_workers(job, observed, held="clock")
+            assert await observed.plans(NAME) == []
+            proxy.plan.date_skew_s = 0
+            await publish(job, segments())
+            assert await observed.plan_number(NAME, 1) == 2 * WORKERS
+    finally:
+        await proxy.stop()
 
 
 async def test_a_damaged_database_is_set_aside_and_advice_goes_on(

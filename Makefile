@@ -64,9 +64,11 @@ e2e: $(VENV)/.dev
 # make test-frameworks FRAMEWORKS="jax tensorflow" makes and tests these only.
 FRAMEWORKS ?=
 IMAGE_MAP := .cache/frameworks-image-map.yaml
+CLIENTS := .cache/client-environments.json
 
 test-frameworks: $(VENV)/.browser
 	$(BIN)/python tools/framework_environments.py --image-map $(IMAGE_MAP) $(FRAMEWORKS)
+	$(if $(FRAMEWORKS),,$(BIN)/python tools/client_environments.py --map $(CLIENTS))
 	$(BIN)/python -m pytest -q --numprocesses $(WORKERS) --image-map $(IMAGE_MAP) --durations=0 \
 	  $(if $(FRAMEWORKS),$(FRAMEWORKS:%=tests/frameworks/test_%.py),tests/frameworks)
 

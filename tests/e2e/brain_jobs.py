@@ -1,6 +1,5 @@
 """A Brain beside the tested cluster, and the jobs that it observes, advises and changes."""
 
-import json
 import os
 import signal
 import socket
@@ -9,22 +8,23 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from e2e.clusters import Component
+from e2e.clusters import GANGLINE, Component
 from e2e.jobs import Manifest
 from e2e.scenario import Scenario
 from e2e.waiting import eventually
 from gangline.api.resources import CONFIG_MAPS, SCALE_PLANS
 from gangline.brain.collection.policy_config import POLICY_KEY, POLICY_NAME
-from gangline.sdk.advice import BrainClient, BrainUnavailable
+from gangline.sdk.advice import BRAIN_URL_VARIABLE, BrainClient, BrainUnavailable
 
 SCRIPT = Path(__file__).parent / "brain_training.py"
 SEGMENT_S = 4
-RECORD_S = 0.01
+RECORD_S = 0.02
 FAST_GUARD: dict[str, float] = {
     "stable_evaluations": 2,
     "stable_s": 0,
@@ -55,10 +55,12 @@ class ObservedTraining:
     def __init__(self, scenario: Scenario, name: str, nodes: str) -> None:
         """Set the name, and the range of ``--nnodes``."""
         self.scenario, self.name, self.nodes = scenario, name, nodes
-        # Successive jobs of one name have one command: the folder is mounted under the same path.
-        self.folder = scenario.shared / name
-        self.folder.mkdir()
+        # Successive runs of a job have the same specification, so they train in the same folder.
+        self.folder = scenario.shared / name.rpartition("-")[0]
+        self.folder.mkdir(exist_ok=True)
         self.folder.chmod(0o777)
+        for left in self.folder.iterdir():
+            left.unlink()
 
     def manifest(self, replicas: int | None, memory: str, **annotations: str) -> Manifest:
         """The job as a user writes it; without ``replicas`` or ``memory`` these are left out."""
@@ -106,6 +108,8 @@ class ObservedTraining:
         del container["command"]
         if command:
             container["command"] = command
+        if self.scenario.cluster.kind == "kubernetes":
+            _mount_packages(spec, container)
         return spec, container
 
     @property
@@ -142,6 +146,17 @@ class ObservedTraining:
             timeout=120,
         )
         return [_step(line) for line in (folder / "history").read_text().splitlines()]
+
+
+def _mount_packages(spec: Manifest, container: Manifest) -> None:
+    """Mount Gangline and torch where they are outside of the Python installation of the test."""
+    found = [find_spec(name) for name in ("gangline", "torch")]
+    folders = sorted({str(Path(one.origin).parents[1]) for one in found if one and one.origin})
+    for number, folder in enumerate(folders):
+        name = f"package{number}"
+        spec["volumes"].append({"name": name, "hostPath": {"path": folder}})
+        container["volumeMounts"].append({"name": name, "mountPath": folder, "readOnly": True})
+    container["env"].append({"name": "PYTHONPATH", "value": ":".join(folders)})
 
 
 def _step(line: str) -> Step:
@@ -209,19 +224,17 @@ class TestedBrain:
 
     def command(self, *arguments: str) -> str:
         """The output of a ``gangline`` command in the namespace of the scenario."""
-        done = self.scenario.cluster.run(
-            *arguments, "-n", self.scenario.namespace, "--brain", self.url, check=False
+        known = self.scenario.cluster.environment | {BRAIN_URL_VARIABLE: self.url}
+        done = subprocess.run(
+            [*GANGLINE, *arguments, "-n", self.scenario.namespace],
+            env=os.environ | known,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
-
-    def advice(self, job: str) -> list[dict[str, Any]]:
-        """The present advice on a job."""
-        shown = self.scenario.cluster.run(
-            "advise", job, "-n", self.scenario.namespace, "-o", "json", check=False
-        )
-        items: list[dict[str, Any]] = json.loads(shown.stdout or "{}").get("items", [])
-        return items
 
 
 async def allow_all(scenario: Scenario, **guard: float) -> None:

@@ -12,6 +12,8 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
+from email.utils import format_datetime, parsedate_to_datetime
 from pathlib import Path
 
 import aiohttp
@@ -42,6 +44,8 @@ class Plan:
     """Called for each write: the code to return instead of forwarding it."""
     lie: Callable[[str, str], int | None] = lambda method, path: None
     """The same, after the write took effect."""
+    date_skew_s: float = 0.0
+    """Seconds that the server's clock seems to be ahead."""
     cut_watches_s: float | None = None
     """Time after which each watch is cut off."""
 
@@ -136,6 +140,10 @@ class FaultyProxy:
                 status=answer.status,
                 headers={k: v for k, v in answer.headers.items() if k.lower() not in HOP_BY_HOP},
             )
+            if self.plan.date_skew_s:
+                date = parsedate_to_datetime(answer.headers["Date"])
+                date += timedelta(seconds=self.plan.date_skew_s)
+                response.headers["Date"] = format_datetime(date, usegmt=True)
             if encoding := answer.headers.get("Content-Encoding"):
                 response.headers["Content-Encoding"] = encoding
             await response.prepare(request)

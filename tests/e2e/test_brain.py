@@ -43,6 +43,7 @@ async def test_third_run_starts_with_right_sizes(scenario: Scenario, tmp_path: P
         manifest = tmp_path / "third.json"
         manifest.write_text(json.dumps(third.manifest(None, "", brain="advise")))
         said = observed.command("submit", "-f", str(manifest), "--like-history")
+        print(observed.command("history"), said, sep="\n")
         assert "workers of worker: 2" in said
         assert "memory of worker" in said
         worker = (await elastic.job(third.name)).spec.replica_specs["worker"]

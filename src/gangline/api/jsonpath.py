@@ -101,6 +101,8 @@ def _step(match: re.Match[str]) -> Step:
             return _slice(slice(place, place + 1 or None))
         case "slice":
             bounds = [_number(part) if part.strip() else None for part in token.split(":")]
+            if bounds[2:] == [0]:
+                raise JSONPathError(f"the step of the slice [{token}] must be at least 1")
             return _slice(slice(*bounds))
         case "filter":
             return _filter(token)

@@ -111,3 +111,18 @@ spec:
         image: "busybox:1"
         command: [sleep, "1000"]
 """
+
+WITH_SIDECAR = """
+apiVersion: v1
+kind: Pod
+metadata: {name: helped}
+spec:
+  terminationGracePeriodSeconds: 1
+  initContainers:
+  - {name: side, image: "busybox:1", restartPolicy: Always, command: [sleep, "1000"]}
+  containers:
+  - name: main
+    image: "busybox:1"
+    command: [sleep, "1000"]
+    resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}]
+"""

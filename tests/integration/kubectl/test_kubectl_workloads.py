@@ -2,7 +2,7 @@
 
 import re
 
-from integration.kubectl.manifests import JOB, deployment
+from integration.kubectl.manifests import JOB, WITH_SIDECAR, deployment
 from integration.kubectl.tool import Kubectl, until
 
 
@@ -90,3 +90,16 @@ def test_create_and_expose_a_deployment(kubectl: Kubectl) -> None:
     assert "exposed" in kubectl("expose deployment plain --port=80 --name=door")
     assert kubectl.field("service door", ".spec.selector.app") == "plain"
     kubectl("delete deployment/plain service/door")
+
+
+def test_debug_copies_a_pod_with_its_sidecar(kubectl: Kubectl) -> None:
+    kubectl("create -f -", text=WITH_SIDECAR)
+    command = "debug helped --copy-to=copy --container=shell --image=busybox:1 --attach=false"
+    kubectl(f"{command} -- sleep 1000")
+    if not kubectl.old:  # its structs lack these fields, so that it cannot copy them
+        # Without the restart policy, the sidecar would be an init container that never ends.
+        kubectl("wait pod/copy --for=condition=Ready --timeout=40s")
+        assert kubectl.field("pod copy", ".spec.initContainers[0].restartPolicy") == "Always"
+        resize = ".spec.containers[0].resizePolicy[0].resourceName"
+        assert kubectl.field("pod copy", resize) == "cpu"
+    kubectl("delete pod helped copy --now")

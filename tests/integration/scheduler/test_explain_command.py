@@ -150,3 +150,44 @@ async def test_explain_uses_the_schedulers_configuration(
     line = ["explain", "pod/urgent", "--kubeconfig", str(api_server.kubeconfig)]
     assert await asyncio.to_thread(main.run, line) == ExitCode.USAGE
     assert "unknown action 'juggle'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("waiting")
+async def test_a_pending_gang_has_an_expected_start(
+    api_server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["explain", "job", "-o", "json", "--kubeconfig", str(api_server.kubeconfig)]
+    assert await asyncio.to_thread(main.run, line) == ExitCode.DONE
+    (explanation,) = json.loads(capsys.readouterr().out)
+    expected = explanation["expected"]
+    assert (expected["place"], expected["queue"], expected["ahead"]) == (1, "team", [])
+    assert expected["start"]["earliest_s"] is None, "it needs more nodes"
+    (sooner,) = expected["sooner"]
+    assert sooner["change"] == "with 1 instead of 3 pods"
+    assert sooner["start"]["latest_s"] == 0.0
+    line = ["explain", "job", "--no-forecast", "--kubeconfig", str(api_server.kubeconfig)]
+    assert await asyncio.to_thread(main.run, line) == ExitCode.DONE
+    assert "Expected start" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("waiting")
+async def test_a_job_is_explained_before_it_is_submitted(
+    client: ApiClient, api_server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def line(workers: int, *more: str) -> list[str]:
+        options = ["--workers", str(workers), "--cpu", "2", "--image", "i", "--no-check"]
+        target = ["--kubeconfig", str(api_server.kubeconfig), "--queue", "team"]
+        return ["submit", "pytorch", "--name", "new", *options, *target, *more, "true"]
+
+    fits = line(1, "--dry-run=schedule")
+    assert await asyncio.to_thread(main.run, fits) == ExitCode.DONE
+    shown = capsys.readouterr().out
+    assert shown.startswith("Job default/new gets its nodes now")
+    assert "large: new-master-0" in shown
+    large = line(4, "--dry-run=schedule")
+    assert await asyncio.to_thread(main.run, large) == ExitCode.DONE
+    shown = capsys.readouterr().out
+    assert shown.startswith("Job default/new waits (NotEnoughResources)")
+    assert "Expected start: not within 30 days" in shown
+    assert "place 2 in queue 'team'" in shown
+    assert not (await client.list(PYTORCH_JOBS, "default")).items

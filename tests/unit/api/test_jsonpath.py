@@ -56,7 +56,7 @@ def test_a_path_finds(path: str, found: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [".a[", ".a[x]", ".a..b", ".a[?(@.b=)]", ".a[?(b==1)]", ".a[?(@.b==x)]"]
+    "path", [".a[", ".a[x]", ".a[0:9:0]", ".a..b", ".a[?(@.b=)]", ".a[?(b==1)]", ".a[?(@.b==x)]"]
 )
 def test_what_is_no_path_is_refused(path: str) -> None:
     with pytest.raises(JSONPathError):

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.options import namespace_options, output_option
 from gangline.cli.params.target import ClusterTarget
-from gangline.cli.submit.command import ArenaCommand
+from gangline.cli.submit.command import DRY_RUN, DRY_RUN_SCHEDULE, SCHEDULE, ArenaCommand
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -105,6 +105,13 @@ class KindGroup(click.Group):
         trainer = _JOB_COMMANDS_BY_NAME.get(cmd_name)
         return None if trainer is None else _command(trainer, cmd_name)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Let ``--dry-run=schedule`` before a kind stand for its hidden flag."""
+        own = next((i for i, word in enumerate(args) if word in _JOB_COMMANDS_BY_NAME), len(args))
+        asked = f"{DRY_RUN}={SCHEDULE}"
+        words = [DRY_RUN_SCHEDULE if word == asked else word for word in args[:own]]
+        return super().parse_args(ctx, [*words, *args[own:]])
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem"]:
         """Complete a kind from the table alone, or an option."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415
@@ -166,6 +173,7 @@ def _run(
     options = apply_settings(context, options, target.profile, kind_commands)
     sending = SubmitOptions(
         dry_run=options.pop("dry_run"),
+        schedule=options.pop("schedule"),
         wait=options.pop("wait"),
         logs=options.pop("logs"),
         check=not options.pop("no_check"),
@@ -214,7 +222,12 @@ Examples:
 @click.option(
     "--set", "changes", multiple=True, metavar="PATH=VALUE", help="Change a field of the jobs."
 )
-@click.option("--dry-run", is_flag=True, help="Print the objects, create nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print the objects, create nothing; with =schedule: where and when they would start.",
+)
+@click.option(DRY_RUN_SCHEDULE, "schedule", is_flag=True, hidden=True)
 @click.option(
     "--no-check", is_flag=True, help="Do not check that claims and other references exist."
 )

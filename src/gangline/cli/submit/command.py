@@ -32,6 +32,9 @@ RENAMED = {
     "--cleanTaskPolicy": "--clean-task-policy",
     "--image-pull-secrets": "--image-pull-secret",
 }
+DRY_RUN, SCHEDULE = "--dry-run", "schedule"
+DRY_RUN_SCHEDULE = "--dry-run-schedule"
+"""Hidden flag that ``--dry-run=schedule`` stands for: ``--dry-run`` itself takes no value."""
 _BOOLEANS = {"true": True, "false": False}
 _FLAGS_WITH_VALUE = frozenset(("--hostNetwork", "--hostIPC", "--hostPID"))
 
@@ -54,6 +57,9 @@ class ArenaCommand(click.Command):
         rest = list(args)
         while rest and rest[0].startswith("-") and rest[0] not in {"-", "--"}:
             name, equals, value = rest.pop(0).partition("=")
+            if (name, value) == (DRY_RUN, SCHEDULE):
+                done.append(DRY_RUN_SCHEDULE)
+                continue
             name = _current_name(name, options)
             option = options.get(name)
             if option is None or not (option.is_flag or option.count):

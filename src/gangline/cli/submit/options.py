@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import click
 
 from gangline.cli.params import completers
+from gangline.cli.submit.command import DRY_RUN_SCHEDULE
 
 F = TypeVar("F", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
@@ -135,7 +136,12 @@ _MODEL = (
 )
 
 _SUBMITTING = (
-    _flag("--dry-run", help="Print the objects, create nothing."),
+    _flag(
+        "--dry-run",
+        help="Print the objects, create nothing; with =schedule: where and when the job would "
+        "start.",
+    ),
+    click.option(DRY_RUN_SCHEDULE, "schedule", is_flag=True, hidden=True),
     _flag("--no-check", help="Do not check that claims, secrets and queues exist."),
     _flag("--like-history", help="Fill in what is left out, from similar jobs of the past."),
     _flag("--wait", help="Wait for the end; exit with 6 if the job fails."),

@@ -29,6 +29,8 @@ class SubmitOptions:
 
     output: str = "text"
     dry_run: bool = False
+    schedule: bool = False
+    """Print where and when the jobs would start, and create nothing."""
     wait: bool = False
     logs: bool = False
     check: bool = True
@@ -40,7 +42,7 @@ class SubmitOptions:
 def submit_manifests(
     manifests: Sequence[Manifest], target: ClusterTarget, sending: SubmitOptions
 ) -> None:
-    """Create objects; with ``dry_run`` print them.
+    """Create objects; with ``dry_run`` print them, with ``schedule`` when they would start.
 
     Raises:
         CommandError: an object is invalid, or with ``wait`` a job has failed.
@@ -51,6 +53,11 @@ def submit_manifests(
         manifests = asyncio.run(fill_from_history(manifests, target))
     for warning in check_manifests(manifests):
         print_status(f"Warning: {warning}")
+    if sending.schedule:
+        from gangline.cli.submit.schedule_check import print_schedule  # noqa: PLC0415
+
+        asyncio.run(print_schedule(manifests, target, sending.output))
+        return
     if sending.dry_run:
         form = "json" if sending.output == "json" else "yaml"
         texts = [serialize(manifest, form) for manifest in manifests]

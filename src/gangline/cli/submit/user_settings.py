@@ -20,7 +20,16 @@ from gangline.cli.params.profiles import (
 )
 
 NOT_SETTABLE = frozenset(
-    {"name", "dry-run", "profile", "kubeconfig", "config", "context", "namespace"}
+    {
+        "name",
+        "dry-run",
+        "dry-run-schedule",
+        "profile",
+        "kubeconfig",
+        "config",
+        "context",
+        "namespace",
+    }
 )
 """Flags that settings cannot give: they belong to one job, or to another level of the file."""
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import structs
 
+from gangline.api.brain.job_advice import RUN_TIME_ESTIMATE_ANNOTATION
 from gangline.api.core.affinity import NodeSelectorRequirement, NodeSelectorTerm
 from gangline.api.core.core import PodDisruptionBudget, PriorityClass
 from gangline.api.core.node import Node
@@ -176,6 +177,7 @@ def group_info(group: PodGroup, priorities: Mapping[str, int]) -> types.PodGroup
         network=_network(spec.network_topology),
         subgroups=tuple(map(_subgroup_rule, spec.sub_group_policy)),
         max_run_time_s=read_run_time(group),
+        run_time_estimate_s=_read_seconds(group.metadata, RUN_TIME_ESTIMATE_ANNOTATION),
         checkpointed_at=read_checkpoint_time(group),
     )
 

@@ -6,7 +6,7 @@ the queues, the requests of the pods, and each node with the reason why it accep
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gangline.api.volcano.scheduling import ROOT_QUEUE
 from gangline.scheduler.cache import inter_pod
@@ -19,6 +19,7 @@ from gangline.scheduler.preemption.preempt import EvictionPolicy
 from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.gangs import pending_gangs
 from gangline.scheduler.queueing.queue_tree import QueueTree, Vector
+from gangline.scheduler.reporting.expectation import ExpectedStart, expected_start
 from gangline.scheduler.types.types import (
     CycleResult,
     GroupKey,
@@ -100,6 +101,8 @@ class Explanation:
     """Reserved nodes of its pods."""
     needs: tuple[PodRequirement, ...] = ()
     evicted_for_it: tuple[str, ...] = ()
+    expected: ExpectedStart | None = None
+    """When it is expected to start, if that was asked for."""
 
 
 def explain_group(
@@ -123,6 +126,15 @@ def explain_pod(
     pod = state.pods[key]
     queue = state.usage.queue_of(None)
     return _explain(state, "Pod", str(key), [pod], queue, 1, now, policy)
+
+
+def with_expected_start(
+    explained: Explanation, state: SchedulerCache, now: float, policy: EvictionPolicy
+) -> Explanation:
+    """Return an explanation with the expected start, if the gang is pending."""
+    if explained.state != WAITS:
+        return explained
+    return replace(explained, expected=expected_start(state, explained.name, now, policy))
 
 
 def _explain(  # noqa: PLR0913, PLR0917 - identity and context

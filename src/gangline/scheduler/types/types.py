@@ -325,6 +325,8 @@ class PodGroupInfo:
     subgroups: tuple[SubgroupRule, ...] = ()
     max_run_time_s: float = 0.0
     """Maximum run time in seconds that the group states; 0: not stated."""
+    run_time_estimate_s: float = 0.0
+    """Learned run time in seconds, never a limit; 0: none."""
     checkpointed_at: float = 0.0
     """Time of its last checkpoint, in seconds since the epoch; 0: unknown."""
 

@@ -1,0 +1,141 @@
+"""An explanation of a pending gang as text: queue, expected start, nodes, unmet requests.
+
+It is printed as a tree.
+"""
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gangline.cli.render.output import terminal_width
+
+if TYPE_CHECKING:
+    from gangline.scheduler.forecast.forecast import StartForecast
+    from gangline.scheduler.reporting.expectation import ExpectedStart
+    from gangline.scheduler.reporting.explain import Explanation, PodRequirement, QueueUsage
+
+
+MAX_NAMES = 6
+"""Limit of names in a list; the others are counted."""
+
+
+def format_explanation(explained: "Explanation") -> str:
+    """Return why a gang or pod is pending, or where it runs."""
+    because = f" ({explained.reason})" if explained.reason else ""
+    lines = [f"{explained.kind} {explained.name} {explained.state}{because}"]
+    if explained.message:
+        lines += textwrap.wrap(
+            explained.message,
+            max(40, terminal_width() - 2),
+            initial_indent="  ",
+            subsequent_indent="  ",
+        )
+    sections = [
+        _queues(explained.queues),
+        _pods_by_node("Pods on nodes", explained.placed),
+        _pods_by_node("Starting", explained.starting),
+        _pods_by_node("Reserved nodes", explained.planned),
+        *(_need(need, explained.minimum) for need in explained.needs),
+    ]
+    if explained.expected is not None:
+        sections.insert(0, _expected(explained.expected))
+    if explained.evicted_for_it:
+        sections.append(["Evicted for it: " + _join_names(explained.evicted_for_it)])
+    for section in sections:
+        lines += _branch(section)
+    return "\n".join(lines)
+
+
+def _branch(section: Sequence[str]) -> Iterable[str]:
+    if section:
+        yield f"├─ {section[0]}"
+        yield from (f"│    {line}" for line in section[1:])
+
+
+def _expected(expected: "ExpectedStart") -> list[str]:
+    """Return the place in line and the expected start."""
+    lines = [
+        f"Expected start: {format_start(expected.start)}",
+        f"place {expected.place} in queue {expected.queue!r}",
+    ]
+    if expected.ahead:
+        more = expected.place - 1 - len(expected.ahead)
+        names = ", ".join(expected.ahead) + (f" and {more} more" if more > 0 else "")
+        lines.append(f"ahead of it: {names}")
+    lines.append(
+        f"{expected.start.samples} simulations; run times are known of "
+        f"{expected.known_run_times} of {expected.run_times} gangs"
+    )
+    lines += [f"sooner {each.change}: {format_start(each.start)}" for each in expected.sooner]
+    return lines
+
+
+def format_start(start: "StartForecast") -> str:
+    """Return when a gang is expected to start, in words."""
+    if start.earliest_s is None:
+        return "not within 30 days, unless resources are freed or added"
+    if start.latest_s is None:
+        return f"not before {_duration(start.earliest_s)} from now; the latest time is unknown"
+    if start.latest_s < 1:
+        return "now"
+    return (
+        f"in {_duration(start.earliest_s)} to {_duration(start.latest_s)} "
+        "(probability 80 %, if no gang overtakes it)"
+    )
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration in one unit, rounded to two digits."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            count = seconds / size
+            return f"{count:.1f} {unit}" if count < 10 else f"{count:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _queues(queues: "Sequence[QueueUsage]") -> list[str]:
+    if not queues:
+        return []
+    lines = ["Queue " + ", part of ".join(queue.name for queue in queues)]
+    for queue in queues:
+        most = f"; at most {queue.most}" if queue.most else ""
+        lines.append(
+            f"{queue.name}: uses {queue.used} ({queue.share:.0%} of its fair share: "
+            f"{queue.entitled}); with pending pods {queue.requested}{most}"
+        )
+    return lines
+
+
+def _pods_by_node(title: str, nodes: Mapping[str, str]) -> list[str]:
+    if not nodes:
+        return []
+    by_node: dict[str, list[str]] = {}
+    for pod, node in sorted(nodes.items()):
+        by_node.setdefault(node, []).append(pod.partition("/")[2])
+    lines = [f"{node}: {_join_names(pods)}" for node, pods in sorted(by_node.items())]
+    return [f"{title} ({len(nodes)})", *_truncated(lines)]
+
+
+def _need(need: "PodRequirement", minimum: int) -> list[str]:
+    what = f"{need.role} pod" if need.role else "pod"
+    together = f", {minimum} of the gang together" if minimum > 1 else ""
+    title = f"Pending: {len(need.pods)} {what}(s) with {need.asked} each{together}"
+    lines = [title]
+    for node_class in need.nodes:
+        free = f" (at most free: {node_class.most_free})" if node_class.most_free else ""
+        lines.append(
+            f"{len(node_class.nodes)} node(s): {node_class.why}{free}: "
+            f"{_join_names(node_class.nodes)}"
+        )
+    return lines
+
+
+def _truncated(lines: Sequence[str]) -> list[str]:
+    left = len(lines) - MAX_NAMES
+    return [*lines[:MAX_NAMES], f"and {left} more"] if left > 0 else list(lines)
+
+
+def _join_names(names: Sequence[str]) -> str:
+    left = len(names) - MAX_NAMES
+    shown = ", ".join(names[:MAX_NAMES])
+    return f"{shown} and {left} more" if left > 0 else shown

@@ -1,0 +1,153 @@
+"""Forecasts of starts on small states with known run times."""
+
+import pytest
+
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.cycle.cycle import DEFAULT_POLICY
+from gangline.scheduler.forecast.forecast import Forecaster, StartForecast, summarize
+from gangline.scheduler.forecast.run_times import RunTime
+from gangline.scheduler.forecast.snapshot import copy_state
+from gangline.scheduler.reporting.expectation import ExpectedStart, expected_start
+from gangline.scheduler.types.types import NetworkTopologyRule, QueueInfo
+from unit.scheduler.builders import cluster, decide, gang, group, node, pod, request
+
+NOW = 10_000.0
+
+
+def busy(**limits: float) -> SchedulerCache:
+    """Two nodes, each with a gang that has run for 100 s, and gangs that wait."""
+    return cluster(
+        node("a", cpu=2),
+        node("b", cpu=2),
+        *(
+            thing
+            for name, on in (("x", "a"), ("y", "b"))
+            for thing in (
+                group(name, 1, max_run_time_s=limits.get(name, 0.0)),
+                pod(f"{name}-0", cpu=2, group=name, on=on, started_at=NOW - 100),
+            )
+        ),
+        *gang("first", 1, age=1, cpu=2),
+        *gang("second", 1, age=2, cpu=2),
+    )
+
+
+def expected(state: SchedulerCache, name: str) -> ExpectedStart:
+    found = expected_start(state, name, NOW, DEFAULT_POLICY)
+    assert found is not None
+    return found
+
+
+def test_the_start_follows_from_the_ends_of_the_running_gangs() -> None:
+    state = busy()
+    exact = {f"d/{name}": RunTime(estimate_s=1.0, limit_s=1.0) for name in ("first", "second")}
+    times = exact | {"d/x": RunTime(600.0, 600.0), "d/y": RunTime(1000.0, 1000.0)}
+    for target in ("d/first", "d/second"):
+        found = Forecaster(state, NOW, run_times=times).forecast(target)
+        assert found.chance == 1.0
+        assert found.earliest_s is not None
+        assert found.latest_s is not None
+        assert 0 < found.earliest_s <= found.latest_s <= 501
+
+
+def test_place_and_gangs_ahead_are_those_of_the_queue() -> None:
+    state = busy(x=600.0, y=900.0)
+    state.queues["other"] = QueueInfo("other")
+    state.set_group(group("elsewhere", 1, queue="other"))
+    state.set_pod(pod("elsewhere-0", cpu=2, group="elsewhere"))
+    first, second = expected(state, "d/first"), expected(state, "d/second")
+    assert (first.place, first.ahead) == (1, ())
+    assert (second.place, second.ahead, second.queue) == (2, ("d/first",), "default")
+    assert (second.known_run_times, second.run_times) == (2, 3)
+
+
+def test_the_interval_lies_between_now_and_the_limits() -> None:
+    found = expected(busy(x=600.0, y=600.0), "d/first").start
+    assert found.earliest_s is not None
+    assert found.latest_s is not None
+    assert 0 < found.earliest_s < found.latest_s <= 500
+
+
+def test_a_gang_that_never_fits_is_not_expected_to_start() -> None:
+    state = busy(x=600.0, y=600.0)
+    state.set_group(group("huge", 1))
+    state.set_pod(pod("huge-0", cpu=64, group="huge"))
+    start = expected(state, "d/huge").start
+    assert (start.earliest_s, start.latest_s, start.chance) == (None, None, 0.0)
+
+
+def test_pods_that_may_run_for_ever_do_not_end() -> None:
+    state = cluster(node("a", cpu=2), pod("server", cpu=2, on="a"), *gang("job", 1, cpu=2))
+    assert expected(state, "d/job").start.chance == 0.0
+    ends = pod("server", cpu=2, on="a", max_run_time_s=60.0, started_at=NOW - 10)
+    state = cluster(node("a", cpu=2), ends, *gang("job", 1, cpu=2))
+    assert expected(state, "d/job").start.chance == 1.0
+
+
+def test_a_gang_that_starts_now_or_runs_is_not_in_line() -> None:
+    state = cluster(node("a", cpu=2), *gang("job", 1, cpu=1))
+    assert expected_start(state, "d/job", NOW, DEFAULT_POLICY) is None
+    assert expected_start(busy(), "d/x", NOW, DEFAULT_POLICY) is None
+
+
+def test_the_state_stays_as_it_is() -> None:
+    state = busy(x=600.0, y=600.0)
+    before = decide(state, NOW), dict(state.pods), dict(state.groups), state.nodes.used.copy()
+    expected(state, "d/second")
+    assert (decide(state, NOW), dict(state.pods), dict(state.groups)) == before[:3]
+    assert (state.nodes.used == before[3]).all()
+
+
+def test_equal_seeds_give_equal_forecasts() -> None:
+    state = busy(x=600.0)
+    found = [Forecaster(state, NOW, seed=3).forecast("d/second") for _ in range(2)]
+    assert found[0] == found[1]
+    assert Forecaster(state, NOW, seed=4).forecast("d/second") != found[0]
+
+
+@pytest.mark.parametrize(
+    ("things", "change"),
+    [
+        pytest.param(gang("job", 4, cpu=2), "with 2 instead of 4 pods", id="fewer members"),
+        pytest.param(
+            [
+                group("job", 2, network=NetworkTopologyRule(tier=1)),
+                *(pod(f"job-{n}", cpu=2, group="job") for n in range(2)),
+            ],
+            "without a required network domain",
+            id="topology",
+        ),
+        pytest.param(
+            [group("job", 1, queue="full"), pod("job-0", cpu=2, group="job")],
+            "in queue 'default'",
+            id="queue",
+        ),
+    ],
+)
+def test_changes_that_make_it_sooner_are_simulated(things: list[object], change: str) -> None:
+    state = cluster(
+        *(node(name, cpu=2) for name in "abcd"),
+        QueueInfo("full", capability=request(cpu=1, pods=0)),
+        group("long", 2, max_run_time_s=500_000.0),
+        *(pod(f"l{on}", cpu=2, group="long", on=on, started_at=NOW) for on in "ab"),
+        group("short", 2, max_run_time_s=1000.0),
+        *(pod(f"s{on}", cpu=2, group="short", on=on, started_at=NOW - 100) for on in "cd"),
+        *things,  # type: ignore[arg-type]
+    )
+    sooner = expected(state, "d/job").sooner
+    assert change in [each.change for each in sooner]
+    for each in sooner:
+        assert each.start.latest_s is not None
+        assert each.start.latest_s <= 900
+
+
+def test_the_interval_is_the_middle_of_the_starts() -> None:
+    starts = [float(number) for number in range(19)]
+    assert summarize(starts) == StartForecast(1.0, 17.0, 9.0, 1.0, 19)
+    never = [*starts[:16], *[float("inf")] * 3]
+    assert summarize(never) == StartForecast(1.0, None, 9.0, 16 / 19, 19)
+
+
+def test_a_copy_decides_like_the_original() -> None:
+    state = busy(x=600.0)
+    assert decide(copy_state(state), NOW) == decide(state, NOW)

@@ -46,6 +46,10 @@ class Goodput:
     """Steps that were repeated."""
     restarts: int = 0
     failures: int = 0
+    nodes: int = 0
+    """Nodes of the world."""
+    warm_nodes: int | None = None
+    """Nodes that restart their workers without imports; None if that is disabled or not known."""
 
     @property
     def summary(self) -> str:
@@ -69,6 +73,13 @@ class Goodput:
         if some := [f"{number} {what}" for number, what in lost if number]:
             saved += f", of saves {', '.join(some)}"
         return f"{self.step}, {self.steps_per_s:.3g}/s{saved}"
+
+    @property
+    def warmth(self) -> str:
+        """Whether the next restart needs imports, in one line; empty if that is not known."""
+        if self.warm_nodes is None:
+            return ""
+        return f"{self.warm_nodes} of {self.nodes} nodes restart without imports"
 
 
 async def read_goodput(client: ApiClient, job: Job) -> Goodput | None:
@@ -107,6 +118,8 @@ def parse_goodput(data: Mapping[str, str]) -> Goodput | None:
         steps_lost=int(number("stepsLost")),
         restarts=int(number("restarts")),
         failures=int(number("failures")),
+        nodes=int(number("nodes")),
+        warm_nodes=int(number("warmNodes")) if data.get("warmNodes") else None,
     )
 
 
@@ -126,4 +139,6 @@ def goodput_data(account: Goodput) -> dict[str, Any]:
         "stepsLost": account.steps_lost,
         "restarts": account.restarts,
         "failures": account.failures,
+        "nodes": account.nodes,
+        "warmNodes": account.warm_nodes,
     }

@@ -145,7 +145,10 @@ async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) 
     data |= {"goodput": goodput_data(account)} if account else {}
     busy = await gpu_usage(client) if gpus and job.allocated_gpus else None
     data = add_gpu_metrics(data, busy) if gpus else data
-    more = [("Goodput", account.summary), ("Step", account.progress)] if account else []
+    more = []
+    if account:
+        lines = ("Goodput", account.summary), ("Step", account.progress), ("Warm", account.warmth)
+        more = [(name, text) for name, text in lines if text or name != "Warm"]
     if advice := await _advice_line(client, job):
         more.append(("Advice", advice))
     return _JobPage(job, data, more, board, happened, busy)

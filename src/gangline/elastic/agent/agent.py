@@ -41,6 +41,7 @@ from gangline.elastic.agent.workers.failure_diagnosis import (
 )
 from gangline.elastic.agent.workers.worker_group import WorkerGroup
 from gangline.elastic.agent.world import WorldSpec
+from gangline.elastic.progress import PROGRESS_VARIABLE
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +134,10 @@ class ElasticAgent:
         self._budget = RestartBudget(settings.restart_window_s)
         self._store: AgentStore | None = None
         self._step_times = StepTimes()
+        self._sessions: frozenset[int] = frozenset()
+        """Sessions of the last workers: each leads one."""
         self._workers = LocalWorkers(settings, base)
+        self._workers.is_warm = lambda: self._spares.is_warm if self._spares else None
         rendezvous.attach_workers(self._workers)
 
     async def run(self) -> AgentResult:
@@ -158,9 +162,9 @@ class ElasticAgent:
                     watch.cancel()
                 await asyncio.gather(*watches, return_exceptions=True)
                 await self._stop_group(signal.SIGTERM)
-                await end_leftovers(self._folder.name, self._settings.shutdown_s)
-                if self._spares:
+                if self._spares:  # before the search for leftovers, which would find the server
                     await self._spares.close()
+                await end_leftovers(self._folder.name, self._sessions, self._settings.shutdown_s)
                 await self._save_before_end(result)
                 await self._rendezvous.leave(_leave_reason(result))
                 self._close_store()
@@ -208,6 +212,8 @@ class ElasticAgent:
             modules = first_imports(self._settings.command.arguments)
             if modules or self._settings.spares.preload:
                 environment = spare_environment(self._settings, 0, self._base)
+                # By this variable leftovers of the run are found, among them forks of its forks.
+                environment[PROGRESS_VARIABLE] = str(self._folder.path / "progress")
                 self._spares.begin(modules, environment)
 
     async def _run_attempt(self, world: WorldSpec) -> _AttemptEnd:
@@ -226,6 +232,7 @@ class ElasticAgent:
         self._workers.begin_attempt(group, world)
         self._budget.record_start(world.attempt, time.monotonic())
         await self._unless_signal(group.start(self._base))
+        self._sessions = frozenset(worker.process.pid for worker in group.workers)
         if not has_store:
             self._rendezvous.announce_start(world)
         log.debug("workers started", extra={"attempt": world.attempt})

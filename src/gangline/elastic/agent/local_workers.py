@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from gangline.elastic.agent.hang.detector import RankStack
@@ -26,6 +26,8 @@ class LocalWorkers:
     def __init__(self, settings: AgentSettings, base: Mapping[str, str]) -> None:
         self._settings = settings
         self._environment = {**base, "TORCHELASTIC_RUN_ID": settings.run_id}
+        self.is_warm: Callable[[], bool | None] = lambda: None
+        """Returns whether the next workers start without imports; None if that is disabled."""
         self._group: WorkerGroup | None = None
         self._tracker: ProgressTracker | None = None
         self._meter: UsageMeter | None = None
@@ -75,7 +77,7 @@ class LocalWorkers:
     def report(self) -> ProgressReport:
         """Return the present progress, or the last one after the workers have ended."""
         if self._group and self._tracker and self._meter:
-            self._usage = self._meter.usage()
+            self._usage = replace(self._meter.usage(), is_warm=self.is_warm())
             progress = read_worker_progress(self._group)
             report = self._tracker.report(progress, time.monotonic(), self._usage)
             if report.is_detailed:

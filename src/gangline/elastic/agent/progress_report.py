@@ -22,6 +22,8 @@ class WorkerUsage:
     cpus: float
     """Processors in use."""
     memory_bytes: int
+    is_warm: bool | None = None
+    """True if the next workers start without imports; None if that is disabled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,12 +39,15 @@ class WorldProgress:
     saves: SaveCounts = field(default_factory=SaveCounts)
     cpus: float = 0.0
     memory_bytes: int = 0
+    warm_nodes: int | None = None
+    """Nodes that restart their workers without imports; None if no node reports that."""
 
 
 def world_progress(core: MasterCore) -> WorldProgress:
     members = core.rendezvous.state.members
     heartbeats = [heartbeat for node, heartbeat in core.heartbeats.items() if node in members]
     used = [heartbeat.resources for heartbeat in heartbeats if heartbeat.resources is not None]
+    warm = [usage.is_warm for usage in used if usage.is_warm is not None]
     saved = [
         heartbeat.checkpoint_step
         for heartbeat in heartbeats
@@ -59,6 +62,7 @@ def world_progress(core: MasterCore) -> WorldProgress:
         saves=SaveCounts.merge_max(heartbeat.saves for heartbeat in heartbeats),
         cpus=sum(usage.cpus for usage in used),
         memory_bytes=sum(usage.memory_bytes for usage in used),
+        warm_nodes=sum(warm) if warm else None,
     )
 
 
@@ -84,6 +88,7 @@ def state_summary(core: MasterCore, now: float) -> dict[str, str]:
         "round": str(state.round),
         "nodes": str(len(state.members)),
         "waitingNodes": str(len(state.waiting)),
+        "warmNodes": "" if pace.warm_nodes is None else str(pace.warm_nodes),
         "cpus": f"{pace.cpus:.1f}",
         "memoryBytes": str(pace.memory_bytes),
         "lastEvent": core.state.persistent.events[-1].reason
@@ -152,6 +157,7 @@ def metrics_page(core: MasterCore, now: float) -> bytes:
     gauge("failures", "Failures of workers that agents reported.", goodput.failures)
     gauge("round", "The round of the last world.", state.round)
     gauge("members", "Nodes in the world.", len(state.members))
+    gauge("warm_nodes", "Nodes that restart their workers without imports.", pace.warm_nodes or 0)
     gauge("waiting_nodes", "Nodes that wait for a world.", len(state.waiting))
     gauge("gone_nodes", "Nodes that died or left.", len(state.gone))
     for name, text in (

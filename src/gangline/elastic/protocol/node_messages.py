@@ -27,6 +27,8 @@ class NodeResources(msgspec.Struct, frozen=True, omit_defaults=True):
     """CPUs in use."""
     memory_bytes: int = 0
     devices: tuple[DeviceUsage, ...] = ()
+    is_warm: bool | None = None
+    """True if the next workers start without imports; None if that is disabled or not known."""
 
 
 class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):

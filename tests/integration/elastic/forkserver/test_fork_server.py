@@ -293,6 +293,27 @@ def test_a_module_that_depends_on_the_process_is_found(
     assert "depend" in server.refusal()
 
 
+def test_a_library_that_imports_a_module_of_the_program_is_found(
+    server: Server, libraries: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "settings.py").write_text("VALUE = 1")
+    (libraries / "library.py").write_text("import settings")
+    assert "module of the program" in server.imports("library")["library"]
+
+
+def test_imports_in_the_server_see_the_path_of_the_program(
+    server: Server, library: Callable[[str], None]
+) -> None:
+    library("""
+        import sys, decimal
+        VALUE = [sys.path, sys.argv, sys.flags, sys.modules["__main__"].__file__]
+    """)
+    assert server.imports("library") == {}
+    warm, cold = server.fork({"IMPORTS": "library"})[0], server.run_without({"IMPORTS": "library"})
+    assert (warm["mapped"], cold["mapped"]) == (True, False)
+    assert warm["library"] == cold["library"]
+
+
 def test_effects_of_an_import_follow_when_the_program_imports_it(
     server: Server, library: Callable[[str], None]
 ) -> None:

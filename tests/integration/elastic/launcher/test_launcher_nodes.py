@@ -38,7 +38,8 @@ HELD = """
     import decimal, os, sys, time
     rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-    print(f"up {attempt} {rank}/{world} {os.getpid()} {os.environ['MASTER_PORT']}\\n", end="", flush=1)
+    port = os.environ["MASTER_PORT"]
+    print(f"up {attempt} {rank}/{world} {os.getpid()} {port}\\n", end="", flush=True)
     step = 0
     while not os.path.exists(sys.argv[1]):
         time.sleep(0.05)

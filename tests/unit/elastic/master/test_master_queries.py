@@ -48,6 +48,19 @@ def test_summary_is_empty_without_problems(core: MasterCore) -> None:
     assert account.progress == "12, 2/s"
 
 
+def test_warm_nodes_are_counted_where_nodes_report_them(core: MasterCore) -> None:
+    core.heartbeats[0] = msg.Heartbeat(node_id=0, resources=msg.NodeResources(1.0, 5))
+    account = parse_goodput(state_summary(core, 1010.0))
+    assert account is not None
+    assert (account.warm_nodes, account.warmth) == (None, "")
+    core.heartbeats[0] = msg.Heartbeat(node_id=0, resources=msg.NodeResources(is_warm=True))
+    core.heartbeats[1] = msg.Heartbeat(node_id=1, resources=msg.NodeResources(is_warm=False))
+    account = parse_goodput(state_summary(core, 1010.0))
+    assert account is not None
+    assert account.warmth == "1 of 2 nodes restart without imports"
+    assert "\ngangline_master_warm_nodes 1.0\n" in metrics_page(core, 1010.0).decode()
+
+
 def test_checkpointer_counts_arrive_in_a_heartbeat(tmp_path) -> None:
     path = tmp_path / "progress"
     teller = SaveReporter({"GANGLINE_PROGRESS_FILE": str(path)})

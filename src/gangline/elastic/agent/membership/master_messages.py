@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from gangline.api.failure import Failure
 from gangline.elastic.agent.membership.peers import TEXT_LIMIT
 from gangline.elastic.agent.membership.restart_consensus import Round
-from gangline.elastic.agent.progress_report import ProgressReport
+from gangline.elastic.agent.progress_report import ProgressReport, WorkerUsage
 from gangline.elastic.agent.rendezvous import RendezvousError
 from gangline.elastic.agent.settings import NodeIdentity
 from gangline.elastic.agent.world import free_port
@@ -70,9 +70,13 @@ class MasterMessages:
             spent_s=report.spent_s,
             checkpoint_step=report.checkpoint_step,
             saves=report.saves,
-            resources=msg.NodeResources(usage.cpus, usage.memory_bytes) if usage else None,
+            resources=_resources(usage) if usage else None,
             node=details,
         )
+
+
+def _resources(usage: WorkerUsage) -> msg.NodeResources:
+    return msg.NodeResources(usage.cpus, usage.memory_bytes, is_warm=usage.is_warm)
 
 
 def node_report(

@@ -88,7 +88,6 @@ class _Server:
     def __init__(self, descriptor: int, baseline: frozenset[str]) -> None:
         self._channel = _Channel(descriptor)
         self._baseline = baseline
-        self._libraries = hidden.mapped_libraries()
         self._environment = dict(os.environ)
         self._start_environment = dict(os.environ)
         self._recorder = _recorder
@@ -195,7 +194,7 @@ class _Server:
     def _prepare_fork(self) -> None:
         if self._hidden is None:
             self._hidden = hidden.HiddenModules(
-                self._baseline, self._recorder.records, self._varying, self._libraries
+                self._baseline, self._recorder.records, self._varying
             )
             gc.collect()
             # Objects of the server need no visits of a collector, which would copy their pages.

@@ -33,7 +33,6 @@ _READ_LATER = (
     "TORCH_NCCL_",
 )
 """Prefixes of variables that libraries name, but read only when a device or a group is opened."""
-_SYSTEM_LIBRARIES = ("libc.", "libm.", "libdl.", "libpthread.", "ld-linux", "libpython")
 _LOADER_SOURCE = """
 def _find_and_load(name, import_):
     module = expose(name)
@@ -49,7 +48,6 @@ class HiddenModules:
         baseline: Collection[str],
         records: dict[str, ImportRecord],
         varying: Collection[str],
-        libraries: Collection[str],
     ) -> None:
         """Prepare before the fork.
 
@@ -57,11 +55,9 @@ class HiddenModules:
             baseline: modules of a new interpreter.
             records: recorded imports.
             varying: variables that differ between processes; no recorded import has read them.
-            libraries: files that a new interpreter has mapped.
         """
         self._records = records
         self._varying = frozenset(os.fsencode(name) for name in varying)
-        self._libraries = frozenset(libraries)
         self._modules = {
             name: module for name, module in sys.modules.items() if name not in baseline
         }
@@ -133,36 +129,18 @@ class HiddenModules:
     def _changed_variable(self, names: list[str]) -> str | None:
         """Return a variable that differs now and on which an import depends."""
         now: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
-        reads: set[bytes] = set()
-        changed: set[bytes] = set()
-        compared: set[int] = set()
-        for name in names:
-            record = self._records.get(name)
-            if record is None:
-                continue
-            reads |= record.reads
+        records = [self._records[name] for name in names if name in self._records]
+        written = {os.fsencode(key) for record in records for key, _ in record.writes}
+        changed: dict[int, list[bytes]] = {}
+        for record in records:
             before = record.environment
-            if id(before) not in compared and before != now:
-                compared.add(id(before))
-                changed |= {key for key in before.keys() | now if before.get(key) != now.get(key)}
-        written = {os.fsencode(key) for name in names for key, _ in self._writes(name)}
-        for key in sorted(changed - self._varying - written):
-            if key in reads or self._is_named_in_library(key):
-                return os.fsdecode(key)
+            if id(before) not in changed:
+                keys = {key for key in before.keys() | now if before.get(key) != now.get(key)}
+                changed[id(before)] = sorted(keys - self._varying - written)
+            for key in changed[id(before)]:
+                if key in record.reads or _is_named_in(key, record.libraries):
+                    return os.fsdecode(key)
         return None
-
-    def _writes(self, name: str) -> list[tuple[str, str | None]]:
-        record = self._records.get(name)
-        return record.writes if record else []
-
-    def _is_named_in_library(self, key: bytes) -> bool:
-        """Return whether a library that the server has loaded contains the name of a variable.
-
-        A library in C reads a variable by its name, so one that lacks the name does not read it.
-        """
-        if os.fsdecode(key).startswith(_READ_LATER):
-            return False
-        return any(_contains(path, key + b"\0") for path in mapped_libraries() - self._libraries)
 
     def _late_attributes(self) -> dict[str, tuple[dict[str, Any], str, Any]]:
         """Return the attributes of packages that name modules which the package does not import."""
@@ -200,11 +178,14 @@ class HiddenModules:
         return [name.rpartition(".")[0], *(record.imported if record else ())]
 
 
-def mapped_libraries() -> set[str]:
-    """Return the shared libraries of this process, without those of every program."""
-    with open("/proc/self/maps") as maps:
-        paths = {line.split(maxsplit=5)[5].strip() for line in maps if ".so" in line}
-    return {path for path in paths if not os.path.basename(path).startswith(_SYSTEM_LIBRARIES)}
+def _is_named_in(key: bytes, libraries: Collection[str]) -> bool:
+    """Return whether a library contains the name of a variable.
+
+    A library in C reads a variable by its name, so one that lacks the name does not read it.
+    """
+    if os.fsdecode(key).startswith(_READ_LATER):
+        return False
+    return any(_contains(path, key + b"\0") for path in libraries)
 
 
 def _contains(path: str, text: bytes) -> bool:

@@ -22,11 +22,34 @@ if TYPE_CHECKING:
 
 _PROCESS_FUNCTIONS = ("getpid", "getppid", "urandom")
 """Functions of ``os`` whose results differ between two processes."""
-_FORK_SAFE = frozenset({"multiprocessing", "numpy", "random", "tempfile", "torch"})
+_FORK_SAFE = frozenset(
+    {"filelock", "fsspec", "multiprocessing", "numpy", "random", "tempfile", "torch"}
+)
 """Packages that may call them: a fork renews the result, or nothing needs it."""
+_READ_BY_PREFIX = {"tqdm.utils": b"TQDM_", "fsspec.config": b"FSSPEC"}
+"""Modules that go through all variables and use those with a prefix. PyTorch imports them."""
 _COPIES_ENVIRONMENT = frozenset({"ctypes.util", "subprocess"})
 """Modules that copy the environment for a child process: no result depends on the copy."""
+_SYSTEM_LIBRARIES = ("libc.", "libm.", "libdl.", "libpthread.", "ld-linux", "libpython")
 _DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
+
+
+class _Reads(set):  # type: ignore[type-arg]
+    """Names of variables. With a prefix it contains all names that begin with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prefixes: set[bytes] = set()
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or (
+            isinstance(name, bytes) and name.startswith(tuple(self.prefixes))
+        )
+
+    def __ior__(self, other: Any) -> Any:
+        self.update(other)
+        self.prefixes |= getattr(other, "prefixes", set())
+        return self
 
 
 class ImportRecord:
@@ -37,9 +60,11 @@ class ImportRecord:
         self.name, self.environment = name, environment
         self.loaded_before = len(sys.modules)
         self.imported: set[str] = set()
-        self.reads: set[bytes] = set()
+        self.reads = _Reads()
         self.writes: list[tuple[str, str | None]] = []
         self.output = (b"", b"")
+        self.libraries: set[str] = set()
+        """Shared libraries that were loaded meanwhile."""
 
 
 class ImportRecorder:
@@ -56,6 +81,8 @@ class ImportRecorder:
         self._suspects: dict[str, str] = {}
         self._threads = _thread_count()
         self._files = _open_files()
+        self._program_folder = _program_folder()
+        self._libraries = mapped_libraries()
 
     def set_varying(self, names: Collection[str]) -> None:
         """Take the names of variables that differ between the processes that are forked."""
@@ -66,7 +93,7 @@ class ImportRecorder:
 
     def import_modules(self, names: Iterable[str]) -> None:
         """Import modules one after another."""
-        with _Patches(self):
+        with _Patches(self), _ProgramPath(self._program_folder):
             for name in names:
                 if name not in sys.modules:
                     self._import(name)
@@ -134,6 +161,12 @@ class ImportRecorder:
             for each in itertools.islice(sys.modules, record.loaded_before, None)
             if each not in self.records
         )
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if "." not in name or (file or "").endswith(".so"):
+            libraries = mapped_libraries()
+            record.libraries, self._libraries = libraries - self._libraries, libraries
+        if self._program_folder and file and os.path.dirname(file) == self._program_folder:
+            self._note(name, "imports a module of the program")
         if succeeded and (nested := self.records.get(name)):
             # The import of its package has imported it already.
             nested.imported |= record.imported
@@ -150,7 +183,7 @@ class ImportRecorder:
 
     def add_read(self, key: bytes) -> None:
         """Note that it reads a variable."""
-        if not self._stack:
+        if not self._stack or self._is_read_by_prefix():
             return
         self._stack[-1].reads.add(key)
         if key in self._varying:
@@ -158,7 +191,9 @@ class ImportRecorder:
 
     def add_copy(self) -> None:
         """Note that it reads all variables."""
-        if self._stack and not self._is_called_by(_COPIES_ENVIRONMENT):
+        if not self._stack or self._is_read_by_prefix():
+            return
+        if not self._is_called_by(_COPIES_ENVIRONMENT):
             self._note(self._stack[-1].name, "reads the environment while it is imported")
 
     def add_write(self, key: str, value: str | None) -> None:
@@ -171,9 +206,18 @@ class ImportRecorder:
         if self._stack and _package(self._stack[-1].name) not in _FORK_SAFE:
             self._note(self._stack[-1].name, f"calls os.{name}() while it is imported")
 
-    def _is_called_by(self, modules: Collection[str]) -> bool:
+    def _is_read_by_prefix(self) -> bool:
+        """Note the prefix if the reader uses only the variables with one."""
+        for module, prefix in _READ_BY_PREFIX.items():
+            if self._is_called_by({module}):
+                self._stack[-1].reads.prefixes.add(prefix)
+                return True
+        return False
+
+    @staticmethod
+    def _is_called_by(modules: Collection[str]) -> bool:
         frame = sys._getframe(2)
-        for _ in range(6):
+        for _ in range(7):
             if frame.f_globals.get("__name__") in modules:
                 return True
             if frame.f_back is None:
@@ -212,12 +256,16 @@ class _Patches:
             return module
 
         def import_statement(
-            name: str, namespace: Any = None, local: Any = None, wanted: Any = (), level: int = 0
+            name: str,
+            globals: Any = None,
+            locals: Any = None,
+            fromlist: Any = (),
+            level: int = 0,
         ) -> object:
-            module = import_(name, namespace, local, wanted, level)
+            module = import_(name, globals, locals, fromlist, level)
             parent = getattr(module, "__name__", name)
             names = {parent} if level else {name, parent}
-            names.update(f"{parent}.{item}" for item in wanted or ())
+            names.update(f"{parent}.{item}" for item in fromlist or ())
             recorder.add_imported(names & sys.modules.keys())
             return module
 
@@ -264,6 +312,25 @@ def _counted(recorder: ImportRecorder, name: str, function: Any) -> Callable[...
     return call
 
 
+class _ProgramPath:
+    """The path of imports as the program has it: its folder is first; ``__file__`` is set."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        if self._folder is not None:
+            sys.path.insert(0, self._folder)
+        if sys.argv[0] not in ("-c", "-m", ""):
+            sys.modules["__main__"].__file__ = sys.argv[0]
+
+    def __exit__(self, *_: object) -> None:
+        if self._folder is not None and self._folder in sys.path:
+            sys.path.remove(self._folder)
+            sys.path_importer_cache.pop(self._folder, None)
+        vars(sys.modules["__main__"]).pop("__file__", None)
+
+
 class _CapturedOutput:
     """What is written to descriptors 1 and 2 until the end."""
 
@@ -284,6 +351,22 @@ class _CapturedOutput:
             os.close(saved)
             os.close(file)
         return found[0], found[1]
+
+
+def _program_folder() -> str | None:
+    """Return the folder that the interpreter puts first on its path for the program."""
+    if sys.flags.safe_path or not sys.argv[0]:
+        return None
+    if sys.argv[0] == "-m":
+        return os.getcwd()
+    return "" if sys.argv[0] == "-c" else os.path.dirname(os.path.realpath(sys.argv[0]))
+
+
+def mapped_libraries() -> set[str]:
+    """Return the shared libraries of this process, without those of every program."""
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if ".so" in line}
+    return {path for path in paths if not os.path.basename(path).startswith(_SYSTEM_LIBRARIES)}
 
 
 def _package(name: str) -> str:

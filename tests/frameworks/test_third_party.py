@@ -91,6 +91,7 @@ def test_a_program_computes_the_same_under_torchrun_and_gangline(
 
     straight = third_party.gangline("straight", program, nodes=nodes)
     assert straight.codes == [0] * nodes, straight.stderr()
+    assert "left behind" not in straight.stderr(), "all processes that remain are Gangline's"
     if case.resumes_exactly:
         assert straight.losses(0) == losses_of_all_lives(theirs, case.kills)
         assert straight.weights() == theirs.weights()

@@ -22,12 +22,34 @@ if TYPE_CHECKING:
 
 _PROCESS_FUNCTIONS = ("getpid", "getppid", "urandom")
 """Functions of ``os`` whose results differ between two processes."""
-_FORK_SAFE = frozenset({"multiprocessing", "numpy", "random", "tempfile", "torch"})
+_FORK_SAFE = frozenset(
+    {"filelock", "fsspec", "multiprocessing", "numpy", "random", "tempfile", "torch"}
+)
 """Packages that may call them: a fork renews the result, or nothing needs it."""
+_READ_BY_PREFIX = {"tqdm.utils": b"TQDM_", "fsspec.config": b"FSSPEC"}
+"""Modules that go through all variables and use those with a prefix. PyTorch imports them."""
 _COPIES_ENVIRONMENT = frozenset({"ctypes.util", "subprocess"})
 """Modules that copy the environment for a child process: no result depends on the copy."""
 _SYSTEM_LIBRARIES = ("libc.", "libm.", "libdl.", "libpthread.", "ld-linux", "libpython")
 _DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
+
+
+class _Reads(set):  # type: ignore[type-arg]
+    """Names of variables. With a prefix it contains all names that begin with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prefixes: set[bytes] = set()
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or (
+            isinstance(name, bytes) and name.startswith(tuple(self.prefixes))
+        )
+
+    def __ior__(self, other: Any) -> Any:
+        self.update(other)
+        self.prefixes |= getattr(other, "prefixes", set())
+        return self
 
 
 class ImportRecord:
@@ -38,7 +60,7 @@ class ImportRecord:
         self.name, self.environment = name, environment
         self.loaded_before = len(sys.modules)
         self.imported: set[str] = set()
-        self.reads: set[bytes] = set()
+        self.reads = _Reads()
         self.writes: list[tuple[str, str | None]] = []
         self.output = (b"", b"")
         self.libraries: set[str] = set()
@@ -161,7 +183,7 @@ class ImportRecorder:
 
     def add_read(self, key: bytes) -> None:
         """Note that it reads a variable."""
-        if not self._stack:
+        if not self._stack or self._is_read_by_prefix():
             return
         self._stack[-1].reads.add(key)
         if key in self._varying:
@@ -169,7 +191,9 @@ class ImportRecorder:
 
     def add_copy(self) -> None:
         """Note that it reads all variables."""
-        if self._stack and not self._is_called_by(_COPIES_ENVIRONMENT):
+        if not self._stack or self._is_read_by_prefix():
+            return
+        if not self._is_called_by(_COPIES_ENVIRONMENT):
             self._note(self._stack[-1].name, "reads the environment while it is imported")
 
     def add_write(self, key: str, value: str | None) -> None:
@@ -182,9 +206,18 @@ class ImportRecorder:
         if self._stack and _package(self._stack[-1].name) not in _FORK_SAFE:
             self._note(self._stack[-1].name, f"calls os.{name}() while it is imported")
 
-    def _is_called_by(self, modules: Collection[str]) -> bool:
+    def _is_read_by_prefix(self) -> bool:
+        """Note the prefix if the reader uses only the variables with one."""
+        for module, prefix in _READ_BY_PREFIX.items():
+            if self._is_called_by({module}):
+                self._stack[-1].reads.prefixes.add(prefix)
+                return True
+        return False
+
+    @staticmethod
+    def _is_called_by(modules: Collection[str]) -> bool:
         frame = sys._getframe(2)
-        for _ in range(6):
+        for _ in range(7):
             if frame.f_globals.get("__name__") in modules:
                 return True
             if frame.f_back is None:
@@ -223,12 +256,16 @@ class _Patches:
             return module
 
         def import_statement(
-            name: str, namespace: Any = None, local: Any = None, wanted: Any = (), level: int = 0
+            name: str,
+            globals: Any = None,
+            locals: Any = None,
+            fromlist: Any = (),
+            level: int = 0,
         ) -> object:
-            module = import_(name, namespace, local, wanted, level)
+            module = import_(name, globals, locals, fromlist, level)
             parent = getattr(module, "__name__", name)
             names = {parent} if level else {name, parent}
-            names.update(f"{parent}.{item}" for item in wanted or ())
+            names.update(f"{parent}.{item}" for item in fromlist or ())
             recorder.add_imported(names & sys.modules.keys())
             return module
 

@@ -44,8 +44,9 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
 MODULES = ["src/gangline/scheduler/preemption"]
 TESTS = [
-    "tests/unit/scheduler/preemption",
+    "tests/unit/scheduler/preemption/test_preempt.py",
     "tests/unit/scheduler/test_scenarios.py",
+    "tests/unit/scheduler/preemption",
     "tests/unit/scheduler/cycle/test_cycle.py",
 ]
 KILLERS = 12

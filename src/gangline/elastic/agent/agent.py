@@ -134,6 +134,8 @@ class ElasticAgent:
         self._budget = RestartBudget(settings.restart_window_s)
         self._store: AgentStore | None = None
         self._step_times = StepTimes()
+        self._sessions: frozenset[int] = frozenset()
+        """Sessions of the last workers: each leads one."""
         self._workers = LocalWorkers(settings, base)
         self._workers.is_warm = lambda: self._spares.is_warm if self._spares else None
         rendezvous.attach_workers(self._workers)
@@ -162,7 +164,7 @@ class ElasticAgent:
                 await self._stop_group(signal.SIGTERM)
                 if self._spares:  # before the search for leftovers, which would find the server
                     await self._spares.close()
-                await end_leftovers(self._folder.name, self._settings.shutdown_s)
+                await end_leftovers(self._folder.name, self._sessions, self._settings.shutdown_s)
                 await self._save_before_end(result)
                 await self._rendezvous.leave(_leave_reason(result))
                 self._close_store()
@@ -230,6 +232,7 @@ class ElasticAgent:
         self._workers.begin_attempt(group, world)
         self._budget.record_start(world.attempt, time.monotonic())
         await self._unless_signal(group.start(self._base))
+        self._sessions = frozenset(worker.process.pid for worker in group.workers)
         if not has_store:
             self._rendezvous.announce_start(world)
         log.debug("workers started", extra={"attempt": world.attempt})

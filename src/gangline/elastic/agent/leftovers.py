@@ -2,8 +2,9 @@
 
 Every worker's environment names a file in the folder of its run (``GANGLINE_PROGRESS_FILE``), and
 its descendants inherit that variable. So they are found in ``/proc`` although they may have left
-the worker's process group and session. The saver of checkpoints is none of them: it ends by itself
-when all checkpoints are in storage.
+the worker's process group and session. A fork of a worker that the fork server has started shows
+the variables of that server instead; it is found if it has remained in the worker's session. The
+saver of checkpoints is none of them: it ends by itself when all checkpoints are in storage.
 
 A launcher that ends in order removes both. ``Cleaner`` does it for a launcher that is killed.
 """
@@ -15,12 +16,14 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 log = logging.getLogger(__name__)
 
 _SAVER = b"gangline.elastic.checkpoint.saver"
+_SESSION = 3
+"""Position of the session in ``/proc/PID/stat``, after the name of the program."""
 _POLL_S = 0.02
 _SETTLE_S = 0.5
 """Time in which helpers of a script, such as its resource tracker, end by themselves."""
@@ -29,11 +32,14 @@ _DONE = b"\n"
 _MAX_LISTED = 8
 
 
-def processes_of_run(name: str, proc: Path = Path("/proc")) -> dict[int, str]:
+def processes_of_run(
+    name: str, sessions: Collection[int] = (), proc: Path = Path("/proc")
+) -> dict[int, str]:
     """Return the processes whose environment names a folder of the run, with their programs.
 
     Args:
         name: the unique name of the run's folder.
+        sessions: sessions whose processes belong to the run as well.
         proc: the file system of processes.
     """
     found, own = {}, os.getpid()
@@ -41,7 +47,9 @@ def processes_of_run(name: str, proc: Path = Path("/proc")) -> dict[int, str]:
         if not folder.name.isdecimal() or int(folder.name) == own:
             continue
         try:
-            if name.encode() not in (folder / "environ").read_bytes():
+            stat = (folder / "stat").read_text().rpartition(")")[2].split()
+            is_ours = int(stat[_SESSION]) in sessions
+            if not is_ours and name.encode() not in (folder / "environ").read_bytes():
                 continue
             command = (folder / "cmdline").read_bytes()
         except OSError:
@@ -51,25 +59,28 @@ def processes_of_run(name: str, proc: Path = Path("/proc")) -> dict[int, str]:
     return found
 
 
-async def end_leftovers(name: str, grace_s: float) -> None:
+async def end_leftovers(name: str, sessions: Collection[int], grace_s: float) -> None:
     """End the processes that the script has left behind; kill those that remain after a time.
 
     Args:
         name: the unique name of the run's folder.
+        sessions: sessions of the last workers.
         grace_s: time between SIGTERM and SIGKILL.
     """
-    if not (left := await _wait_until_gone(name, _SETTLE_S)):
+    if not (left := await _wait_until_gone(name, sessions, _SETTLE_S)):
         return
     listed = "; ".join(f"{pid} ({command})" for pid, command in [*left.items()][:_MAX_LISTED])
     log.warning("ending processes that the script has left behind: %s", listed)
     _signal(left, signal.SIGTERM)
-    _signal(await _wait_until_gone(name, grace_s), signal.SIGKILL)
+    _signal(await _wait_until_gone(name, sessions, grace_s), signal.SIGKILL)
 
 
-async def _wait_until_gone(name: str, timeout_s: float) -> dict[int, str]:
+async def _wait_until_gone(
+    name: str, sessions: Collection[int], timeout_s: float
+) -> dict[int, str]:
     """Wait for the end of all processes of a run; return those that remain after the timeout."""
     deadline = time.monotonic() + timeout_s
-    while (left := processes_of_run(name)) and time.monotonic() < deadline:  # noqa: ASYNC110 - files
+    while (left := processes_of_run(name, sessions)) and time.monotonic() < deadline:  # noqa: ASYNC110 - files
         await asyncio.sleep(_POLL_S)
     return left
 

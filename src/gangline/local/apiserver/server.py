@@ -20,6 +20,7 @@ from gangline.kube.config.config import ClusterConfig
 from gangline.kube.config.credentials import Credential, StaticCredential
 from gangline.local.apiserver import kubeconfig
 from gangline.local.apiserver.admission.builtin import BuiltinAdmission
+from gangline.local.apiserver.admission.certificate_signers import SignerGuard
 from gangline.local.apiserver.admission.webhook_client import WebhookClient
 from gangline.local.apiserver.admission.webhooks import WebhookAdmission
 from gangline.local.apiserver.audit.audit_log import AuditLog, AuditSettings
@@ -265,7 +266,13 @@ class ApiServer:
         ledger = QuotaLedger(self.store)
         self._quota_status = QuotaStatusSync(self.store, ledger)
         self.writer = WritePath(
-            self.store, admission, self._flow, self._webhooks, guard, QuotaAdmission(ledger)
+            self.store,
+            admission,
+            self._flow,
+            self._webhooks,
+            guard,
+            QuotaAdmission(ledger),
+            SignerGuard(self._authorizer),
         )
         self._cluster_roles = ClusterRoleSync(self.store, self._own_writer, self.registry)
         crds = self.registry.by_plural("apiextensions.k8s.io", "customresourcedefinitions")

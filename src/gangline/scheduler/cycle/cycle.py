@@ -119,6 +119,8 @@ class _Cycle:
         evictable = EvictablePlainPods(state, self.tree, policy)
         self._planner = ReservationPlanner(state.nodes, evictable)
         self._diagnosis = PlacementDiagnosis(state, self.scratch, self._planner)
+        self._first_pending: dict[str, tuple[str, ...]] = {}
+        """The first of these gangs of each queue."""
         self._pending_counts: Counter[str] = Counter()
         """Gangs of each queue that were served and stay pending: they are before the next one."""
         self._preemption = PreemptionEvaluator(
@@ -320,7 +322,8 @@ class _Cycle:
                 self._add_reservation(gang, plan)
                 start = earliest_start(self.state, self.scratch, plan, self.now)
                 self._window = BackfillWindow(tuple(plan), start)
-                return messages.reservation_message(self._diagnosis.summarize_plan(gang, plan))
+                summary = self._diagnosis.summarize_plan(gang, plan)
+                return messages.reservation_message(summary, start if start > self.now else 0.0)
         return ""
 
     def _preempt(self, gang: PendingGang) -> str:
@@ -393,10 +396,18 @@ class _Cycle:
         message = gang_message if pod_message is None else pod_message
         if gang.group is not None:
             standing = messages.position_message(
-                gang.queue, self._pending_counts[gang.queue], gang.pending_since
+                gang.queue,
+                self._pending_counts[gang.queue],
+                gang.pending_since,
+                self._first_pending.get(gang.queue, ()),
             )
             gang_message = messages.clip_message(gang_message, standing)
         self._pending_counts[gang.queue] += 1
+        if self._pending_counts[gang.queue] <= MAX_AHEAD:
+            self._first_pending[gang.queue] = (
+                *self._first_pending.get(gang.queue, ()),
+                gang.name,
+            )
         self.pending_reasons.append(
             PendingReason(
                 reason, gang_message, tuple([(key, message) for key in gang.pod_keys]), gang.group
@@ -405,3 +416,5 @@ class _Cycle:
 
 
 _ANY_QUEUE = QueueInfo("")
+MAX_AHEAD = 3
+"""Number of gangs ahead of a pending gang that its message names."""

@@ -90,7 +90,7 @@ class PreemptionEvaluator:
         tree: QueueTree,
         policy: EvictionPolicy,
         now: float,
-        was_bound: Callable[[str], bool] = lambda name: False,
+        was_bound: Callable[[str], bool],
     ) -> None:
         self._state, self._tree, self._policy, self._now = state, tree, policy, now
         self._was_bound = was_bound

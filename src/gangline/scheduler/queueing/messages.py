@@ -229,20 +229,28 @@ def in_use_message(holders: ResourceHolders) -> str:
     return f"Usage of {resource}: {', '.join(parts)}." if parts else ""
 
 
-def reservation_message(plan: ReservationSummary) -> str:
-    """Return the nodes that are reserved for a gang, and which gangs run there now."""
+def reservation_message(plan: ReservationSummary, free_at: float = 0.0) -> str:
+    """Return the nodes that are reserved for a gang, and which gangs run there now.
+
+    Args:
+        plan: the reserved nodes.
+        free_at: latest time at which they are free, in seconds since the epoch; 0: unknown.
+    """
     held = f"; running there now: {_listed(plan.gangs)}" if plan.gangs else ""
-    return f"Nodes are reserved for it: {_listed(plan.nodes)}{held}."
+    free = f"; free by {_time(datetime.fromtimestamp(free_at, UTC))}" if free_at else ""
+    return f"Nodes are reserved for it: {_listed(plan.nodes)}{held}{free}."
 
 
 @lru_cache(maxsize=16_384)
-def position_message(queue: str, before: int, since: datetime) -> str:
-    """Return a gang's position in its queue, and since when it is pending.
+def position_message(queue: str, before: int, since: datetime, ahead: tuple[str, ...] = ()) -> str:
+    """Return a gang's position in its queue, the first gangs before it, and since when it waits.
 
     Large numbers are rounded: they change all the time, and each change would be written.
     """
     place = f"{_rounded(before)} before it in" if before else "First in"
-    return f"{place} queue {queue!r}, waiting since {_time(since)}."
+    more = " and more" if before > len(ahead) else ""
+    names = f" ({', '.join(ahead)}{more})" if ahead else ""
+    return f"{place} queue {queue!r}{names}, waiting since {_time(since)}."
 
 
 @lru_cache(maxsize=16_384)

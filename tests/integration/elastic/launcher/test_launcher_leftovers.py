@@ -93,3 +93,26 @@ def test_join_timeout_ends_the_wait_of_the_hosting_node(launch, script):
     assert "for 2 s" in run.output
     assert "another program listens on port" in run.output
     assert time.monotonic() - started < 50, "the default is 60 s"
+
+
+def test_fork_of_a_warm_worker_ends_with_the_job(launch, script):
+    path = script("""
+        import os, signal, time
+        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        print(f"up {attempt} {os.getpid()} ", flush=True)
+        if attempt == 0:
+            time.sleep(1000)
+        if os.fork() == 0:
+            print("left", os.getpid(), flush=True)
+            os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+            os.dup2(1, 2)
+            time.sleep(1000)
+        os._exit(0)
+    """)
+    run = launch(path)
+    run.until("up 0 ")
+    run.until("warm")
+    os.kill(int(re.findall(r"up 0 (\d+) ", run.output)[0]), signal.SIGKILL)
+    pid = left(run)
+    assert run.wait() == 0, run.output
+    assert not is_alive(pid)

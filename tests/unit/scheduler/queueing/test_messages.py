@@ -1,5 +1,7 @@
 """Messages of pending gangs: shortage, users, position in the queue, what would help."""
 
+from msgspec.structs import replace
+
 from gangline.scheduler.types.types import CycleResult, QueueInfo
 from unit.scheduler.builders import (
     ANYWHERE,
@@ -71,6 +73,10 @@ def test_places_in_line_are_counted_in_each_queue_and_rounded_when_many_wait() -
     decision = decide(state)
     assert "First in queue 'default'" in group_message(decision, "g00")
     assert "9 before it in queue 'default'" in group_message(decision, "g09")
+    assert "(d/g00, d/g01, d/g02 and more), waiting since" in group_message(decision, "g09")
+    assert "2 before it in queue 'default' (d/g00, d/g01), waiting" in group_message(
+        decision, "g02"
+    )
     assert "about 30 before it in queue 'default'" in group_message(decision, "g33")
     assert "First in queue 'q'" in group_message(decision, "other")
 
@@ -134,3 +140,13 @@ def test_message_of_a_preemptor_does_not_claim_it_never_fits() -> None:
     assert "It would not fit even if all running gangs had ended" in group_message(
         decide(without), "job"
     )
+
+
+def test_the_latest_start_is_stated_if_the_run_times_are_known() -> None:
+    running = [group("runs", 1, max_run_time_s=600.0), pod("r", group="runs", on="n1", cpu=4)]
+    started = [running[0], replace(running[1], started_at=100.0)]  # type: ignore[type-var]
+    for there, free in ((started, "; free by 1970-01-01 00:11:40 UTC."), (running[1:], "")):
+        known = [group("runs", 1)] if len(there) == 1 else []
+        state = cluster(node("n1", cpu=4), *known, *there, *gang("job", 1, cpu=4))
+        message = group_message(decide(state, 200.0), "job")
+        assert f"running there now: d/runs{free or '.'}" in message

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from gangline.local.apiserver.admission.builtin import BuiltinAdmission
+from gangline.local.apiserver.admission.certificate_signers import SignerGuard
 from gangline.local.apiserver.admission.node_restriction import restrict_node_write
 from gangline.local.apiserver.admission.webhooks import (
     CREATE,
@@ -87,13 +88,15 @@ class WritePath:
         webhooks: WebhookAdmission | None = None,
         guard: EscalationGuard | None = None,
         quotas: QuotaAdmission | None = None,
+        signers: SignerGuard | None = None,
     ) -> None:
-        """Without the last three nothing is asked: the server's own writes use this."""
+        """Without the last four nothing is asked: the server's own writes use this."""
         self._flow = flow
         self._store = store
         self._admission = admission
         self._webhooks = webhooks
         self._guard = guard
+        self._signers = signers
         self._quotas = quotas
 
     async def create(
@@ -316,6 +319,8 @@ class WritePath:
         """Refuse a write that grants more than its user has. Not in a lane: it reads the store."""
         if self._guard is not None:
             self._guard.check(request, old, new)
+        if self._signers is not None:
+            self._signers.check(request, old, new)
 
     def _admit_quota(self, request: ApiRequest, old: Json | None, new: Json) -> list[QuotaCharge]:
         if self._quotas is None or request.subresource:

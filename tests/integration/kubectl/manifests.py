@@ -112,6 +112,7 @@ spec:
         command: [sleep, "1000"]
 """
 
+
 WITH_SIDECAR = """
 apiVersion: v1
 kind: Pod

@@ -46,7 +46,7 @@ class _Reads(set):  # type: ignore[type-arg]
             isinstance(name, bytes) and name.startswith(tuple(self.prefixes))
         )
 
-    def __ior__(self, other: Any) -> Any:
+    def __ior__(self, other: Any) -> Any:  # type: ignore[misc]
         self.update(other)
         self.prefixes |= getattr(other, "prefixes", set())
         return self

@@ -3,9 +3,11 @@
 Measured in turn, medians: from the launcher's start to the first step of all ranks; from SIGKILL of
 a worker to the first step of all ranks, on one node of two workers and on two nodes of one; a node
 lost and added again with ``--nnodes 1:2`` (torchrun's figures for these two are in docs/elastic.md:
-it takes a minute or fails). A worker is killed when training is steady and, with gangline, spares
-are warm. Then one job is killed many times. DLRover is measured if ``GANGLINE_DLROVER_PYTHON``
-names its interpreter; its master is started beforehand and does not count.
+it takes a minute or fails). A worker is killed when training is steady; in further runs as soon as
+all ranks have done their first step, and ten times in a row, each time one second after the
+first step that followed the last kill. Then one job is killed many times. DLRover is measured if
+``GANGLINE_DLROVER_PYTHON`` names its interpreter; its master is started beforehand and does not
+count.
 
     python -m benchmarks.elastic.recovery [RUNS] [KILLS]
 """
@@ -24,6 +26,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 RUNS, KILLS = 7, 30
+ROW, ROW_PAUSE_S = 10, 1.0
 PATIENCE_S = 120.0
 DLROVER = os.environ.get("GANGLINE_DLROVER_PYTHON", "")
 LAUNCHERS = {
@@ -130,7 +133,7 @@ class Job:
         begun = self.start_node(nodes, hosts=True)
         self.start_node(nodes, hosts=False)
         self.until("steady", begun, 2)
-        self.until_warm(1)
+        self.until_warm()
 
     def events(self, event: str, since: float) -> list[dict[str, float]]:
         """Return the first such event of each rank after a time."""
@@ -164,10 +167,10 @@ class Job:
                 raise
             return math.inf
 
-    def until_warm(self, times: int) -> None:
-        """Wait until every launcher has logged ``times`` times that its spares are warm."""
+    def until_warm(self) -> None:
+        """Wait until every launcher has logged that its workers restart without imports."""
         if self.kind == "gangline":
-            self._wait(lambda: all(log.count(WARM) >= times for log in self._logs()))
+            self._wait(lambda: all(WARM in log for log in self._logs()))
 
     def pid(self, rank: int) -> int:
         lines = Path(f"{self.notes}.{rank}").read_text().splitlines()
@@ -208,10 +211,42 @@ def one_node(kind: str, folder: str) -> tuple[float, float]:
         begun = job.start_alone()
         first = job.until("first", begun, 2) - begun
         job.until("steady", begun, 2)
-        job.until_warm(1)
+        job.until_warm()
         killed = time.time()
         os.kill(job.pid(1), signal.SIGKILL)
         return first, job.again(killed) - killed
+    finally:
+        job.end()
+
+
+def early_kill(kind: str, folder: str) -> float:
+    """Seconds to the first step after a worker was killed right after the first step of all."""
+    job = Job(kind, folder)
+    try:
+        begun = job.start_alone()
+        job.until("first", begun, 2)
+        killed = time.time()
+        os.kill(job.pid(1), signal.SIGKILL)
+        return job.again(killed) - killed
+    finally:
+        job.end()
+
+
+def kills_in_a_row(kind: str, folder: str) -> list[float]:
+    """Seconds to the first step after each of several kills, one second after the last recovery."""
+    job = Job(kind, folder)
+    taken: list[float] = []
+    try:
+        since = job.start_alone()
+        job.until("first", since, 2)
+        for number in range(ROW):
+            time.sleep(ROW_PAUSE_S)
+            since = time.time()
+            os.kill(job.pid(number % 2), signal.SIGKILL)
+            taken.append(job.again(since) - since)
+            if math.isinf(taken[-1]):
+                break
+        return taken
     finally:
         job.end()
 
@@ -251,7 +286,7 @@ def node_lost_and_back(folder: str) -> tuple[float, float, float]:
         job.launchers[1].kill()
         alone = job.until("first", lost, 1)
         job.until("steady", lost, 1)
-        job.until_warm(2)
+        job.until_warm()
         back = job.start_node("1:2", hosts=False)
         both = job.until("first", back, 2)
         before = max(each["before"] for each in job.events("first", back))
@@ -268,7 +303,7 @@ def many_kills(folder: str, kills: int) -> tuple[float, float]:
         since = job.start_alone()
         for number in range(kills):
             job.until("steady", since, 2)
-            job.until_warm(number + 1)
+            job.until_warm()
             since = time.time()
             os.kill(job.pid(number % 2), signal.SIGKILL)
             taken.append(job.until("first", since, 2) - since)
@@ -296,6 +331,8 @@ def main() -> None:
     start: dict[str, list[float]] = {kind: [] for kind in LAUNCHERS}
     one: dict[str, list[float]] = {kind: [] for kind in LAUNCHERS}
     two: dict[str, list[float]] = {kind: [] for kind in LAUNCHERS}
+    early: dict[str, list[float]] = {kind: [] for kind in LAUNCHERS}
+    row: dict[str, list[float]] = {kind: [] for kind in LAUNCHERS}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(runs):
             for kind in LAUNCHERS:
@@ -303,8 +340,12 @@ def main() -> None:
                 start[kind].append(first)
                 one[kind].append(again)
                 two[kind].append(two_nodes(kind, folder))
+                early[kind].append(early_kill(kind, folder))
+                row[kind] += kills_in_a_row(kind, folder)
         report("start to first step, 1 node of 2 workers", start)
         report("worker killed, 1 node of 2 workers", one)
+        report("worker killed right after the first step", early)
+        report(f"{ROW} kills in a row, {ROW_PAUSE_S:g} s apart", row)
         report("worker killed, 2 nodes of 1 worker", two)
         lost, back, still = zip(
             *(node_lost_and_back(folder) for _ in range(max(runs // 2, 1))), strict=True

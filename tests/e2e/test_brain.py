@@ -15,6 +15,7 @@ from gangline.api.quantity import parse_quantity
 from gangline.api.resources import ELASTIC_JOBS
 
 pytest.importorskip("sqlalchemy", reason="the Brain needs the extra gangline[brain]")
+pytestmark = pytest.mark.embedded_only("the master's pod must reach the API server")
 
 MIB = 2**20
 

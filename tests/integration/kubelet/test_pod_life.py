@@ -256,7 +256,7 @@ async def test_pods_follow_their_restart_policy_after_a_power_loss(node: Any) ->
     pod = await node.until_phase("Failed", "never")
     ended = first(pod).state.terminated
     assert ended is not None
-    assert (ended.exit_code, ended.reason) == (137, "Error")
+    assert (ended.exit_code, ended.reason) == (137, "ContainerStatusUnknown")
     assert "node agent was restarted" in ended.message
     pod = await node.until(
         lambda pod: first(pod).restart_count == 1 and first(pod).state.running, "always"

@@ -55,6 +55,22 @@ def test_other_number_for_the_same_field_supersedes(store: Store, fence: int) ->
     assert store.read.open_advice("cluster", "uid-1") == [new]
 
 
+def test_advice_whose_prediction_moves_a_little_is_repeated(store: Store, fence: int) -> None:
+    first = advised(What.CHECKPOINT_INTERVAL, 600.0)
+    [old] = store.write.advice("cluster", "uid-1", [first], fence=fence)
+    nearly = msgspec.structs.replace(
+        first.advice, value=603.0, gain=0.12, reason=Reason(code="Any", arguments={"n": 603.0})
+    )
+    [same] = store.write.advice(
+        "cluster", "uid-1", [msgspec.structs.replace(first, advice=nearly)], fence=fence
+    )
+    assert same.id == old.id
+    other = msgspec.structs.replace(first, advice=msgspec.structs.replace(nearly, value=612.0))
+    [new] = store.write.advice("cluster", "uid-1", [other], fence=fence)
+    assert new.id != old.id
+    assert len(store.read.advice_history("cluster", "uid-1")) == 2
+
+
 def test_advice_expires(store: Store, fence: int) -> None:
     store.write.advice("cluster", "uid-1", [advised(What.MEMORY, 1e9)], fence=fence)
     assert store.write.expire_advice("cluster", NOW_MS, fence=fence) == 0

@@ -131,10 +131,9 @@ LEAVES = """
 @pytest.mark.timeout(600)
 def test_rank_that_ends_early_with_0_is_named_and_the_group_restarts(launch, script):
     path, flags = script(LEAVES), ("--standalone", "--nproc-per-node", 2, "--max-restarts", 1)
-    theirs = launch(*flags, path, program="torchrun")
     run = launch(*flags, path)
-    assert (theirs.wait(), run.wait()) == (0, 0), run.output
-    assert run.output.count("came through") == theirs.output.count("came through") == 2
+    assert run.wait() == 0, run.output
+    assert run.output.count("came through") == 2
     assert re.search(
         r"EndedEarly \(exit code 1\): .* Message: rank 1 \(pid \d+\) on \S+; "
         r"rank 0 lost its connection",

@@ -1,6 +1,8 @@
 """Writes advice and actions. Each transaction carries the leader's fencing number."""
 
+import math
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -21,6 +23,8 @@ from gangline.brain.store.sql.advice_rows import action_of, action_query, advice
 from gangline.brain.store.sql.lock import check_fence, take_fence
 
 _CURRENT = sorted(CURRENT_STATES)
+SAME_VALUE = 0.01
+"""Relative difference below which a number is the same advice."""
 
 
 class AdviceWriter:
@@ -41,8 +45,9 @@ class AdviceWriter:
     ) -> list[AdviceRecord]:
         """Make ``current`` the open and held advice of a job, and return it with its ids.
 
-        Advice about a subject that is not in ``current`` is superseded. Advice that equals what is
-        stored keeps its id and its time; its state, expiry and reason to hold are updated.
+        Advice about a subject that is not in ``current`` is superseded. Advice that repeats what is
+        stored keeps its id, its time and its numbers; its state, expiry and reason to hold are
+        updated.
 
         Raises:
             Fenced: another Brain leads.
@@ -63,7 +68,7 @@ class AdviceWriter:
             kept = []
             for record in records:
                 before = stored.get(record.advice.key)
-                if before is not None and before.advice == record.advice:
+                if before is not None and repeats(before.advice, record.advice):
                     del stored[record.advice.key]
                     kept.append(_refresh(connection, before, record))
                 else:
@@ -241,3 +246,16 @@ def _set_state(
             .where(tables.advice.c.id.in_(sorted(ids)))
             .values(state=state.value, held_because=held_because or None)
         )
+
+
+def repeats(before: Advice, now: Advice) -> bool:
+    """Return whether two pieces of advice on one subject say the same.
+
+    Predictions and prices move a little in each evaluation; a row for each would fill the history.
+    """
+    alike = ("reason.code", "was", "unit", "probe", "urgent", "extrapolated")
+    if any(attrgetter(name)(before) != attrgetter(name)(now) for name in alike):
+        return False
+    if before.value is None or now.value is None:
+        return before.value == now.value
+    return math.isclose(before.value, now.value, rel_tol=SAME_VALUE)

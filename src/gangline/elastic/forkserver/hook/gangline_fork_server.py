@@ -161,14 +161,15 @@ class _Server:
 
     def _import_next(self) -> None:
         """Import modules up to the next one that takes time, so that requests need not wait."""
-        began = time.monotonic()
+        began, count = time.monotonic(), len(sys.modules)
         while self._queue and time.monotonic() - began < 0.05:
             name, index = self._queue.pop(0)
             if name in sys.modules:
                 continue
             self._apply_changes(index)
             self._recorder.import_modules([name])
-        self._hidden = None
+        if len(sys.modules) != count:
+            self._hidden = None
         if not self._queue:
             self._end_import()
 
@@ -196,7 +197,8 @@ class _Server:
             self._hidden = hidden.HiddenModules(
                 self._baseline, self._recorder.records, self._varying
             )
-            gc.collect()
+            if not gc.get_freeze_count():
+                gc.collect()
             # Objects of the server need no visits of a collector, which would copy their pages.
             gc.freeze()
 

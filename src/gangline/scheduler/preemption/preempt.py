@@ -117,8 +117,13 @@ class PreemptionEvaluator:
         """
         if self._none_evictable(preemptor) or not all(pod.may_preempt for pod in preemptor.pending):
             return None
-        gangs = self._running()
         asked = self._tree.request_vector(preemptor.requested)
+        if not self._preempts(preemptor):
+            # Ending pods are not counted yet: they only reduce what other queues owe.
+            early = EvictionRights(self.reclaim_state, preemptor.queue, asked, {})
+            if not (self._policy.reclaim and early.may_reclaim()):
+                return None
+        gangs = self._running()
         rights = EvictionRights(self.reclaim_state, preemptor.queue, asked, self._state.budgets)
         known = self._state.reservations.get(preemptor.name)
         # Pods that did not end while a reservation waited for them may never end.
@@ -256,12 +261,16 @@ class PreemptionEvaluator:
         priority = info.priority if info is not None else max(pod.priority for pod in pods)
         return RunningGang(name, queue, priority, pods, info)
 
+    def _preempts(self, preemptor: PendingGang) -> bool:
+        """Return whether some running gang may have a lower priority."""
+        return self._policy.preempt and preemptor.priority > self._lowest
+
     def _none_evictable(self, preemptor: PendingGang) -> bool:
         """Return quickly whether no gang may be evicted, in the most frequent case: equal
         priorities.
         """
         reclaims = len(self._tree.queues) > 2 and self._policy.reclaim
-        return not reclaims and preemptor.priority <= self._lowest
+        return not (reclaims or self._preempts(preemptor))
 
 
 def _levels(units: Sequence[EvictionUnit]) -> list[list[EvictionUnit]]:

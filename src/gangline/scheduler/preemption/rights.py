@@ -142,6 +142,11 @@ class EvictionRights:
                     excess[name, column] = float(will_use[column] - each.limit[column])
         return excess
 
+    def may_reclaim(self) -> bool:
+        """Return whether another queue owes something that the gang asks for."""
+        standings = (self._standing(name) for name in self._tree.queues)
+        return any(standing is not None and standing.owed for standing in standings)
+
     def may_ever_take(self, unit: EvictionUnit) -> bool:
         """Return whether a unit may be evicted for some claim of the gang."""
         if any(self._disrupted(unit)[key] > b.allowed for key, b in self._budgets.items()):

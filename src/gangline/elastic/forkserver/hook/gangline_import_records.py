@@ -46,10 +46,9 @@ class _Reads(set):  # type: ignore[type-arg]
             isinstance(name, bytes) and name.startswith(tuple(self.prefixes))
         )
 
-    def __ior__(self, other: Any) -> Any:  # type: ignore[misc]
+    def add_all(self, other: _Reads) -> None:
         self.update(other)
-        self.prefixes |= getattr(other, "prefixes", set())
-        return self
+        self.prefixes |= other.prefixes
 
 
 class ImportRecord:
@@ -174,7 +173,7 @@ class ImportRecorder:
             self.records[name] = record
         elif self._stack:
             # What a failed import has read has decided how its importer continues.
-            self._stack[-1].reads |= record.reads
+            self._stack[-1].reads.add_all(record.reads)
 
     def add_imported(self, names: Iterable[str]) -> None:
         """Note that the module that is being imported needs others."""

@@ -97,7 +97,6 @@ HORIZONTAL_POD_AUTOSCALERS = Resource(
 PYTORCH_JOBS = job_resources.PYTORCH_JOBS
 TF_JOBS = job_resources.TF_JOBS
 JAX_JOBS = job_resources.JAX_JOBS
-XGBOOST_JOBS = job_resources.XGBOOST_JOBS
 MS_JOBS = job_resources.MS_JOBS
 PADDLE_JOBS = job_resources.PADDLE_JOBS
 MPI_JOBS = job_resources.MPI_JOBS

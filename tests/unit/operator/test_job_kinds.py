@@ -27,11 +27,13 @@ def test_entry_has_rules_and_a_framework(kind: JobKind) -> None:
 def test_a_kind_is_named_only_in_its_modules_and_in_the_table() -> None:
     root = Path(gangline.__file__).parent
     own = {"api/jobs", "api/validation/jobs", "operator/frameworks"}
+    # A kind may have a ``submit`` command with flags of its own; it needs none to run.
+    command = {"cli/commands/submit.py", "cli/submit/builders.py", "cli/submit/options.py"}
     naming = {
         str(path.relative_to(root))
         for path in root.rglob("*.py")
         if "xgboost" in path.read_text().lower()
     }
-    assert {name for name in naming if str(Path(name).parent) not in own} == {
+    assert {name for name in naming if str(Path(name).parent) not in own} - command == {
         "api/job_resources.py"
     }

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from gangline.api.job_resources import XGBOOST_JOBS
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import (
     JAX_JOBS,
@@ -12,7 +13,6 @@ from gangline.api.resources import (
     PADDLE_JOBS,
     PYTORCH_JOBS,
     TF_JOBS,
-    XGBOOST_JOBS,
 )
 from gangline.cli.submit.flags import JobFlags, Manifest, Mount, PodFlags, non_empty
 

@@ -13,6 +13,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+import msgspec
+
 from gangline.api.failure import Blame, Failure, Remedy
 from gangline.elastic.agent.hang.timeouts import (
     HangPhase,
@@ -202,8 +204,10 @@ class RankStack:
     """The last step that it reported."""
     is_mute: bool = False
     """True if it did not write its stacks itself, so that they were read from outside."""
-    state: str = ""
-    """What the kernel reports about a process that runs no code; empty for one that may run."""
+    state: str | msgspec.UnsetType = msgspec.UNSET
+    """What the kernel reports about a process that runs no code. Not sent for one that may run:
+    earlier agents do not know the field.
+    """
 
     @classmethod
     def from_location(
@@ -218,7 +222,15 @@ class RankStack:
     ) -> Self:
         """Create it from a location. A rank that does not answer is not considered waiting."""
         waits = location is not None and location.is_waiting and not is_mute and not state
-        return cls(rank, node, str(location) if location else "", waits, step, is_mute, state)
+        return cls(
+            rank,
+            node,
+            str(location) if location else "",
+            waits,
+            step,
+            is_mute,
+            state or msgspec.UNSET,
+        )
 
     def __str__(self) -> str:
         at = f"at {self.where}" if self.where else "at an unknown location (no stack)"

@@ -148,7 +148,11 @@ class Collector:
         )
         self._nodes: Informer[Node] = Informer(client, NODES)
         self._facts: Informer[ConfigMap] = Informer(
-            client, CONFIG_MAPS, scope, labels=f"{FACTS_LABEL}=true"
+            client,
+            CONFIG_MAPS,
+            scope,
+            labels=f"{FACTS_LABEL}=true",
+            indexes={"job": lambda facts: [_owner_uid(facts)]},
         )
         self.plans: Informer[ScalePlan] = Informer(
             client,
@@ -183,11 +187,13 @@ class Collector:
             tasks.create_task(poll_usage(self._client, self._on_usage, self._usage_s))
 
     async def synced(self) -> None:
-        """Wait for the first complete lists of pods, nodes, namespaces and existing job kinds."""
+        """Wait for the first complete lists of pods, nodes, namespaces, facts and existing job
+        kinds.
+        """
         await self._namespaces.wait_for_sync()
         await self.pods.wait_for_sync()
         await self._nodes.wait_for_sync()
-        for _, informer in self._kinds:
+        for informer in (self._facts, *(informer for _, informer in self._kinds)):
             # A cluster may lack the CRD of a kind: its informer reports a problem and retries.
             while not (informer.has_synced or informer.problem):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
@@ -306,6 +312,7 @@ class Collector:
             return
         digested = digest_job(kind, stored, self._settings)
         job = self.jobs.get(meta.uid)
+        is_new = job is None
         if job is None:
             job = WatchedJob(kind, meta, JobObservations())
             self.jobs[meta.uid] = job
@@ -328,6 +335,9 @@ class Collector:
             self._observe_pod(pod)
         for pod in self.pods.by_index("job", meta.uid):
             self._observe_pod(pod)
+        # The watches have no common order: facts may arrive before their job.
+        for facts in self._facts.by_index("job", meta.uid) if is_new else ():
+            self._read_facts(facts)
 
     def _priority(self, uid: str) -> int:
         pods = self.pods.by_index("job", uid)
@@ -372,16 +382,16 @@ class Collector:
                 self._changed.add(uid)
 
     def _on_facts(self, _: ConfigMap | None, new: ConfigMap | None) -> None:
-        if new is None or self.excludes(new.metadata.namespace):
+        if new is not None and not self.excludes(new.metadata.namespace):
+            self._read_facts(new)
+
+    def _read_facts(self, facts: ConfigMap) -> None:
+        text, uid = facts.data.get(FACTS_KEY, ""), _owner_uid(facts)
+        if not text or not uid:
             return
-        owner = next(iter(new.metadata.owner_references), None)
-        if owner is None:
-            return
-        if text := new.data.get(FACTS_KEY, ""):
-            problem = self.receive_facts(owner.uid, text)
-            if problem:
-                where = f"{new.metadata.namespace}/{new.metadata.name}"
-                log.info("facts were not read: %s", problem, extra={"configmap": where})
+        if problem := self.receive_facts(uid, text):
+            where = f"{facts.metadata.namespace}/{facts.metadata.name}"
+            log.info("facts were not read: %s", problem, extra={"configmap": where})
 
     def _on_usage(self, samples: Mapping[tuple[str, str], PodSample]) -> None:
         now_ms = round(self._clock() * 1000)
@@ -416,6 +426,11 @@ class Collector:
             )
         )
         del memory[:-MEMORY_SAMPLES]
+
+
+def _owner_uid(item: Object) -> str:
+    owner = next(iter(item.metadata.owner_references), None)
+    return owner.uid if owner else ""
 
 
 def _controller_uid(item: Object) -> str:

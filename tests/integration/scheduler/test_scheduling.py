@@ -237,8 +237,8 @@ async def test_queue_reports_usage_and_keeps_its_limit(cluster: ApiClient) -> No
 
         async def told() -> bool:
             status = (await cluster.get(QUEUES, "team")).status
-            counts = (status.state, status.running, status.inqueue)
-            return counts == ("Open", 1, 1) and status.allocated.get("cpu") == "2"
+            counts = (status.state, status.running, status.pending, status.inqueue)
+            return counts == ("Open", 1, 1, 0) and status.allocated.get("cpu") == "2"
 
         await eventually(told, "the queue says what it holds")
 

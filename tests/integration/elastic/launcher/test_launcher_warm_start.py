@@ -17,7 +17,8 @@ EVERYTHING = """
     main = sys.modules["__main__"]
     SEEN = {
         "environment": dict(os.environ), "argv": list(sys.argv), "path": list(sys.path),
-        "modules": sorted(sys.modules), "meta_path": [str(each).split(" at ")[0] for each in sys.meta_path],
+        "modules": sorted(sys.modules),
+        "meta_path": [str(each).split(" at ")[0] for each in sys.meta_path],
         "flags": str(sys.flags), "options": sys._xoptions, "warnings": sys.warnoptions,
         "main": {k: str(v) for k, v in vars(main).items() if k in ("__file__", "__name__")},
         "cwd": os.getcwd(), "umask": umask, "own": os.getpid() == main.PID,

@@ -20,7 +20,8 @@ PAUSE_S = 0.05
 MEETING_S = 60.0
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-PLACE = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+# The agent of rank 0 listens on MASTER_PORT itself, as torchrun's does.
+PLACE = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + 1
 POD = os.environ.get("POD_NAME", "")
 
 

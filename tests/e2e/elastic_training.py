@@ -152,8 +152,9 @@ class Training:
 
     def agent(self, number: int) -> int:
         """The agent of a pod."""
-        (found,) = self.processes(self.pod(number), LAUNCHER, but="bash -c")
-        return found
+        found = self.processes(self.pod(number), LAUNCHER, but="bash -c")
+        (agent,) = (process for process in found if parent(process) not in found)
+        return agent
 
     def masters(self, number: int = 0) -> list[int]:
         """The processes in the master's pod with this number."""
@@ -204,3 +205,9 @@ class Training:
 def output(*command: str) -> str:
     """The output of a command."""
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def parent(process: int) -> int:
+    """The parent of a process."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[1])

@@ -34,6 +34,7 @@ from gangline.scheduler.metrics import BINDINGS, CYCLE_DURATION, PENDING_PODS
 from gangline.scheduler.preemption.protection import ProtectedGangs
 from gangline.scheduler.reporting.queue_status import QueueStatusReporter
 from gangline.scheduler.reporting.reporter import PendingReporter, ScheduledEventSender
+from gangline.scheduler.reporting.start import StartReporter
 from gangline.scheduler.reporting.warnings import NodeContradictionReporter, UnreadableFieldReporter
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.types.types import GroupKey, PodBinding, Reservation
@@ -61,6 +62,7 @@ class SchedulerLoop:
         self._events = EventRecorder(client, COMPONENT)
         self._reservation_store = ReservationStore(client)
         self._informers = SchedulerInformers(client, settings, self)
+        self._start = StartReporter(self._informers)
         self._bindings_in_flight = BindingsInFlight()
         self._protection_ends = 0.0
         """Time for which a cycle is requested because a gang loses its protection."""
@@ -120,6 +122,7 @@ class SchedulerLoop:
                 refused=self.on_change,
             )
             await self._wait_for_sync(learning)
+            self._start.synced()
             # The cache is large and lives long. Without this the garbage collector traverses it
             # during a cycle, for longer than the cycle takes.
             gc.freeze()
@@ -154,6 +157,7 @@ class SchedulerLoop:
             self._reporter.set_result(result)
             took = time.perf_counter() - began
             CYCLE_DURATION.observe(took)
+            self._start.cycle_ended(took)
             PENDING_PODS.set(len(self._informers.state.pending))
             if result.bindings:
                 fields = {"pods": len(result.bindings), "gangs": len(result.placed)}

@@ -41,8 +41,38 @@ SHARED_MESSAGES = frozenset(
     }
 )
 """Messages that are mostly equal in many objects: structs of equal bytes are the same object."""
-UNIQUE_TEXTS = frozenset({"name", "generateName", "uid", "resourceVersion", "message", "podIP"})
-"""Texts that mostly differ from object to object."""
+SHARED_TEXTS = frozenset(
+    {
+        "effect",
+        "key",
+        "kind",
+        "namespace",
+        "nodeName",
+        "operator",
+        "phase",
+        "preemptionPolicy",
+        "priorityClassName",
+        "protocol",
+        "reason",
+        "restartPolicy",
+        "schedulerName",
+        "status",
+        "storageClassName",
+        "topologyKey",
+        "type",
+    }
+)
+"""Fields whose short texts are mostly equal in many objects."""
+_ZEROS: Mapping[str, object] = {
+    "s": "",
+    "b": False,
+    "i": 0,
+    "n": 0,
+    "y": "",
+    "Time": None,
+    "MicroTime": None,
+}
+"""Values of types whose zero Go writes for a field that is not given, and JSON omits."""
 _NOT_IN_MESSAGES: Mapping[type, frozenset[str]] = {
     Object: frozenset({"api_version", "kind"}),
     Condition: frozenset(Condition.__struct_fields__) - {"type", "status", "reason", "message"},
@@ -69,7 +99,7 @@ class FieldLayout(NamedTuple):
     target: Target
     """What a message is read into."""
     skips_zero: bool
-    """True if zero means that the field is not given."""
+    """True if zero means that the field is not given, and it has another default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +166,7 @@ def wire_type(layout: FieldLayout) -> int:
         return BYTES
     match source.type:
         case "s":
-            return STRING if source.name in UNIQUE_TEXTS else BYTES
+            return BYTES if source.name in SHARED_TEXTS else STRING
         case "b":
             return BOOL
         case "i" | "n":
@@ -159,12 +189,13 @@ def _fields(message: str, target: Target) -> Iterator[FieldLayout]:
             if _has_any(source, target):
                 yield FieldLayout(number, source, "", None, target, False)
             continue
-        skips = not source.keeps_zero and not source.container
+        may_be_zero = source.keeps_zero or source.container or source.type not in _ZEROS
         if known is None:
-            yield FieldLayout(number, source, source.name, None, None, skips)
+            yield FieldLayout(number, source, source.name, None, None, not may_be_zero)
         elif (found := known.get(source.name)) is not None:
             type_ = _element(found.type)
             inner = type_.cls if isinstance(type_, inspect.StructType) else None
+            skips = not may_be_zero and found.default != _ZEROS[source.type]
             yield FieldLayout(number, source, found.name, type_, inner, skips)
 
 

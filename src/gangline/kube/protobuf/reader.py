@@ -118,7 +118,7 @@ class _Compiler:
             return _map_reader(read)
         if source.container == "[]":
             return list if read is None else _list_reader(read)
-        return _without_zero(read) if layout.skips_zero and not is_message(source) else read
+        return _without_zero(read) if layout.skips_zero else read
 
     def _message_reader(self, layout: FieldLayout) -> Read:
         class_, values = self.reader_of(layout.source.type, layout.target)
@@ -133,7 +133,7 @@ class _Compiler:
         def read_bytes(raw: bytes) -> Any:
             return make(**values(class_.FromString(raw)))
 
-        return scalars.cached(read_bytes) if is_shared(layout.source) else read_bytes
+        return scalars.shared(read_bytes) if is_shared(layout.source) else read_bytes
 
 
 def _values_reader(plan: _Plan) -> Read:
@@ -164,7 +164,7 @@ def _map_reader(read: Read | None) -> Read:
         entry = scalars.Entry.FromString(raw)
         return entry.key, read(entry.value) if read else entry.value
 
-    read_cached = scalars.cached(read_entry)
+    read_cached = scalars.shared_if_short(read_entry)
 
     def read_dict(entries: Any) -> dict[str, Any]:
         # None is Go's zero time: null in JSON, which counts as not given.
@@ -181,7 +181,7 @@ def _without_zero(read: Read | None) -> Read:
     return read_nonzero
 
 
-_read_text = scalars.cached(scalars.read_text)
+_read_text = scalars.shared(scalars.read_text)
 
 
 def _scalar_reader(layout: FieldLayout) -> Read | None:

@@ -30,9 +30,14 @@ MESSAGE: int = _FIELD.TYPE_MESSAGE
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def cached(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+def shared(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Return ``read`` with a cache of its values."""
+    return lru_cache(maxsize=CACHED)(read)
+
+
+def shared_if_short(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     """Return ``read`` with a cache of the values of short bytes."""
-    remembered = lru_cache(maxsize=CACHED)(read)
+    remembered = shared(read)
 
     def read_cached(raw: bytes) -> Any:
         return remembered(raw) if len(raw) <= MAX_CACHED_BYTES else read(raw)
@@ -120,12 +125,12 @@ def read_base64(raw: bytes) -> str:
 
 
 SPECIAL: dict[str, Callable[[bytes], Any]] = {
-    "Duration": cached(read_duration),
+    "Duration": shared(read_duration),
     "FieldsV1": read_embedded,
-    "IntOrString": cached(read_int_or_string),
+    "IntOrString": shared(read_int_or_string),
     "MicroTime": read_micro_time,
-    "Quantity": cached(read_quantity),
+    "Quantity": shared(read_quantity),
     "RawExtension": read_embedded,
-    "Time": cached(read_time),
+    "Time": shared(read_time),
 }
 """Readers of messages whose JSON form is not an object of their fields."""

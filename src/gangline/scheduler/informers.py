@@ -117,8 +117,8 @@ class SchedulerInformers:
         listener: CacheListener,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        # Kinds of many objects are first read from the watch cache. It may lack the last moments, as
-        # any start some moments earlier would: the server refuses to bind a pod twice.
+        # Kinds of many objects are first read from the server's watch cache. It may lack the last
+        # moments. A start some moments earlier would, too: no pod can be bound twice.
         self.state = SchedulerCache(settings.weights)
         self.state.queues[DEFAULT_QUEUE] = QueueInfo(DEFAULT_QUEUE)
         self._scheduler_names = settings.scheduler_names

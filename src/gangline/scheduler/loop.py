@@ -23,6 +23,7 @@ from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.errors import AlreadyExists, KubeError, NotFound
 from gangline.kube.informers.informer import Informer
 from gangline.scheduler.apply.binder import Binder
+from gangline.scheduler.apply.eviction_saves import EvictionSaves
 from gangline.scheduler.apply.evictor import Evictor
 from gangline.scheduler.apply.reservation_store import ReservationStore
 from gangline.scheduler.apply.throttle import BindingsInFlight
@@ -63,6 +64,9 @@ class SchedulerLoop:
         self._reservation_store = ReservationStore(client)
         self._informers = SchedulerInformers(client, settings, self)
         self._start = StartReporter(self._informers)
+        self._eviction_saves = EvictionSaves(
+            client, self._informers.groups, self._informers.state, settings.save_wait_s
+        )
         self._bindings_in_flight = BindingsInFlight()
         self._protection_ends = 0.0
         """Time for which a cycle is requested because a gang loses its protection."""
@@ -98,6 +102,7 @@ class SchedulerLoop:
             )
             tasks.create_task(self._reporter.controller.run())
             tasks.create_task(self._reservation_store.run())
+            tasks.create_task(self._eviction_saves.run())
             tasks.create_task(self._queue_reporter.controller.run())
             tasks.create_task(self._ensure_default_queue())
             binder = Binder(
@@ -118,6 +123,7 @@ class SchedulerLoop:
                 self._client,
                 self._informers.state,
                 tasks,
+                saves=self._eviction_saves,
                 evicted=self._reporter.pod_evicted,
                 refused=self.on_change,
             )
@@ -154,6 +160,7 @@ class SchedulerLoop:
             self._reservation_store.store(result.reservations, state.groups)
             binder.bind(result.bindings)
             evictor.evict(result.evictions)
+            self._eviction_saves.settle()
             self._reporter.set_result(result)
             took = time.perf_counter() - began
             CYCLE_DURATION.observe(took)

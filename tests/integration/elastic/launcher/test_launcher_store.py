@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import socket
 import struct
 import subprocess
 import sys
@@ -95,13 +94,6 @@ async def test_operations_on_the_store_of_an_agent_equal_those_of_pytorch(script
         store.close()
     assert len(theirs) > 20
     assert ours == theirs
-
-
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.mark.parametrize(

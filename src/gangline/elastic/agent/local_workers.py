@@ -13,6 +13,7 @@ from gangline.elastic.agent.process import Process, end_processes, start_process
 from gangline.elastic.agent.progress_report import ProgressReport, ProgressTracker, WorkerUsage
 from gangline.elastic.agent.requested_save import RequestedSave
 from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.workers.failure_diagnosis import RankExit
 from gangline.elastic.agent.workers.memory_peak import PeakMemory
 from gangline.elastic.agent.workers.usage import UsageMeter, read_worker_progress
 from gangline.elastic.agent.workers.worker_group import WorkerGroup
@@ -36,6 +37,7 @@ class LocalWorkers:
         self._last_report = ProgressReport()
         self._ended: tuple[WorkerGroup, ProgressTracker] | None = None
         self._ended_at = 0.0
+        self._exits: list[RankExit] = []
         self._usage: WorkerUsage | None = None
         self._stacks_task: asyncio.Task[list[RankStack]] | None = None
         self._save_process: Process | None = None
@@ -62,6 +64,8 @@ class LocalWorkers:
         """
         if self._group is not None and self._tracker is not None:
             self._ended, self._ended_at = (self._group, self._tracker), time.monotonic()
+            # Before the others are ended: these may handle the signal and return 0.
+            self._exits = self._group.exits()
         self._group = None
         self._requested_save.withdraw()
 
@@ -101,6 +105,10 @@ class LocalWorkers:
             taken = rank_stacks(self._group, self._settings.hang.gather_s, self._settings.node_name)
             self._stacks_task = asyncio.create_task(taken)
         return await asyncio.shield(self._stacks_task)
+
+    def exits(self) -> list[RankExit]:
+        """Return the ranks of this node that ended by themselves in the present or last attempt."""
+        return self._group.exits() if self._group else self._exits
 
     def describe_evidence(self) -> str:
         """Return a sentence that names the folder of stacks and flight records."""

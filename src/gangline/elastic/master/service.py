@@ -122,12 +122,19 @@ class MasterService:
         if handler is not None:
             handler(self, peer, number, request)
         elif type(request) in STATE_CHANGING:
-            applied = self._apply(request, self._client(peer), number)
-            assert applied.reply is not None
-            self._send(peer, number, applied.reply, is_durable=isinstance(request, DURABLE))
+            self._change(peer, number, request)
         else:
             problem = f"{type(request).__name__} is not a request to the master"
             self._send(peer, number, msg.RequestRefused(reason="BadRequest", message=problem))
+
+    def _change(self, peer: Peer, number: int, request: msg.Request) -> None:
+        applied = self._apply(request, self._client(peer), number)
+        assert applied.reply is not None
+        self._send(peer, number, applied.reply, is_durable=isinstance(request, DURABLE))
+
+    def _failed(self, peer: Peer, number: int, failure: msg.FailureReport) -> None:
+        self.facts.add_failure(failure, self._tuning)
+        self._change(peer, number, failure)
 
     def disconnected(self, peer: Peer) -> None:
         """Process the end of a connection."""
@@ -412,6 +419,7 @@ _HANDLERS: Mapping[type, Callable[[MasterService, Peer, int, Any], None]] = {
     msg.Join: MasterService._join,
     msg.WorkersFinished: MasterService._finished,
     msg.Leave: MasterService._leave,
+    msg.FailureReport: MasterService._failed,
     msg.Heartbeat: MasterService._heartbeat,
     msg.GetCommands: MasterService._get_commands,
     msg.SaveFinished: MasterService._save_finished,

@@ -371,6 +371,20 @@ def retry_delay(error: ApiError, request: Request, attempt: int) -> float | None
     return None
 
 
+def client_context(authorities: str | None) -> ssl.SSLContext:
+    """Return TLS settings of a client that trusts PEM certificates, by default the system's.
+
+    Python 3.13 turned ``VERIFY_X509_STRICT`` on, which refuses certificates without an authority
+    key identifier. Go, and so kubectl and the API server, accept them; many clusters have them.
+
+    Raises:
+        SSLError, ValueError: the text contains no certificates.
+    """
+    context = ssl.create_default_context(cadata=authorities)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
 def tls_context(config: ClusterConfig, credential: Credential) -> ssl.SSLContext:
     """Build the TLS context: trusted authorities and client certificate.
 
@@ -380,7 +394,7 @@ def tls_context(config: ClusterConfig, credential: Credential) -> ssl.SSLContext
     try:
         # The system certificates (100 or more) are slow to load: only if the cluster has none.
         authority = config.certificate_authority
-        context = ssl.create_default_context(cadata=authority.decode() if authority else None)
+        context = client_context(authority.decode() if authority else None)
     except (ssl.SSLError, ValueError) as error:
         raise ConfigError(f"the certificate-authority is not a PEM certificate: {error}") from error
     if not config.verify:

@@ -141,6 +141,27 @@ def test_rank_that_ends_early_with_0_is_named_and_the_group_restarts(launch, scr
     ), run.output
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_rank_that_ends_early_is_named_by_another_node(launch, script, free_port):
+    path = script(LEAVES)
+    flags = (
+        "--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port}",
+        "--max-restarts", 1,
+    )  # fmt: skip
+    runs = [
+        launch(*flags, "--rdzv-conf", f"is_host={int(not number)}", "--node-rank", number, path,
+               GANGLINE_JOB_SECRET="00" * 32)
+        for number in range(2)
+    ]  # fmt: skip
+    assert [run.wait() for run in runs] == [0, 0], runs[0].output + runs[1].output
+    for run in runs:  # the node of the lost connection, and the one whose rank has left
+        assert "EndedEarly (exit code 1)" in run.output
+        assert re.search(r"rank 1 \(pid \d+\) on \S+; rank 0 lost its connection", run.output), (
+            run.output
+        )
+
+
 FAILS = """
     import os, signal, time
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])

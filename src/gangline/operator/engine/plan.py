@@ -72,6 +72,7 @@ from gangline.operator.model.replicas import ObservedPod, ObservedService, Repli
 from gangline.operator.policies import (
     backoff,
     cleanup,
+    eviction_saves,
     gang_restart,
     lost_rank,
     pod_group,
@@ -570,7 +571,8 @@ class _Pass:
             return tuple(updates)
         patch = pod_group.update_pod_group(self.job, group)
         places = self._record_previous_nodes(group) if self.restart else None
-        return (*updates, *(each for each in (patch, places) if each))
+        saves = eviction_saves.mirror_saves(group, self.observed.owned_objects)
+        return (*updates, *(each for each in (patch, places, saves) if each))
 
     def _record_previous_nodes(self, group: PodGroup) -> PlannedPatch | None:
         """Reserve the nodes of replicas that restart together, until the restart should be over."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from e2e.jobs import Manifest, template
-from gangline.api.job_resources import XGBOOST_JOBS
+from gangline.api.job_resources import JOB_KINDS, KUBEFLOW_PADDLE_JOBS, XGBOOST_JOBS
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import (
     ELASTIC_JOBS,
@@ -46,8 +46,8 @@ class JobKind:
 
     @property
     def name(self) -> str:
-        """The kind."""
-        return self.resource.kind
+        """The kind, which differs from every other."""
+        return next(each.identity for each in JOB_KINDS if each.resource is self.resource)
 
     def job(
         self,
@@ -98,6 +98,7 @@ KINDS = (
     JobKind(PADDLE_JOBS, "", "paddle", ("ps",), "worker", keep_pods="Never", remove_pods="Always"),
     JobKind(JAX_JOBS, "jaxReplicaSpecs", "jax", (), "Worker"),
     JobKind(XGBOOST_JOBS, "xgbReplicaSpecs", "xgboost", (), "Worker", "Master"),
+    JobKind(KUBEFLOW_PADDLE_JOBS, "paddleReplicaSpecs", "paddle", (), "Worker", "Master"),
     JobKind(MPI_JOBS, "mpiReplicaSpecs", "mpi", ("Worker",), "Launcher"),
 )
 ELASTIC = JobKind(ELASTIC_JOBS, "replicaSpecs", "main", ("dlrover-master",), "worker")

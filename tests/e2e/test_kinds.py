@@ -70,6 +70,13 @@ def _xgboost(found: dict[str, Environment]) -> None:
     assert found["worker-1"]["WORLD_SIZE"] == "3"
 
 
+def _kubeflow_paddle(found: dict[str, Environment]) -> None:
+    assert {each["PADDLE_NNODES"] for each in found.values()} == {"3"}
+    masters = {name: each["PADDLE_MASTER"] for name, each in found.items()}
+    assert masters["worker-0"] == masters["worker-1"] == "told-master-0:36543"
+    assert masters["master-0"] == f"{found['master-0']['POD_IP_DUMMY']}:36543"
+
+
 def _mpi(found: dict[str, Environment]) -> None:
     (launcher,) = found.values()
     assert launcher["OMPI_MCA_orte_default_hostfile"] == "/etc/mpi/hostfile"
@@ -89,6 +96,7 @@ EXPECTED: dict[str, Callable[[dict[str, Environment]], None]] = {
     "PaddleJob": _paddle,
     "JAXJob": _jax,
     "XGBoostJob": _xgboost,
+    "PaddleJob.kubeflow.org": _kubeflow_paddle,
     "MPIJob": _mpi,
     "ElasticJob": _elastic,
 }

@@ -98,7 +98,7 @@ def _job_definition(kind: JobKind) -> _Definition:
         kind.resource,
         short_names=[kind.short_name],
         categories=["training"],
-        columns=_OTHER_COLUMNS.get(kind.resource.kind) or _training_columns(roles_path),
+        columns=_OTHER_COLUMNS.get(kind.identity) or _training_columns(roles_path),
         scale=CustomResourceSubresourceScale(
             spec_replicas_path=f"{roles_path}.{worker}.replicas",
             status_replicas_path=f".status.replicaStatuses.{worker}.active",

@@ -70,6 +70,8 @@ async def submitted(stage: Scene, kind: str, roles: dict[str, int | None], **spe
         ("TFJob", {"PS": 1, "Worker": 2}, ["worker-0"]),
         ("JAXJob", {"Worker": 2}, ["worker-1", "worker-0"]),
         ("XGBoostJob", {"Master": 1, "Worker": 2}, ["master-0"]),
+        ("PaddleJob", {"Worker": 2}, ["worker-1", "worker-0"]),
+        ("PaddleJob", {"Master": 1, "Worker": 1}, ["master-0"]),
     ],
 )
 async def test_job_runs_and_succeeds_with_its_deciding_replicas(

@@ -6,6 +6,7 @@ from typing import Any
 
 from gangline.operator.frameworks.elastic.framework import ElasticFramework
 from gangline.operator.frameworks.jax import JaxFramework
+from gangline.operator.frameworks.kubeflow_paddle import KubeflowPaddleFramework
 from gangline.operator.frameworks.mindspore import MindSporeFramework
 from gangline.operator.frameworks.mpi.framework import MPIFramework
 from gangline.operator.frameworks.paddle.framework import PaddleFramework
@@ -29,7 +30,7 @@ class KindUnderTest:
 
     @property
     def name(self) -> str:
-        return self.framework.kind.kind
+        return self.framework.kind.identity
 
     def job(
         self,
@@ -92,6 +93,7 @@ _MAKERS: tuple[Callable[[], KindUnderTest], ...] = (
     lambda: KindUnderTest(MPIFramework(), "mpiReplicaSpecs", (("Launcher", 1),)),
     lambda: KindUnderTest(JaxFramework(), "jaxReplicaSpecs", ()),
     lambda: KindUnderTest(XGBoostFramework(), "xgbReplicaSpecs", (("Master", 1),)),
+    lambda: KindUnderTest(KubeflowPaddleFramework(), "paddleReplicaSpecs", (("Master", 1),)),
 )
 
 KINDS = {kind.name: kind for kind in (make() for make in _MAKERS)}

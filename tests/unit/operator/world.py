@@ -64,7 +64,13 @@ class World:
 
     def __init__(self, written: dict[str, Any] | None = None, seed: int = 0) -> None:
         self.written = written or manifest()
-        self.kind = KINDS[self.written["kind"]]
+        group, _, _ = self.written["apiVersion"].partition("/")
+        self.kind = next(
+            kind
+            for kind in KINDS.values()
+            if (kind.framework.kind.resource.group, kind.framework.kind.kind)
+            == (group, self.written["kind"])
+        )
         self.status = self._no_status()
         self.pods: dict[str, ObservedPod] = {}
         self.services: dict[str, ObservedService] = {}

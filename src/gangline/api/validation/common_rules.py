@@ -137,6 +137,29 @@ def job_size_errors(roles: RoleSpecs, path: str) -> Iterator[FieldError]:
         yield FieldError(f"{path}.{largest}.replicas", counts[largest], problem, remedy)
 
 
+def elastic_range_errors(
+    bounds: tuple[int | None, int | None], worker: ReplicaSpec | None, path: str
+) -> Iterator[FieldError]:
+    """Check ``spec.elasticPolicy``: its bounds, and the workers at ``path`` that they limit."""
+    policy = "spec.elasticPolicy"
+    if worker is None:
+        remedy = f"give {path}.Worker: only workers can be added and removed"
+        yield FieldError(policy, None, "has no workers to add or remove", remedy)
+        return
+    (least, most), workers = bounds, replica_count(worker)
+    if least is not None and most is not None and least > most:
+        problem = f"is more than maxReplicas {most}"
+        yield FieldError(f"{policy}.minReplicas", least, problem, f"give at most {most}")
+        return
+    where = f"{path}.Worker.replicas"
+    if least is not None and workers < least:
+        problem = f"is less than minReplicas {least}: the job would wait without end"
+        yield FieldError(where, workers, problem, f"give at least {least}")
+    if most is not None and workers > most:
+        problem = f"is more than maxReplicas {most}: the rest would never be admitted"
+        yield FieldError(where, workers, problem, f"give at most {most}")
+
+
 def kubeflow_job_errors(
     job: JobWithRunPolicy,
     specs: Mapping[str, ReplicaSpec],

@@ -190,14 +190,13 @@ def _check_object(document: Any, where: str) -> dict[str, Any]:
 
 def _check_kind(document: dict[str, Any], where: str) -> None:
     """Refuse a misspelt kind of ours; kinds that only the cluster knows are accepted."""
-    known = {
-        resource.kind: resource.api_version for resource in (*BUILT_IN_RESOURCES, *CUSTOM_RESOURCES)
-    }
+    resources = (*BUILT_IN_RESOURCES, *CUSTOM_RESOURCES)
+    known = {resource.kind for resource in resources}
     kind, version = document["kind"], document["apiVersion"]
-    custom = {resource.kind: resource.api_version for resource in CUSTOM_RESOURCES}
-    if kind in custom and version != custom[kind]:
-        raise _usage(f"{where}: {kind} has apiVersion {custom[kind]}, not {version}")
-    if kind not in known and version in known.values():
+    custom = [resource.api_version for resource in CUSTOM_RESOURCES if resource.kind == kind]
+    if custom and version not in custom:
+        raise _usage(f"{where}: {kind} has apiVersion {' or '.join(custom)}, not {version}")
+    if kind not in known and version in {resource.api_version for resource in resources}:
         near = get_close_matches(kind, known, n=1)
         advice = f"; did you mean {near[0]}?" if near else ""
         raise _usage(f"{where}: unknown kind {kind!r} in {version}{advice}")

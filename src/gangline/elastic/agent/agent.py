@@ -227,7 +227,7 @@ class ElasticAgent:
             self._folder,
             self._spares,
             number,
-            has_agent_store=has_store or world.first_rank > 0,
+            has_agent_store=self._settings.serves_store and (has_store or world.first_rank > 0),
         )
         self._workers.begin_attempt(group, world)
         self._budget.record_start(world.attempt, time.monotonic())
@@ -242,7 +242,7 @@ class ElasticAgent:
     async def _open_store(self, world: WorldSpec) -> bool:
         """Open the store of an attempt on rank 0's node. Returns False if this node has none."""
         self._close_store()
-        if world.first_rank > 0:
+        if world.first_rank > 0 or not self._settings.serves_store:
             return False
         try:
             self._store = await AgentStore.listen(world.store_port)

@@ -324,7 +324,7 @@ class PlanExecutor:
             if adoption.is_foreign(item.metadata):
                 raise error  # It gets a slot once it has our labels.
             return item
-        if owner and (owner.kind, owner.name) == (job.kind.kind, job.name):
+        if owner and job.kind.is_kind_of(owner) and owner.name == job.name:
             # A job of this name was deleted and created again: wait for the garbage collector.
             raise error
         if creation.target is TargetKind.POD_GROUP and owner is None:

@@ -69,7 +69,14 @@ from gangline.operator.model.plan import (
     TargetKind,
 )
 from gangline.operator.model.replicas import ObservedPod, ObservedService, ReplicaGang
-from gangline.operator.policies import backoff, cleanup, gang_restart, pod_group, restart
+from gangline.operator.policies import (
+    backoff,
+    cleanup,
+    eviction_saves,
+    gang_restart,
+    pod_group,
+    restart,
+)
 from gangline.operator.policies.replica_tracker import tracker_of
 
 
@@ -550,7 +557,8 @@ class _Pass:
             return tuple(updates)
         patch = pod_group.update_pod_group(self.job, group)
         places = self._record_previous_nodes(group) if self.restart else None
-        return (*updates, *(each for each in (patch, places) if each))
+        saves = eviction_saves.mirror_saves(group, self.observed.owned_objects)
+        return (*updates, *(each for each in (patch, places, saves) if each))
 
     def _record_previous_nodes(self, group: PodGroup) -> PlannedPatch | None:
         """Reserve the nodes of replicas that restart together, until the restart should be over."""

@@ -61,6 +61,10 @@ class KubeflowFramework(ABC, Generic[_Job]):
         """Return the roles as the kind changes them."""
         return roles
 
+    def restarts_on_resize(self, job: _Job) -> bool:
+        """Return whether a changed number of replicas restarts all."""
+        return False
+
     def run_policy(self, job: _Job, roles: list[ReplicaRole]) -> JobRunPolicy:
         return parse_run_policy(_spec(job).run_policy, self.defaults)
 
@@ -76,6 +80,7 @@ class KubeflowFramework(ABC, Generic[_Job]):
             roles=roles,
             policy=self.run_policy(job, roles),
             rules=self.rules(job),
+            restart_on_resize=self.restarts_on_resize(job),
         )
 
 
@@ -146,6 +151,39 @@ def role_port(kind: JobKindInfo, role: ReplicaRole) -> int:
 
 def env_vars(pairs: Iterable[tuple[str, object]]) -> list[Manifest]:
     return [{"name": name, "value": str(value)} for name, value in pairs]
+
+
+def worker_range(
+    least: int | None, most: int | None, workers: ReplicaRole | None
+) -> tuple[int, int]:
+    """Return the bounds of an elastic job's workers; a missing bound equals the other."""
+    count = workers.replicas if workers else 0
+    return _first(least, most, count), _first(most, least, count)
+
+
+def autoscaler(
+    job: NormalizedJob, bounds: tuple[int, int], metrics: Sequence[Manifest]
+) -> Manifest:
+    """Build the HorizontalPodAutoscaler of a job."""
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": job.name},
+        "spec": {
+            "scaleTargetRef": {
+                "apiVersion": job.kind.api_version,
+                "kind": job.kind.kind,
+                "name": job.name,
+            },
+            "minReplicas": bounds[0],
+            "maxReplicas": bounds[1],
+            "metrics": list(metrics),
+        },
+    }
+
+
+def _first(*numbers: int | None) -> int:
+    return next(number for number in numbers if number is not None)
 
 
 def _join_errors(errors: Sequence[object]) -> str:

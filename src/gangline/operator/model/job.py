@@ -123,6 +123,11 @@ class JobKindInfo:
         return self.entry.resource.kind
 
     @property
+    def identity(self) -> str:
+        """The kind's name, which no other kind has."""
+        return self.entry.identity
+
+    @property
     def resource(self) -> Resource[Any]:
         return self.entry.resource
 
@@ -137,12 +142,20 @@ class JobKindInfo:
 
     @property
     def controller(self) -> str:
-        """The value of the operator-name label: ``pytorchjob-controller``."""
-        return f"{self.entry.trainer}-controller"
+        """The value of the operator-name label: ``pytorchjob-controller``, as in upstream.
+
+        Kinds of one name have one value.
+        """
+        return f"{self.kind.lower()}-controller"
+
+    def is_kind_of(self, owner: OwnerReference) -> bool:
+        """Return whether an owner is of this kind, in any version."""
+        group = owner.api_version.rpartition("/")[0]
+        return (group, owner.kind) == (self.resource.group, self.kind)
 
 
-def table_entry(kind: str) -> JobKind:
-    return next(entry for entry in JOB_KINDS if entry.resource.kind == kind)
+def table_entry(identity: str) -> JobKind:
+    return next(entry for entry in JOB_KINDS if entry.identity == identity)
 
 
 class JobRules(Protocol):

@@ -11,7 +11,7 @@ of its pods takes), and its scaling: ``r0``, ``r1``, ``x1``, ``noise`` (``Scalin
 import csv
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,13 @@ from gangline.scheduler.types.types import Request
 _KNOWN = frozenset(
     ("name", "arrival", "duration", "size", "minimum", "cpu", "memory", "gpu", "queue", "priority")
 ) | {"fails_after", "checkpoint_every", "max", "restart_s", "r0", "r1", "x1", "noise"}
+
+
+_REQUIRED = ("arrival", "duration")
+_FORM = (
+    "A trace is CSV whose first line names the columns, such as arrival,duration,size,gpu, "
+    "or a JSON list of such jobs (in a file named .json)."
+)
 
 
 class TraceError(ValueError):
@@ -114,18 +121,41 @@ def read_trace(path: Path) -> list[TraceJob]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        rows = json.loads(text) if path.suffix == ".json" else csv.DictReader(text.splitlines())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        rows = json.loads(text) if path.suffix == ".json" else _csv_rows(text)
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path} is no trace: it is not text in UTF-8. {_FORM}") from error
+    except (OSError, json.JSONDecodeError) as error:
         raise TraceError(f"{path}: {error}") from error
+    except csv.Error as error:
+        raise TraceError(f"{path} is no trace: {error}. {_FORM}") from error
     if isinstance(rows, dict):
-        rows = rows.get("jobs", [])
-    if not isinstance(rows, Iterable) or isinstance(rows, str):
-        raise TraceError(f"{path}: not a list of jobs")
+        rows = rows.get("jobs")
+    if not isinstance(rows, list):
+        raise TraceError(f"{path} is no trace: it has no list of jobs. {_FORM}")
+    if not rows:
+        raise TraceError(f"{path} is no trace: it has no jobs. {_FORM}")
     jobs = [_job(row, f"{path}, job {number}", number) for number, row in enumerate(rows, 1)]
     names = {job.name for job in jobs}
     if len(names) != len(jobs):
         raise TraceError(f"{path}: names of jobs are not unique")
     return sorted(jobs, key=lambda job: (job.arrival, job.name))
+
+
+def _csv_rows(text: str) -> list[dict[str, str]]:
+    """Return the rows of a CSV file by column.
+
+    Raises:
+        Error: it is not CSV, or its first line does not name the required columns.
+    """
+    reader = csv.DictReader(text.splitlines(), strict=True)
+    columns = [str(name).strip() for name in reader.fieldnames or ()]
+    if missing := [name for name in _REQUIRED if name not in columns]:
+        raise csv.Error(f"its first line has no {missing[0]} column")
+    rows = list(reader)
+    for number, row in enumerate(rows, 1):
+        if None in row:
+            raise csv.Error(f"job {number} has more values than the first line has columns")
+    return rows
 
 
 def _job(row: object, where: str, number: int) -> TraceJob:

@@ -12,9 +12,10 @@ KINDS = {
     "TFJob": "tfReplicaSpecs",
     "JAXJob": "jaxReplicaSpecs",
     "XGBoostJob": "xgbReplicaSpecs",
+    "PaddleJob": "paddleReplicaSpecs",
     "MPIJob": "mpiReplicaSpecs",
 }
-SCALED = {"PyTorchJob", "TFJob", "JAXJob"}
+SCALED = {"PyTorchJob", "TFJob", "JAXJob", "PaddleJob"}
 """TFJob has no scale subresource upstream."""
 
 APPLIED_BY_A_CLIENT = 262_144

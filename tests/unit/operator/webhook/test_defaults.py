@@ -45,6 +45,7 @@ SORTS = (
         "MSJob", "mindspore.gitee.com/v1", "msReplicaSpecs", ("Scheduler", "PS", "Worker"),
         "mindspore",
     ),
+    Sort("PaddleJob", "kubeflow.org/v1", "paddleReplicaSpecs", ("Master", "Worker"), "paddle"),
     Sort("PaddleJob", "batch.paddlepaddle.org/v1", "", ("ps", "worker"), "paddle"),
 )  # fmt: skip
 
@@ -154,7 +155,11 @@ def defaulted(job: Json) -> Json:
 
 def done_with(job: Json) -> tuple[ReconcilePlan, JobRunPolicy, list[ReplicaRole], str]:
     """The plan for a new job, its continuation, and its errors."""
-    framework = next(each for each in FRAMEWORKS if each.kind.kind == job["kind"])
+    framework = next(
+        each
+        for each in FRAMEWORKS
+        if (each.kind.api_version, each.kind.kind) == (job["apiVersion"], job["kind"])
+    )
     reading = framework.read(stored(job))
     observed = ObservedJob(reading.job, JobStatus(), spec_errors=reading.spec_errors)
     decision = plan_reconcile(observed, NOW, EngineSettings(gang_scheduling=True))

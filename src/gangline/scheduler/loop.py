@@ -36,6 +36,7 @@ from gangline.scheduler.preemption.protection import ProtectedGangs
 from gangline.scheduler.reporting.queue_status import QueueStatusReporter
 from gangline.scheduler.reporting.reporter import PendingReporter, ScheduledEventSender
 from gangline.scheduler.reporting.start import StartReporter
+from gangline.scheduler.reporting.start_forecasts import StartForecasts, forecast_in_process
 from gangline.scheduler.reporting.warnings import NodeContradictionReporter, UnreadableFieldReporter
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.types.types import GroupKey, PodBinding, Reservation
@@ -148,10 +149,21 @@ class SchedulerLoop:
             with _rare_garbage_collection():
                 await self._wait_for_sync(learning)
             self._start.synced()
+            if self._settings.forecast_interval_s:
+                tasks.create_task(self._start_forecasts().run())
             # The cache is large and lives long. Without this the garbage collector traverses it
             # during a cycle, for longer than the cycle takes.
             gc.freeze()
             await self._run_cycles(binder, evictor)
+
+    def _start_forecasts(self) -> StartForecasts:
+        return StartForecasts(
+            self._informers.state,
+            self._reporter,
+            self._bindings_in_flight,
+            forecast_in_process(self._client, self._settings),
+            self._settings.forecast_interval_s,
+        )
 
     async def _wait_for_sync(self, learning: Iterable[asyncio.Task[object]]) -> None:
         """Wait for the informers that a cycle needs; for optional kinds with a timeout.

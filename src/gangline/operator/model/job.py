@@ -233,6 +233,14 @@ class ToleratesFailures(Protocol):
 
 
 @runtime_checkable
+class MeetsInCollectives(Protocol):
+    """For kinds whose replicas train in collectives that all of them must join."""
+
+    def needs_all_ranks(self, job: "NormalizedJob") -> bool:
+        """Return whether no replica can join the others after one of them has ended."""
+
+
+@runtime_checkable
 class ExtendsStatus(Protocol):
     """For kinds whose status has fields of its own."""
 

@@ -50,6 +50,8 @@ def test_success_is_no_failure():
         pytest.param(
             1, "torch.OutOfMemoryError: CUDA out of memory.", False, "DeviceOutOfMemory", id="gpu"
         ),
+        pytest.param(1, "RuntimeError: NPU out of memory.", False, "DeviceOutOfMemory", id="npu"),
+        pytest.param(1, "java.lang.OutOfMemoryError: heap", False, "Error", id="not the device"),
         pytest.param(
             1, "DistNetworkError: EADDRINUSE, address already in use", False, "PortInUse", id="port"
         ),

@@ -11,7 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gangline.api.failure import Blame, Failure, Remedy, failure_of_exit
+from gangline.api.failure import (
+    DEVICE_OUT_OF_MEMORY,
+    Blame,
+    Failure,
+    Remedy,
+    failure_of_exit,
+)
 
 _CODE, _USER, _NODE, _PLATFORM = Blame.CODE, Blame.USER, Blame.NODE, Blame.PLATFORM
 _RETRY, _MOVE, _STOP = Remedy.RETRY, Remedy.MOVE, Remedy.STOP
@@ -28,8 +34,9 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str, Blame, Remedy, str], ...] = tuple(
             "The accelerator or its driver failed.",
         ),
         (
-            r"CUDA out of memory|OutOfMemoryError|NPU out of memory",
-            "DeviceOutOfMemory",
+            r"(CUDA|HIP|NPU|XPU) out of memory|torch\.(cuda\.)?OutOfMemoryError"
+            r"|(CUDA|HIP) error: out of memory|RESOURCE_EXHAUSTED.*(GPU|HBM)",
+            DEVICE_OUT_OF_MEMORY,
             _USER,
             _RETRY,
             "The accelerator's memory is too small; use smaller batches or more devices.",

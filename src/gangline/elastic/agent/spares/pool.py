@@ -22,7 +22,7 @@ from gangline.elastic.agent.process import Process, StartError
 from gangline.elastic.agent.settings import SpareSettings
 from gangline.elastic.agent.spares.fork_server import ForkServer, WorkerStart
 from gangline.elastic.agent.spares.interpreter import SpareInterpreter, end_spares
-from gangline.elastic.forkserver.protocol import RefusedError
+from gangline.forkserver.protocol import RefusedError
 from gangline.elastic.memory import memory_status, resident_bytes
 
 _LIBRARY_FOLDERS = ("site-packages", "dist-packages")

@@ -14,6 +14,7 @@ commands. Afterwards a container that could differ from a new one becomes that b
 
 from __future__ import annotations
 
+import _signal
 import gc
 import json
 import os
@@ -168,9 +169,8 @@ class Containers:
 
 def execute(argv: list[str], environment: Mapping[str, str]) -> NoReturn:
     """Run the program in this process without any imported module."""
-    library = sys.modules["ctypes"].CDLL(None)
     for number in (_SIGPIPE, _SIGXFSZ):
-        library.signal(number, None)
+        _signal.signal(number, _signal.SIG_DFL)
     try:
         os.execvpe(argv[0], argv, dict(environment))
     except OSError as error:

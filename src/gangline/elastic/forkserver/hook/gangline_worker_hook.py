@@ -59,7 +59,7 @@ def run_server(server: Any, descriptor: int, baseline: frozenset[str]) -> None:
 
 
 def _imported_by(function: Any) -> set[str]:
-    before = set(sys.modules)
+    before = set(sys.modules) - {"sitecustomize"}  # it is replaced by that of the user
     function()
     return set(sys.modules) - before
 

@@ -161,7 +161,7 @@ class ProcessRuntime:
         return container
 
     async def _start_apart(self, plan: ContainerPlan, output: OutputCallback) -> ProcessContainer:
-        server = self._fork_servers.find(plan) if self._fork_servers is not None else None
+        server = await self._fork_servers.find(plan) if self._fork_servers is not None else None
         if server is not None:
             try:
                 return await self._start_namespaces(plan, output, server)

@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 _MAX_SERVERS = 4
 """Servers beside those of the environments: each uses some hundred megabytes."""
 
+_LONGEST_WAIT_S = 10.0
+"""Seconds that a container waits at most for the first start of its server."""
+
 _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 1.0, 300.0
 _STABLE_S = 60.0
 """Seconds after which a server that ends is restarted without a longer pause."""
@@ -34,6 +37,8 @@ class ForkServerPool:
         """Begin without servers."""
         self._keepers: dict[ServerKey, asyncio.Task[None]] = {}
         self._servers: dict[ServerKey, ContainerForkServer] = {}
+        self._first_tries: dict[ServerKey, asyncio.Future[None]] = {}
+        """Done when the first start of a server has succeeded or failed."""
         self._reserved = 0
 
     def start(self, environments: Iterable[WarmEnvironment]) -> None:
@@ -54,29 +59,41 @@ class ForkServerPool:
         await asyncio.gather(*keepers, return_exceptions=True)
         self._keepers.clear()
 
-    def find(self, plan: ContainerPlan) -> ContainerForkServer | None:
+    async def find(self, plan: ContainerPlan) -> ContainerForkServer | None:
         """Return the server from which a container can be forked; None if it must start cold.
 
-        Starts a server for the next containers of this kind if there is none.
+        Waits for a server that does its imports: the container would do the same ones, and later.
+        Without any server, it starts one for the next containers of this kind.
         """
         key = server_key(plan)
         if key is None:
             return None
+        if (first_try := self._first_tries.get(key)) is not None:
+            await asyncio.wait({first_try}, timeout=_LONGEST_WAIT_S)
+        elif len(self._keepers) < self._reserved + _MAX_SERVERS:
+            self._keep(key)
         server = self._servers.get(key)
-        if server is None:
-            if key not in self._keepers and len(self._keepers) < self._reserved + _MAX_SERVERS:
-                self._keep(key)
-            return None
-        if server.has_changed_files():
+        if server is not None and server.has_changed_files():
             log.info("modules of %s have changed: restart", " ".join(key.modules))
             server.disconnect()
             return None
         return server
 
     def _keep(self, key: ServerKey) -> None:
+        self._first_tries[key] = asyncio.get_running_loop().create_future()
         self._keepers[key] = asyncio.create_task(self._keep_running(key))
 
     async def _keep_running(self, key: ServerKey) -> None:
+        try:
+            await self._restart(key)
+        finally:
+            self._end_first_try(key)
+
+    def _end_first_try(self, key: ServerKey) -> None:
+        if not self._first_tries[key].done():
+            self._first_tries[key].set_result(None)
+
+    async def _restart(self, key: ServerKey) -> None:
         backoff, excluded = _FIRST_BACKOFF_S, frozenset[str]()
         while True:
             began = time.monotonic()
@@ -94,6 +111,7 @@ class ForkServerPool:
                 log.warning("no warm starts with %s: %s", " ".join(key.interpreter), error)
             else:
                 log.info("the fork server of %s has ended", " ".join(key.modules))
+            self._end_first_try(key)
             if time.monotonic() - began > _STABLE_S:
                 backoff = _FIRST_BACKOFF_S
             await asyncio.sleep(backoff)
@@ -103,6 +121,7 @@ class ForkServerPool:
         server = await ContainerForkServer.start(key, excluded)
         try:
             self._servers[key] = server
+            self._end_first_try(key)
             log.info("containers start warm: %s are imported", " ".join(key.modules))
             await asyncio.shield(server.client.closed)
         finally:

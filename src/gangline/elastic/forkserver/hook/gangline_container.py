@@ -14,7 +14,7 @@ commands. Afterwards a container that could differ from a new one becomes that b
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import gc
 import json
 import os

@@ -20,8 +20,8 @@ class ForkedProcess:
         """Take over the reading ends of the pipes."""
         self.pid = pid
         self.stdin: IO[bytes] | None = None
-        self.stdout: IO[bytes] | None = io.FileIO(stdout)  # type: ignore[assignment]
-        self.stderr: IO[bytes] | None = io.FileIO(stderr)  # type: ignore[assignment]
+        self.stdout: IO[bytes] | None = io.FileIO(stdout)
+        self.stderr: IO[bytes] | None = io.FileIO(stderr)
         self.returncode: int | None = None
         self._exit_code = exit_code
 

@@ -457,7 +457,8 @@ def _known_kinds(names: tuple[str, ...]) -> frozenset[str]:
     from gangline.operator.main import all_frameworks  # noqa: PLC0415
     from gangline.operator.settings import OperatorSettings  # noqa: PLC0415
 
-    known = {each.kind.kind.lower(): each.kind.kind for each in all_frameworks(OperatorSettings())}
+    identities = [each.kind.identity for each in all_frameworks(OperatorSettings())]
+    known = {identity.lower(): identity for identity in identities}
     unknown = [name for name in names if name.lower() not in known]
     if unknown:
         raise click.BadParameter(

@@ -15,7 +15,6 @@ commands. Afterwards a container that could differ from a new one becomes that b
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
-import gc
 import json
 import os
 import select
@@ -52,7 +51,6 @@ class Containers:
         self._libc: Any = ctypes.CDLL(None, use_errno=True)
         self._slot = programs.ProgramSlot()
         self._command_line = programs.CommandLine()
-        self._command_line.set([sys.orig_argv[0], "gangline-fork-server"], dict(os.environ))
         self.files: dict[str, list[int]] = {}
 
     def note_files(self, modules: Collection[str]) -> None:
@@ -71,7 +69,6 @@ class Containers:
             descriptors: the description, standard output and error, and the pipe for the exit code.
             modules: the server's modules.
         """
-        gc.disable()
         _close_all_but({0, 1, 2, *descriptors})
         description, *streams, exit_code = descriptors
         spec = json.loads(_read_all(description))
@@ -145,7 +142,6 @@ class Containers:
             self._slot.fill(program, argv)
         except BaseException:
             execute(argv, environment)
-        gc.enable()
         return {"argv": argv, "env": environment, "container": True}
 
     def _differs(self, program: Any, modules: Collection[str]) -> bool:

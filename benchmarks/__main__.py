@@ -11,6 +11,7 @@ ALL = {
     "operator_volume": "operator.volume",
     "scheduler_core": "scheduler.core",
     "scheduler_bind": "scheduler.bind",
+    "scheduler_start": "scheduler.start",
     "memory": "cluster.memory",
     "isolation": "cluster.isolation",
     "soak": "cluster.soak",

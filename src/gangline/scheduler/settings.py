@@ -57,6 +57,11 @@ class SchedulerSettings:
     not asked to save. Gangs without checkpoints in memory are evicted immediately.
     """
 
+    forecast_interval_s: float = 60.0
+    """Minimal interval between forecasts of the starts of pending gangs, which are written to their
+    status; 0: no forecasts. Each of them reads the cluster once, in a process of its own.
+    """
+
     fairness: FairnessPolicy = ORDER_BY_AGE
     """Which shares order the gangs of a queue."""
 

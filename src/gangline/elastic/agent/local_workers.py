@@ -11,6 +11,7 @@ from gangline.elastic.agent.hang.detector import RankStack
 from gangline.elastic.agent.hang.stacks import collect_stacks, describe_evidence, rank_stacks
 from gangline.elastic.agent.process import Process, end_processes, start_process
 from gangline.elastic.agent.progress_report import ProgressReport, ProgressTracker, WorkerUsage
+from gangline.elastic.agent.requested_save import RequestedSave
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.workers.failure_diagnosis import RankExit
 from gangline.elastic.agent.workers.memory_peak import PeakMemory
@@ -42,6 +43,7 @@ class LocalWorkers:
         self._save_process: Process | None = None
         self._save_task: asyncio.Task[None] | None = None
         self._is_save_requested = False
+        self._requested_save = RequestedSave(settings.save_command, self._environment)
 
     def begin_attempt(self, group: WorkerGroup, world: WorldSpec) -> None:
         before, now = self._tracker, time.monotonic()
@@ -65,6 +67,7 @@ class LocalWorkers:
             # Before the others are ended: these may handle the signal and return 0.
             self._exits = self._group.exits()
         self._group = None
+        self._requested_save.withdraw()
 
     def record_hang(self, since: float) -> None:
         """Record that there has been no progress since this time."""
@@ -135,6 +138,15 @@ class LocalWorkers:
             self._is_save_requested = False
             self._save_process = start_process(self._settings.save_command, self._environment)
             await asyncio.wait({self._save_process.ended})
+
+    async def save_on_request(self, request: str, wait_s: float) -> int | None:
+        """Ask the workers for a save, and write the newest save of this node to storage."""
+        workers = self._group.workers if self._group else []
+        files = [worker.files.progress_file for worker in workers]
+        return await self._requested_save.run(request, wait_s, files)
+
+    def withdraw_request(self) -> None:
+        self._requested_save.withdraw()
 
     async def wait_for_save(self, timeout_s: float | None = None) -> None:
         """Wait for the end of saving. Kill it after the timeout."""

@@ -56,6 +56,22 @@ class WorkerControl(Protocol):
         """Start to write the newest checkpoint in memory to storage."""
         ...
 
+    async def save_on_request(self, request: str, wait_s: float) -> int | None:
+        """Save after the present step, and write that to storage; the workers stop there.
+
+        Args:
+            request: identifier of the request.
+            wait_s: seconds after which the answer is of no use.
+
+        Returns:
+            The step that is in storage; None if none could be written in time.
+        """
+        ...
+
+    def withdraw_request(self) -> None:
+        """Let the workers continue after a requested save."""
+        ...
+
 
 class RendezvousHandler(Protocol):
     """Provides worlds to an agent."""

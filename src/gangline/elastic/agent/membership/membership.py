@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 from gangline.api.failure import Failure
 from gangline.elastic.agent.hang.detector import RankStack
+from gangline.elastic.agent.membership.eviction_save import EvictionSave
 from gangline.elastic.agent.membership.hang_diagnosis import HangDiagnosis
 from gangline.elastic.agent.membership.master_messages import (
     LONG_POLL_S,
@@ -125,6 +126,9 @@ class Membership:
         name = ClientIdentity(identity.job, identity.node_id, self._incarnation)
         self._client = MasterClient(identity.master_address, secret, name)
         self._preload_list = PreloadList(self._client)
+        self._eviction_save = EvictionSave(
+            self._client, identity.node_id, self._incarnation, self._run_in_background
+        )
         self._peers = PeerTransport(secret, self._answer_peer)
         self._hang_diagnosis = HangDiagnosis(self._peers)
         self._rank_exits = RankExits(self._peers)
@@ -417,6 +421,8 @@ class Membership:
                 )
             case msg.DumpStacks() if self._workers:
                 self._run_in_background(self._workers.dump_stacks(what.reason))
+            case msg.SaveCheckpoint() if self._workers and what.request:
+                self._eviction_save.handle(self._workers, what)
             case msg.SaveCheckpoint() if self._workers:
                 log.warning("saving the newest checkpoint: %s", what.reason or "requested")
                 self._workers.start_saving()

@@ -107,6 +107,16 @@ class _Server:
 
     def run(self) -> Any:
         """Serve; return the request in a forked process."""
+        # Most objects of an import stay. A collector that visits them all the time takes a third of
+        # the time to import PyTorch; without it 5 MB more remain.
+        collects = gc.isenabled()
+        gc.disable()
+        request = self._serve()
+        if collects:
+            gc.enable()
+        return request
+
+    def _serve(self) -> Any:
         self._channel.send({"event": "ready", "version": VERSION, "pid": os.getpid()})
         while True:
             self._wait()
@@ -201,8 +211,6 @@ class _Server:
             self._hidden = hidden.HiddenModules(
                 self._baseline, self._recorder.records, self._varying
             )
-            if not gc.get_freeze_count():
-                gc.collect()
             # Objects of the server need no visits of a collector, which would copy their pages.
             gc.freeze()
 

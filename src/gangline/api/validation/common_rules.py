@@ -16,6 +16,7 @@ from gangline.api.jobs.kubeflow import (
     RESIZE_ANNOTATION,
     RESTART_ANNOTATION,
     SHARED_MEMORY_ANNOTATION,
+    STALLED_ANNOTATION,
     CommonRunPolicy,
     ReplicaSpec,
     RunPolicy,
@@ -33,7 +34,11 @@ MAX_JOB_REPLICAS = 5000
 
 _RANDOM_SUFFIX = "-00000"  # what the server adds to metadata.generateName
 
-_SWITCH_ANNOTATIONS = {RESTART_ANNOTATION: "gang", RESIZE_ANNOTATION: "restart"}
+_SWITCH_ANNOTATIONS = {
+    RESTART_ANNOTATION: ("gang",),
+    RESIZE_ANNOTATION: ("restart",),
+    STALLED_ANNOTATION: ("restart", "fail"),
+}
 
 RoleSpecs = dict[str, ReplicaSpec]
 
@@ -71,11 +76,12 @@ def job_name_errors(meta: ObjectMeta, roles: RoleSpecs) -> Iterator[FieldError]:
 
 
 def annotation_errors(meta: ObjectMeta) -> Iterator[FieldError]:
-    for key, value in _SWITCH_ANNOTATIONS.items():
+    for key, values in _SWITCH_ANNOTATIONS.items():
         given = meta.annotations.get(key)
-        if given not in (None, value):
+        if given not in (None, *values):
             where = child_path("metadata.annotations", key)
-            yield FieldError(where, given, "is not an allowed value", f"give {value!r}")
+            allowed = " or ".join(map(repr, values))
+            yield FieldError(where, given, "is not an allowed value", f"give {allowed}")
     memory = meta.annotations.get(SHARED_MEMORY_ANNOTATION)
     if memory not in (None, "true", "false") and not _is_positive_quantity(memory):
         where = child_path("metadata.annotations", SHARED_MEMORY_ANNOTATION)

@@ -110,6 +110,10 @@ class PyTorchRules:
             return leader.succeeded > 0
         return leader.all_succeeded
 
+    def needs_all_ranks(self, job: NormalizedJob) -> bool:
+        """An agent of an elastic job forms a new world with those that are left."""
+        return self.spec.elastic_policy is None
+
     def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         """The Master runs, or without one any worker."""
         return gang[_leader(job)].active > 0

@@ -10,8 +10,8 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from gangline.api.meta.objects import Object, ObjectMeta
@@ -51,6 +51,24 @@ QUEUE_RETRY_S = 5.0
 OPTIONAL_KINDS_TIMEOUT_S = 3.0
 """How long the first cycle waits for pod groups and queues, which a cluster may not serve."""
 COMPONENT = "gangline-scheduler"
+
+
+FILLING_THRESHOLDS = (200_000, 20, 100)
+"""Thresholds of the garbage collector while the cache is filled."""
+
+
+@contextmanager
+def _rare_garbage_collection() -> Iterator[None]:
+    """Collect garbage rarely: nearly all objects that are made meanwhile are kept.
+
+    With the usual thresholds, traversing them again and again takes as long as decoding them.
+    """
+    usual = gc.get_threshold()
+    gc.set_threshold(*FILLING_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 class SchedulerLoop:
@@ -128,7 +146,8 @@ class SchedulerLoop:
                 evicted=self._reporter.pod_evicted,
                 refused=self.on_change,
             )
-            await self._wait_for_sync(learning)
+            with _rare_garbage_collection():
+                await self._wait_for_sync(learning)
             self._start.synced()
             if self._settings.forecast_interval_s:
                 tasks.create_task(self._start_forecasts().run())

@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent.hang.detector import blamed_ranks, hang_failure
+from gangline.elastic.agent.hang.detector import STOPPED, blamed_ranks, hang_failure
 from gangline.elastic.agent.hang.stacks import DetectedHang, wait_for_hang
 from gangline.elastic.agent.hang.timeouts import StepTimes
 from gangline.elastic.agent.leftovers import end_leftovers
 from gangline.elastic.agent.local_workers import LocalWorkers
 from gangline.elastic.agent.logs import LogFolder
+from gangline.elastic.agent.process import is_stopped
 from gangline.elastic.agent.rendezvous import RendezvousHandler, StopNotice
 from gangline.elastic.agent.restart_policy import (
     Action,
@@ -48,6 +49,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _MEMORY_CHECK_S = 10.0
 _DISK_CHECK_S = 2.0
+_STOP_CHECK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ class ElasticAgent:
             watches = [
                 asyncio.create_task(self._watch_memory()),
                 asyncio.create_task(self._watch_disk()),
+                asyncio.create_task(self._watch_stops()),
             ]
             result = AgentResult()
             try:
@@ -377,6 +380,24 @@ class ElasticAgent:
         while self._spares:
             await asyncio.sleep(_MEMORY_CHECK_S)
             self._spares.release_if_short()
+
+    async def _watch_stops(self) -> None:
+        """Log workers that are stopped: the others wait for them, also without a hang time-out."""
+        before: frozenset[int] = frozenset()
+        while True:
+            await asyncio.sleep(_STOP_CHECK_S)
+            workers = self._group.workers if self._group else ()
+            stopped = {
+                worker.process.pid: worker.rank
+                for worker in workers
+                if not worker.process.ended.done() and is_stopped(worker.process.pid)
+            }
+            for pid in stopped.keys() - before:
+                log.warning(
+                    "rank %d (pid %d) on %s is %s; other ranks may wait for it",
+                    stopped[pid], pid, self._settings.node_name, STOPPED,
+                )  # fmt: skip
+            before = frozenset(stopped)
 
     async def _watch_disk(self) -> None:
         was_full = False

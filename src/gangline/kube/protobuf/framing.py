@@ -161,13 +161,14 @@ class ListSplitter:
         """Skip the fields of the envelope before the list; they are a few bytes."""
         position = 0
         while (head := _read_head(self._rest, position)) is not None:
-            if head.number == OBJECT:
-                self._rest = self._rest[head.begin :]
-                self._left = head.size
+            number, begin, size = head
+            if number == OBJECT:
+                self._rest = self._rest[begin:]
+                self._left = size
                 return
-            if len(self._rest) < head.begin + head.size:
+            if len(self._rest) < begin + size:
                 break
-            position = head.begin + head.size
+            position = begin + size
         self._rest = self._rest[position:]
 
     def _take_objects(self) -> list[bytes]:
@@ -176,13 +177,16 @@ class ListSplitter:
         data, position = self._rest, 0
         while position < self._left:
             head = _read_head(data, position)
-            if head is None or len(data) < head.begin + head.size:
+            if head is None:
                 break
-            end = head.begin + head.size
-            if head.number == ITEM:
-                found.append(data[head.begin : end])
-            elif head.number == META:
-                self._read_metadata(data[head.begin : end])
+            number, begin, size = head
+            end = begin + size
+            if len(data) < end:
+                break
+            if number == ITEM:
+                found.append(data[begin:end])
+            elif number == META:
+                self._read_metadata(data[begin:end])
             position = end
         self._left -= position
         self._rest = data[position:]
@@ -200,37 +204,29 @@ class ListSplitter:
         self.metadata = ListMeta(found.resource_version, found.continue_)
 
 
-class _Head(NamedTuple):
-    """The tag of a field: where its value begins, and its size."""
+def _read_head(data: bytes, position: int) -> tuple[int, int, int] | None:
+    """Return the number of a field, where its value begins, and its size.
 
-    number: int
-    begin: int
-    size: int
-
-
-def _read_head(data: bytes, position: int) -> _Head | None:
-    """Read the tag of a field; None if it has not arrived completely."""
+    None if they have not arrived completely.
+    """
     tag = _varint(data, position)
     if tag is None:
         return None
-    wire = tag.value & 7
-    if wire == LENGTH:
-        size = _varint(data, tag.end)
-        return size and _Head(tag.value >> 3, size.end, size.value)
-    if wire == VARINT:
-        number = _varint(data, tag.end)
-        return number and _Head(tag.value >> 3, tag.end, number.end - tag.end)
+    key, begin = tag
+    wire = key & 7
+    if wire in (LENGTH, VARINT):
+        found = _varint(data, begin)
+        if found is None:
+            return None
+        value, end = found
+        return (key >> 3, end, value) if wire == LENGTH else (key >> 3, begin, end - begin)
     if wire not in (FIXED64, FIXED32):
         raise MalformedMessage(f"unknown wire type {wire}")
-    return _Head(tag.value >> 3, tag.end, 8 if wire == FIXED64 else 4)
+    return key >> 3, begin, 8 if wire == FIXED64 else 4
 
 
-class _Number(NamedTuple):
-    value: int
-    end: int
-
-
-def _varint(data: bytes, position: int) -> _Number | None:
+def _varint(data: bytes, position: int) -> tuple[int, int] | None:
+    """Return a number and the position after it; None if it has not arrived completely."""
     value = 0
     for shift in range(0, 70, 7):
         if position >= len(data):
@@ -239,5 +235,5 @@ def _varint(data: bytes, position: int) -> _Number | None:
         value |= (byte & 0x7F) << shift
         position += 1
         if byte < 0x80:
-            return _Number(value, position)
+            return value, position
     raise MalformedMessage("a number is too long")

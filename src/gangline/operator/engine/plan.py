@@ -29,6 +29,7 @@ from msgspec import structs
 
 from gangline.api.failure import is_node_refusal
 from gangline.api.jobs.kubeflow import MANAGED_BY_US, JobStatus
+from gangline.api.jobs.versions import VERSION_ANNOTATION
 from gangline.api.meta.conditions import is_condition_true, remove_condition
 from gangline.api.meta.objects import Object
 from gangline.api.volcano.scheduling import PodGroup
@@ -159,6 +160,8 @@ def plan_reconcile(observed: ObservedJob, now: datetime, settings: EngineSetting
     observed = replace(observed, job=tracker.restore_from_status(observed.job, observed.status))
     plan, gang = _plan(observed, now, settings)
     job, rules = observed.job, observed.job.rules
+    if patch := _version_patch(job):
+        plan = replace(plan, patches=(*plan.patches, patch))
     if job.is_deleting or not implements(rules, ExtendsStatus):
         return plan
     if gang is None:
@@ -244,6 +247,31 @@ def _remove_finalizers(job: NormalizedJob) -> tuple[PlannedPatch, ...]:
         {"op": "replace", "path": path, "value": remaining},
     ]
     return (PlannedPatch(TargetKind.JOB, job.name, operations),)
+
+
+def _version_patch(job: NormalizedJob) -> PlannedPatch | None:
+    """Store the version in which a job was written, while the job still shows it."""
+    several = bool(job.kind.entry.other_versions)
+    ours = job.policy.managed_by in (None, MANAGED_BY_US)
+    if not several or not ours or job.is_deleting or VERSION_ANNOTATION in job.meta.annotations:
+        return None
+    path = "/metadata/annotations"
+    version: Manifest = {"path": path, "value": {VERSION_ANNOTATION: job.api_version}}
+    if job.meta.annotations:
+        pointer = VERSION_ANNOTATION.replace("/", "~1")
+        version = {"path": f"{path}/{pointer}", "value": job.api_version}
+    return PlannedPatch(
+        TargetKind.JOB,
+        job.name,
+        [
+            {
+                "op": "replace",
+                "path": "/metadata/resourceVersion",
+                "value": job.meta.resource_version,
+            },
+            {"op": "add", **version},
+        ],
+    )
 
 
 class _Pass:

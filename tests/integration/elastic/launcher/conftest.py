@@ -105,6 +105,7 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         commands = {
             "gangline": [PYTHON, "-m", "gangline.elastic.launcher"],
             "torchrun": [PYTHON, "-m", "torch.distributed.run"],
+            "master": [PYTHON, "-m", "gangline.elastic.master"],
         }
         run = Run([*commands[program], *map(str, arguments)], tmp_path, **environment)
         runs.append(run)

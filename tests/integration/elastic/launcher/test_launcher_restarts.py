@@ -94,6 +94,23 @@ def test_rank_named_as_hung_is_killed_at_once(launch, torch_that_waits):
     assert "were killed because" not in run.output
 
 
+def test_stopped_worker_is_reported_without_a_time_out(launch, script):
+    path = script("""
+        import os, time
+        print("up 0 0", os.getpid(), flush=True)
+        while not os.path.exists("end"):
+            time.sleep(0.05)
+    """)
+    run = launch("--no-standby", path)
+    pid = pid_of(run, 0, 0)
+    os.kill(pid, signal.SIGSTOP)
+    run.until(f"rank 0 (pid {pid}) on ")
+    assert re.search(r"is stopped \(by SIGSTOP or a debugger; SIGCONT continues it\)", run.output)
+    (path.parent / "end").touch()
+    os.kill(pid, signal.SIGCONT)
+    assert run.wait() == 0, run.output
+
+
 def test_stopped_worker_gets_the_signal_of_the_end_of_the_run(launch, script):
     path = script("""
         import signal, sys, time

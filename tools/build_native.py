@@ -6,6 +6,7 @@ checkpoints more slowly (``gangline/elastic/checkpoint/format/checksum.py``).
 
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sysconfig
@@ -16,6 +17,23 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = Path("src/gangline/elastic/checkpoint/format/copy_summed.c")
 FLAGS = ["-std=gnu11", "-O2", "-fPIC", "-shared"]
+
+
+OLDEST_GLIBC = 17
+"""Minor version of the oldest glibc that installers know a tag of (PEP 600, manylinux2014)."""
+
+
+def platform_tag(library: bytes) -> str:
+    """Return the wheel's platform: the oldest glibc that has all symbols of ``library``.
+
+    Package indexes accept the ``manylinux`` tags of PEP 600, and no plain ``linux`` tags. A library
+    of another C library (musl) has no symbol versions of glibc, and keeps the plain tag.
+    """
+    needed = [int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", library)]
+    plain = sysconfig.get_platform().replace("-", "_")
+    if not needed or not plain.startswith("linux_"):
+        return plain
+    return f"manylinux_2_{max(*needed, OLDEST_GLIBC)}_{plain.removeprefix('linux_')}"
 
 
 class NativeCopy(BuildHookInterface):
@@ -39,4 +57,4 @@ class NativeCopy(BuildHookInterface):
         unfinished.rename(library)  # processes that use an older one keep it
         build_data["artifacts"].append(str(SOURCE.with_suffix(".so")))
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_')}"
+        build_data["tag"] = f"py3-none-{platform_tag(library.read_bytes())}"

@@ -6,7 +6,7 @@ The arguments are the source folders of the two Go modules; ``tools/debian-packa
 golang-k8s-api-dev FOLDER`` and ``golang-k8s-apimachinery-dev`` unpack them. The table has, for each
 API version and message, the JSON name and the type of each numbered field, which the wire format
 lacks, and what Kubernetes' OpenAPI documents say about the field.
-``gangline.local.apiserver.machinery.schema.field_table`` reads it and describes its format.
+``gangline.api.schema.field_table`` reads it and describes its format.
 """
 
 import json

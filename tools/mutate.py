@@ -1,59 +1,58 @@
 """Mutation test: changes the source in one place after the other and runs its unit tests.
 
-    python tools/mutate.py                      # all modules of gangline.scheduler.preemption
-    python tools/mutate.py --sample 100         # a hundred mutants, always the same ones
+    python tools/mutate.py                      # preemption, queueing and placement
+    python tools/mutate.py --sample 40          # 40 mutants of each module, always the same ones
     python tools/mutate.py src/gangline/scheduler/queueing --tests tests/unit/scheduler/queueing
 
 A mutant is a module with one change: another comparison, operator, number or ``and``/``or``, a
 negated or dropped condition, or a statement less. A mutant that some test notices is *killed*; one
-that never ends is killed by the time limit. Each mutant runs in a child process that was forked
-after the large libraries were imported; the checkout is never changed. Tests that noticed earlier
-mutants run first. Left alone are annotations, texts, and the upper-case constants of modules: most
-of these are bounds of a search, where one step more or less changes nothing.
+that never ends is killed by the time limit. Left alone are annotations, texts, defaults of fields,
+and the upper-case constants of modules: most of these are bounds of a search, where one step more
+or less changes nothing.
 
-Prints the share of killed mutants and the others; ends with status 1 below ``--least`` percent.
+The tests are collected once, and run once to learn which functions each of them calls. Each mutant
+is a child process, in which the changed code replaces that of the imported module. It runs the
+tests that call the changed function: first those that noticed earlier mutants, then the shortest
+ones. Tests that take longer than ``--longest`` are left out. The checkout is never changed.
+
+``equivalent_mutants.toml`` lists changes that no test can notice, with the reason; they are
+neither run nor counted. Prints for each package the number of killed mutants, and all others; ends
+with status 1 below ``--least`` percent in a package.
 """
 
 import argparse
 import ast
 import copy
-import importlib.abc
-import importlib.util
 import json
+import math
 import os
 import random
 import signal
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+import tomllib
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from importlib.machinery import ModuleSpec
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, FunctionType, ModuleType
 
-import msgspec
-import numpy as np
 import pytest
-import yaml
 
-PRELOADED = (msgspec, np, yaml)
-"""Libraries that the tests need: children inherit them."""
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
-MODULES = ["src/gangline/scheduler/preemption"]
-TESTS = [
-    "tests/unit/scheduler/preemption/test_preempt.py",
-    "tests/unit/scheduler/test_scenarios.py",
-    "tests/unit/scheduler/preemption",
-    "tests/unit/scheduler/cycle/test_cycle.py",
-]
-KILLERS = 12
-"""Number of tests that noticed earlier mutants and run first."""
-KILLED, SURVIVED, TIMEOUT, BROKEN = "killed", "survived", "timeout", "tests do not run"
-RESULTS = {0: SURVIVED, 1: KILLED, 2: KILLED}
-"""By exit status of pytest; 2: a module of tests cannot be imported with the mutant."""
+EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
+SCHEDULER = "src/gangline/scheduler"
+MODULES = [f"{SCHEDULER}/{package}" for package in ("preemption", "queueing", "placement")]
+TESTS = ["tests/unit/scheduler"]
+KILLERS = 5
+"""Number of tests that noticed earlier mutants of a function, or of others, and run first."""
+KILLED, SURVIVED, TIMEOUT = "killed", "survived", "timeout"
+BROKEN = "cannot be run"
+EXIT_SURVIVED, EXIT_KILLED, EXIT_BROKEN = 0, 1, 3
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -83,26 +82,79 @@ class Mutant:
     """One changed place, and what came of it."""
 
     path: str
+    function: str
+    """Qualified name of the changed function or method."""
     line: int
+    text: str
+    """The first line of the changed place."""
     change: str
-    source: str
+    make: Callable[[], str]
+    """Returns the changed source."""
     result: str = ""
+    noticed_by: str = ""
     seconds: float = 0.0
+
+    @property
+    def package(self) -> str:
+        """The folder of the module."""
+        return str(Path(self.path).parent)
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.function}: {self.change}: {self.text}"
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
     """Yield all mutants of a module."""
-    tree = ast.parse(path.read_text("utf-8"))
+    source = path.read_text("utf-8")
+    lines = source.splitlines()
+    tree = ast.parse(source)
     ignored = _ignored(tree)
+    functions = _functions(tree)
+    line = 0
     for index, node in enumerate(ast.walk(tree)):
-        if id(node) in ignored:
+        line = getattr(node, "lineno", 0) or _first_line(node)
+        function = functions.get(id(node))
+        if function is None or id(node) in ignored:
             continue
-        for number, (change, _) in enumerate(_changes(node)):
-            changed = copy.deepcopy(tree)
-            twin = next(each for i, each in enumerate(ast.walk(changed)) if i == index)
-            list(_changes(twin))[number][1]()
-            source = ast.unparse(ast.fix_missing_locations(changed))
-            yield Mutant(str(path.relative_to(ROOT)), getattr(node, "lineno", 0), change, source)
+        for number, (change, at, _) in enumerate(_changes(node)):
+            where = at or line
+            yield Mutant(
+                path=str(path.relative_to(ROOT)),
+                function=function,
+                line=where,
+                text=lines[where - 1].strip() if where else "",
+                change=change,
+                make=_maker(tree, index, number),
+            )
+
+
+def _maker(tree: ast.Module, index: int, number: int) -> Callable[[], str]:
+    def make() -> str:
+        changed = copy.deepcopy(tree)
+        twin = next(each for i, each in enumerate(ast.walk(changed)) if i == index)
+        list(_changes(twin))[number][2]()
+        return ast.unparse(ast.fix_missing_locations(changed))
+
+    return make
+
+
+def _first_line(node: ast.AST) -> int:
+    return min((line for each in ast.walk(node) if (line := getattr(each, "lineno", 0))), default=0)
+
+
+def _functions(tree: ast.Module) -> dict[int, str]:
+    """Return the outermost function of each node, by the identity of the node."""
+    names: dict[int, str] = {}
+
+    def visit(parent: ast.AST, prefix: str) -> None:
+        for node in ast.iter_child_nodes(parent):
+            if isinstance(node, ast.ClassDef):
+                visit(node, f"{prefix}{node.name}.")
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                names.update((id(each), f"{prefix}{node.name}") for each in ast.walk(node))
+
+    visit(tree, "")
+    return names
 
 
 def _ignored(tree: ast.Module) -> set[int]:
@@ -126,9 +178,14 @@ def _ignored(tree: ast.Module) -> set[int]:
     return {id(each) for part in parts if part is not None for each in ast.walk(part)}
 
 
-def _changes(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield the changes of one node: a text, and a function that makes the change."""
-    yield from _changed_expressions(node)
+Change = tuple[str, int, Callable[[], None]]
+"""A text, the line if it is not that of the node, and a function that makes the change."""
+
+
+def _changes(node: ast.AST) -> Iterator[Change]:
+    """Yield the changes of one node."""
+    for text, change in _changed_expressions(node):
+        yield text, 0, change
     yield from _dropped_statements(node)
 
 
@@ -157,16 +214,15 @@ def _changed_expressions(node: ast.AST) -> Iterator[tuple[str, Callable[[], None
             pass
 
 
-def _dropped_statements(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
-    for field in ("body", "orelse"):
-        statements = getattr(node, field, None)
+def _dropped_statements(node: ast.AST) -> Iterator[Change]:
+    for name in ("body", "orelse"):
+        statements = getattr(node, name, None)
         if not isinstance(statements, list):
             continue
         for index, each in enumerate(statements):
             is_call = isinstance(each, ast.Expr) and isinstance(each.value, ast.Call)
             if is_call or isinstance(each, ast.AugAssign | ast.Continue | ast.Break):
-                text = f"without `{ast.unparse(each).splitlines()[0]}` (line {each.lineno})"
-                yield text, _dropping(statements, index)
+                yield "without the statement", each.lineno, _dropping(statements, index)
 
 
 def _named(before: ast.AST, after: ast.AST) -> str:
@@ -189,68 +245,244 @@ def _dropping(statements: list[ast.stmt], index: int) -> Callable[[], None]:
     return drop
 
 
-class MutantFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports one module from a changed source."""
+def install(mutant: Mutant) -> None:
+    """Replace the code of the imported module's functions by that of the mutant.
 
-    def __init__(self, mutant: Mutant) -> None:
-        parts = Path(mutant.path).relative_to("src").with_suffix("").parts
-        self._name = ".".join(part for part in parts if part != "__init__")
-        self._mutant = mutant
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return the specification of the changed module; None: another module."""
-        del path, target
-        if fullname != self._name:
-            return None
-        return importlib.util.spec_from_loader(fullname, self, origin=self._mutant.path)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Execute the changed source."""
-        exec(compile(self._mutant.source, self._mutant.path, "exec"), module.__dict__)
+    Raises:
+        ValueError: a function of the mutant has other free variables.
+    """
+    name = ".".join(Path(mutant.path).relative_to("src").with_suffix("").parts)
+    original = sys.modules[name]
+    changed = ModuleType(name)
+    changed.__file__ = original.__file__
+    code = compile(mutant.make(), str(ROOT / mutant.path), "exec")
+    try:
+        sys.modules[name] = changed  # Dataclasses look their module up.
+        exec(code, changed.__dict__)
+    finally:
+        sys.modules[name] = original
+    _replace_codes(vars(original), vars(changed), name)
 
 
-class FirstFailure:
-    """A plug-in of pytest that keeps the first test that failed."""
+def _replace_codes(old: Mapping[str, object], new: Mapping[str, object], module: str) -> None:
+    for name, value in list(old.items()):
+        other = new.get(name)
+        if isinstance(value, type) and isinstance(other, type) and value.__module__ == module:
+            _replace_codes(vars(value), vars(other), module)
+            continue
+        before, after = _function_of(value), _function_of(other)
+        if before is None or after is None or before.__module__ != module:
+            continue
+        before.__code__ = after.__code__
+        before.__defaults__ = after.__defaults__
+        before.__kwdefaults__ = after.__kwdefaults__
 
-    node_id = ""
+
+def _function_of(value: object) -> FunctionType | None:
+    if isinstance(value, property):
+        value = value.fget
+    elif isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    elif isinstance(value, cached_property):
+        value = value.func
+    value = getattr(value, "__wrapped__", value)
+    return value if isinstance(value, FunctionType) else None
+
+
+@dataclass(slots=True)
+class Call:
+    """What a test calls, and how long it takes."""
+
+    seconds: float = 0.0
+    functions: set[tuple[str, str]] = field(default_factory=set)
+    """Path and qualified name."""
+
+
+class TestTooLong(BaseException):
+    """A test takes longer than the mutation test allows."""
+
+
+class MutationRun:
+    """A plug-in of pytest that runs the collected tests once for each mutant."""
+
+    def __init__(self, mutants: Sequence[Mutant], options: argparse.Namespace) -> None:
+        self._mutants = mutants
+        self._options = options
+        self._failed = ""
+        self._items: dict[str, pytest.Item] = {}
+        self._calls: dict[str, Call] = {}
+        self._killers: dict[tuple[str, str], Counter[str]] = {}
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run all mutants instead of the tests."""
+        self._items = {item.nodeid: item for item in session.items}
+        self._calls = self._learn_calls()
+        running: dict[int, tuple[Mutant, int, float]] = {}
+        pending = list(reversed(self._mutants))
+        while pending or running:
+            while pending and len(running) < self._options.processes:
+                mutant = pending.pop()
+                pid, pipe = self._start(mutant)
+                running[pid] = mutant, pipe, time.monotonic()
+            pid, status = os.wait()
+            mutant, pipe, began = running.pop(pid)
+            mutant.seconds = time.monotonic() - began
+            with os.fdopen(pipe, "rb") as reading:
+                mutant.noticed_by = reading.read().decode()
+            self._keep(mutant, status)
+        return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record a failure."""
-        if report.failed and not self.node_id:
-            self.node_id = report.nodeid
+        """Record the first failure."""
+        if report.failed and not self._failed:
+            self._failed = report.nodeid
 
+    def _keep(self, mutant: Mutant, status: int) -> None:
+        if os.WIFSIGNALED(status):
+            mutant.result = TIMEOUT
+        elif os.WEXITSTATUS(status) == EXIT_BROKEN:
+            mutant.result = BROKEN
+        else:
+            killed = os.WEXITSTATUS(status) == EXIT_KILLED
+            mutant.result = KILLED if killed else SURVIVED
+        if mutant.noticed_by:
+            key = mutant.path, mutant.function
+            self._killers.setdefault(key, Counter())[mutant.noticed_by] += 1
+        if mutant.result in (SURVIVED, BROKEN):
+            print(f"{mutant.result}: {mutant}", flush=True)
 
-def run_mutant(mutant: Mutant, tests: Sequence[str], first: Sequence[str], limit_s: int) -> str:
-    """Run the tests with a mutant in a child; return the test that noticed it, if any."""
-    began = time.monotonic()
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 2
+    def _start(self, mutant: Mutant) -> tuple[int, int]:
+        """Start a child that runs a mutant; return its process, and the pipe of its result."""
+        tests = self._tests_of(mutant)
+        expected_s = sum(self._calls[test].seconds for test in tests)
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child:
+            os.close(writing)
+            return child, reading
+        status = EXIT_BROKEN
         with suppress(BaseException):
             os.close(reading)
-            signal.alarm(limit_s)
+            # Processor time: how busy the machine is does not matter.
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_PROF, self._options.limit + 3 * expected_s)
             quiet = os.open(os.devnull, os.O_WRONLY)
             os.dup2(quiet, 1)
             os.dup2(quiet, 2)
-            sys.meta_path.insert(0, MutantFinder(mutant))
-            failure = FirstFailure()
-            options = ["-x", "-q", "-p", "no:cacheprovider", "--no-header"]
-            status = int(pytest.main([*options, *first, *tests], plugins=[failure]))
-            os.write(writing, failure.node_id.encode())
+            install(mutant)
+            self._run(tests)
+            status = EXIT_KILLED if self._failed else EXIT_SURVIVED
+            os.write(writing, self._failed.encode())
         os._exit(status)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        noticed = pipe.read().decode()
-    _, wait_status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(wait_status):
-        mutant.result = TIMEOUT
-    else:
-        mutant.result = RESULTS.get(os.WEXITSTATUS(wait_status), BROKEN)
-    mutant.seconds = time.monotonic() - began
-    return noticed
+
+    def _run(self, tests: Sequence[str]) -> None:
+        """Run tests until one fails."""
+        for test in tests:
+            item = self._items[test]
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+            if self._failed:
+                return
+
+    def _tests_of(self, mutant: Mutant) -> list[str]:
+        """Return the tests that call the changed function, in the order in which they run."""
+        key = mutant.path, mutant.function
+        killers = self._killers.get(key, Counter())
+        calling = [
+            test
+            for test, call in self._calls.items()
+            if call.seconds <= self._options.longest and key in call.functions
+        ]
+        return sorted(calling, key=lambda test: (-killers[test], self._calls[test].seconds))
+
+    def _learn_calls(self) -> dict[str, Call]:
+        """Run all tests in a child, and return what each of them calls.
+
+        Raises:
+            SystemExit: a test fails without any mutant.
+        """
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.close(reading)
+                calls = {test: self._trace(item) for test, item in self._items.items()}
+                found = {
+                    test: [call.seconds, sorted(call.functions)] for test, call in calls.items()
+                }
+                with os.fdopen(writing, "wb") as pipe:
+                    pipe.write(json.dumps([self._failed, found]).encode())
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            text = pipe.read()
+        os.waitpid(child, 0)
+        failed, found = json.loads(text or b'["the tests do not run", {}]')
+        if failed:
+            sys.exit(f"fails without a mutant: {failed}")
+        return {
+            test: Call(seconds, {(path, name) for path, name in functions})
+            for test, (seconds, functions) in found.items()
+        }
+
+    def _trace(self, item: pytest.Item) -> Call:
+        paths = {str(ROOT / mutant.path): mutant.path for mutant in self._mutants}
+        call = Call()
+
+        def trace(frame: FrameType, event: str, arg: object) -> None:
+            del event, arg
+            path = paths.get(frame.f_code.co_filename)
+            if path is not None:
+                call.functions.add((path, frame.f_code.co_qualname.partition(".<locals>")[0]))
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            del number, frame
+            call.seconds = math.inf
+            raise TestTooLong
+
+        failed_before = self._failed
+        began = time.process_time()
+        signal.signal(signal.SIGPROF, interrupt)
+        # Tracing takes about as long as the test itself.
+        signal.setitimer(signal.ITIMER_PROF, 2 * self._options.longest)
+        sys.settrace(trace)
+        try:
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        except TestTooLong:
+            # Between two phases of the test: its fixtures are torn down here.
+            item.session._setupstate.teardown_exact(None)
+        finally:
+            sys.settrace(None)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        if call.seconds:
+            self._failed = failed_before
+        else:
+            call.seconds = time.process_time() - began
+        return call
+
+
+def without_equivalent(mutants: Iterable[Mutant]) -> tuple[list[Mutant], int]:
+    """Return the mutants that are not listed as equivalent, and the number of the others.
+
+    Raises:
+        SystemExit: an entry of the list belongs to no mutant.
+    """
+    listed = tomllib.loads(EQUIVALENT.read_text("utf-8")).get("mutant", [])
+    unused = {(each["function"], each["change"], each["line"]) for each in listed}
+    entries = frozenset(unused)
+    rest: list[Mutant] = []
+    count = 0
+    for mutant in mutants:
+        module = Path(mutant.path).relative_to(SCHEDULER).with_suffix("")
+        entry = f"{module}.{mutant.function}", mutant.change, mutant.text
+        if entry in entries:
+            unused.discard(entry)
+            count += 1
+        else:
+            rest.append(mutant)
+    return rest, count
 
 
 def main() -> int:
@@ -258,38 +490,48 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("modules", nargs="*", default=MODULES)
     parser.add_argument("--tests", nargs="+", default=TESTS)
-    parser.add_argument("--sample", type=int, default=0, help="number of mutants; 0: all of them")
-    parser.add_argument("--limit", type=int, default=300, help="seconds for each mutant")
+    parser.add_argument("--sample", type=int, default=0, help="mutants of each module; 0: all")
+    parser.add_argument("--longest", type=float, default=1.0, help="seconds of a test")
+    parser.add_argument("--limit", type=float, default=5.0, help="further seconds of a mutant")
     parser.add_argument("--least", type=float, default=90.0, help="percent that must be killed")
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write all results to this file")
     options = parser.parse_args()
     os.chdir(ROOT)
     sys.path[:0] = [str(SOURCE), str(ROOT / "tests")]
     roots = [ROOT / each for each in options.modules]
     paths = [path for root in roots for path in ([root] if root.is_file() else root.rglob("*.py"))]
-    mutants = [mutant for path in sorted(paths) for mutant in mutants_of(path)]
-    random.Random(0).shuffle(mutants)
-    mutants = mutants[: options.sample or None]
-    unchanged = Mutant(mutants[0].path, 0, "", (ROOT / mutants[0].path).read_text("utf-8"))
-    run_mutant(unchanged, options.tests, (), options.limit)
-    if unchanged.result != SURVIVED:
-        sys.exit(f"the tests do not pass without a mutant: {unchanged.result}")
-    killers: deque[str] = deque(maxlen=KILLERS)
-    for number, mutant in enumerate(mutants, start=1):
-        noticed = run_mutant(mutant, options.tests, list(killers), options.limit)
-        if noticed:
-            with suppress(ValueError):
-                killers.remove(noticed)
-            killers.appendleft(noticed)
-        if mutant.result == SURVIVED:
-            print(f"{number}: {mutant.path}:{mutant.line}: {mutant.change}", flush=True)
-        if options.json:
-            results = [{**asdict(each), "source": ""} for each in mutants[:number]]
-            options.json.write_text(json.dumps(results, indent=1))
-    killed = sum(mutant.result in (KILLED, TIMEOUT) for mutant in mutants)
-    percent = 100 * killed / max(1, len(mutants))
-    print(f"{killed} of {len(mutants)} mutants killed: {percent:.1f} %")
-    return int(percent < options.least)
+    mutants: list[Mutant] = []
+    equivalent: Counter[str] = Counter()
+    for path in sorted(paths):
+        found, count = without_equivalent(mutants_of(path))
+        random.Random(0).shuffle(found)
+        mutants += found[: options.sample or None]
+        equivalent[str(path.parent.relative_to(ROOT))] += count
+    plugin = MutationRun(mutants, options)
+    pytest.main(["-p", "no:cacheprovider", "-p", "no:terminal", *options.tests], plugins=[plugin])
+    if options.json:
+        options.json.write_text(json.dumps([_record(each) for each in mutants], indent=1))
+    return max(
+        (_report(mutants, package, count, options.least) for package, count in equivalent.items())
+    )
+
+
+def _report(mutants: Sequence[Mutant], package: str, equivalent: int, least: float) -> int:
+    results = Counter(each.result for each in mutants if each.package == package)
+    killed, count = results[KILLED] + results[TIMEOUT], results.total()
+    percent = 100 * killed / max(1, count)
+    print(f"{package}: {killed} of {count} killed ({percent:.1f} %), {equivalent} equivalent")
+    return int(percent < least)
+
+
+def _record(mutant: Mutant) -> dict[str, object]:
+    return {
+        "mutant": str(mutant),
+        "result": mutant.result,
+        "noticed_by": mutant.noticed_by,
+        "seconds": round(mutant.seconds, 2),
+    }
 
 
 if __name__ == "__main__":

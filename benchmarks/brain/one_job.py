@@ -94,6 +94,12 @@ def injected(seed: int) -> tuple[bool, float] | None:
     return True, (job.judged_s[first.id] - began) / 60
 
 
+def noisy(seed: int) -> int:
+    """Actions of a job of the best size in 50 hours, with noise of 15 % and nothing to gain."""
+    job = SimulatedJob(Amdahl(0.08, 100.0), 2, 11, 11, BATCH, BATCH, seed=seed, noise=0.15)
+    return len(job.run(50).actions)
+
+
 def report(name: str, found: list[Result]) -> None:
     actions = sum(each.actions for each in found)
     wrong = sum(each.wrong for each in found)
@@ -118,6 +124,7 @@ def main() -> None:
         near += [play(curve(), first, seed) for seed in range(JOBS)]
     report("all, first size 2 or 12", far)
     report("all, first size 0.8 of the best", near)
+    print(f"noise without a gain: {sum(map(noisy, range(4)))} actions in 200 h")
     trials = [found for seed in range(40) if (found := injected(seed)) is not None]
     minutes = sorted(after for ok, after in trials if ok)
     print(

@@ -21,7 +21,7 @@ from statistics import median
 
 from benchmarks.cluster.connection import Connection, Target
 from benchmarks.cluster.servers import GANGLINE, install_definitions, real_kubernetes, settle
-from benchmarks.operator.creation import create_all, listed
+from benchmarks.operator.creation import create_all
 
 PODS = 3_000
 NODES = (1_000, 5_000)
@@ -77,9 +77,13 @@ async def open_namespaces(target: Target, names: list[str]) -> None:
     """Create namespaces; return when pods may be created in them."""
     made = [("/api/v1/namespaces", json.dumps({"metadata": {"name": n}}).encode()) for n in names]
     await create_all(target, made)
+    connection = await Connection.open(target)
     for name in names:
-        while not any(a.get("secrets") for a in await listed(target, name, "serviceaccounts")):
+        # Until the account of the namespace exists; before Kubernetes 1.24 also its token.
+        path = f"/api/v1/namespaces/{name}/pods?dryRun=All"
+        while (await connection.request("POST", path, pod(0, "none", gangs=False)))[0] == 403:
             await asyncio.sleep(0.1)
+    connection.close()
 
 
 async def prepare(target: Target, namespace: str, scheduler: str, gangs: bool) -> None:
@@ -219,11 +223,18 @@ def _kube_scheduler(target: Target, kubeconfig: Path, nodes: int, program: Path)
     """Pods bound per second by kube-scheduler, once; None if it is not available."""
     if not program.exists():
         return None
-    # Without client-side rate limits and without a lease.
-    flags = ["--leader-elect=false", "--port=0", "--kube-api-qps=5000", "--kube-api-burst=10000"]
-    with running([str(program), f"--kubeconfig={kubeconfig}", *flags], kubeconfig) as process:
+    with running(kube_scheduler_command(program, kubeconfig), kubeconfig) as process:
         work = scheduled(target, f"kube-{nodes}", process, "default-scheduler", False)
         return asyncio.run(work)
+
+
+def kube_scheduler_command(program: Path, kubeconfig: Path) -> list[str]:
+    """The command of kube-scheduler without client-side rate limits, lease and ports."""
+    described = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
+    # Until Kubernetes 1.23 it has a second port, without TLS.
+    insecure = ["--port=0"] if " --port int" in described.stdout else []
+    flags = ["--leader-elect=false", "--kube-api-qps=5000", "--kube-api-burst=10000"]
+    return [str(program), f"--kubeconfig={kubeconfig}", *flags, "--secure-port=0", *insecure]
 
 
 def stop_controllers(kubeconfig: Path) -> None:

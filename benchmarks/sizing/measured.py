@@ -1,23 +1,26 @@
 """Predictions of ``gangline plan`` beside measurements of real trainings on this machine.
 
     python -m benchmarks sizing            # six models, two batches each, DDP and FSDP
-    python -m benchmarks.sizing.measured --report FILE --cases lstm:2x32 ... [--no-times]
+    python -m benchmarks.sizing.measured --report FILE --cases lstm:2x32 ...
 
 Every prediction is made, and written to the report, before its training starts. Two processes
-train on gloo, with one thread each. Times are predicted from a calibration of one batch for twice
-and four times of it.
+train on gloo, with one thread each. All processes are copies of one that has imported PyTorch,
+because the import takes longer than a small training.
 """
 
 import argparse
 import json
-import subprocess
+import multiprocessing
 import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.sizing.predictions import Case, case_model, predict
 
-ROOT = Path(__file__).parents[2]
 CASES = (
     "mlp:64x784", "mlp:256x784", "resnet18:4x3x64x64", "resnet18:8x3x64x64", "gpt_10m:2x128",
     "gpt_10m:4x128", "gpt_124m:1x128", "gpt_124m:2x128", "mixture:2x128", "mixture:4x128",
@@ -40,27 +43,44 @@ def predictions(titles: tuple[str, ...]) -> list[dict[str, Any]]:
     return found
 
 
+@contextmanager
+def processes(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Yield a pool of processes that have imported PyTorch."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["benchmarks.sizing.training"])
+    with ProcessPoolExecutor(count, mp_context=context) as pool:
+        yield pool
+
+
 def measure(
     titles: tuple[str, ...], sharding: str, *, steps: int = 0, processor_time: bool = False
 ) -> dict[str, Any]:
-    """Train the cases one after the other, and return what rank 0 measured of each."""
-    command = [
-        sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone",
-        "--nproc-per-node", str(RANKS), "-m", "benchmarks.sizing.training", sharding, *titles,
-        "--steps", str(steps), *(["--processor-time"] if processor_time else []),
-    ]  # fmt: skip
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"the training failed: {done.stderr[-2000:]}")
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    """Train the cases one after the other, and return what rank 0 measured of each.
+
+    Raises:
+        TimeoutError: the training took longer than nine minutes.
+    """
+    with tempfile.TemporaryDirectory() as folder, processes(RANKS) as pool:
+        ranks = [
+            pool.submit(_train, rank, f"{folder}/store", sharding, titles, steps, processor_time)
+            for rank in range(RANKS)
+        ]
+        rows, *_ = [rank.result(TIMEOUT_S) for rank in ranks]
     return {row["case"]: row for row in rows}
+
+
+def _train(
+    rank: int, store: str, sharding: str, titles: tuple[str, ...], steps: int, processor_time: bool
+) -> list[dict[str, Any]]:
+    from benchmarks.sizing.training import train  # noqa: PLC0415 - imports PyTorch
+
+    return train(rank, RANKS, store, sharding, titles, steps, processor_time=processor_time)
 
 
 def compare(titles: tuple[str, ...], report: Path) -> list[dict[str, Any]]:
     """Predict, store, measure, and store both."""
-    rows = predictions(titles)
+    with processes(1) as pool:
+        rows = pool.submit(predictions, titles).result(TIMEOUT_S)
     report.write_text(json.dumps(rows, indent=1))
     for sharding in SHARDINGS:
         measured = measure(titles, sharding)

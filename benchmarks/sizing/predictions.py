@@ -1,10 +1,6 @@
 """What ``gangline plan`` predicts for the trainings that are measured."""
 
-import json
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks.sizing import models
@@ -12,7 +8,7 @@ from gangline.sizing.flops import Recompute
 from gangline.sizing.layout import Layout, Sharding
 from gangline.sizing.model import ModelShape
 from gangline.sizing.precision import Precision, state_bytes
-from gangline.sizing.sources import trace
+from gangline.sizing.sources.trace import trace
 from gangline.sizing.traced import TracedModel, read_trace
 from gangline.sizing.traffic import step_traffic
 from gangline.sizing.transformer import TransformerModel
@@ -62,13 +58,9 @@ def case_model(case: Case) -> TransformerModel | TracedModel:
     """Return the model as ``gangline plan`` sees it."""
     if case.name in SHAPES:
         return TransformerModel(SHAPES[case.name])
-    program = [sys.executable, "-W", "ignore", trace.__file__, f"{models.__file__}:{case.name}"]
-    kind = [] if case.name in WITHOUT_TOKENS else ["--tokens"]
-    done = subprocess.run(
-        [*program, "--batch", case.shape, *kind],
-        capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2], timeout=300,
-    )  # fmt: skip
-    return read_trace(json.loads(done.stdout))
+    shape = [int(size) for size in case.shape.split("x")]
+    tokens = case.name not in WITHOUT_TOKENS
+    return read_trace(trace(f"{models.__file__}:{case.name}", shape, tokens=tokens))
 
 
 def predict(case: Case, model: TransformerModel | TracedModel) -> dict[str, Any]:

@@ -1,20 +1,17 @@
-"""One rank of a training that is measured: run by torchrun, prints a JSON object for each case.
-
-    torchrun --nproc-per-node 2 -m benchmarks.sizing.training fsdp gpt_10m:4x128 ... [--steps 10]
+"""One rank of a training that is measured.
 
 It counts what it measures by means that are not Gangline's: the sizes of the real tensors,
 PyTorch's own trackers of memory and operations, and the kernel's counters of sent bytes.
 """
 
-import argparse
-import json
 import os
 import socket
 import statistics
 import struct
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -31,6 +28,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.sizing import models
 
 TRAFFIC_STEPS = 3
+TIMEOUT = timedelta(minutes=5)
+"""Of one exchange between ranks."""
 _BYTES_SENT = 200
 """Offset of ``tcpi_bytes_sent`` in the kernel's ``struct tcp_info`` (Linux 4.19)."""
 
@@ -156,28 +155,34 @@ def kind_name(kind: Any) -> str:
     return str(getattr(kind, "value", kind))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("sharding", choices=["ddp", "fsdp"])
-    parser.add_argument("cases", nargs="+", metavar="MODEL:SHAPE")
-    parser.add_argument("--steps", type=int, default=0, help="steps whose time is measured")
-    parser.add_argument("--processor-time", action="store_true", help="count that of the process")
-    given = parser.parse_args()
+def train(
+    rank: int, ranks: int, store: str, sharding: str, cases: Iterable[str], steps: int = 0,
+    *, processor_time: bool = False,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Train all cases, one after the other, with the other ranks.
+
+    Args:
+        rank: of this process.
+        ranks: number of all.
+        store: path of a file by which the ranks find each other; it does not exist before.
+        sharding: ``ddp`` or ``fsdp``.
+        cases: such as ``gpt_10m:4x128``.
+        steps: number of steps whose time is measured.
+        processor_time: count that of the process.
+    """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    for case in given.cases:
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(store, ranks), rank=rank, world_size=ranks, timeout=TIMEOUT
+    )
+    rows = []
+    for case in cases:
         name, _, shape = case.partition(":")
-        training = Training(name, [int(size) for size in shape.split("x")], given.sharding)
-        now = time.process_time if given.processor_time else time.perf_counter
-        found = training.measure(given.steps, now)
+        training = Training(name, [int(size) for size in shape.split("x")], sharding)
+        found = training.measure(steps, time.process_time if processor_time else time.perf_counter)
         if "seconds" in found:
             found["median_s"] = statistics.median(found["seconds"])
             found["fastest_s"] = min(found["seconds"])
-        if dist.get_rank() == 0:
-            print(json.dumps({"case": case, "sharding": given.sharding, **found}), flush=True)
+        rows.append({"case": case, "sharding": sharding, **found})
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+    return rows

@@ -23,9 +23,14 @@ PATIENCE_S = 180.0
 class Training:
     """A job whose workers sum numbers (``elastic_sums.py``)."""
 
-    def __init__(self, scenario: Scenario, name: str, silence_s: float = 15) -> None:
-        """Set the name, and the time after which the master considers a silent node dead."""
+    def __init__(
+        self, scenario: Scenario, name: str, silence_s: float = 15, script: Path = SCRIPT
+    ) -> None:
+        """Set the name, the time after which the master considers a silent node dead, and the
+        script of the workers.
+        """
         self.scenario, self.name, self.silence_s = scenario, name, silence_s
+        self.script = script
         self.folder = scenario.shared / name
         self.folder.mkdir()
         self.master = f"elasticjob-{name}-dlrover-master"
@@ -34,12 +39,12 @@ class Training:
         self, workers: int, nodes: str, *flags: str, first: str = "", cpu: str = "10m"
     ) -> Manifest:
         """The job; ``first`` is a shell script that runs before the launcher."""
-        spec = self.scenario.cluster.python(SCRIPT)
+        spec = self.scenario.cluster.python(self.script)
         (container,) = spec["containers"]
         conf = "--rdzv-conf last_call_timeout=1"
         agent = (
             f"python -m {LAUNCHER} --nnodes {nodes} --max-restarts 50 --no-standby "
-            f"--shutdown-timeout 1 {conf} {' '.join(flags)} {SCRIPT} {self.folder}"
+            f"--shutdown-timeout 1 {conf} {' '.join(flags)} {self.script} {self.folder}"
         )
         container |= {"name": "main", "command": ["bash", "-c", f"{first} exec {agent}"]}
         container["volumeMounts"].append({"name": "shared", "mountPath": str(self.folder)})

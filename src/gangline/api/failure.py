@@ -182,6 +182,9 @@ _NODE_FULL = Failure(
     "NodeFull", _NODE, _MOVE, "The node had no free resources when the pod arrived."
 )
 
+DEVICE_OUT_OF_MEMORY = "DeviceOutOfMemory"
+"""Cause of a worker that ran out of the memory of its accelerator, as agents name it."""
+
 NODE_REFUSALS = frozenset(
     {
         "UnexpectedAdmissionError",

@@ -13,6 +13,7 @@ from gangline.api.jobs.elastic import CONTAINER, ElasticJob, ScalePlan
 from gangline.api.jobs.jax import JAXJob
 from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.kubeflow import PyTorchJob
+from gangline.api.jobs.kubeflow_paddle import KubeflowPaddleJob
 from gangline.api.jobs.mindspore import MSJob
 from gangline.api.jobs.mpi import MPIJob
 from gangline.api.jobs.paddle import PaddleJob
@@ -30,6 +31,7 @@ JAX_JOBS = Resource(JAXJob, "kubeflow.org", "v1", "jaxjobs", "JAXJob")
 XGBOOST_JOBS = Resource(XGBoostJob, "kubeflow.org", "v1", "xgboostjobs", "XGBoostJob")
 MS_JOBS = Resource(MSJob, "mindspore.gitee.com", "v1", "msjobs", "MSJob")
 PADDLE_JOBS = Resource(PaddleJob, "batch.paddlepaddle.org", "v1", "paddlejobs", "PaddleJob")
+KUBEFLOW_PADDLE_JOBS = Resource(KubeflowPaddleJob, "kubeflow.org", "v1", "paddlejobs", "PaddleJob")
 MPI_JOBS = Resource(MPIJob, "kubeflow.org", "v1", "mpijobs", "MPIJob")
 ELASTIC_JOBS = Resource(
     ElasticJob, "elastic.iml.github.io", "v1alpha1", "elasticjobs", "ElasticJob"
@@ -86,11 +88,31 @@ JOB_KINDS = (
         "mpij",
         ("Launcher", "Worker"),
         "mpi_replica_specs",
+        other_versions=("v2beta1",),
         other_names=("mj", "horovod", "horovodjob", "hj"),
     ),
     JobKind(XGBOOST_JOBS, "xgboost", "xgbj", ("Master", "Worker"), "xgb_replica_specs"),
+    JobKind(
+        KUBEFLOW_PADDLE_JOBS,
+        "kubeflow_paddle",
+        "kpdj",
+        ("Master", "Worker"),
+        "paddle_replica_specs",
+        is_scalable=True,
+        is_named_with_group=True,
+    ),
 )
 """In the order in which lists show them."""
+
+
+def find_job_kind(api_version: str, kind: str) -> JobKind | None:
+    """Return the job kind with an object's kind and group, in any version; None if it is no job."""
+    group = api_version.rpartition("/")[0]
+    for entry in JOB_KINDS:
+        if (entry.resource.group, entry.resource.kind) == (group, kind):
+            return entry
+    return None
+
 
 MAIN_CONTAINERS = frozenset({CONTAINER, *(kind.module for kind in JOB_KINDS)})
 """Names that the container which trains has in the kinds; another container may have another."""

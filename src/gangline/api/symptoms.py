@@ -37,7 +37,8 @@ def _symptom(
 SYMPTOMS: Sequence[Symptom] = (
     _symptom(
         "GpuOutOfMemory",
-        r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CUDA error: out of memory"
+        r"(CUDA|HIP|NPU|XPU) out of memory|torch\.(cuda\.)?OutOfMemoryError"
+        r"|(CUDA|HIP) error: out of memory"
         r"|RESOURCE_EXHAUSTED.*(GPU|HBM)",
         _CODE,
         "The GPU has too little memory.",

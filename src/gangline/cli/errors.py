@@ -103,9 +103,18 @@ def _kubernetes_error(error: BaseException) -> CommandError | None:
 
 def _job_error(error: BaseException) -> CommandError | None:
     """Handle errors of the SDK about jobs; None for other errors."""
-    from gangline.sdk.client import AmbiguousJob, JobError, NoSuchJob, UnknownKind  # noqa: PLC0415
+    from gangline.sdk.client import (  # noqa: PLC0415
+        AmbiguousJob,
+        JobError,
+        NoSuchJob,
+        NoSuchNamespace,
+        UnknownKind,
+    )
 
     match error:
+        case NoSuchNamespace():
+            hint = "'kubectl get namespaces' lists the namespaces; -n selects one."
+            return CommandError(str(error), hint=hint, code=ExitCode.NOT_FOUND)
         case NoSuchJob():
             return CommandError(str(error), hint=_LIST_HINT, code=ExitCode.NOT_FOUND)
         case AmbiguousJob() | UnknownKind():
@@ -139,6 +148,8 @@ def _not_found_hint(error: BaseException) -> str:
         return f"Create the namespace first: 'kubectl create namespace {details.name}'."
     if details is not None and details.kind == "nodes":
         return "'gangline top node' shows the nodes."
+    if details is not None and details.kind == "queues":
+        return "'gangline queue list' shows the queues."
     return _LIST_HINT
 
 

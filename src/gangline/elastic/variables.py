@@ -17,6 +17,8 @@ NODE_VARIABLE: Final = "GANGLINE_NODE_ID"
 
 TUNING_FILE_VARIABLE: Final = "GANGLINE_TUNING_FILE"
 """The file to which the agent writes the tuning of the job; see ``agent.tuning_file``."""
+FLUSH_RESULT_VARIABLE: Final = "GANGLINE_FLUSH_RESULT"
+"""A file to which a process that saves the newest checkpoint writes the step of each target."""
 LOADER_FILE_VARIABLES: Final = ("GANGLINE_PARALLEL_CONFIG", "DLROVER_PARAL_CONFIG_PATH")
 """Variables that may name the file that data loaders read; the first one that is set counts."""
 

@@ -111,8 +111,7 @@ class AdoptionController:
         self._cache = cache
         self._gangs = gangs
         kinds = [framework.kind for framework in cache.frameworks.values()]
-        self._kinds = {(kind.resource.group, kind.kind): kind for kind in kinds}
-        self._by_controller = {kind.controller: kind for kind in kinds}
+        self._kinds = adoption.kind_table(kinds)
         paddle = any(kind.framework == "paddle" for kind in kinds)
         self._foreign = [
             (target, Informer(client, resource, namespaces, labels=selector))
@@ -235,21 +234,26 @@ class AdoptionController:
             await self._write(key, patch, "labels")
 
     async def _set_owner(self, key: AdoptionKey, item: Object) -> None:
-        """Make a job the owner of an orphan, if it accepts one."""
-        kind = self._by_controller.get(item.metadata.labels[labels.OPERATOR_NAME])
-        if kind is None or not adoption.is_claimable(item):
+        """Make a job the owner of an orphan, if one accepts it.
+
+        Jobs of two kinds with one name in two groups may have the labels of the orphan. Then none
+        becomes its owner.
+        """
+        if not adoption.is_claimable(item):
             return
+        controller = item.metadata.labels[labels.OPERATOR_NAME]
         name = item.metadata.labels[labels.JOB_NAME]
-        with suppress(msgspec.DecodeError):
-            observation = self._cache.observe(JobKey(kind.kind, key.namespace, name))
-            if (
-                observation is None
-                or not _accepts_objects(observation)
-                or not await self._job_exists(observation)
-            ):
-                return
-            owner = manifests.owner_reference(observation.job_state.job)
-            await self._write(key, adoption.owner_patch(item.metadata, owner), "owner")
+        accepting: list[Observation] = []
+        for kind in self._kinds.values():
+            if kind.controller == controller:
+                with suppress(msgspec.DecodeError):
+                    found = self._cache.observe(JobKey(kind.identity, key.namespace, name))
+                    if found is not None and _accepts_objects(found):
+                        accepting.append(found)
+        if len(accepting) != 1 or not await self._job_exists(accepting[0]):
+            return
+        owner = manifests.owner_reference(accepting[0].job_state.job)
+        await self._write(key, adoption.owner_patch(item.metadata, owner), "owner")
 
     async def _job_exists(self, observation: Observation) -> bool:
         """Ask the API server, because the cache may not show yet that the job is being deleted."""

@@ -57,7 +57,7 @@ def _create_framework(entry: JobKind, settings: OperatorSettings) -> Framework:
 
 def enabled_frameworks(settings: OperatorSettings) -> list[Framework]:
     every = all_frameworks(settings)
-    return [each for each in every if not settings.kinds or each.kind.kind in settings.kinds]
+    return [each for each in every if not settings.kinds or each.kind.identity in settings.kinds]
 
 
 async def run(
@@ -148,7 +148,7 @@ async def _run_engine(
         )
         adopter = AdoptionController(client, cache, settings.namespaces, gangs=with_groups)
         listeners: list[Callable[[JobKey], None]] = [controller.queue.add]
-        if ELASTIC_JOBS.kind in cache.frameworks:
+        if any(each.kind.resource is ELASTIC_JOBS for each in cache.frameworks.values()):
             runner = ScalePlanController(client, cache, events, settings.namespaces)
             listeners.append(runner.job_changed)
             tasks.create_task(runner.run())

@@ -26,7 +26,8 @@ class OperatorSettings:
     namespaces: tuple[str, ...] = ()
     """The watched namespaces; empty: all. Set them if the operator has no cluster-wide rights."""
     kinds: frozenset[str] = frozenset()
-    """The enabled kinds, such as ``PyTorchJob``; empty: all. Omit kinds that another operator runs.
+    """The enabled kinds, such as ``PyTorchJob`` or ``PaddleJob.kubeflow.org``; empty: all.
+    Omit kinds that another operator runs.
     """
     gang_scheduling: GangScheduling = GangScheduling.AUTO
     """``off`` on clusters that have the PodGroup kind but no scheduler that implements it."""

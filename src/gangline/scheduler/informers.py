@@ -117,6 +117,8 @@ class SchedulerInformers:
         listener: CacheListener,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        # Kinds of many objects are first read from the server's watch cache. It may lack the last
+        # moments. A start some moments earlier would, too: no pod can be bound twice.
         self.state = SchedulerCache(settings.weights)
         self.state.queues[DEFAULT_QUEUE] = QueueInfo(DEFAULT_QUEUE)
         self._scheduler_names = settings.scheduler_names
@@ -132,9 +134,11 @@ class SchedulerInformers:
         """True if image locality has a weight."""
         kept = slim_node_with_images if self._reads_images else slim_node
         pods = IMAGED_PODS if self._reads_images else LEAN_PODS
-        self.pods: Informer[LeanPod] = Informer(client, pods, transform=slim_pod)
+        self.pods: Informer[LeanPod] = Informer(client, pods, transform=slim_pod, from_cache=True)
         self.groups: Informer[PodGroup] = Informer(client, POD_GROUPS)
-        self._node_informer: Informer[Node] = Informer(client, NODES, transform=kept)
+        self._node_informer: Informer[Node] = Informer(
+            client, NODES, transform=kept, from_cache=True
+        )
         self.queues: Informer[Queue] = Informer(client, QUEUES)
         self._classes: Informer[PriorityClass] = Informer(client, PRIORITY_CLASSES)
         self._budgets: Informer[PodDisruptionBudget] = Informer(client, POD_DISRUPTION_BUDGETS)
@@ -145,8 +149,12 @@ class SchedulerInformers:
         """Labels of namespaces, for pods that select others by them."""
         self._pods_with_namespace_selectors: set[PodKey] = set()
         """Pods whose terms select namespaces by labels."""
-        self._claims: Informer[PersistentVolumeClaim] = Informer(client, PERSISTENT_VOLUME_CLAIMS)
-        self._volumes: Informer[PersistentVolume] = Informer(client, PERSISTENT_VOLUMES)
+        self._claims: Informer[PersistentVolumeClaim] = Informer(
+            client, PERSISTENT_VOLUME_CLAIMS, from_cache=True
+        )
+        self._volumes: Informer[PersistentVolume] = Informer(
+            client, PERSISTENT_VOLUMES, from_cache=True
+        )
         self._storage_classes: Informer[StorageClass] = Informer(client, STORAGE_CLASSES)
         self._claims.add_listener(self._on_claim)
         self._volumes.add_listener(self._on_volume)

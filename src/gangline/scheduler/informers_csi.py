@@ -35,7 +35,7 @@ class CSINodeInformer:
         self, client: ApiClient, state: SchedulerCache, changed: Callable[[], None]
     ) -> None:
         self._state, self._changed = state, changed
-        self.informer: Informer[CSINode] = Informer(client, CSI_NODES)
+        self.informer: Informer[CSINode] = Informer(client, CSI_NODES, from_cache=True)
         self.informer.add_listener(self._on_node)
 
     def _on_node(self, old: CSINode | None, new: CSINode | None) -> None:

@@ -10,8 +10,8 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from gangline.api.meta.objects import Object, ObjectMeta
@@ -23,6 +23,7 @@ from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.errors import AlreadyExists, KubeError, NotFound
 from gangline.kube.informers.informer import Informer
 from gangline.scheduler.apply.binder import Binder
+from gangline.scheduler.apply.eviction_saves import EvictionSaves
 from gangline.scheduler.apply.evictor import Evictor
 from gangline.scheduler.apply.reservation_store import ReservationStore
 from gangline.scheduler.apply.throttle import BindingsInFlight
@@ -34,6 +35,8 @@ from gangline.scheduler.metrics import BINDINGS, CYCLE_DURATION, PENDING_PODS
 from gangline.scheduler.preemption.protection import ProtectedGangs
 from gangline.scheduler.reporting.queue_status import QueueStatusReporter
 from gangline.scheduler.reporting.reporter import PendingReporter, ScheduledEventSender
+from gangline.scheduler.reporting.start import StartReporter
+from gangline.scheduler.reporting.start_forecasts import StartForecasts, forecast_in_process
 from gangline.scheduler.reporting.warnings import NodeContradictionReporter, UnreadableFieldReporter
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.types.types import GroupKey, PodBinding, Reservation
@@ -50,6 +53,24 @@ OPTIONAL_KINDS_TIMEOUT_S = 3.0
 COMPONENT = "gangline-scheduler"
 
 
+FILLING_THRESHOLDS = (200_000, 20, 100)
+"""Thresholds of the garbage collector while the cache is filled."""
+
+
+@contextmanager
+def _rare_garbage_collection() -> Iterator[None]:
+    """Collect garbage rarely: nearly all objects that are made meanwhile are kept.
+
+    With the usual thresholds, traversing them again and again takes as long as decoding them.
+    """
+    usual = gc.get_threshold()
+    gc.set_threshold(*FILLING_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
 class SchedulerLoop:
     """Schedules the pods of one cluster until cancelled. An instance runs once."""
 
@@ -61,6 +82,10 @@ class SchedulerLoop:
         self._events = EventRecorder(client, COMPONENT)
         self._reservation_store = ReservationStore(client)
         self._informers = SchedulerInformers(client, settings, self)
+        self._start = StartReporter(self._informers)
+        self._eviction_saves = EvictionSaves(
+            client, self._informers.groups, self._informers.state, settings.save_wait_s
+        )
         self._bindings_in_flight = BindingsInFlight()
         self._protection_ends = 0.0
         """Time for which a cycle is requested because a gang loses its protection."""
@@ -96,6 +121,7 @@ class SchedulerLoop:
             )
             tasks.create_task(self._reporter.controller.run())
             tasks.create_task(self._reservation_store.run())
+            tasks.create_task(self._eviction_saves.run())
             tasks.create_task(self._queue_reporter.controller.run())
             tasks.create_task(self._ensure_default_queue())
             binder = Binder(
@@ -116,14 +142,28 @@ class SchedulerLoop:
                 self._client,
                 self._informers.state,
                 tasks,
+                saves=self._eviction_saves,
                 evicted=self._reporter.pod_evicted,
                 refused=self.on_change,
             )
-            await self._wait_for_sync(learning)
+            with _rare_garbage_collection():
+                await self._wait_for_sync(learning)
+            self._start.synced()
+            if self._settings.forecast_interval_s:
+                tasks.create_task(self._start_forecasts().run())
             # The cache is large and lives long. Without this the garbage collector traverses it
             # during a cycle, for longer than the cycle takes.
             gc.freeze()
             await self._run_cycles(binder, evictor)
+
+    def _start_forecasts(self) -> StartForecasts:
+        return StartForecasts(
+            self._informers.state,
+            self._reporter,
+            self._bindings_in_flight,
+            forecast_in_process(self._client, self._settings),
+            self._settings.forecast_interval_s,
+        )
 
     async def _wait_for_sync(self, learning: Iterable[asyncio.Task[object]]) -> None:
         """Wait for the informers that a cycle needs; for optional kinds with a timeout.
@@ -151,9 +191,11 @@ class SchedulerLoop:
             self._reservation_store.store(result.reservations, state.groups)
             binder.bind(result.bindings)
             evictor.evict(result.evictions)
+            self._eviction_saves.settle()
             self._reporter.set_result(result)
             took = time.perf_counter() - began
             CYCLE_DURATION.observe(took)
+            self._start.cycle_ended(took)
             PENDING_PODS.set(len(self._informers.state.pending))
             if result.bindings:
                 fields = {"pods": len(result.bindings), "gangs": len(result.placed)}

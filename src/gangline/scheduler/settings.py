@@ -7,6 +7,7 @@ from uuid import uuid4
 from gangline.kube.probes import Address
 from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.preemption.preempt import EvictionPolicy
+from gangline.scheduler.preemption.save_first import DEFAULT_SAVE_WAIT_S
 from gangline.scheduler.queueing.fair_share import ORDER_BY_AGE, FairnessPolicy
 
 
@@ -49,6 +50,16 @@ class SchedulerSettings:
     reclaim: bool = True
     """Queues may reclaim what others use above their fair share. On by default: a cluster that is
     divided into queues expects it. ``reclaimable: false`` exempts a queue.
+    """
+
+    save_wait_s: float = DEFAULT_SAVE_WAIT_S
+    """Longest wait for the save of a gang whose pods are to be evicted, in seconds; 0: gangs are
+    not asked to save. Gangs without checkpoints in memory are evicted immediately.
+    """
+
+    forecast_interval_s: float = 60.0
+    """Minimal interval between forecasts of the starts of pending gangs, which are written to their
+    status; 0: no forecasts. Each of them reads the cluster once, in a process of its own.
     """
 
     fairness: FairnessPolicy = ORDER_BY_AGE

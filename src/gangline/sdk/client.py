@@ -33,6 +33,10 @@ class NoSuchJob(JobError):
     """There is no job of this name."""
 
 
+class NoSuchNamespace(NoSuchJob):
+    """The namespace does not exist, so it has no jobs."""
+
+
 class AmbiguousJob(JobError):
     """Jobs of several kinds have this name."""
 
@@ -89,6 +93,7 @@ class JobClient:
 
         Raises:
             Forbidden: the user may not list any kind.
+            NoSuchNamespace: the namespace does not exist.
         """
         # Concurrently: the server builds one response while the client decodes another.
         kinds, pods, groups = await asyncio.gather(
@@ -101,7 +106,25 @@ class JobClient:
             for kind, found in zip(self.kinds, _readable(kinds), strict=True)
             for job in found
         ]
+        if namespace and not jobs:
+            await self.require_namespace(namespace)
         return sorted(jobs, key=lambda job: (job.created, job.name), reverse=True)
+
+    async def require_namespace(self, namespace: str) -> None:
+        """Check that a namespace exists; a user who may not read it passes.
+
+        Servers answer requests for objects of a missing namespace as if it were empty.
+
+        Raises:
+            NoSuchNamespace: it does not exist.
+        """
+        from gangline.api.resources import NAMESPACES  # noqa: PLC0415 - only an empty result needs it
+
+        with suppress(Forbidden):
+            try:
+                await self.client.get(NAMESPACES, namespace)
+            except NotFound as error:
+                raise NoSuchNamespace(f"there is no namespace {namespace!r}") from error
 
     async def get(self, name: str, namespace: str) -> Job:
         """Return one job.
@@ -197,6 +220,7 @@ class JobClient:
             for refused in answers:
                 if isinstance(refused, Forbidden):
                     raise refused
+            await self.require_namespace(namespace)
             raise NoSuchJob(f"no job {name!r} in namespace {namespace!r}")
         if len(found) > 1:
             several = ", ".join(kind.trainer for kind, _ in found)

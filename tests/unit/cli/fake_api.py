@@ -82,9 +82,13 @@ class FakeApi:
                 return self._list(found["plural"], found["namespace"], selector)
             case "DELETE", _ if request.path in self.objects:
                 return web.json_response(self.objects.pop(request.path))
+            case "GET", name if found["plural"] == "namespaces" and name in self.namespaces:
+                return web.json_response({"metadata": {"name": name}})
             case "GET", _ if request.path in self.objects:
                 return web.json_response(self.objects[request.path])
-        return refusal(404, "NotFound", f"{found['plural']} {found['name']!r} not found")
+        named = {"kind": found["plural"], "name": found["name"]}
+        message = f"{found['plural']} {found['name']!r} not found"
+        return refusal(404, "NotFound", message, details=named)
 
     def _create(self, collection: str, body: Manifest) -> web.Response:
         path = f"{collection}/{body['metadata']['name']}"

@@ -323,3 +323,93 @@ async def test_missing_job_in_unreadable_kind_is_forbidden(api: FakeApi, typed: 
     result = await typed("get", "digits")
     assert result.code == ExitCode.UNEXPECTED
     assert "tfjobs is forbidden" in result.err
+
+
+@pytest.mark.parametrize("args", [("list",), ("get", "digits"), ("logs", "digits")])
+async def test_missing_namespace_is_named(typed: Typed, args: tuple[str, ...]) -> None:
+    result = await typed(*args, "-n", "nosuch")
+    assert result.code == ExitCode.NOT_FOUND
+    assert "there is no namespace 'nosuch'" in result.err
+    assert "kubectl get namespaces" in result.err
+
+
+async def test_user_without_right_to_namespaces_gets_an_empty_list(
+    api: FakeApi, typed: Typed
+) -> None:
+    api.forbidden.add("namespaces")
+    assert (await typed("list", "-n", "team")).code == ExitCode.DONE
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("pytorh", "Did you mean 'pytorch'"),
+        ("spark", "Kinds: pytorch, tf, mpi"),
+        ("job.yaml", "-f job.yaml"),
+    ],
+)
+async def test_unknown_kind_of_submission_is_explained(
+    typed: Typed, word: str, message: str
+) -> None:
+    result = await typed("submit", word, "--name", "digits", "true")
+    assert result.code == ExitCode.USAGE
+    assert message in result.err
+
+
+async def test_missing_queue_leads_to_the_list_of_queues(typed: Typed) -> None:
+    result = await typed("queue", "get", "nosuch")
+    assert result.code == ExitCode.NOT_FOUND
+    assert "gangline queue list" in result.err
+
+
+@pytest.mark.parametrize("args", [("exec", "digits", "--", "true"), ("attach", "digits")])
+async def test_command_in_an_ended_job_leads_to_its_logs(
+    api: FakeApi, typed: Typed, args: tuple[str, ...]
+) -> None:
+    add_ended_job(api)
+    result = await typed(*args)
+    assert result.code == ExitCode.UNEXPECTED
+    assert "master-0 has ended (Completed)" in result.err
+    assert "gangline logs digits -n default" in result.err
+
+
+async def test_port_of_an_ended_job_is_refused(api: FakeApi, typed: Typed) -> None:
+    add_ended_job(api)
+    result = await typed("port-forward", "digits", "6006")
+    assert result.code == ExitCode.UNEXPECTED
+    assert "has succeeded: master-0 has ended (Completed)" in result.err
+
+
+def add_ended_job(api: FakeApi) -> None:
+    add_job(api, "digits")
+    add_pod(api, "digits")
+    condition = {"type": "Succeeded", "status": "True", "reason": "", "message": ""}
+    api.objects[f"{KUBEFLOW}/pytorchjobs/digits"]["status"] = {"conditions": [condition]}
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+    api.objects[f"{TEAM}/pods/digits-master-0"]["status"] = {
+        "phase": "Succeeded",
+        "containerStatuses": [{"name": "c", "state": ended}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("job.yaml", b"apiVersion: v1\nkind: Pod\n", "has no arrival column"),
+        ("trace.csv", b"", "has no arrival column"),
+        ("trace.csv", b"\xff\xfe\x00", "is not text in UTF-8"),
+        ("trace.csv", b"arrival,duration\n", "it has no jobs"),
+        ("trace.csv", b"arrival,duration\n1,2,3\n", "more values"),
+        ("trace.csv", b'arrival,duration\n"1,2\n', "is no trace"),
+        ("trace.json", b"{}", "it has no list of jobs"),
+        ("trace.json", b"3", "it has no list of jobs"),
+    ],
+)
+async def test_file_that_is_no_trace_is_explained(
+    typed: Typed, tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    result = await typed("simulate", str(tmp_path / name))
+    assert result.code == ExitCode.USAGE, result
+    assert message in result.err
+    assert "is no trace" in result.err

@@ -13,6 +13,7 @@ from gangline.api.meta.objects import Object, Wire
 from gangline.api.meta.resource import Resource
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import ClusterConfig
+from gangline.kube.http.request import PROTOBUF
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -192,6 +193,23 @@ async def hanging_up(request: web.Request) -> web.StreamResponse:
     assert request.transport is not None
     request.transport.abort()
     return web.Response()
+
+
+def binary(*bodies: bytes, code: int = 200, broken: bool = False) -> Answer:
+    """Answer in protobuf; ``broken``: the connection is cut before the end."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=code, headers={"Content-Type": PROTOBUF})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        for body in bodies:
+            await response.write(body)
+        if broken:
+            assert request.transport is not None
+            request.transport.abort()
+        return response
+
+    return answer
 
 
 def streaming(*pieces: bytes, broken: bool = False) -> Answer:

@@ -16,6 +16,7 @@ SPECS = {
     "TFJob": ("tfReplicaSpecs", "tensorflow"),
     "JAXJob": ("jaxReplicaSpecs", "jax"),
     "XGBoostJob": ("xgbReplicaSpecs", "xgboost"),
+    "PaddleJob": ("paddleReplicaSpecs", "paddle"),
     "MPIJob": ("mpiReplicaSpecs", "mpi"),
     "PyTorchJob": ("pytorchReplicaSpecs", "pytorch"),
 }

@@ -56,16 +56,38 @@ class JobKind:
     """True if ``kubectl scale`` changes its workers."""
     other_names: tuple[str, ...] = ()
     """Further names that commands accept."""
+    other_versions: tuple[str, ...] = ()
+    """Further versions in which it is served, with the schema of the first."""
+    is_named_with_group: bool = False
+    """True if an earlier kind of the table has the same name in another group."""
+
+    @property
+    def identity(self) -> str:
+        """Its name, which no other kind has: ``PyTorchJob``, or ``PaddleJob.kubeflow.org``."""
+        kind = self.resource.kind
+        return f"{kind}.{self.resource.group}" if self.is_named_with_group else kind
+
+    @property
+    def api_versions(self) -> tuple[str, ...]:
+        """Every ``apiVersion`` of the kind, that of storage first."""
+        group = self.resource.group
+        return self.resource.api_version, *(f"{group}/{name}" for name in self.other_versions)
 
     @property
     def trainer(self) -> str:
         """Its name in lists and flags: ``pytorchjob``."""
-        return self.resource.kind.lower()
+        return self.identity.lower()
 
     @property
     def aliases(self) -> frozenset[str]:
-        """Names and aliases in lower case: ``pytorchjob``, ``pytorch``, ``py``."""
-        return frozenset((self.trainer, self.trainer.removesuffix("job"), *self.other_names))
+        """Names in lower case: ``pytorchjob``, ``pytorch``, ``py``, ``pytorchjobs.kubeflow.org``.
+
+        As in kubectl, a name without a group means the earliest kind of that name.
+        """
+        kind, plural = self.resource.kind.lower(), self.resource.plural
+        full = {f"{name}.{self.resource.group}" for name in (kind, plural)}
+        short = set() if self.is_named_with_group else {kind, plural, kind.removesuffix("job")}
+        return frozenset(full | short | {self.short_name, *self.other_names})
 
     def replica_specs(self, job: JobObject) -> Mapping[str, ReplicaSpecLike]:
         """Return replica specs by the canonical name of the role, the leading role first."""

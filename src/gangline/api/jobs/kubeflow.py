@@ -18,6 +18,10 @@ RESTART_ANNOTATION = "gangline.dev/restart"
 """On a job: ``gang`` restarts all replicas together if one fails."""
 RESIZE_ANNOTATION = "gangline.dev/resize"
 """On a job: ``restart`` restarts all replicas together if their number changes."""
+STALLED_ANNOTATION = "gangline.dev/stalled"
+"""On a job: what happens when a restarted rank waits for one that has ended: ``restart`` restarts
+all replicas, ``fail`` ends the job. Without it the condition ``Stalled`` reports it.
+"""
 SHARED_MEMORY_ANNOTATION = "gangline.dev/shared-memory"
 """On a job: memory at /dev/shm for the main container: ``true``, ``false`` or a quantity."""
 

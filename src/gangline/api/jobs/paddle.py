@@ -1,7 +1,7 @@
 """PaddleJob, with the names of PaddleFlow's operator (``batch.paddlepaddle.org/v1``).
 
 Upstream's fields; ``runPolicy`` and the common part of the status are ours. The PaddleJob of the
-group ``kubeflow.org`` is another kind.
+group ``kubeflow.org`` is another kind: ``kubeflow_paddle``.
 """
 
 from collections.abc import Iterator

@@ -165,6 +165,16 @@ class NodeFacts(Wire):
     """Seconds of the matrix test over the median of the nodes: above 1 is slow."""
 
 
+class DeviceShortageFacts(Wire):
+    """A worker ran out of the memory of its device. Its container may have gone on."""
+
+    device_model: str
+    micro_batch: int
+    """The records that the worker had, or was tuned to."""
+    at: int
+    """The last time, in milliseconds since 1970 UTC."""
+
+
 class ModelShapeFacts(Wire):
     """Shape of the model, as far as the script reports it."""
 
@@ -193,6 +203,8 @@ class TrainingFacts(Wire):
     """Start of the first minute of ``ranks``."""
     ranks: tuple[RankFacts, ...] = ()
     """Of the present world: the slowest nodes, and an even selection of the others."""
+    device_shortages: tuple[DeviceShortageFacts, ...] = ()
+    """One for each device model and micro-batch, the latest last."""
     model: ModelShapeFacts | None = None
     tuning_version: int | None = None
     """The tuning that all nodes have applied."""

@@ -16,6 +16,7 @@ from gangline.api.jobs.kubeflow import (
     RESIZE_ANNOTATION,
     RESTART_ANNOTATION,
     SHARED_MEMORY_ANNOTATION,
+    STALLED_ANNOTATION,
     CommonRunPolicy,
     ReplicaSpec,
     RunPolicy,
@@ -33,7 +34,11 @@ MAX_JOB_REPLICAS = 5000
 
 _RANDOM_SUFFIX = "-00000"  # what the server adds to metadata.generateName
 
-_SWITCH_ANNOTATIONS = {RESTART_ANNOTATION: "gang", RESIZE_ANNOTATION: "restart"}
+_SWITCH_ANNOTATIONS = {
+    RESTART_ANNOTATION: ("gang",),
+    RESIZE_ANNOTATION: ("restart",),
+    STALLED_ANNOTATION: ("restart", "fail"),
+}
 
 RoleSpecs = dict[str, ReplicaSpec]
 
@@ -71,11 +76,12 @@ def job_name_errors(meta: ObjectMeta, roles: RoleSpecs) -> Iterator[FieldError]:
 
 
 def annotation_errors(meta: ObjectMeta) -> Iterator[FieldError]:
-    for key, value in _SWITCH_ANNOTATIONS.items():
+    for key, values in _SWITCH_ANNOTATIONS.items():
         given = meta.annotations.get(key)
-        if given not in (None, value):
+        if given not in (None, *values):
             where = child_path("metadata.annotations", key)
-            yield FieldError(where, given, "is not an allowed value", f"give {value!r}")
+            allowed = " or ".join(map(repr, values))
+            yield FieldError(where, given, "is not an allowed value", f"give {allowed}")
     memory = meta.annotations.get(SHARED_MEMORY_ANNOTATION)
     if memory not in (None, "true", "false") and not _is_positive_quantity(memory):
         where = child_path("metadata.annotations", SHARED_MEMORY_ANNOTATION)
@@ -135,6 +141,29 @@ def job_size_errors(roles: RoleSpecs, path: str) -> Iterator[FieldError]:
         problem = f"makes a job of {total} pods"
         remedy = f"a job has at most {MAX_JOB_REPLICAS}"
         yield FieldError(f"{path}.{largest}.replicas", counts[largest], problem, remedy)
+
+
+def elastic_range_errors(
+    bounds: tuple[int | None, int | None], worker: ReplicaSpec | None, path: str
+) -> Iterator[FieldError]:
+    """Check ``spec.elasticPolicy``: its bounds, and the workers at ``path`` that they limit."""
+    policy = "spec.elasticPolicy"
+    if worker is None:
+        remedy = f"give {path}.Worker: only workers can be added and removed"
+        yield FieldError(policy, None, "has no workers to add or remove", remedy)
+        return
+    (least, most), workers = bounds, replica_count(worker)
+    if least is not None and most is not None and least > most:
+        problem = f"is more than maxReplicas {most}"
+        yield FieldError(f"{policy}.minReplicas", least, problem, f"give at most {most}")
+        return
+    where = f"{path}.Worker.replicas"
+    if least is not None and workers < least:
+        problem = f"is less than minReplicas {least}: the job would wait without end"
+        yield FieldError(where, workers, problem, f"give at least {least}")
+    if most is not None and workers > most:
+        problem = f"is more than maxReplicas {most}: the rest would never be admitted"
+        yield FieldError(where, workers, problem, f"give at most {most}")
 
 
 def kubeflow_job_errors(

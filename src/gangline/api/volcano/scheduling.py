@@ -121,7 +121,7 @@ class PodGroupSpec(Wire):
 class PodGroupCondition(Wire):
     """One condition of a gang."""
 
-    type: Annotated[str, field_doc("Unschedulable or Scheduled.")] = ""
+    type: Annotated[str, field_doc("Unschedulable, Scheduled or StartExpected.")] = ""
     status: Annotated[str, field_doc("True, False or Unknown.")] = ""
     transition_id: Annotated[str, field_doc("Scheduling cycle that wrote it.")] = msgspec.field(
         name="transitionID", default=""

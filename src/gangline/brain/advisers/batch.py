@@ -115,31 +115,54 @@ def _advise_micro_batch(view: View, model: ThroughputModel | None) -> list[Advic
     for name in models:
         peaks = [peak for peak in view.device_peaks if peak.gpu_model == name]
         target = name if len(models) > 1 else ""
-        item = _after_oom(peaks, target) or _next_micro_batch(present, peaks, target, model)
+        item = _after_oom(present, peaks, target) or _next_micro_batch(
+            present, peaks, target, model
+        )
         if item is not None:
             advice.append(item)
     return advice
 
 
-def _after_oom(peaks: Sequence[DevicePeak], target: str) -> Advice | None:
-    """The last micro-batch ran out of device memory: back to the largest that did not."""
+def _after_oom(present: Segment, peaks: Sequence[DevicePeak], target: str) -> Advice | None:
+    """The last micro-batch ran out of device memory: back to the largest that did not.
+
+    If no smaller one was run, the largest divisor of the share that is at most half of it: fixed
+    parts of the memory, which are not known then, make less of a difference than that.
+    """
     last = peaks[-1]
-    good = [p.micro_batch for p in peaks if not p.oom and p.micro_batch < last.micro_batch]
-    if not last.oom or not good:
+    runs_with_less = (
+        last.at_ms is not None
+        and present.until_ms > last.at_ms
+        and (present.micro_batch or 0) < last.micro_batch
+    )
+    if not last.oom or runs_with_less:
         return None
+    failed = min(peak.micro_batch for peak in peaks if peak.oom)
+    good = [p.micro_batch for p in peaks if not p.oom and p.micro_batch < failed]
+    if not good:
+        share = math.ceil((present.global_batch or 0) / present.procs)
+        tried = [m for m in range(1, failed // 2 + 1) if share % m == 0]
+        if not tried:
+            return None
+        return _smaller(last, tried[-1], target, Confidence.LOW)
+    return _smaller(last, max(good), target, Confidence.HIGH)
+
+
+def _smaller(last: DevicePeak, value: int, target: str, confidence: Confidence) -> Advice:
     return Advice(
         what=What.MICRO_BATCH,
         role="worker",
         target=target,
         was=last.micro_batch,
-        value=max(good),
-        low=max(good),
-        high=max(good),
+        value=value,
+        low=value,
+        high=value,
         reason=Reason(
             code="DeviceOutOfMemory",
             arguments={"device": last.gpu_model, "batch": last.micro_batch},
         ),
-        confidence=Confidence.HIGH,
+        confidence=confidence,
+        extrapolated=confidence is Confidence.LOW,
         urgent=True,
     )
 

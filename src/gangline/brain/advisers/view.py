@@ -28,6 +28,8 @@ class DevicePeak(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of one device."""
     oom: bool = False
     """True if a rank ran out of device memory with this micro-batch, now or in the family."""
+    at_ms: int | None = None
+    """When a rank of this job last did so; None if it is not known."""
 
 
 class ServerUse(msgspec.Struct, frozen=True, kw_only=True):

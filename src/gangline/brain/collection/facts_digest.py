@@ -14,6 +14,7 @@ import msgspec
 from gangline.api.jobs.training_facts import (
     FACTS_MAX_SEGMENTS,
     FACTS_VERSION,
+    DeviceShortageFacts,
     ModelShapeFacts,
     NodeFacts,
     PodFacts,
@@ -26,10 +27,11 @@ from gangline.brain.collection.live_facts import (
     rank_windows,
     segment_details,
 )
-from gangline.brain.facts.records import ModelFacts, Quality, Segment
+from gangline.brain.facts.records import DeviceShortage, ModelFacts, Quality, Segment
 
 MAX_FACTS_BYTES = 64 * 1024
 MAX_PODS = 10_000
+MAX_SHORTAGES = 100
 FUTURE_MS = 600_000
 """A segment that ends later than this after our time was measured by a wrong clock."""
 STEP_RANGE_S = (1e-5, 86_400.0)
@@ -49,6 +51,7 @@ class DigestedFacts:
     details: list[SegmentDetails] = field(default_factory=list)
     """Of the segments, in the same order."""
     windows: list[RankWindow] = field(default_factory=list)
+    shortages: list[DeviceShortage] = field(default_factory=list)
     model: ModelFacts | None = None
     tunes_batch: bool = False
     tuning_version: int | None = None
@@ -90,6 +93,8 @@ def digest_facts(text: str | bytes, now_ms: int) -> DigestedFacts:
     ranks = _entries(document, "ranks", found)[:MAX_PODS]
     for windows in _convert(ranks, lambda e: _windows(e, since_ms, now_ms), found):
         found.windows += windows
+    shortages = _entries(document, "deviceShortages", found)[-MAX_SHORTAGES:]
+    found.shortages = list(_convert(shortages, lambda e: _shortage(e, now_ms), found))
     if document.get("model") is not None:
         found.model = next(_convert([document["model"]], _model, found), None)
     found.tunes_batch = document.get("tunesBatch") is True
@@ -194,6 +199,17 @@ def _node(entry: Any) -> NodeFacts | None:
 
 def _windows(entry: Any, since_ms: int, now_ms: int) -> list[RankWindow] | None:
     return rank_windows(msgspec.convert(entry, RankFacts), since_ms, now_ms)
+
+
+def _shortage(entry: Any, now_ms: int) -> DeviceShortage | None:
+    facts = msgspec.convert(entry, DeviceShortageFacts)
+    if not (facts.device_model and 0 < facts.micro_batch < _MAX_COUNT and facts.at > 0):
+        return None
+    return DeviceShortage(
+        gpu_model=facts.device_model[:128],
+        micro_batch=facts.micro_batch,
+        at_ms=min(facts.at, now_ms),
+    )
 
 
 def _model(entry: Any) -> ModelFacts | None:

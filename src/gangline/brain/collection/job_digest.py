@@ -67,15 +67,13 @@ def digest_job(kind: JobKind, job: JobObject, settings: DigestSettings) -> Diges
             namespace=meta.namespace,
             name=meta.name,
             stem=name_stem(meta.name),
-            kind=kind.resource.kind,
+            kind=kind.identity,
             strategy=_strategy(job, roles),
             owner=meta.annotations.get(OWNER_ANNOTATION, ""),
             queue=_queue(job),
             image=parse_image(str(container.get("image") or "")),
             command_digest=settings.digest(*_without_name(command, meta.name)),
-            spec_digest=settings.digest(
-                kind.resource.kind, *_comparable(roles, ranged=low != high)
-            ),
+            spec_digest=settings.digest(kind.identity, *_comparable(roles, ranged=low != high)),
             submitted_ms=to_ms(meta.creation_timestamp) or 0,
             started_ms=to_ms(job.status.start_time),
             finished_ms=finished,

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from gangline.api.failure import DEVICE_OUT_OF_MEMORY
 from gangline.api.jobs.training_facts import NodeFacts, RankFacts, SegmentFacts
 from gangline.brain.advisers.stragglers import SLOW
 from gangline.brain.advisers.view import DevicePeak, NodeCheckResult
-from gangline.brain.facts.records import RankSpeed
+from gangline.brain.facts.records import DeviceShortage, RankSpeed, Run
 
 WINDOW_MS = 60_000
 MAX_WINDOWS = 60
@@ -142,28 +143,74 @@ def node_checks(
 
 
 def device_peaks(
-    details: Iterable[SegmentDetails], known_memory: Callable[[str], int | None]
+    details: Iterable[SegmentDetails],
+    known_memory: Callable[[str], int | None],
+    shortages: Iterable[DeviceShortage] = (),
+    remembered: Iterable[DeviceShortage] = (),
 ) -> tuple[DevicePeak, ...]:
     """Return the highest device memory of each micro-batch and device model; the present one last.
 
-    ``known_memory`` returns the memory of a device model that masters do not report, None if it is
-    not known either.
+    A micro-batch for which memory has ever been short counts as such, even if it also ran well:
+    samples differ in length.
+
+    Args:
+        details: of the segments of the job.
+        known_memory: returns the memory of a device model that masters do not report, None if it
+            is not known either.
+        shortages: of the job.
+        remembered: those of its family, which say nothing about its present state.
     """
     found: dict[tuple[str, int], DevicePeak] = {}
+    last_ms: dict[tuple[str, int], int] = {}
+    memories: dict[str, int] = {}
     for each in sorted(details, key=lambda one: one.until_ms):
         reported = dict(each.device_memory)
         for model, peak in each.device_peaks:
             memory = reported.get(model) or known_memory(model)
+            memories[model] = memory or 0
             if each.micro_batch is None or not memory or peak > memory:
                 continue
-            before = found.pop((model, each.micro_batch), None)
+            before = found.get((model, each.micro_batch))
+            last_ms[model, each.micro_batch] = each.until_ms
             found[model, each.micro_batch] = DevicePeak(
                 gpu_model=model,
                 micro_batch=each.micro_batch,
                 peak_bytes=max(peak, before.peak_bytes if before else 0),
                 memory_bytes=memory,
             )
-    return tuple(found.values())
+    own = {(each.gpu_model, each.micro_batch): each.at_ms for each in shortages}
+    for shortage in (*remembered, *shortages):
+        key = (shortage.gpu_model, shortage.micro_batch)
+        memory = memories.get(shortage.gpu_model) or known_memory(shortage.gpu_model) or 0
+        found[key] = DevicePeak(
+            gpu_model=shortage.gpu_model,
+            micro_batch=shortage.micro_batch,
+            peak_bytes=memory,
+            memory_bytes=memory,
+            oom=True,
+            at_ms=own.get(key),
+        )
+        last_ms[key] = max(own.get(key, 0), last_ms.get(key, 0))
+    return tuple(found[key] for key in sorted(found, key=lambda each: last_ms[each]))
+
+
+def ended_by_shortage(runs: Iterable[Run]) -> list[DeviceShortage]:
+    """Return the micro-batches at which runs have ended for lack of device memory.
+
+    The micro-batch is known where a run had only one.
+    """
+    found = []
+    for run in runs:
+        ended = [
+            pod.ended_ms or pod.started_ms for pod in run.pods if pod.cause == DEVICE_OUT_OF_MEMORY
+        ]
+        had = {(each.gpu_model, each.micro_batch) for each in run.segments}
+        if not ended or len(had) != 1:
+            continue
+        ((model, micro_batch),) = had
+        if model and micro_batch and "," not in model:
+            found.append(DeviceShortage(gpu_model=model, micro_batch=micro_batch, at_ms=max(ended)))
+    return found
 
 
 def restart_seconds(details: Iterable[SegmentDetails]) -> float | None:

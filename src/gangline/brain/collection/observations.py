@@ -13,7 +13,15 @@ from gangline.api.jobs.training_facts import NodeFacts, PodFacts
 from gangline.brain.collection.facts_digest import DigestedFacts
 from gangline.brain.collection.live_facts import RankWindow, SegmentDetails
 from gangline.brain.collection.pod_digest import ContainerRun, merge_runs
-from gangline.brain.facts.records import Job, ModelFacts, Outcome, PodRun, Run, Segment
+from gangline.brain.facts.records import (
+    DeviceShortage,
+    Job,
+    ModelFacts,
+    Outcome,
+    PodRun,
+    Run,
+    Segment,
+)
 
 START_TOLERANCE_MS = 120_000
 """A master observes a pod at most this long before its container reports its start."""
@@ -38,9 +46,11 @@ class JobObservations:
     runs: dict[tuple[str, int, int], ContainerRun] = field(default_factory=dict)
     segments: dict[tuple[int, int], Segment] = field(default_factory=dict)
     details: dict[tuple[int, int], SegmentDetails] = field(default_factory=dict)
-    """By the key of the segment; these and the next two are not stored."""
+    """By the key of the segment; these and the next three are not stored."""
     windows: tuple[RankWindow, ...] = ()
     """The last minutes of the nodes, of the latest document."""
+    shortages: tuple[DeviceShortage, ...] = ()
+    """Of the latest document."""
     checks: dict[str, NodeFacts] = field(default_factory=dict)
     """The last node check of each pod."""
     facts: dict[tuple[str, int], PodFacts] = field(default_factory=dict)
@@ -86,6 +96,9 @@ class JobObservations:
             del self.segments[key]
             self.details.pop(key, None)
         self.windows = tuple(facts.windows)
+        if facts.shortages and (shortages := tuple(facts.shortages)) != self.shortages:
+            self.shortages = shortages
+            changed = True
         for check in facts.nodes:
             earlier = self.checks.get(check.name)
             if earlier is None or earlier.at <= check.at:
@@ -118,7 +131,12 @@ class JobObservations:
         )
         job = _with_accounts(job, list(self.runs.values()), self.segments.values())
         segments = tuple(self.segments[key] for key in sorted(self.segments))
-        return Run(job=job, segments=segments, pods=tuple(self._pod_runs()))
+        return Run(
+            job=job,
+            segments=segments,
+            pods=tuple(self._pod_runs()),
+            shortages=self.shortages,
+        )
 
     def _started_ms(self, job: Job) -> int | None:
         """Return when the first pod started: the status has the time of the first reconciliation,

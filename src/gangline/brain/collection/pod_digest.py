@@ -6,10 +6,11 @@ import msgspec
 
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import ContainerState, ContainerStatus
-from gangline.api.failure import failure_of_exit, failure_of_pod
+from gangline.api.failure import DEVICE_OUT_OF_MEMORY, failure_of_exit, failure_of_pod
 from gangline.api.job_resources import MAIN_CONTAINERS
 from gangline.api.quantity import QuantityError
 from gangline.api.resource_list import CPU, MEMORY, parse_resource
+from gangline.api.symptoms import find_symptom
 from gangline.brain.collection.job_digest import to_ms
 
 ROLE_LABEL = "training.kubeflow.org/replica-type"
@@ -19,6 +20,8 @@ RANK_LABEL = "elasticjob.dlrover/rank-index"
 DELETED = "Deleted"
 """Cause of a run whose pod was deleted while it ran."""
 _OOM_CAUSE = "OutOfMemory"
+"""Of a container that the kernel killed. The memory of a device is not that of the container."""
+_PROGRAM_FAILURES = frozenset(("Error", "Aborted"))
 
 
 class ContainerRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +130,15 @@ def _cause(
     if is_current and pod.status.phase == "Failed":
         failure = failure_of_pod(pod, status.name) or failure
     cause = failure.cause if failure else ""
+    if cause in _PROGRAM_FAILURES and _ran_out_of_device_memory(end.message):
+        return DEVICE_OUT_OF_MEMORY, False
     return cause, cause == _OOM_CAUSE or end.reason == "OOMKilled"
+
+
+def _ran_out_of_device_memory(message: str) -> bool:
+    """Whether a termination message shows it: exit codes do not distinguish it."""
+    symptom = find_symptom(message)
+    return symptom is not None and symptom[0].cause == "GpuOutOfMemory"
 
 
 def pod_limits(pod: Pod) -> tuple[int | None, int | None]:

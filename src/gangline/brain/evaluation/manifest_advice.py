@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gangline.api.brain.job_advice import OPEN
-from gangline.api.job_resources import JOB_KINDS
+from gangline.api.job_resources import JOB_KINDS, find_job_kind
 from gangline.api.meta.objects import Object
 from gangline.brain.advisers.advice import Advice
 from gangline.brain.advisers.view import ClusterView, SimilarRuns
@@ -21,8 +21,6 @@ from gangline.brain.evaluation.sentences import published
 from gangline.brain.evaluation.views import build_view
 from gangline.brain.facts.records import Run
 from gangline.brain.publication.items import advice_item, ordered
-
-_KINDS = {kind.resource.kind: kind for kind in JOB_KINDS}
 
 
 class ManifestAdviser:
@@ -49,9 +47,13 @@ class ManifestAdviser:
         }
 
     def _run(self, manifest: Mapping[str, Any]) -> Run:
-        kind = _KINDS.get(str(manifest.get("kind", "")))
+        version, name = str(manifest.get("apiVersion", "")), str(manifest.get("kind", ""))
+        kind = find_job_kind(version, name)
         if kind is None:
-            raise ValueError(f"kind: {manifest.get('kind')!r} is none of {', '.join(_KINDS)}")
+            known = ", ".join(
+                f"{each.resource.api_version} {each.resource.kind}" for each in JOB_KINDS
+            )
+            raise ValueError(f"apiVersion and kind: {version!r} {name!r} is none of {known}")
         job: Object = msgspec.convert({**manifest, "status": {}}, kind.resource.type)
         digested = digest_job(kind, job, self._settings)  # type: ignore[arg-type]
         return Run(

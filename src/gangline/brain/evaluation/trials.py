@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gangline.api.failure import DEVICE_OUT_OF_MEMORY
 from gangline.api.jobs.elastic import ScalePlan
 from gangline.api.meta.objects import Object
 from gangline.brain.advisers.advice import Advice
@@ -226,7 +227,10 @@ def _events(
 ) -> TrialEvents:
     """Return what happened to the job since the action."""
     formed = any(segment.since_ms >= action.at_ms for segment in run.segments) or None
-    oom = any(pod.oom and (pod.ended_ms or 0) >= action.at_ms for pod in run.pods)
+    oom = any(
+        (pod.oom or pod.cause == DEVICE_OUT_OF_MEMORY) and (pod.ended_ms or 0) >= action.at_ms
+        for pod in run.pods
+    ) or any(shortage.at_ms >= action.at_ms for shortage in run.shortages)
     failed = any(
         plan.metadata.name == plan_name(run.job.name, record.id) and plan.status.phase == "Failed"
         for plan in plans

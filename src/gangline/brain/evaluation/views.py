@@ -7,6 +7,7 @@ import msgspec
 from gangline.brain.advisers.view import ClusterView, Exposure, SimilarRuns, View
 from gangline.brain.collection.live_facts import (
     device_peaks,
+    ended_by_shortage,
     node_checks,
     rank_speeds,
     restart_seconds,
@@ -64,7 +65,12 @@ def with_live_facts(
         view,
         rank_speeds=rank_speeds(observed.windows, lambda pod: where.get(pod, ""), view.now_ms),
         node_checks=node_checks(observed.checks.values(), lambda pod: where.get(pod, "")),
-        device_peaks=device_peaks(details, _model_memory),
+        device_peaks=device_peaks(
+            details,
+            _model_memory,
+            (*ended_by_shortage([view.run]), *view.run.shortages),
+            ended_by_shortage(family),
+        ),
         loader_workers=present.loader_workers if present else None,
         save_seconds=present.save_s if present else None,
         checkpoint_interval_s=present.save_interval_s if present else None,

@@ -219,12 +219,23 @@ class NodeSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """When it was computed. Of two records of one day the later one counts."""
 
 
+class DeviceShortage(msgspec.Struct, frozen=True, kw_only=True):
+    """A micro-batch for which the memory of a device model did not suffice."""
+
+    gpu_model: str
+    micro_batch: int
+    at_ms: int
+    """The last time."""
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A job with everything known of it."""
 
     job: Job
     segments: tuple[Segment, ...] = ()
     pods: tuple[PodRun, ...] = ()
+    shortages: tuple[DeviceShortage, ...] = ()
+    """As the job's master reports them; the store does not have them."""
 
 
 class NodeCapacity(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,7 +61,10 @@ def baseline(
 def present_segments(segments: Sequence[Segment], at_ms: int) -> list[Segment]:
     """The good segments before ``at_ms`` with the settings of the last of them."""
     past = [s for s in segments if s.quality is Quality.GOOD and s.until_ms <= at_ms]
-    return [s for s in past if _settings(s) == _settings(past[-1])]
+    if not past:
+        return []
+    present = _settings(past[-1])
+    return [s for s in past if _settings(s) == present]
 
 
 def log_goodput(segment: Segment) -> float:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from gangline.api.brain.job_advice import AdviceItem, JobAdvice, JobAdviceStatus
+from gangline.api.job_resources import find_job_kind
 from gangline.api.meta.objects import Object, ObjectMeta, OwnerReference
 from gangline.api.resources import JOB_ADVICE
 from gangline.brain.publication.items import changes, ordered, settled, with_summary
@@ -139,7 +140,7 @@ class Publisher:
             api_version=job.api_version, kind=job.kind, name=meta.name, uid=meta.uid
         )
         # Jobs of two kinds may have one name: the second gets its kind as suffix.
-        for name in (meta.name, f"{meta.name}.{job.kind.lower()}"):
+        for name in (meta.name, f"{meta.name}.{_trainer(job)}"):
             advice = JobAdvice(
                 api_version=JOB_ADVICE.api_version,
                 kind=JOB_ADVICE.kind,
@@ -193,3 +194,9 @@ def _complete(status: JobAdviceStatus) -> dict[str, object]:
     }
     body |= msgspec.to_builtins(status)
     return body | {"items": msgspec.to_builtins(status.items)}
+
+
+def _trainer(job: Object) -> str:
+    """Return the name of a job's kind, as in flags."""
+    found = find_job_kind(job.api_version, job.kind)
+    return found.trainer if found else job.kind.lower()

@@ -22,7 +22,7 @@ ACCESS_REVIEWS: Resource[dict[str, Any]] = Resource(
 )
 CACHE_S = 60.0
 MAX_CACHED = 10_000
-_PLURALS = {kind.resource.kind: kind.resource for kind in JOB_KINDS}
+_PLURALS = {kind.identity: kind.resource for kind in JOB_KINDS}
 
 
 class NotAuthenticated(Exception):

@@ -53,6 +53,22 @@ leader_option = click.option(
     show_default=True,
     help="Address of the health probes; 0 disables them.",
 )
+@click.option(
+    "--save-wait",
+    "save_wait_s",
+    type=click.FloatRange(0, 300),
+    default=30.0,
+    show_default=True,
+    help="Seconds that an evicted gang may take to save a checkpoint before; 0 asks for none.",
+)
+@click.option(
+    "--forecast-interval",
+    "forecast_interval_s",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="Minimal seconds between forecasts of the starts of pending gangs; 0 disables them.",
+)
 @logging_options("GANGLINE_SCHEDULER")
 def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
     target: ClusterTarget,
@@ -61,6 +77,8 @@ def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
     leader_elect: bool,
     metrics_bind_address: "Address | None",
     health_probe_bind_address: "Address | None",
+    save_wait_s: float,
+    forecast_interval_s: float,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -74,6 +92,8 @@ def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
         leader_election=leader_elect,
         metrics_address=metrics_bind_address,
         health_address=health_probe_bind_address,
+        save_wait_s=save_wait_s,
+        forecast_interval_s=forecast_interval_s,
     )
     if configuration is not None:
         try:

@@ -177,15 +177,38 @@ async def _exec_in_replica(
     *,
     stdin: bool,
 ) -> int:
+    from gangline.kube.errors import ApiError  # noqa: PLC0415
+
     found = await cluster.jobs.get(job, cluster.namespace)
-    return await run_interactive(
-        cluster.client.transport,
-        select_replica(found, instance).name,
-        found.namespace,
-        command,
-        container=container,
-        stdin=stdin,
-        tty=stdin and sys.stdin.isatty() and sys.stdout.isatty(),
+    replica = select_replica(found, instance)
+    try:
+        return await run_interactive(
+            cluster.client.transport,
+            replica.name,
+            found.namespace,
+            command,
+            container=container,
+            stdin=stdin,
+            tty=stdin and sys.stdin.isatty() and sys.stdout.isatty(),
+        )
+    except ApiError as error:
+        if replica.status == "Running":
+            raise
+        raise _not_running(found, replica) from error
+
+
+def _not_running(job: "Job", replica: "Replica") -> CommandError:
+    """Say why no command can run in a replica: it has ended, or has not started."""
+    if job.state.finished or replica.exit_code is not None:
+        end = f"{replica.short_name} has ended ({replica.status})"
+        which = "" if replica.chief else f" -i {replica.short_name}"
+        hint = f"'gangline logs {job.name} -n {job.namespace}{which}' prints what it wrote."
+        return CommandError(f"no command can run in job {job.name}: {end}", hint=hint)
+    why = f": {replica.message}" if replica.message else ""
+    return CommandError(
+        f"no command can run in job {job.name}: {replica.short_name} does not run yet "
+        f"({replica.status}{why})",
+        hint=f"'gangline wait {job.name} -n {job.namespace} --for running' waits for it.",
     )
 
 

@@ -59,6 +59,23 @@ async def explain_command(
     explanations = await _explain(cluster, settings, name, forecast=forecast)
     if not print_result([asdict(each) for each in explanations], output):
         click.echo("\n\n".join(map(format_explanation, explanations)))
+        if stall := await _stall(cluster, name):
+            click.echo(f"\n{stall}")
+
+
+async def _stall(cluster: ClusterSession, name: str) -> str:
+    """Return why a job that runs can never end; empty if it may."""
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    from gangline.sdk.client import JobError  # noqa: PLC0415
+    from gangline.sdk.diagnosis.pending import find_lost_rank  # noqa: PLC0415
+
+    try:
+        job = await cluster.jobs.get(name, cluster.namespace)
+    except JobError:
+        return ""  # a pod group or a pod
+    stall = find_lost_rank(job, datetime.now(UTC))
+    return f"The job runs, but cannot end: {stall.meaning}\n{stall.remedy}" if stall else ""
 
 
 async def _explain(

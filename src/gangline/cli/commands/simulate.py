@@ -26,6 +26,7 @@ class SimulateFlags(TypedDict):
     load: float
     seed: int
     quantum: float
+    save_wait_s: float
     learned: bool
     check: bool
 
@@ -62,13 +63,21 @@ class SimulateFlags(TypedDict):
 @click.option(
     "--quantum", type=float, default=0.0, help="Interval of scheduling cycles in seconds."
 )
+@click.option(
+    "--save-wait",
+    "save_wait_s",
+    type=click.FloatRange(0, 300),
+    default=30.0,
+    show_default=True,
+    help="Seconds that a job with step_s may take to save before an eviction; 0 asks for none.",
+)
 @click.option("--learned-run-times", "learned", is_flag=True, hidden=True)
 @click.option("--check", is_flag=True, hidden=True)
 def simulate_command(trace: Path | None, **flags: Unpack[SimulateFlags]) -> None:
     """Run the scheduler over TRACE (CSV or JSON) and print the result.
 
     A trace has the columns arrival, duration and size, and may have name, minimum, cpu, memory,
-    gpu, queue, priority, fails_after and checkpoint_every.
+    gpu, queue, priority, fails_after, checkpoint_every, step_s and save_s.
     """
     from gangline.scheduler.simulate import cluster as clusters  # noqa: PLC0415
     from gangline.scheduler.simulate.engine import Simulation  # noqa: PLC0415
@@ -102,7 +111,10 @@ def simulate_command(trace: Path | None, **flags: Unpack[SimulateFlags]) -> None
     except TraceError as error:
         raise click.UsageError(str(error)) from error
     quantum, weights = flags["quantum"], settings.weights
-    history = Simulation(cluster, arriving, settings.policy, (), quantum, weights).run()
+    simulation = Simulation(
+        cluster, arriving, settings.policy, (), quantum, weights, save_wait_s=flags["save_wait_s"]
+    )
+    history = simulation.run()
     found = summarize(history, cluster)
     click.echo(format_table(("WHAT", "FIGURE"), result_rows(found)))
     click.echo()

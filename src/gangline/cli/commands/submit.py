@@ -105,6 +105,14 @@ class KindGroup(click.Group):
         trainer = _JOB_COMMANDS_BY_NAME.get(cmd_name)
         return None if trainer is None else _command(trainer, cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of a kind; for an unknown kind, suggest the closest."""
+        if args and args[0] not in _JOB_COMMANDS_BY_NAME and not ctx.resilient_parsing:
+            ctx.fail(_unknown_kind(args[0]))
+        return super().resolve_command(ctx, args)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Let ``--dry-run=schedule`` before a kind stand for its hidden flag."""
         own = next((i for i, word in enumerate(args) if word in _JOB_COMMANDS_BY_NAME), len(args))
@@ -121,6 +129,19 @@ class KindGroup(click.Group):
             CompletionItem(word, help=runs) for word, runs in kinds if word.startswith(incomplete)
         ]
         return found + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def _unknown_kind(word: str) -> str:
+    # Late: difflib takes ten milliseconds to import, and only a mistake needs it.
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    if word.endswith((".yaml", ".yml", ".json")):
+        return f"{word!r} is not a kind of job; a file is given with -f {word}"
+    near = get_close_matches(word.lower(), _JOB_COMMANDS_BY_NAME, n=1)
+    kinds = ", ".join(each.word for each in JOB_COMMANDS)
+    return f"There is no kind of job {word!r}. " + (
+        f"Did you mean {near[0]!r}?" if near else f"Kinds: {kinds}; -f submits a file."
+    )
 
 
 def kind_commands() -> Iterator[click.Command]:

@@ -32,17 +32,16 @@ async def fill_from_history(
         brain_token,
         find_brain,
     )
-    from gangline.sdk.kinds import JOB_KINDS  # noqa: PLC0415
+    from gangline.sdk.kinds import find_job_kind  # noqa: PLC0415
 
-    kinds = {kind.resource.kind: kind for kind in JOB_KINDS}
     try:
         async with target.connect() as client:
             url = await find_brain(client, brain_url)
             namespace = target.namespace_of(client)
             async with BrainClient(url, await brain_token(client, url)) as brain:
                 return [
-                    await _filled(brain, kinds[each["kind"]], each, namespace)
-                    if each.get("kind") in kinds
+                    await _filled(brain, kind, each, namespace)
+                    if (kind := find_job_kind(each["apiVersion"], each["kind"]))
                     else each
                     for each in manifests
                 ]

@@ -108,9 +108,8 @@ async def create_objects(
     jobs: "JobClient", manifests: Sequence[Manifest], namespace: str | None, output: str
 ) -> list[tuple[str, str]]:
     """Create objects, each job before the objects that it owns; return the jobs."""
-    from gangline.sdk.kinds import JOB_KINDS  # noqa: PLC0415
+    from gangline.sdk.kinds import find_job_kind  # noqa: PLC0415
 
-    kinds = {kind.resource.kind for kind in JOB_KINDS}
     owners: dict[str, Manifest] = {}
     submitted: list[tuple[str, str]] = []
     for manifest in sorted(manifests, key=lambda each: bool(_owner_name(each))):
@@ -118,7 +117,7 @@ async def create_objects(
         created = await _create_one(jobs, manifest, namespace, owner)
         _print_created(created, output)
         metadata = created["metadata"]
-        if created["kind"] in kinds:
+        if find_job_kind(created["apiVersion"], created["kind"]):
             owners[metadata["name"]] = created
             submitted.append((metadata["name"], metadata["namespace"]))
     return submitted

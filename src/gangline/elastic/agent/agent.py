@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent.hang.detector import blamed_ranks, hang_failure
+from gangline.elastic.agent.hang.detector import STOPPED, blamed_ranks, hang_failure
 from gangline.elastic.agent.hang.stacks import DetectedHang, wait_for_hang
 from gangline.elastic.agent.hang.timeouts import StepTimes
 from gangline.elastic.agent.leftovers import end_leftovers
 from gangline.elastic.agent.local_workers import LocalWorkers
 from gangline.elastic.agent.logs import LogFolder
+from gangline.elastic.agent.process import is_stopped
 from gangline.elastic.agent.rendezvous import RendezvousHandler, StopNotice
 from gangline.elastic.agent.restart_policy import (
     Action,
@@ -48,6 +49,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _MEMORY_CHECK_S = 10.0
 _DISK_CHECK_S = 2.0
+_STOP_CHECK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ class ElasticAgent:
             watches = [
                 asyncio.create_task(self._watch_memory()),
                 asyncio.create_task(self._watch_disk()),
+                asyncio.create_task(self._watch_stops()),
             ]
             result = AgentResult()
             try:
@@ -227,7 +230,7 @@ class ElasticAgent:
             self._folder,
             self._spares,
             number,
-            has_agent_store=has_store or world.first_rank > 0,
+            has_agent_store=self._settings.serves_store and (has_store or world.first_rank > 0),
         )
         self._workers.begin_attempt(group, world)
         self._budget.record_start(world.attempt, time.monotonic())
@@ -237,14 +240,12 @@ class ElasticAgent:
             self._rendezvous.announce_start(world)
         log.debug("workers started", extra={"attempt": world.attempt})
         end = self._decide(await self._unless_signal(self._wait_for_end(group)))
-        grace_s = self._settings.restart_stop_s if end.is_restarted else None
-        await self._stop_group(signal.SIGTERM, grace_s, end.hung_ranks)
-        return end
+        return await self._stop_after(end)
 
     async def _open_store(self, world: WorldSpec) -> bool:
         """Open the store of an attempt on rank 0's node. Returns False if this node has none."""
         self._close_store()
-        if world.first_rank > 0:
+        if world.first_rank > 0 or not self._settings.serves_store:
             return False
         try:
             self._store = await AgentStore.listen(world.store_port)
@@ -293,17 +294,21 @@ class ElasticAgent:
                     future.cancel()
         if ended.done() and not ended.cancelled():
             failures = tuple(ended.result())
-            return _AttemptEnd(failures, self._cause(group, failures) if failures else None)
+            return _AttemptEnd(failures, root_cause(failures).failure if failures else None)
         if stuck.done() and not stuck.cancelled():
             return _AttemptEnd(hang=stuck.result())
         return _AttemptEnd(notice=notice.result())
 
-    def _cause(self, group: WorkerGroup, failures: Collection[WorkerFailure]) -> Failure:
-        first = root_cause(failures)
-        early = [(worker.rank, worker.process.pid) for worker in group.early_exits()]
-        if first.failure.cause == CONSEQUENCE_CAUSE and early:
-            return early_exit_failure(self._settings.node_name, early, first)
-        return first.failure
+    async def _stop_after(self, end: _AttemptEnd) -> _AttemptEnd:
+        """End the workers; meanwhile find which rank left if one here has lost another."""
+        grace_s = self._settings.restart_stop_s if end.is_restarted else None
+        stop = self._stop_group(signal.SIGTERM, grace_s, end.hung_ranks)
+        first = root_cause(end.failures) if end.failures else None
+        if first is None or first.failure.cause != CONSEQUENCE_CAUSE:
+            await stop
+            return end
+        exits, _ = await asyncio.gather(self._rendezvous.rank_exits(), stop)
+        return replace(end, failure=early_exit_failure(exits, first) or end.failure)
 
     async def _stop_group(
         self,
@@ -375,6 +380,24 @@ class ElasticAgent:
         while self._spares:
             await asyncio.sleep(_MEMORY_CHECK_S)
             self._spares.release_if_short()
+
+    async def _watch_stops(self) -> None:
+        """Log workers that are stopped: the others wait for them, also without a hang time-out."""
+        before: frozenset[int] = frozenset()
+        while True:
+            await asyncio.sleep(_STOP_CHECK_S)
+            workers = self._group.workers if self._group else ()
+            stopped = {
+                worker.process.pid: worker.rank
+                for worker in workers
+                if not worker.process.ended.done() and is_stopped(worker.process.pid)
+            }
+            for pid in stopped.keys() - before:
+                log.warning(
+                    "rank %d (pid %d) on %s is %s; other ranks may wait for it",
+                    stopped[pid], pid, self._settings.node_name, STOPPED,
+                )  # fmt: skip
+            before = frozenset(stopped)
 
     async def _watch_disk(self) -> None:
         was_full = False

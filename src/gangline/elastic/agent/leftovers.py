@@ -19,6 +19,8 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+from gangline.elastic.process_title import set_process_title
+
 log = logging.getLogger(__name__)
 
 _SAVER = b"gangline.elastic.checkpoint.saver"
@@ -102,10 +104,12 @@ class Cleaner:
             folders: folders to remove.
         """
         reader, self._writer = os.pipe()
+        launcher = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             try:
                 os.close(self._writer)
+                set_process_title(f"gangline-guard of process {launcher}")
                 _clean_after(reader, name, folders)
             finally:
                 os._exit(0)

@@ -11,7 +11,9 @@ from gangline.elastic.agent.hang.detector import RankStack
 from gangline.elastic.agent.hang.stacks import collect_stacks, describe_evidence, rank_stacks
 from gangline.elastic.agent.process import Process, end_processes, start_process
 from gangline.elastic.agent.progress_report import ProgressReport, ProgressTracker, WorkerUsage
+from gangline.elastic.agent.requested_save import RequestedSave
 from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.workers.failure_diagnosis import RankExit
 from gangline.elastic.agent.workers.memory_peak import PeakMemory
 from gangline.elastic.agent.workers.usage import UsageMeter, read_worker_progress
 from gangline.elastic.agent.workers.worker_group import WorkerGroup
@@ -35,11 +37,13 @@ class LocalWorkers:
         self._last_report = ProgressReport()
         self._ended: tuple[WorkerGroup, ProgressTracker] | None = None
         self._ended_at = 0.0
+        self._exits: list[RankExit] = []
         self._usage: WorkerUsage | None = None
         self._stacks_task: asyncio.Task[list[RankStack]] | None = None
         self._save_process: Process | None = None
         self._save_task: asyncio.Task[None] | None = None
         self._is_save_requested = False
+        self._requested_save = RequestedSave(settings.save_command, self._environment)
 
     def begin_attempt(self, group: WorkerGroup, world: WorldSpec) -> None:
         before, now = self._tracker, time.monotonic()
@@ -60,7 +64,10 @@ class LocalWorkers:
         """
         if self._group is not None and self._tracker is not None:
             self._ended, self._ended_at = (self._group, self._tracker), time.monotonic()
+            # Before the others are ended: these may handle the signal and return 0.
+            self._exits = self._group.exits()
         self._group = None
+        self._requested_save.withdraw()
 
     def record_hang(self, since: float) -> None:
         """Record that there has been no progress since this time."""
@@ -99,6 +106,10 @@ class LocalWorkers:
             self._stacks_task = asyncio.create_task(taken)
         return await asyncio.shield(self._stacks_task)
 
+    def exits(self) -> list[RankExit]:
+        """Return the ranks of this node that ended by themselves in the present or last attempt."""
+        return self._group.exits() if self._group else self._exits
+
     def describe_evidence(self) -> str:
         """Return a sentence that names the folder of stacks and flight records."""
         if self._group is None:
@@ -127,6 +138,15 @@ class LocalWorkers:
             self._is_save_requested = False
             self._save_process = start_process(self._settings.save_command, self._environment)
             await asyncio.wait({self._save_process.ended})
+
+    async def save_on_request(self, request: str, wait_s: float) -> int | None:
+        """Ask the workers for a save, and write the newest save of this node to storage."""
+        workers = self._group.workers if self._group else []
+        files = [worker.files.progress_file for worker in workers]
+        return await self._requested_save.run(request, wait_s, files)
+
+    def withdraw_request(self) -> None:
+        self._requested_save.withdraw()
 
     async def wait_for_save(self, timeout_s: float | None = None) -> None:
         """Wait for the end of saving. Kill it after the timeout."""

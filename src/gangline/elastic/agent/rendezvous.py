@@ -12,6 +12,7 @@ from typing import Protocol
 from gangline.api.failure import Failure
 from gangline.elastic.agent.hang.detector import RankStack
 from gangline.elastic.agent.progress_report import ProgressReport
+from gangline.elastic.agent.workers.failure_diagnosis import RankExit
 from gangline.elastic.agent.world import PortsTakenError, WorldSpec, free_port, is_port_free
 
 
@@ -43,12 +44,32 @@ class WorkerControl(Protocol):
         """Return the stacks of all ranks of this node."""
         ...
 
+    def exits(self) -> Sequence[RankExit]:
+        """Return the ranks of this node that ended by themselves in the present or last attempt."""
+        ...
+
     async def dump_stacks(self, reason: str) -> None:
         """Log the stacks of all workers."""
         ...
 
     def start_saving(self) -> None:
         """Start to write the newest checkpoint in memory to storage."""
+        ...
+
+    async def save_on_request(self, request: str, wait_s: float) -> int | None:
+        """Save after the present step, and write that to storage; the workers stop there.
+
+        Args:
+            request: identifier of the request.
+            wait_s: seconds after which the answer is of no use.
+
+        Returns:
+            The step that is in storage; None if none could be written in time.
+        """
+        ...
+
+    def withdraw_request(self) -> None:
+        """Let the workers continue after a requested save."""
         ...
 
 
@@ -90,6 +111,10 @@ class RendezvousHandler(Protocol):
 
     async def rank_stacks(self) -> Sequence[RankStack]:
         """Return the stacks of the ranks of all nodes; called when this node hangs."""
+        ...
+
+    async def rank_exits(self) -> Sequence[RankExit]:
+        """Return the ranks of all nodes that have ended; called when a rank here lost another."""
         ...
 
     async def finish(self, world: WorldSpec) -> StopNotice | None:
@@ -146,6 +171,9 @@ class SingleNodeRendezvous:
 
     async def rank_stacks(self) -> Sequence[RankStack]:
         return await self._workers.rank_stacks() if self._workers else ()
+
+    async def rank_exits(self) -> Sequence[RankExit]:
+        return self._workers.exits() if self._workers else ()
 
     async def finish(self, world: WorldSpec) -> StopNotice | None:
         del world

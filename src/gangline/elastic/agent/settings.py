@@ -99,6 +99,10 @@ class AgentSettings:
     """Signals that end the agent after it has forwarded them to the workers."""
     virtual_local_rank: bool = False
     """True if each worker sees its device as number 0 and itself as local rank 0."""
+    serves_store: bool = True
+    """True if the agent of rank 0 serves the workers' store; the same on all nodes. False for
+    releases of PyTorch that do not speak its protocol: rank 0 opens the store then.
+    """
     has_other_nodes: bool = False
     """True if an operator can replace this node."""
     node_name: str = ""

@@ -32,6 +32,7 @@ from gangline.elastic.checkpoint.errors import CheckpointError, FolderInUseError
 from gangline.elastic.checkpoint.format.plan import SavePlan
 from gangline.elastic.checkpoint.ranks import SaveGroup, node_name
 from gangline.elastic.checkpoint.replicas import ReplicaCheck
+from gangline.elastic.checkpoint.requested_saves import RequestedSaves
 from gangline.elastic.checkpoint.restore.restore import Loaded, Restorer, incomplete_steps
 from gangline.elastic.checkpoint.saver.client import SaverClient
 from gangline.elastic.checkpoint.saver.messages import ClientHello, SaveNotice
@@ -50,6 +51,7 @@ from gangline.elastic.checkpoint.storage.target import open_target
 from gangline.elastic.checkpoint.training_state import TrainingState
 from gangline.elastic.checkpoint.tuned_prior import TunedPrior
 from gangline.elastic.progress import PhaseReporter, SaveCounts, SaveReporter
+from gangline.elastic.save_request import SaveOrders
 from gangline.renamed import renamed
 
 log = logging.getLogger(__name__)
@@ -137,6 +139,8 @@ class Checkpointer:
         self._awaiting_storage: set[int] = set()
         self._progress_reporter = SaveReporter(environment)
         self._phase_reporter = PhaseReporter(environment)
+        self._orders = SaveOrders(environment)
+        self._requested_saves = RequestedSaves(self.ranks, self._orders)
 
     def _check_folder_unused(self, job: str) -> None:
         """Check that no other job of this machine writes to the same folder."""
@@ -192,12 +196,24 @@ class Checkpointer:
         self.ranks.close()
 
     def due(self, step: int) -> bool:
-        """Return whether to save after this step; all ranks get the same answer."""
+        """Return whether to save after this step; all ranks get the same answer.
+
+        A save is due by the interval, or because the job is about to be evicted (see ``save``).
+        """
+        if self.is_requested(step):
+            return True
         if self.interval == "auto":
             if (prior := self._tuned_prior.changed()) is not None:
                 self.auto_interval.set_prior(prior.failures, prior.seconds)
             return self.ranks.broadcast(self.auto_interval.due(time.monotonic()))
         return step % self.interval == 0
+
+    def is_requested(self, step: int) -> bool:
+        """Return whether the agent asks for a save after this step; all ranks get the same answer.
+
+        For scripts that do not use ``due``. All ranks call it after each step.
+        """
+        return self._requested_saves.is_due(step)
 
     def prepare(self, state: dict[str, Any]) -> None:
         """Agree on the layout and allocate memory, so that the first save is as fast as later ones.
@@ -229,6 +245,9 @@ class Checkpointer:
         Returns False if the save was skipped because no buffer was free. With ``"storage"`` the
         saver then writes the step to the folder; ``wait`` waits for that.
 
+        A save that the agent has requested, because the job is to be evicted, returns only when the
+        request is withdrawn or its time is over: steps after it would be lost.
+
         Raises:
             MemoryShortError: the state does not fit into shared memory.
             UnsavableError: a value cannot be pickled, or loading it would run code.
@@ -250,7 +269,21 @@ class Checkpointer:
         self._progress_reporter.report_blocked(now - begin)
         self._report_times()
         self._process_reports()
+        self._answer_request(step, is_saved=saved is not None)
         return saved is not None
+
+    def _answer_request(self, step: int, *, is_saved: bool) -> None:
+        """Report a requested save to the agent, and wait there for the eviction."""
+        order = self._requested_saves.answer(step, is_saved=is_saved)
+        if order is None:
+            return
+        self.buffers.wait_for_transfers()
+        self._orders.reply(order, step)
+        log.warning(f"step {step} saved on request, waiting", extra={"step": step})
+        with self._phase_reporter.report_phase("checkpoint"):
+            held_s = self._orders.hold(order)
+        self.counts.blocked_s += held_s
+        self._progress_reporter.report_blocked(held_s)
 
     def _report_times(self) -> None:
         times = self.auto_interval

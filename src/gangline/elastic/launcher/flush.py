@@ -1,9 +1,11 @@
 """Writes the newest checkpoint in memory to storage; the agent runs it when workers fail."""
 
+import json
 import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from gangline.elastic.checkpoint import flush_job
 from gangline.elastic.protocol.blocking_client import BlockingClient
@@ -11,7 +13,7 @@ from gangline.elastic.protocol.channel.job_secret import read_job_secret
 from gangline.elastic.protocol.client import ClientIdentity
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.protocol.messages import Acknowledged, JobEvent
-from gangline.elastic.variables import node_number
+from gangline.elastic.variables import FLUSH_RESULT_VARIABLE, node_number
 
 FLUSH_TIMEOUT_S = 600.0
 _EVENT_TIMEOUT_S = 5.0
@@ -20,6 +22,8 @@ _EVENT_TIMEOUT_S = 5.0
 def main() -> int:
     """Flush all checkpoints of the job, and report the steps in storage."""
     steps = flush_job(os.environ, FLUSH_TIMEOUT_S)
+    if result_file := os.environ.get(FLUSH_RESULT_VARIABLE):
+        Path(result_file).write_text(json.dumps(steps), encoding="utf-8")
     node = node_number(os.environ)
     events = []
     for target, step in steps.items():

@@ -29,6 +29,7 @@ from gangline.elastic.launcher.machine import (
     xpu_count,
 )
 from gangline.elastic.launcher.rendezvous_config import RendezvousConfig, build_rendezvous_config
+from gangline.elastic.launcher.torch_release import speaks_agent_store
 
 _STREAMS = re.compile(r"[0-3]|(\d+:[0-3],)*\d+:[0-3]")
 _UNSUPPORTED = {
@@ -60,8 +61,10 @@ def build_settings(
     config = build_rendezvous_config(flags, environment)
     workers = _workers(flags, environment)
     max_restarts, window_s = _restart_budget(flags.max_restarts)
+    command = _command(flags, environment)
     settings = AgentSettings(
-        command=_command(flags, environment),
+        command=command,
+        serves_store=not command.is_python or speaks_agent_store(command.arguments[0]),
         local_world_size=workers,
         role=flags.role,
         run_id=_run_id(flags, environment, config),

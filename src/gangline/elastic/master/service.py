@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
+from gangline.elastic.master.eviction_saves import EvictionSaves
 from gangline.elastic.master.facts.collector import FactsCollector
 from gangline.elastic.master.group_commit import GroupCommit
 from gangline.elastic.master.liveness import LivenessTracker
@@ -52,6 +53,7 @@ class MasterService:
         self._shards: LongPolls[str] = LongPolls(self._reply_with(_NO_SHARDS_YET))
         self._checks = NodeCheckRequests(self._send)
         self.facts = FactsCollector(core, clock.now, self._checks, segment_s=settings.segment_s)
+        self.eviction_saves = EvictionSaves(core, self.apply_own)
         self._tuning: msg.Tuning | None = None
         self._world: tuple[int, bytes] = (0, b"")
         self._alarm: asyncio.TimerHandle | None = None
@@ -120,12 +122,19 @@ class MasterService:
         if handler is not None:
             handler(self, peer, number, request)
         elif type(request) in STATE_CHANGING:
-            applied = self._apply(request, self._client(peer), number)
-            assert applied.reply is not None
-            self._send(peer, number, applied.reply, is_durable=isinstance(request, DURABLE))
+            self._change(peer, number, request)
         else:
             problem = f"{type(request).__name__} is not a request to the master"
             self._send(peer, number, msg.RequestRefused(reason="BadRequest", message=problem))
+
+    def _change(self, peer: Peer, number: int, request: msg.Request) -> None:
+        applied = self._apply(request, self._client(peer), number)
+        assert applied.reply is not None
+        self._send(peer, number, applied.reply, is_durable=isinstance(request, DURABLE))
+
+    def _failed(self, peer: Peer, number: int, failure: msg.FailureReport) -> None:
+        self.facts.add_failure(failure, self._tuning)
+        self._change(peer, number, failure)
 
     def disconnected(self, peer: Peer) -> None:
         """Process the end of a connection."""
@@ -242,6 +251,11 @@ class MasterService:
         commands = self.core.commands_for(node, heartbeat.commands_seen) or msg.Commands()
         commands.tuning = self._tuning_for(heartbeat)
         self._send(peer, number, commands)
+
+    def _save_finished(self, peer: Peer, number: int, request: msg.SaveFinished) -> None:
+        self._liveness.mark_alive(request.node_id, peer)
+        self.eviction_saves.finished(request)
+        self._send(peer, number, msg.Acknowledged())
 
     def set_tuning(self, tuning: msg.Tuning) -> None:
         """Pass a tuning on to all nodes, unless it is older than the last one."""
@@ -405,8 +419,10 @@ _HANDLERS: Mapping[type, Callable[[MasterService, Peer, int, Any], None]] = {
     msg.Join: MasterService._join,
     msg.WorkersFinished: MasterService._finished,
     msg.Leave: MasterService._leave,
+    msg.FailureReport: MasterService._failed,
     msg.Heartbeat: MasterService._heartbeat,
     msg.GetCommands: MasterService._get_commands,
+    msg.SaveFinished: MasterService._save_finished,
     msg.KeyValueWait: MasterService._wait_for_keys,
     msg.ShardRequest: MasterService._shard_event,
     msg.CheckRequest: MasterService._check,

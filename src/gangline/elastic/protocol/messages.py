@@ -60,6 +60,7 @@ from gangline.elastic.protocol.node_messages import (
     RestartCommand,
     RunCheck,
     SaveCheckpoint,
+    SaveFinished,
     SendCommand,
     StopCommand,
     Tuning,
@@ -131,6 +132,7 @@ __all__ = [
     "RestartCommand",
     "RunCheck",
     "SaveCheckpoint",
+    "SaveFinished",
     "SendCommand",
     "ShardCheckpointReply",
     "ShardCheckpointRequest",
@@ -152,6 +154,7 @@ Request: TypeAlias = (
     | FailureReport
     | Heartbeat
     | GetCommands
+    | SaveFinished
     | SendCommand
     | KeyValueSet
     | KeyValueGet

@@ -123,6 +123,24 @@ class SaveCheckpoint(ProtocolMessage):
     """Save a checkpoint now."""
 
     reason: str = ""
+    request: str = ""
+    """Identifier of a request that is answered with ``SaveFinished``; empty for none. The workers
+    save after their present step, and stop there.
+    """
+    wait_s: float = 0.0
+    """Seconds that the answer to the request may take."""
+    is_withdrawn: bool = False
+    """True: the request is void, and the workers continue."""
+
+
+class SaveFinished(ProtocolMessage):
+    """A node has answered a requested save -> ``Done``."""
+
+    node_id: int
+    request: str
+    incarnation: str = ""
+    step: int | None = None
+    """The step that is in storage; None if none was written."""
 
 
 class DumpStacks(ProtocolMessage):

@@ -9,13 +9,13 @@ for complete objects, or ``msgspec.Raw`` for their bytes.
 """
 
 import random
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 import msgspec
 
-from gangline.api.meta.objects import Object, Status
+from gangline.api.meta.objects import ListMeta, Object, Status
 from gangline.api.meta.resource import Resource
 from gangline.kube.client.decoding import (
     ListResult,
@@ -90,16 +90,27 @@ class ApiClient:
         labels: str = "",
         fields: str = "",
         limit: int = 500,
+        transform: Callable[[T], T] | None = None,
     ) -> ListResult[T]:
-        """Read all objects of one namespace, or of all namespaces, in pages of ``limit``."""
+        """Read all objects of one namespace, or of all namespaces, in pages of ``limit``.
+
+        ``transform`` returns the form of an object that is kept.
+        """
+        selection = resource, namespace, labels, fields
         try:
-            return await self._list(resource, namespace, labels, fields, limit)
+            return await self._list(*selection, limit, transform)
         except Gone:
             # The revision of the first page expired before the last was read: read all in one page.
-            return await self._list(resource, namespace, labels, fields, 0)
+            return await self._list(*selection, 0, transform)
 
     async def _list(
-        self, resource: Resource[T], namespace: str | None, labels: str, fields: str, limit: int
+        self,
+        resource: Resource[T],
+        namespace: str | None,
+        labels: str,
+        fields: str,
+        limit: int,
+        transform: Callable[[T], T] | None,
     ) -> ListResult[T]:
         items: list[T] = []
         malformed: list[MalformedObject] = []
@@ -109,9 +120,8 @@ class ApiClient:
                 resource, namespace, labels=labels, fields=fields, limit=limit, continue_=continue_
             )
             answer = await self.transport.send(page)
-            with _translate_decode_errors(page, resource):
-                metadata, found, misfits = decode_page(resource.type, answer)
-            items += _fill_in_kind(resource, found)
+            metadata, found, misfits = read_page(answer, page, resource)
+            items += map(transform, found) if transform else found
             malformed += misfits
             if not (continue_ := metadata.continue_):
                 return ListResult(items, metadata.resource_version, malformed)
@@ -151,15 +161,7 @@ class ApiClient:
         silence_s = WATCH_SILENCE_S if bookmarks else None
         stream = self.transport.stream(request, timeout_s=limit_s, silence_s=silence_s)
         async with stream as chunks:
-            async for line in split_lines(chunks):
-                if not line:
-                    continue
-                try:
-                    event = decode_event(resource.type, line)
-                    if isinstance(event, bytes):
-                        raise error_from_status(msgspec.json.decode(event, type=Status))
-                except msgspec.DecodeError as error:
-                    raise _malformed_error(request, resource, error) from error
+            async for event in read_events(chunks, request, resource):
                 yield event
 
     async def create(
@@ -374,6 +376,39 @@ class ApiClient:
             return decode_object(resource.type, answer)
 
 
+async def read_events(
+    chunks: AsyncIterator[bytes], request: Request, resource: Resource[T]
+) -> AsyncGenerator[WatchEvent[T], None]:
+    """Yield the events of a watch in JSON.
+
+    Raises:
+        ApiError: the server reported an error, or sent something else.
+    """
+    async for line in split_lines(chunks):
+        if not line:
+            continue
+        try:
+            event = decode_event(resource.type, line)
+            if isinstance(event, bytes):
+                raise error_from_status(msgspec.json.decode(event, type=Status))
+        except msgspec.DecodeError as error:
+            raise malformed_error(request, resource, error) from error
+        yield event
+
+
+def read_page(
+    answer: bytes, request: Request, resource: Resource[T]
+) -> tuple[ListMeta, list[T], list[MalformedObject]]:
+    """Return the metadata and the objects of a page in JSON.
+
+    Raises:
+        ApiError: it is not a list.
+    """
+    with _translate_decode_errors(request, resource):
+        metadata, found, misfits = decode_page(resource.type, answer)
+    return metadata, _fill_in_kind(resource, found), misfits
+
+
 def _fill_in_kind(resource: Resource[Any], items: list[T]) -> list[T]:
     """Set the kind of each object: only a list itself has it, unlike the events of a watch."""
     for item in items:
@@ -390,11 +425,10 @@ def _translate_decode_errors(request: Request, resource: Resource[Any]) -> Itera
     try:
         yield
     except msgspec.DecodeError as error:
-        raise _malformed_error(request, resource, error) from error
+        raise malformed_error(request, resource, error) from error
 
 
-def _malformed_error(
-    request: Request, resource: Resource[Any], error: msgspec.DecodeError
-) -> ApiError:
+def malformed_error(request: Request, resource: Resource[Any], error: Exception) -> ApiError:
+    """Return the error for a response that is not of the expected kind."""
     message = f"{request.path}: the response is not a {resource.kind}: {error}"
     return ApiError(Status(status="Failure", reason="Malformed", message=message))

@@ -41,6 +41,9 @@ class ListResult(Generic[T]):
     items: list[T]
     resource_version: str = ""
     malformed: list[MalformedObject] = field(default_factory=list)
+    decode_s: float = 0.0
+    """Time that decoding took; 0 if it was not measured."""
+    is_protobuf: bool = False
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.items)

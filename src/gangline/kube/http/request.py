@@ -16,6 +16,7 @@ from gangline.api.meta.resource import Resource
 from gangline.kube.errors import ConfigError
 
 JSON = "application/json"
+PROTOBUF = "application/vnd.kubernetes.protobuf"
 
 
 class PatchKind(StrEnum):
@@ -111,7 +112,10 @@ def list_page(
     continue_: str = "",
     resource_version: str = "",
 ) -> Request:
-    """Read one page of a list; the continue token implies the revision."""
+    """Read one page of a list; the continue token implies the revision.
+
+    With revision ``0`` the server returns any state that it has in memory, mostly on one page.
+    """
     params = query_parameters(
         label_selector=labels,
         field_selector=fields,

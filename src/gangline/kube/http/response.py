@@ -83,7 +83,7 @@ class ResponseParser:
         if self._answer is not None:
             # Parser and reader refer to each other. Without this, a response of many megabytes
             # would stay in memory until the next garbage collection.
-            self._parser = None
+            del self._parser
         # A connection with unrequested data is out of step, so it is not used again.
         return (
             self._answer._replace(keep_alive=False) if self._answer and self._more else self._answer

@@ -18,8 +18,10 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import urlsplit
+
+import msgspec
 
 from gangline.kube.config.config import ClusterConfig
 from gangline.kube.config.credentials import Credential
@@ -37,7 +39,7 @@ from gangline.kube.http.connections import (
     UpgradeRefused,
     parse_server_address,
 )
-from gangline.kube.http.request import Request, encode_headers, encode_request
+from gangline.kube.http.request import PROTOBUF, Request, encode_headers, encode_request
 from gangline.kube.http.request_counter import NO_RESPONSE, request_counter
 from gangline.kube.rate_limit import TokenBucket
 
@@ -63,6 +65,14 @@ _KEEP_ALIVE = (
     ("TCP_KEEPCNT", 3),
     ("TCP_USER_TIMEOUT", 60_000),
 )
+
+
+class StreamedBody(NamedTuple):
+    """The body of a response, while it arrives."""
+
+    media: str
+    """Media type, without parameters."""
+    chunks: AsyncIterator[bytes]
 
 
 class Transport:
@@ -145,12 +155,25 @@ class Transport:
         Raises:
             ApiError: as ``send``; ``Unreachable`` also while reading, if the connection breaks.
         """
+        async with self.receive(request, timeout_s=timeout_s, silence_s=silence_s) as body:
+            yield body.chunks
+
+    @asynccontextmanager
+    async def receive(
+        self,
+        request: Request,
+        *,
+        accept: str = "",
+        timeout_s: float | None = None,
+        silence_s: float | None = None,
+    ) -> AsyncIterator[StreamedBody]:
+        """As ``stream``, with the media type of the body; ``accept`` lists those that are read."""
         try:
-            response = await self._open_stream(request, timeout_s, False, silence_s)
+            response = await self._open_stream(request, timeout_s, False, silence_s, accept)
         except Unauthorized:
-            response = await self._open_stream(request, timeout_s, True, silence_s)
+            response = await self._open_stream(request, timeout_s, True, silence_s, accept)
         try:
-            yield self._chunks(response)
+            yield StreamedBody(_media_of(response), self._chunks(response))
         finally:
             response.close()
 
@@ -168,7 +191,7 @@ class Transport:
             with self._translate_errors():
                 connection = await self._stream_transport.websocket(
                     request,
-                    _accept_any(self._with_authorization(credential)),
+                    _accepting("*/*", self._with_authorization(credential)),
                     self._tls_for(credential),
                     protocols,
                 )
@@ -221,11 +244,14 @@ class Transport:
         timeout_s: float | None,
         refresh: bool,
         silence_s: float | None = None,
+        accept: str = "",
     ) -> "ClientResponse":
         """Send a request and return its response after the head; the body is not read."""
         credential = await self.config.credentials.current(refresh=refresh)
         await self._wait_for_rate_limit(request)
         headers = self._with_authorization(credential)
+        if accept:
+            headers = _accepting(accept, headers)
         if request.body is not None:
             headers.append(("Content-Type", request.content_type))
         with self._translate_errors(), self._count(request) as answer:
@@ -237,6 +263,8 @@ class Transport:
             if response.status < 300:
                 return response
             body = await response.read()
+        if _media_of(response) == PROTOBUF:
+            body = _status_as_json(body)
         raise error_from_response(response.status, body, response.headers.get("Retry-After"))
 
     def _note_date(self, text: str) -> None:
@@ -340,9 +368,27 @@ class Transport:
                 return f"{server} closed the connection: {error or type(error).__name__}"
 
 
-def _accept_any(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Accept any format: older API servers refuse a request for a JSON stream (406)."""
-    return [*(pair for pair in headers if pair[0] != "Accept"), ("Accept", "*/*")]
+def _accepting(accept: str, headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the headers with another list of media types.
+
+    A WebSocket accepts any: older API servers refuse a request for a JSON stream (406).
+    """
+    return [*(pair for pair in headers if pair[0] != "Accept"), ("Accept", accept)]
+
+
+def _media_of(response: "ClientResponse") -> str:
+    return response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+
+def _status_as_json(body: bytes) -> bytes:
+    """Return a Status in protobuf as JSON; the body itself if it is none."""
+    from gangline.kube.protobuf.framing import open_envelope, read_status  # noqa: PLC0415 - see its package
+    from gangline.kube.protobuf.reader import MalformedMessage  # noqa: PLC0415 - see its package
+
+    try:
+        return msgspec.json.encode(read_status(open_envelope(body)))
+    except MalformedMessage:
+        return body
 
 
 def _os_reason(error: BaseException | None) -> str:
@@ -371,6 +417,20 @@ def retry_delay(error: ApiError, request: Request, attempt: int) -> float | None
     return None
 
 
+def client_context(authorities: str | None) -> ssl.SSLContext:
+    """Return TLS settings of a client that trusts PEM certificates, by default the system's.
+
+    Python 3.13 turned ``VERIFY_X509_STRICT`` on, which refuses certificates without an authority
+    key identifier. Go, and so kubectl and the API server, accept them; many clusters have them.
+
+    Raises:
+        SSLError, ValueError: the text contains no certificates.
+    """
+    context = ssl.create_default_context(cadata=authorities)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
 def tls_context(config: ClusterConfig, credential: Credential) -> ssl.SSLContext:
     """Build the TLS context: trusted authorities and client certificate.
 
@@ -380,7 +440,7 @@ def tls_context(config: ClusterConfig, credential: Credential) -> ssl.SSLContext
     try:
         # The system certificates (100 or more) are slow to load: only if the cluster has none.
         authority = config.certificate_authority
-        context = ssl.create_default_context(cadata=authority.decode() if authority else None)
+        context = client_context(authority.decode() if authority else None)
     except (ssl.SSLError, ValueError) as error:
         raise ConfigError(f"the certificate-authority is not a PEM certificate: {error}") from error
     if not config.verify:

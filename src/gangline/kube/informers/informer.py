@@ -15,9 +15,10 @@ from typing import Generic, TypeVar
 from gangline.api.meta.objects import Object
 from gangline.api.meta.resource import Resource
 from gangline.kube.client.client import ApiClient, MalformedObject
+from gangline.kube.client.collection import Selection
 from gangline.kube.errors import ApiError, ConfigError
 from gangline.kube.informers.indexer import Indexer, IndexFunction, Listener, ObjectKey, object_key
-from gangline.kube.informers.reflector import Reflector, ReflectorOptions
+from gangline.kube.informers.reflector import ListTimes, Reflector
 
 __all__ = ["Informer", "ObjectKey", "object_key"]
 
@@ -39,6 +40,7 @@ class Informer(Generic[T]):
         transform: Callable[[T], T] | None = None,
         resync_s: float | None = None,
         page_size: int = 500,
+        from_cache: bool = False,
     ) -> None:
         """Configure an informer.
 
@@ -52,15 +54,25 @@ class Informer(Generic[T]):
             transform: returns the form of an object that is stored.
             resync_s: interval at which listeners are called for all objects; None: never.
             page_size: objects per page of a list.
+            from_cache: the first list may be of the server's watch cache, which is faster, and may
+                lack the last changes: see ``reflector``. Not if a missing object would be taken
+                for one that does not exist.
         """
         self.resource = resource
         self.transform = transform
         self._resync_s = resync_s
         self._indexer: Indexer[T] = Indexer(indexes or {})
         self._malformed_callback: Callable[[MalformedObject], None] | None = None
-        selection = ReflectorOptions(resource, labels, fields, transform, page_size)
+        selection = Selection(resource, labels, fields, transform, page_size)
         self._reflectors = [
-            Reflector(client, selection, scope, self._indexer, self._report_malformed)
+            Reflector(
+                client,
+                selection,
+                scope,
+                self._indexer,
+                self._report_malformed,
+                from_cache=from_cache,
+            )
             for scope in _scopes(namespace)
         ]
 
@@ -91,6 +103,11 @@ class Informer(Generic[T]):
     def resource_version(self) -> str:
         """The revision of the copy; of several namespaces, the first one's."""
         return self._reflectors[0].resource_version
+
+    @property
+    def list_times(self) -> Sequence[ListTimes]:
+        """Durations of the last list of each namespace that has been listed."""
+        return [one.list_times for one in self._reflectors if one.list_times is not None]
 
     def get(self, namespace: str | None, name: str) -> T | None:
         """Return the object of this name; None if there is none."""

@@ -1,26 +1,34 @@
 """Reflector: keeps an indexer current by list and watch, for one namespace or all.
 
-1. List all objects in pages.
+1. List all objects, in protobuf if the server has it (``client.collection``).
 2. Watch from the revision of the list on.
 3. When the watch ends, resume it at the last revision. If the server no longer has that revision
    (410), list again and apply the difference.
 
 While the server is unreachable the indexer keeps its content; reconnects are delayed exponentially,
 with jitter.
+
+With ``from_cache`` the first list may be any state that the server has in its watch cache
+(``resourceVersion=0``), as in client-go. Such a list takes the server a fraction of the time, and
+may lack the changes of the last moments; the watch, which begins at the revision of the list,
+delivers them. To the listeners that is the same as a start some moments earlier. A later list is
+always a read of the newest state: with several servers, the cache of another one may be behind the
+store, and the store must never go back in time.
 """
 
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gangline.api.meta.objects import Object
-from gangline.api.meta.resource import Resource
 from gangline.kube import metrics
 from gangline.kube.client.client import ApiClient, MalformedObject, WatchEvent
+from gangline.kube.client.collection import Collection, Selection
 from gangline.kube.errors import ApiError, ConfigError, Gone
 from gangline.kube.informers.indexer import Indexer, ObjectKey, object_key
 
@@ -35,18 +43,16 @@ SHORT_WATCH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class ReflectorOptions(Generic[T]):
-    """Which objects are watched, and how they are stored."""
+class ListTimes:
+    """Durations of the parts of one list."""
 
-    resource: Resource[T]
-    labels: str = ""
-    fields: str = ""
-    transform: Callable[[T], T] | None = None
-    page_size: int = 500
-
-    def transformed(self, item: T) -> T:
-        """Return the form of an object that is stored."""
-        return self.transform(item) if self.transform else item
+    objects: int
+    is_protobuf: bool
+    list_s: float
+    """From the request to the last byte, without decoding: mostly the server's work."""
+    decode_s: float
+    cache_s: float
+    """Storing the objects, with the work of all listeners."""
 
 
 class Reflector(Generic[T]):
@@ -55,13 +61,17 @@ class Reflector(Generic[T]):
     def __init__(
         self,
         client: ApiClient,
-        options: ReflectorOptions[T],
+        selection: Selection[T],
         namespace: str | None,
         indexer: Indexer[T],
         on_malformed: Callable[[MalformedObject], None],
+        *,
+        from_cache: bool = False,
     ) -> None:
-        self._client = client
-        self._options = options
+        self._collection = Collection(client, selection, namespace)
+        self._resource = selection.resource
+        self._transform = selection.transform
+        self._from_cache = from_cache
         self._namespace = namespace
         self._indexer = indexer
         self._on_malformed = on_malformed
@@ -71,6 +81,8 @@ class Reflector(Generic[T]):
         """Set after the first complete list."""
         self.resource_version = ""
         """The revision of the store; empty if a list is necessary."""
+        self.list_times: ListTimes | None = None
+        """Durations of the last list."""
         self.problem: ApiError | ConfigError | None = None
         """The last error, while the store is not current; else None."""
 
@@ -94,18 +106,20 @@ class Reflector(Generic[T]):
                 await self._back_off(error)
 
     async def _list(self) -> None:
-        selection = self._options
-        listing = await self._client.list(
-            selection.resource,
-            self._namespace,
-            labels=selection.labels,
-            fields=selection.fields,
-            limit=selection.page_size,
-        )
+        began = time.perf_counter()
+        is_first = not self.has_synced.is_set()
+        listing = await self._collection.list(from_cache=self._from_cache and is_first)
+        listed = time.perf_counter()
         for malformed in listing.malformed:
             self._report_malformed(malformed)
-        items = [selection.transformed(item) for item in listing.items]
-        self._indexer.replace(items, self._namespace)
+        self._indexer.replace(listing.items, self._namespace)
+        self.list_times = ListTimes(
+            len(listing),
+            listing.is_protobuf,
+            listed - began - listing.decode_s,
+            listing.decode_s,
+            time.perf_counter() - listed,
+        )
         self.resource_version = listing.resource_version
         self._clear_problem()
         self._has_progressed = False
@@ -114,13 +128,7 @@ class Reflector(Generic[T]):
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
         began, events = loop.time(), 0
-        watch = self._client.watch(
-            self._options.resource,
-            self._namespace,
-            labels=self._options.labels,
-            fields=self._options.fields,
-            resource_version=self.resource_version,
-        )
+        watch = self._collection.watch(self.resource_version)
         async with aclosing(watch) as stream:
             async for event in stream:
                 events += 1
@@ -139,7 +147,8 @@ class Reflector(Generic[T]):
             self.resource_version = event.resource_version
         match event.type:
             case "ADDED" | "MODIFIED":
-                self._indexer.put(self._options.transformed(event.object))
+                item = event.object
+                self._indexer.put(self._transform(item) if self._transform else item)
             case "DELETED":
                 self._indexer.remove(object_key(event.object))
             case "MALFORMED" if event.malformed is not None:
@@ -170,10 +179,10 @@ class Reflector(Generic[T]):
         await asyncio.sleep(wait)
 
     def _count_restart(self, cause: str) -> None:
-        metrics.WATCH_RESTARTS.labels(self._options.resource.kind, cause).inc()
+        metrics.WATCH_RESTARTS.labels(self._resource.kind, cause).inc()
 
     def _fields_for_log(self) -> dict[str, str]:
         return {
-            "kind": self._options.resource.kind,
+            "kind": self._resource.kind,
             "watched_namespace": self._namespace or "all",
         }

@@ -16,7 +16,7 @@ Each patch contains the uid and resource version that were observed, so it canno
 object.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -38,6 +38,10 @@ _REPLICA_TARGETS = frozenset({TargetKind.POD, TargetKind.SERVICE})
 
 KindTable = Mapping[tuple[str, str], JobKindInfo]
 """The kinds that this operator runs, by group and kind."""
+
+
+def kind_table(kinds: Iterable[JobKindInfo]) -> KindTable:
+    return {(kind.resource.group, kind.kind): kind for kind in kinds}
 
 
 def kind_of(owner: OwnerReference | None, kinds: KindTable) -> JobKindInfo | None:

@@ -67,6 +67,7 @@ class JobKey(NamedTuple):
     """Identifies a job."""
 
     kind: str
+    """The kind's identity."""
     namespace: str
     name: str
 
@@ -100,10 +101,10 @@ class ClusterCache:
         *,
         with_groups: bool,
     ) -> None:
-        self.frameworks: Mapping[str, Framework] = {f.kind.kind: f for f in frameworks}
-        self._kind_of = {f.kind.controller: f.kind.kind for f in frameworks}
+        self.frameworks: Mapping[str, Framework] = {f.kind.identity: f for f in frameworks}
+        self._kinds = adoption.kind_table(f.kind for f in frameworks)
         self.jobs = {
-            f.kind.kind: Informer(client, job_resource(f.kind), namespace, transform=detach)
+            f.kind.identity: Informer(client, job_resource(f.kind), namespace, transform=detach)
             for f in frameworks
         }
         by_job = {_JOB: _job_of}
@@ -180,8 +181,7 @@ class ClusterCache:
 
         def owned(old: Object | None, new: Object | None) -> None:
             for item in (old, new):
-                key = self._job_key_of(item) if item else None
-                if key:
+                for key in self._jobs_of(item) if item else ():
                     enqueue(key)
 
         def node(old: ObservedNode | None, new: ObservedNode | None) -> None:
@@ -238,7 +238,9 @@ class ClusterCache:
             *((extra.target, extra) for extra in other_extras),
         ]
         taken = {
-            (target, item.metadata.name) for target, item in others if _becomes_available(key, item)
+            (target, item.metadata.name)
+            for target, item in others
+            if self._becomes_available(key, item)
         }
         pods = self.unobserved_pods.merge_into(uid, pods)
         observed = ObservedJob(
@@ -333,15 +335,37 @@ class ClusterCache:
         found = {name: self.nodes.get(None, name) for name in used}
         return frozenset(name for name, node in found.items() if node is None or node.is_lost)
 
-    def _job_key_of(self, item: Object) -> JobKey | None:
-        """Return the job of an object: by its controller, else by its labels."""
+    def _jobs_of(self, item: Object) -> list[JobKey]:
+        """Return the job of an object: by its controller, else by its labels.
+
+        Labels name the jobs of several kinds if these have one name.
+        """
         meta = item.metadata
         owner = meta.controller
-        if owner and owner.kind in self.frameworks:
-            return JobKey(owner.kind, meta.namespace, owner.name)
-        kind = self._kind_of.get(meta.labels.get(labels.OPERATOR_NAME, ""))
-        name = meta.labels.get(labels.JOB_NAME, "")
-        return JobKey(kind, meta.namespace, name) if kind and name else None
+        kind = adoption.kind_of(owner, self._kinds)
+        if owner and kind:
+            return [JobKey(kind.identity, meta.namespace, owner.name)]
+        controller, name = meta.labels.get(labels.OPERATOR_NAME), meta.labels.get(labels.JOB_NAME)
+        return [
+            JobKey(kind.identity, meta.namespace, name)
+            for kind in self._kinds.values()
+            if name and kind.controller == controller
+        ]
+
+    def _becomes_available(self, key: JobKey, item: Object) -> bool:
+        """Return whether an object that occupies a name will be deleted, or adopted, without user
+        action.
+
+        True for objects of a deleted job with the same name, for orphans, and for groups that are
+        being deleted. For other owners, creation must fail, so that the conflict is reported in the
+        job's status.
+        """
+        owner = item.metadata.controller
+        if isinstance(item, PodGroup) and item.metadata.deletion_timestamp is not None:
+            return True
+        if owner is None:
+            return adoption.is_claimable(item)
+        return owner.name == key.name and self.frameworks[key.kind].kind.is_kind_of(owner)
 
 
 def _kind_status(stored: RawJob, job: NormalizedJob) -> Manifest:
@@ -373,22 +397,6 @@ def _split_by_owner(uid: str, items: Iterable[_Owned]) -> tuple[list[_Owned], li
         owner = item.metadata.controller
         (own if owner and owner.uid == uid else others).append(item)
     return own, others
-
-
-def _becomes_available(key: JobKey, item: Object) -> bool:
-    """Return whether an object that occupies a name will be deleted, or adopted, without user
-    action.
-
-    True for objects of a deleted job with the same name, for orphans, and for groups that are being
-    deleted. For other owners, creation must fail, so that the conflict is reported in the job's
-    status.
-    """
-    owner = item.metadata.controller
-    if isinstance(item, PodGroup) and item.metadata.deletion_timestamp is not None:
-        return True
-    if owner is None:
-        return adoption.is_claimable(item)
-    return (owner.kind, owner.name) == (key.kind, key.name)
 
 
 def _job_listener(

@@ -29,6 +29,7 @@ from msgspec import structs
 
 from gangline.api.failure import is_node_refusal
 from gangline.api.jobs.kubeflow import MANAGED_BY_US, JobStatus
+from gangline.api.jobs.versions import VERSION_ANNOTATION
 from gangline.api.meta.conditions import is_condition_true, remove_condition
 from gangline.api.meta.objects import Object
 from gangline.api.volcano.scheduling import PodGroup
@@ -69,7 +70,15 @@ from gangline.operator.model.plan import (
     TargetKind,
 )
 from gangline.operator.model.replicas import ObservedPod, ObservedService, ReplicaGang
-from gangline.operator.policies import backoff, cleanup, gang_restart, pod_group, restart
+from gangline.operator.policies import (
+    backoff,
+    cleanup,
+    eviction_saves,
+    gang_restart,
+    lost_rank,
+    pod_group,
+    restart,
+)
 from gangline.operator.policies.replica_tracker import tracker_of
 
 
@@ -151,6 +160,8 @@ def plan_reconcile(observed: ObservedJob, now: datetime, settings: EngineSetting
     observed = replace(observed, job=tracker.restore_from_status(observed.job, observed.status))
     plan, gang = _plan(observed, now, settings)
     job, rules = observed.job, observed.job.rules
+    if patch := _version_patch(job):
+        plan = replace(plan, patches=(*plan.patches, patch))
     if job.is_deleting or not implements(rules, ExtendsStatus):
         return plan
     if gang is None:
@@ -238,6 +249,31 @@ def _remove_finalizers(job: NormalizedJob) -> tuple[PlannedPatch, ...]:
     return (PlannedPatch(TargetKind.JOB, job.name, operations),)
 
 
+def _version_patch(job: NormalizedJob) -> PlannedPatch | None:
+    """Store the version in which a job was written, while the job still shows it."""
+    several = bool(job.kind.entry.other_versions)
+    ours = job.policy.managed_by in (None, MANAGED_BY_US)
+    if not several or not ours or job.is_deleting or VERSION_ANNOTATION in job.meta.annotations:
+        return None
+    path = "/metadata/annotations"
+    version: Manifest = {"path": path, "value": {VERSION_ANNOTATION: job.api_version}}
+    if job.meta.annotations:
+        pointer = VERSION_ANNOTATION.replace("/", "~1")
+        version = {"path": f"{path}/{pointer}", "value": job.api_version}
+    return PlannedPatch(
+        TargetKind.JOB,
+        job.name,
+        [
+            {
+                "op": "replace",
+                "path": "/metadata/resourceVersion",
+                "value": job.meta.resource_version,
+            },
+            {"op": "add", **version},
+        ],
+    )
+
+
 class _Pass:
     """One reconcile pass over an unfinished job: derived values, computed once."""
 
@@ -250,6 +286,9 @@ class _Pass:
         self.now, self.stamp, self.settings = now, stamp, settings
         self.gang = assign_slots(observed, observed.status)
         self.failures = [classify_failures(self.job, role, self.gang) for role in self.job.roles]
+        self._lost_rank = lost_rank.find_lost_rank(self.job, self.gang)
+        certain = self._lost_rank is not None and self._lost_rank.is_certain(now)
+        self.stalled = self._lost_rank.message() if self._lost_rank and certain else ""
         self.restart = self._gang_restart_reason()
         self.desired_extras = owned_objects.desired_objects(self.job, self.gang)
         self.status = self._status()
@@ -263,6 +302,7 @@ class _Pass:
         message = (
             self._fatal_failure_message()
             or self._kind_failure_message()
+            or self._stalled_failure_message()
             or self._backoff_limit_message()
             or self._timeout_message()
         )
@@ -274,7 +314,9 @@ class _Pass:
         pause = earliest(*self._delays.values())
         there_is_more = len(missing) == MAX_CREATIONS
         status = self.status
-        if not missing and pause is None and not self._has_refused_pods():
+        if self.stalled and not self.restart:
+            status = mark_stalled(self.job, status, self.stalled, self.stamp)
+        elif not missing and pause is None and not self._has_refused_pods():
             stalled = remove_condition(status.conditions, conditions.STALLED)
             status = structs.replace(status, conditions=stalled)
         return ReconcilePlan(
@@ -286,6 +328,7 @@ class _Pass:
                 _ZERO if there_is_more else pause,
                 self._time_to_deadline(),
                 self._pending_timeout()[0],
+                lost_rank.time_to_certainty(self._lost_rank, self.now),
                 pod_group.time_to_schedule_timeout(self.job, self.gang, status, self.now),
                 time_to_force_delete(self.observed, self.now, self.settings),
             ),
@@ -303,7 +346,8 @@ class _Pass:
             self.job, self.gang
         ):
             return f"its replicas are now {gang_restart.format_replicas(self.job)}."
-        return ""
+        restarts = lost_rank.stalled_policy(self.job) == lost_rank.RESTART
+        return self.stalled if restarts else ""
 
     def _status(self) -> JobStatus:
         """Count replicas and restarts and set the conditions, for a job that does not end."""
@@ -311,7 +355,7 @@ class _Pass:
         status = mark_started(job, self.observed.status, stamp)
         status = count_replicas(job, status, self.gang)
         if self.restart:
-            failed = any(failure.replaced for failure in self.failures)
+            failed = bool(self.stalled) or any(failure.replaced for failure in self.failures)
             return mark_gang_restarting(job, status, self.restart, stamp, counted=failed)
         replaced = {pod.uid for failure in self.failures for pod in failure.replaced}
         before = status.restarts
@@ -421,6 +465,11 @@ class _Pass:
             if implements(rules, ToleratesFailures)
             else ""
         )
+
+    def _stalled_failure_message(self) -> str:
+        if not self.stalled or lost_rank.stalled_policy(self.job) != lost_rank.FAIL:
+            return ""
+        return f"{self.job.kind.kind} {self.job.name} has failed because {self.stalled}"
 
     def _backoff_limit_message(self) -> str:
         limit, record = self.job.policy.backoff_limit, self.status.restarts
@@ -550,7 +599,8 @@ class _Pass:
             return tuple(updates)
         patch = pod_group.update_pod_group(self.job, group)
         places = self._record_previous_nodes(group) if self.restart else None
-        return (*updates, *(each for each in (patch, places) if each))
+        saves = eviction_saves.mirror_saves(group, self.observed.owned_objects)
+        return (*updates, *(each for each in (patch, places, saves) if each))
 
     def _record_previous_nodes(self, group: PodGroup) -> PlannedPatch | None:
         """Reserve the nodes of replicas that restart together, until the restart should be over."""

@@ -68,5 +68,8 @@ class JaxRules:
     def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         return gang[WORKER].all_succeeded
 
+    def needs_all_ranks(self, job: NormalizedJob) -> bool:
+        return True
+
     def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         return gang[WORKER].active > 0

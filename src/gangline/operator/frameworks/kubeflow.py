@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from gangline.api.jobs import kubeflow as api
+from gangline.api.jobs.versions import original_api_version
 from gangline.api.meta.objects import Object
 from gangline.api.validation.validate import validate_job, validate_manifest
 from gangline.operator.model import pod_template
@@ -61,10 +62,19 @@ class KubeflowFramework(ABC, Generic[_Job]):
         """Return the roles as the kind changes them."""
         return roles
 
+    def restarts_on_resize(self, job: _Job) -> bool:
+        """Return whether a changed number of replicas restarts all."""
+        return False
+
     def run_policy(self, job: _Job, roles: list[ReplicaRole]) -> JobRunPolicy:
         return parse_run_policy(_spec(job).run_policy, self.defaults)
 
     def read(self, stored: RawJob) -> ParsedJob:
+        meta = stored.metadata
+        version = original_api_version(
+            self.kind.entry, stored.api_version, meta.annotations, meta.managed_fields
+        )
+        stored = msgspec.structs.replace(stored, api_version=version)
         return parse_job(stored, self.kind.resource.type, validate_job, self._normalize)
 
     def _normalize(self, job: _Job) -> NormalizedJob:
@@ -76,6 +86,8 @@ class KubeflowFramework(ABC, Generic[_Job]):
             roles=roles,
             policy=self.run_policy(job, roles),
             rules=self.rules(job),
+            restart_on_resize=self.restarts_on_resize(job),
+            api_version=job.api_version,
         )
 
 
@@ -97,14 +109,18 @@ def parse_job(
         validate: lists the errors in a decoded job.
         normalize: converts a valid job to the common form; may raise ValueError for an invalid one.
     """
-    empty = type_(metadata=stored.metadata)
-    written = {"metadata": stored.metadata, "spec": stored.spec}
+    empty = type_(api_version=stored.api_version, kind=stored.kind, metadata=stored.metadata)
+    written = {
+        "apiVersion": stored.api_version,
+        "kind": stored.kind,
+        "metadata": stored.metadata,
+        "spec": stored.spec,
+    }
     encoded = msgspec.json.encode(written)
     try:
         job = msgspec.json.decode(encoded, type=type_)
     except msgspec.ValidationError as error:
-        named = {"apiVersion": stored.api_version, "kind": stored.kind}
-        errors = _join_errors(validate_manifest({**named, **msgspec.json.decode(encoded)}))
+        errors = _join_errors(validate_manifest(msgspec.json.decode(encoded)))
         return ParsedJob(normalize(empty), errors or str(error))
     errors = _join_errors(validate(job))
     try:
@@ -146,6 +162,39 @@ def role_port(kind: JobKindInfo, role: ReplicaRole) -> int:
 
 def env_vars(pairs: Iterable[tuple[str, object]]) -> list[Manifest]:
     return [{"name": name, "value": str(value)} for name, value in pairs]
+
+
+def worker_range(
+    least: int | None, most: int | None, workers: ReplicaRole | None
+) -> tuple[int, int]:
+    """Return the bounds of an elastic job's workers; a missing bound equals the other."""
+    count = workers.replicas if workers else 0
+    return _first(least, most, count), _first(most, least, count)
+
+
+def autoscaler(
+    job: NormalizedJob, bounds: tuple[int, int], metrics: Sequence[Manifest]
+) -> Manifest:
+    """Build the HorizontalPodAutoscaler of a job."""
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": job.name},
+        "spec": {
+            "scaleTargetRef": {
+                "apiVersion": job.kind.api_version,
+                "kind": job.kind.kind,
+                "name": job.name,
+            },
+            "minReplicas": bounds[0],
+            "maxReplicas": bounds[1],
+            "metrics": list(metrics),
+        },
+    }
+
+
+def _first(*numbers: int | None) -> int:
+    return next(number for number in numbers if number is not None)
 
 
 def _join_errors(errors: Sequence[object]) -> str:

@@ -110,6 +110,10 @@ class PyTorchRules:
             return leader.succeeded > 0
         return leader.all_succeeded
 
+    def needs_all_ranks(self, job: NormalizedJob) -> bool:
+        """An agent of an elastic job forms a new world with those that are left."""
+        return self.spec.elastic_policy is None
+
     def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         """The Master runs, or without one any worker."""
         return gang[_leader(job)].active > 0
@@ -133,24 +137,8 @@ class PyTorchRules:
         policy = self.spec.elastic_policy
         if policy is None or not policy.metrics:
             return []
-        least, most = _worker_range(policy, job.find_role(WORKER))
-        return [
-            {
-                "apiVersion": "autoscaling/v2",
-                "kind": "HorizontalPodAutoscaler",
-                "metadata": {"name": job.name},
-                "spec": {
-                    "scaleTargetRef": {
-                        "apiVersion": KIND.api_version,
-                        "kind": KIND.kind,
-                        "name": job.name,
-                    },
-                    "minReplicas": least,
-                    "maxReplicas": most,
-                    "metrics": policy.metrics,
-                },
-            }
-        ]
+        bounds = _worker_range(policy, job.find_role(WORKER))
+        return [kubeflow.autoscaler(job, bounds, policy.metrics)]
 
     def _wait_container(self, job: NormalizedJob) -> Manifest:
         name = replica_name(job.name, MASTER, 0)
@@ -222,15 +210,8 @@ class PyTorchRules:
             yield "PET_STANDALONE", ""
 
 
-def _first(*numbers: int | None) -> int:
-    return next(number for number in numbers if number is not None)
-
-
 def _worker_range(policy: ElasticPolicy, workers: ReplicaRole | None) -> tuple[int, int]:
-    """Return the minimum and maximum of the workers; a missing bound equals the other."""
-    count = workers.replicas if workers else 0
-    least = _first(policy.min_replicas, policy.max_replicas, count)
-    return least, _first(policy.max_replicas, policy.min_replicas, count)
+    return kubeflow.worker_range(policy.min_replicas, policy.max_replicas, workers)
 
 
 def _with_min_replicas(role: ReplicaRole, elastic: ElasticPolicy | None) -> ReplicaRole:

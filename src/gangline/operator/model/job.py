@@ -20,6 +20,7 @@ import msgspec
 from gangline.api.job_resources import JOB_KINDS
 from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.kubeflow import JobStatus
+from gangline.api.jobs.versions import FieldsEntry
 from gangline.api.meta.objects import Object, ObjectMeta, OwnerReference
 from gangline.api.meta.resource import Resource
 from gangline.operator.model.replicas import ReplicaGang
@@ -123,6 +124,11 @@ class JobKindInfo:
         return self.entry.resource.kind
 
     @property
+    def identity(self) -> str:
+        """The kind's name, which no other kind has."""
+        return self.entry.identity
+
+    @property
     def resource(self) -> Resource[Any]:
         return self.entry.resource
 
@@ -137,12 +143,20 @@ class JobKindInfo:
 
     @property
     def controller(self) -> str:
-        """The value of the operator-name label: ``pytorchjob-controller``."""
-        return f"{self.entry.trainer}-controller"
+        """The value of the operator-name label: ``pytorchjob-controller``, as in upstream.
+
+        Kinds of one name have one value.
+        """
+        return f"{self.kind.lower()}-controller"
+
+    def is_kind_of(self, owner: OwnerReference) -> bool:
+        """Return whether an owner is of this kind, in any version."""
+        group = owner.api_version.rpartition("/")[0]
+        return (group, owner.kind) == (self.resource.group, self.kind)
 
 
-def table_entry(kind: str) -> JobKind:
-    return next(entry for entry in JOB_KINDS if entry.resource.kind == kind)
+def table_entry(identity: str) -> JobKind:
+    return next(entry for entry in JOB_KINDS if entry.identity == identity)
 
 
 class JobRules(Protocol):
@@ -219,6 +233,14 @@ class ToleratesFailures(Protocol):
 
 
 @runtime_checkable
+class MeetsInCollectives(Protocol):
+    """For kinds whose replicas train in collectives that all of them must join."""
+
+    def needs_all_ranks(self, job: "NormalizedJob") -> bool:
+        """Return whether no replica can join the others after one of them has ended."""
+
+
+@runtime_checkable
 class ExtendsStatus(Protocol):
     """For kinds whose status has fields of its own."""
 
@@ -257,6 +279,8 @@ class NormalizedJob:
     restart_on_resize: bool = False
     """True if a changed number of replicas restarts all, because running ones cannot be notified.
     """
+    api_version: str = ""
+    """The version in which the job was written, for kinds with several versions."""
 
     @property
     def name(self) -> str:
@@ -289,6 +313,12 @@ class NormalizedJob:
         )
 
 
+class RawMeta(ObjectMeta):
+    """The metadata of a stored job."""
+
+    managed_fields: tuple[FieldsEntry, ...] = ()
+
+
 class RawJob(Object):
     """A stored job of any kind, with specification and status as bytes.
 
@@ -296,6 +326,7 @@ class RawJob(Object):
     unreadable job is an error of that job and does not end the watch.
     """
 
+    metadata: RawMeta = RawMeta()
     spec: msgspec.Raw = msgspec.Raw(b"{}")
     status: msgspec.Raw = msgspec.Raw(b"{}")
 

@@ -67,11 +67,18 @@ class ObservedWaiting(Wire):
     message: str = ""
 
 
+class ObservedRunning(Wire):
+    """Since when a container runs."""
+
+    started_at: datetime | None = None
+
+
 class ObservedContainerState(Wire):
-    """At most one of the two is set; a running container has neither."""
+    """At most one of the three is set."""
 
     waiting: ObservedWaiting | None = None
     terminated: ObservedTermination | None = None
+    running: ObservedRunning | None = None
 
 
 class ObservedContainerStatus(Wire):

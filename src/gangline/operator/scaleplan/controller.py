@@ -67,17 +67,17 @@ class ScalePlanController:
 
     def job_changed(self, key: JobKey) -> None:
         """Enqueue a changed job if it has unfinished plans."""
-        if key.kind == KIND.kind and self._open_plans_of(key):
+        if key.kind == KIND.identity and self._open_plans_of(key):
             self._controller.queue.add(key)
 
     def _changed(self, old: ScalePlan | None, new: ScalePlan | None) -> None:
         plan = new or old
         if plan is not None and plan.job_name:
-            key = JobKey(KIND.kind, plan.metadata.namespace, plan.job_name)
+            key = JobKey(KIND.identity, plan.metadata.namespace, plan.job_name)
             self._controller.queue.add(key)
         elif new is not None and not is_plan_finished(new):
             # A plan without a job's name belongs to no queue of plans: it fails on its own.
-            self._controller.queue.add(JobKey(KIND.kind, new.metadata.namespace, ""))
+            self._controller.queue.add(JobKey(KIND.identity, new.metadata.namespace, ""))
 
     def _open_plans_of(self, key: JobKey) -> list[ScalePlan]:
         plans = self._plans.by_index(_JOB, f"{key.namespace}/{key.name}")

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+from gangline.api.job_resources import find_job_kind
 from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import POD_GROUPS, PODS
@@ -185,10 +186,16 @@ def _rule(kind: Resource[Any], *operations: str) -> dict[str, Any]:
     return {
         "operations": list(operations or ("CREATE", "UPDATE")),
         "apiGroups": [kind.group],
-        "apiVersions": [kind.version],
+        "apiVersions": [kind.version, *_other_versions(kind)],
         "resources": [kind.plural],
         "scope": "Namespaced",
     }
+
+
+def _other_versions(kind: Resource[Any]) -> tuple[str, ...]:
+    """Return the further versions of a job kind: the webhook must see which one is written."""
+    found = find_job_kind(kind.api_version, kind.kind)
+    return found.other_versions if found else ()
 
 
 def _namespaces(names: Sequence[str], excluded: Sequence[str] = ()) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The evictor: writes the reason on the pod, then evicts it through the eviction API.
 
 The API server has the final decision on disruption budgets. A refused eviction is undone, and the
-next cycle searches for other victims.
+next cycle searches for other victims. Gangs that can save are asked first (``eviction_saves``);
+their pods count as terminating meanwhile.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import KubeError, NotFound
 from gangline.kube.http.request import PatchKind
+from gangline.scheduler.apply.eviction_saves import EvictionSaves
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.metrics import EVICTIONS
 from gangline.scheduler.types.types import PodEviction
@@ -35,6 +37,7 @@ class Evictor:
         state: SchedulerCache,
         tasks: asyncio.TaskGroup,
         *,
+        saves: EvictionSaves,
         evicted: Callable[[PodEviction], None],
         refused: Callable[[], None],
     ) -> None:
@@ -42,12 +45,24 @@ class Evictor:
         self._state = state
         self._tasks = tasks
         self._evicted, self._refused = evicted, refused
+        self._saves = saves
+        saves.evict, saves.withdraw = self._start, self._undo
 
     def evict(self, evictions: Iterable[PodEviction]) -> None:
         """Count the pods as terminating from now on, and evict them in the background."""
-        for eviction in evictions:
+        decided = list(evictions)
+        for eviction in decided:
             self._state.evict(eviction.pod, eviction.uid)
+        self._start(self._saves.hold_back(decided))
+
+    def _start(self, evictions: Iterable[PodEviction]) -> None:
+        for eviction in evictions:
             self._tasks.create_task(self._evict(eviction), name=f"evict {eviction.pod}")
+
+    def _undo(self, evictions: Iterable[PodEviction]) -> None:
+        for eviction in evictions:
+            self._state.undo_eviction(eviction.pod, eviction.uid)
+        self._refused()
 
     async def _evict(self, eviction: PodEviction) -> None:
         namespace, _, name = eviction.pod.partition("/")
@@ -60,8 +75,8 @@ class Evictor:
         except KubeError as error:
             log.warning("eviction refused: %s", error, extra={"pod": eviction.pod})
             await asyncio.sleep(SETTLE_S)
-            self._state.undo_eviction(eviction.pod, eviction.uid)
-            self._refused()
+            self._saves.eviction_undone(eviction)
+            self._undo([eviction])
         else:
             fields = {"pod": eviction.pod, "for": eviction.beneficiary}
             log.info("evicted", extra=fields)

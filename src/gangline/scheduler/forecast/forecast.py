@@ -7,7 +7,7 @@ a queue that is owed more, may delay the start.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -92,15 +92,25 @@ class Forecaster:
             samples: number of simulations.
             budget_s: seconds of processor time for them; at least ``MIN_SAMPLES`` run.
         """
+        return self.forecast_all([target], change, samples, budget_s)[target]
+
+    def forecast_all(
+        self,
+        targets: Sequence[str],
+        change: Change | None = None,
+        samples: int = SAMPLES,
+        budget_s: float = BUDGET_S,
+    ) -> dict[str, StartForecast]:
+        """Forecast the starts of several gangs by the same simulations; see ``forecast``."""
         began = time.process_time()
-        starts: list[float] = []
+        starts: dict[str, list[float]] = {target: [] for target in targets}
         for number in range(samples):
-            simulation = self._simulation(number, change)
-            start = simulation.run_until_started(target, HORIZON_S)
-            starts.append(math.inf if start is None else start)
-            if len(starts) >= MIN_SAMPLES and time.process_time() - began > budget_s:
+            found = self._simulation(number, change).run_until_all_started(targets, HORIZON_S)
+            for target, each in starts.items():
+                each.append(found.get(target, math.inf))
+            if number + 1 >= MIN_SAMPLES and time.process_time() - began > budget_s:
                 break
-        return summarize(starts)
+        return {target: summarize(each) for target, each in starts.items()}
 
     def is_known(self, name: str) -> bool:
         """Return whether the run time of a gang is known."""

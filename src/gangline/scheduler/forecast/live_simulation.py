@@ -4,7 +4,7 @@ Time jumps from event to event, and cycles of the scheduler run at each. Pods th
 stay, no gang arrives, and an evicted gang is recreated immediately.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 
 from msgspec.structs import replace
@@ -44,6 +44,8 @@ class LiveSimulation:
         self._now, self._policy, self._draw = now, policy, draw
         self._starts: dict[str, int] = {}
         """Number of the current start of each running gang."""
+        self._first_starts: dict[str, float] = {}
+        """Time of the first start of each gang in the simulation."""
         self._events: list[tuple[float, str, int]] = []
         for name, pods in state.placed_members.items():
             self._add_running(name, list(pods.values()))
@@ -55,18 +57,28 @@ class LiveSimulation:
             target: name of the gang, or key of a single pod.
             horizon_s: seconds after which the simulation ends.
         """
+        return self.run_until_all_started([target], horizon_s).get(target)
+
+    def run_until_all_started(self, targets: Iterable[str], horizon_s: float) -> dict[str, float]:
+        """Return the seconds until each of several gangs starts, without those that do not.
+
+        Args:
+            targets: names of gangs, or keys of single pods.
+            horizon_s: seconds after which the simulation ends.
+        """
         began = self._now
+        names = frozenset(targets)
         for _ in range(MAX_EVENTS):
-            if self._run_cycles(target):
-                return self._now - began
+            if self._run_cycles(names):
+                break
             if not self._events or self._events[0][0] > began + horizon_s:
-                return None
+                break
             self._now = max(self._now, self._events[0][0])
             while self._events and self._events[0][0] <= self._now:
                 _, name, start = heappop(self._events)
                 if self._starts.get(name) == start:
                     self._end(name)
-        return None
+        return {name: at - began for name, at in self._first_starts.items() if name in names}
 
     def _add_running(self, name: str, pods: list[PodInfo]) -> None:
         for pod in pods:
@@ -94,11 +106,12 @@ class LiveSimulation:
         else:
             self.state.remove_pod(PodKey(name))
 
-    def _run_cycles(self, target: str) -> bool:
-        """Run cycles until none evicts pods; return whether the target has started."""
+    def _run_cycles(self, targets: frozenset[str]) -> bool:
+        """Run cycles until none evicts pods; return whether all targets have started."""
         for _ in range(MAX_CYCLES):
             result = run_cycle(self.state, self._now, self._policy)
-            if self._apply(result, target):
+            self._apply(result)
+            if targets <= self._first_starts.keys():
                 return True
             if not result.evictions:
                 break
@@ -107,7 +120,7 @@ class LiveSimulation:
             heappush(self._events, (end, "", -1))
         return False
 
-    def _apply(self, result: CycleResult, target: str) -> bool:
+    def _apply(self, result: CycleResult) -> None:
         state = self.state
         state.reservations = dict(result.reservations)
         for binding in result.bindings:
@@ -117,6 +130,7 @@ class LiveSimulation:
         started = [str(binding.pod) for binding in result.bindings if binding.group is None]
         started += sorted(result.placed)
         for name in started:
+            self._first_starts.setdefault(name, self._now)
             if name not in self._starts:
                 self._start(name)
         broken: set[GroupKey] = set()
@@ -126,7 +140,6 @@ class LiveSimulation:
                 broken.add(eviction.group)
         for key in sorted(broken):
             self._restart_if_broken(key)
-        return target in started
 
     def _start(self, name: str) -> None:
         number = self._starts.get(name, 0) + 1

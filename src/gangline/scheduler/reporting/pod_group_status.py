@@ -22,6 +22,10 @@ PENDING, INQUEUE, RUNNING, UNKNOWN, COMPLETED = (
     "Completed",
 )
 UNSCHEDULABLE, SCHEDULED = "Unschedulable", "Scheduled"
+START_EXPECTED = "StartExpected"
+"""Condition with the place of a pending gang in the line of its queue, and its expected start."""
+FORECAST = "Forecast"
+"""Reason of that condition."""
 _NOT_ADMITTED_REASONS = frozenset(
     {messages.NO_SUCH_QUEUE, messages.QUEUE_CLOSED, messages.QUOTA_EXCEEDED}
 )
@@ -33,11 +37,26 @@ def pod_group_status(
     members: Collection[PodInfo],
     verdict: PendingReason | None,
     now: datetime,
+    expected_start: str = "",
 ) -> PodGroupStatus:
-    """Return the desired status; equal to ``current`` if nothing has to be written."""
+    """Return the desired status; equal to ``current`` if nothing has to be written.
+
+    Args:
+        current: the known status.
+        group: the gang.
+        members: its pods.
+        verdict: why it is pending; None: it is not.
+        now: the time of changed conditions.
+        expected_start: when it is expected to start; empty: unknown.
+    """
+    conditions = _conditions(current.conditions, group, members, verdict)
+    if verdict is not None and expected_start:
+        conditions.append(
+            PodGroupCondition(START_EXPECTED, "True", "", None, FORECAST, expected_start)
+        )
     return PodGroupStatus(
         phase=phase_of(current.phase, group, members, verdict),
-        conditions=_conditions(current.conditions, group, members, verdict, now),
+        conditions=[_dated(each, current.conditions, now) for each in conditions],
         running=sum(pod.phase == "Running" for pod in members),
         succeeded=sum(pod.phase == "Succeeded" for pod in members),
         failed=sum(pod.phase == "Failed" for pod in members),
@@ -66,7 +85,6 @@ def _conditions(
     group: PodGroupInfo,
     members: Collection[PodInfo],
     verdict: PendingReason | None,
-    now: datetime,
 ) -> list[PodGroupCondition]:
     if verdict is not None:
         desired = [
@@ -86,8 +104,9 @@ def _conditions(
         desired = [
             PodGroupCondition(known.type, "False", "", None, messages.NOT_ENOUGH_PODS, message)
             for known in current
+            if known.type != START_EXPECTED
         ]
-    return [_dated(condition, current, now) for condition in desired]
+    return desired
 
 
 def _is_placed(group: PodGroupInfo, members: Collection[PodInfo]) -> bool:

@@ -38,7 +38,11 @@ from gangline.scheduler.informers import SchedulerInformers
 from gangline.scheduler.queueing.gangs import check_admission
 from gangline.scheduler.queueing.limit_admission import check_queue_limit
 from gangline.scheduler.queueing.messages import GANG_CREATION_REASONS
-from gangline.scheduler.reporting.pod_group_status import UNSCHEDULABLE, pod_group_status
+from gangline.scheduler.reporting.pod_group_status import (
+    START_EXPECTED,
+    UNSCHEDULABLE,
+    pod_group_status,
+)
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.types.types import (
     CycleResult,
@@ -147,6 +151,7 @@ class PendingReporter:
         self._settings = settings
         self._pending_reasons: dict[GroupKey, PendingReason] = {}
         self._messages: dict[PodKey, PodMessage] = {}
+        self._expected_starts: Mapping[GroupKey, str] = {}
         self._forming_since: dict[GroupKey, float] = {}
         self._written: dict[ReportSubject, tuple[float, str]] = {}
         """Time and reason of the last report about an object."""
@@ -175,6 +180,16 @@ class PendingReporter:
         self._add("PodGroup", changed_groups)
         self._add("Pod", changed_pods & messages.keys())
         self._pending_reasons, self._messages = verdicts, messages
+
+    def set_expected_starts(self, expected: Mapping[GroupKey, str]) -> None:
+        """Replace the expected starts of pending gangs, and queue the groups that they change."""
+        changed = _changed_keys(self._expected_starts, expected)
+        self._expected_starts = expected
+        self._add("PodGroup", changed)
+
+    def pending_groups(self) -> Mapping[GroupKey, PendingReason]:
+        """Return the pending gangs of the last cycle, in the order in which it served them."""
+        return self._pending_reasons
 
     def group_changed(self, group: GroupKey) -> None:
         """Check a group's status: the group or a member has changed."""
@@ -223,7 +238,8 @@ class PendingReporter:
             done = RequeueAfter(LIMIT_CHECK_S)
         members = state.members.get(key, {}).values()
         current = self._current(key, group)
-        desired = pod_group_status(current, facts, list(members), verdict, _now())
+        expected = self._expected_starts.get(key, "")
+        desired = pod_group_status(current, facts, list(members), verdict, _now(), expected)
         if desired == current:
             return done
         reason = verdict.reason if verdict else ""
@@ -234,7 +250,7 @@ class PendingReporter:
         await self._patch_group(group, desired)
         self._last_written[key] = (group.metadata.resource_version, desired)
         self._written[subject] = time.monotonic(), reason
-        if verdict is not None:
+        if verdict is not None and _without_forecast(desired) != _without_forecast(current):
             self._events.event(group, "Warning", UNSCHEDULABLE, verdict.message)
         return done
 
@@ -327,6 +343,11 @@ class PendingReporter:
 
 def _changed_keys(old: Mapping[K, object], new: Mapping[K, object]) -> set[K]:
     return {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
+
+
+def _without_forecast(status: PodGroupStatus) -> PodGroupStatus:
+    conditions = [each for each in status.conditions if each.type != START_EXPECTED]
+    return msgspec.structs.replace(status, conditions=conditions)
 
 
 def _stable_part(status: PodGroupStatus) -> tuple[object, ...]:

@@ -3,6 +3,7 @@
 Time jumps from event to event; nothing is sampled and nothing sleeps. Evicted and failed gangs are
 recreated at the same moment, and repeat their work since the last checkpoint. Evicted pods end
 after 1 to 4 further cycles of that moment, since on a cluster cycles run while pods are ending.
+Gangs that save on request do so before their pods begin to end (``saves``).
 
 A resizer, which the caller gives, may change the pods of elastic jobs at each tick. Their speed
 follows the pods that are bound; a change costs the job's restart time and no work.
@@ -21,13 +22,16 @@ from gangline.scheduler.cache.node_table import DEFAULT_WEIGHTS
 from gangline.scheduler.cycle.cycle import run_cycle
 from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.preemption.preempt import EvictionPolicy
+from gangline.scheduler.preemption.save_first import DEFAULT_SAVE_WAIT_S
 from gangline.scheduler.simulate.cluster import SimulatedCluster
+from gangline.scheduler.simulate.saves import PlannedSave, SimulatedSaves, plan_save
 from gangline.scheduler.simulate.trace import TraceJob
 from gangline.scheduler.types.types import (
     EPOCH,
     CycleResult,
     GroupKey,
     PlacementConstraints,
+    PodEviction,
     PodGroupInfo,
     PodInfo,
     PodKey,
@@ -36,7 +40,7 @@ from gangline.scheduler.types.types import (
 )
 
 NAMESPACE = "sim"
-ARRIVES, ENDS, TICKS = 0, 1, 2
+ARRIVES, ENDS, TICKS, SAVES = 0, 1, 2, 3
 ANYWHERE = PlacementConstraints()
 SLOWEST_END = 4
 """Maximal number of cycles that an evicted pod takes to end."""
@@ -79,11 +83,11 @@ class JobRun:
         """Return the seconds of work since its last start or change."""
         return 0.0 if self.started is None else max(now - self.started, 0.0) * self.rate
 
-    def interrupt(self, now: float) -> None:
-        """Lose the work since the last checkpoint."""
+    def interrupt(self, now: float, *, is_saved: bool = False) -> None:
+        """Lose the work since the last checkpoint; with ``is_saved`` there is one of this time."""
         if self.started is not None:
             ran = self.work(now)
-            kept = self.job.checkpointed_work(ran)
+            kept = ran if is_saved else self.job.checkpointed_work(ran)
             self.saved += kept
             self.lost += ran - kept
             self.started = None
@@ -142,7 +146,7 @@ class SimulationHistory:
 class Simulation:
     """A cluster on virtual time."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - the cluster, the jobs, and how they are scheduled
         self,
         cluster: SimulatedCluster,
         jobs: Iterable[TraceJob],
@@ -151,6 +155,7 @@ class Simulation:
         quantum_s: float = 0.0,
         weights: ScoreWeights = DEFAULT_WEIGHTS,
         resizing: Resizing | None = None,
+        save_wait_s: float = DEFAULT_SAVE_WAIT_S,
     ) -> None:
         self.state = SchedulerCache(weights)
         self.state.queues[DEFAULT_QUEUE] = QueueInfo(DEFAULT_QUEUE)
@@ -165,6 +170,7 @@ class Simulation:
         self._saving: dict[str, JobRun] = {}
         """Runs that write checkpoints and have not ended."""
         self._policy = policy or EvictionPolicy()
+        self.saves = SimulatedSaves(save_wait_s)
         self._watchers = watchers
         self._quantum_s = quantum_s
         self._events: list[tuple[float, int, str, int]] = [
@@ -192,6 +198,8 @@ class Simulation:
         if kind == TICKS:
             self._tick(now)
             return
+        if kind == SAVES:
+            return  # the cycle of this moment finds the save, or the end of the wait
         run = self.history.runs[name]
         if kind == ARRIVES:
             self._create(run)
@@ -272,7 +280,7 @@ class Simulation:
     def _follow_bound_pods(self, now: float) -> None:
         """Change the speed of elastic jobs whose number of bound pods has changed."""
         for run in self._elastic.values():
-            if run.started is None:
+            if run.started is None or self.saves.is_asked(_group_of(run)):
                 continue
             bound = self._bound(run)
             if bound == run.bound or bound < run.job.minimum:
@@ -312,6 +320,7 @@ class Simulation:
     def _run_cycles(self, now: float) -> None:
         """Run cycles until none evicts pods and all evicted pods were recreated."""
         self._note_checkpoints(now)
+        self._settle_saves(now)
         for _ in range((SLOWEST_END + 1) * (len(self.history.runs) + 1)):
             decision = run_cycle(self.state, now, self._policy)
             for watch in self._watchers:
@@ -347,13 +356,65 @@ class Simulation:
             self.state.set_pod(bound)
         for group in decision.placed:
             self._start(self.history.runs[group.partition("/")[2]], now)
-        gangs = set()
+        gangs: dict[GroupKey, list[PodEviction]] = {}
         for eviction in decision.evictions:
+            assert eviction.group is not None
+            gangs.setdefault(eviction.group, []).append(eviction)
+        for group, evictions in sorted(gangs.items()):
+            if not self._ask_for_save(group, evictions, now):
+                self._evict_gang(group, evictions, now)
+        self._settle_saves(now)
+
+    def _ask_for_save(self, group: GroupKey, evictions: list[PodEviction], now: float) -> bool:
+        """Hold evictions back if their gang saves first; return whether it does."""
+        run = self.history.runs[group.partition("/")[2]]
+        if not run.job.saves_on_request or run.started is None or not self.saves.wait_s:
+            return False
+        for eviction in evictions:
+            self.state.evict(eviction.pod, eviction.uid)
+        plan = plan_save(now, run.started, run.rate, run.job.step_s, run.job.save_s)
+        ends_at = self.saves.ask(group, evictions, now, plan)
+        if ends_at is not None:
+            heappush(self._events, (ends_at, SAVES, run.job.name, 0))
+            if plan.stops_at < self._end_of(run):
+                run.starts += 1  # it stops, so its end is put off
+        return True
+
+    def _settle_saves(self, now: float) -> None:
+        """Evict gangs whose wait is over; those whose eviction is withdrawn continue."""
+        for outcome in self.saves.settle(now, self._is_waiting, self._is_present):
+            run = self.history.runs[outcome.group.partition("/")[2]]
+            if outcome.evict:
+                self._evict_gang(outcome.group, outcome.evict, now)
+                if run.started is not None:  # only pods beyond its minimum are evicted
+                    self._continue(run, self.saves.plans[outcome.group], now)
+            for eviction in outcome.withdraw:
+                self.state.undo_eviction(eviction.pod, eviction.uid)
+            if outcome.is_closed:
+                plan = self.saves.plans.pop(outcome.group)
+                if outcome.withdraw and run.started is not None:
+                    self._continue(run, plan, now)
+
+    def _continue(self, run: JobRun, plan: PlannedSave, now: float) -> None:
+        """Continue after an eviction was withdrawn: the stop has cost time and no work."""
+        assert run.started is not None
+        if plan.stops_at < self._end_of(run):
+            run.started += max(now - plan.stops_at, 0.0)
+            run.starts += 1
+            self._schedule_end(run)
+
+    def _is_waiting(self, beneficiary: str) -> bool:
+        reservation = self.state.reservations.get(beneficiary)
+        return reservation is not None and reservation.preempting
+
+    def _is_present(self, eviction: PodEviction) -> bool:
+        pod = self.state.pods.get(eviction.pod)
+        return pod is not None and pod.uid == eviction.uid
+
+    def _evict_gang(self, group: GroupKey, evictions: Iterable[PodEviction], now: float) -> None:
+        for eviction in evictions:
             self._evict(eviction.pod)
-            if eviction.group is not None:
-                gangs.add(eviction.group)
-        for group in sorted(gangs):
-            self._interrupt_evicted(self.history.runs[group.partition("/")[2]], now)
+        self._interrupt_evicted(self.history.runs[group.partition("/")[2]], now)
 
     def _evict(self, pod: PodKey) -> None:
         self.history.evictions += 1
@@ -374,12 +435,16 @@ class Simulation:
         self._schedule_end(run)
 
     def _schedule_end(self, run: JobRun) -> None:
+        heappush(self._events, (self._end_of(run), ENDS, run.job.name, run.starts))
+
+    @staticmethod
+    def _end_of(run: JobRun) -> float:
+        """Return when a run ends or fails if nothing interrupts it."""
         assert run.started is not None
         failing = run.job.fails_after and not run.failed
         left = run.job.duration - run.saved
         lasts = min(run.job.fails_after, left) if failing else left
-        end = run.started + lasts / run.rate
-        heappush(self._events, (end, ENDS, run.job.name, run.starts))
+        return run.started + lasts / run.rate
 
     def _interrupt_evicted(self, run: JobRun, now: float) -> None:
         """End the work of a gang that is broken, and all of its pods."""
@@ -390,7 +455,9 @@ class Simulation:
         if len(left) < run.job.minimum:
             for pod in left:
                 self._evict(pod.key)
-            run.interrupt(now)
+            plan = self.saves.plans.get(key)
+            stopped_at = now if plan is None else min(now, plan.stops_at)
+            run.interrupt(stopped_at, is_saved=self.saves.is_answered(key, now))
             run.starts += 1
 
     def _end_evicted(self) -> None:
@@ -419,3 +486,7 @@ class Simulation:
             if pod not in self.state.pods:
                 uid = f"{pod}#{run.starts}.{run.evicted}"
                 self.state.set_pod(PodInfo(pod, uid, shape, created, run.job.priority, key))
+
+
+def _group_of(run: JobRun) -> GroupKey:
+    return GroupKey(f"{NAMESPACE}/{run.job.name}")

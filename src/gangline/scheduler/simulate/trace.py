@@ -4,14 +4,16 @@ Columns (or keys) of a job: ``arrival`` (seconds), ``duration`` (seconds), ``siz
 Optional: ``name``, ``minimum`` (default: the size), ``cpu`` (1), ``memory`` (0) and ``gpu`` (0) of
 each pod, ``queue`` (default), ``priority`` (0), ``fails_after`` (seconds of running after which it
 fails once and restarts), ``checkpoint_every`` (seconds of running between checkpoints; 0: none),
-``max`` (pods that a resizer may give it; default: the size), ``restart_s`` (seconds that a change
-of its pods takes), and its scaling: ``r0``, ``r1``, ``x1``, ``noise`` (``Scaling``).
+``step_s`` (seconds of a step: a job with checkpoints saves at its end before an eviction; 0: it is
+evicted immediately), ``save_s`` (seconds that such a save takes), ``max`` (pods that a resizer may
+give it; default: the size), ``restart_s`` (seconds that a change of its pods takes), and its
+scaling: ``r0``, ``r1``, ``x1``, ``noise`` (``Scaling``).
 """
 
 import csv
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +24,25 @@ from gangline.scheduler.types.types import Request
 
 _KNOWN = frozenset(
     ("name", "arrival", "duration", "size", "minimum", "cpu", "memory", "gpu", "queue", "priority")
-) | {"fails_after", "checkpoint_every", "max", "restart_s", "r0", "r1", "x1", "noise"}
+) | {
+    "fails_after",
+    "checkpoint_every",
+    "step_s",
+    "save_s",
+    "max",
+    "restart_s",
+    "r0",
+    "r1",
+    "x1",
+    "noise",
+}
+
+
+_REQUIRED = ("arrival", "duration")
+_FORM = (
+    "A trace is CSV whose first line names the columns, such as arrival,duration,size,gpu, "
+    "or a JSON list of such jobs (in a file named .json)."
+)
 
 
 class TraceError(ValueError):
@@ -81,6 +101,10 @@ class TraceJob:
     """Seconds of running after which it fails once and restarts; 0: it does not fail."""
     checkpoint_every: float = 0.0
     """Seconds of running between checkpoints; 0: none."""
+    step_s: float = 0.0
+    """Seconds of a step; 0: unknown."""
+    save_s: float = 0.0
+    """Seconds that a save before an eviction takes."""
     maximum: int = 0
     """Pods that a resizer may give it; 0: ``size``."""
     scaling: Scaling | None = None
@@ -92,6 +116,11 @@ class TraceJob:
     def is_elastic(self) -> bool:
         """Whether a resizer may change its pods."""
         return max(self.maximum, self.size) > self.minimum and self.scaling is not None
+
+    @property
+    def saves_on_request(self) -> bool:
+        """Whether it saves before an eviction."""
+        return self.checkpoint_every > 0 and self.step_s > 0
 
     def rate(self, pods: int) -> float:
         """Return the work per second on ``pods`` pods; 1 on ``size`` pods."""
@@ -114,18 +143,41 @@ def read_trace(path: Path) -> list[TraceJob]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        rows = json.loads(text) if path.suffix == ".json" else csv.DictReader(text.splitlines())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        rows = json.loads(text) if path.suffix == ".json" else _csv_rows(text)
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path} is no trace: it is not text in UTF-8. {_FORM}") from error
+    except (OSError, json.JSONDecodeError) as error:
         raise TraceError(f"{path}: {error}") from error
+    except csv.Error as error:
+        raise TraceError(f"{path} is no trace: {error}. {_FORM}") from error
     if isinstance(rows, dict):
-        rows = rows.get("jobs", [])
-    if not isinstance(rows, Iterable) or isinstance(rows, str):
-        raise TraceError(f"{path}: not a list of jobs")
+        rows = rows.get("jobs")
+    if not isinstance(rows, list):
+        raise TraceError(f"{path} is no trace: it has no list of jobs. {_FORM}")
+    if not rows:
+        raise TraceError(f"{path} is no trace: it has no jobs. {_FORM}")
     jobs = [_job(row, f"{path}, job {number}", number) for number, row in enumerate(rows, 1)]
     names = {job.name for job in jobs}
     if len(names) != len(jobs):
         raise TraceError(f"{path}: names of jobs are not unique")
     return sorted(jobs, key=lambda job: (job.arrival, job.name))
+
+
+def _csv_rows(text: str) -> list[dict[str, str]]:
+    """Return the rows of a CSV file by column.
+
+    Raises:
+        Error: it is not CSV, or its first line does not name the required columns.
+    """
+    reader = csv.DictReader(text.splitlines(), strict=True)
+    columns = [str(name).strip() for name in reader.fieldnames or ()]
+    if missing := [name for name in _REQUIRED if name not in columns]:
+        raise csv.Error(f"its first line has no {missing[0]} column")
+    rows = list(reader)
+    for number, row in enumerate(rows, 1):
+        if None in row:
+            raise csv.Error(f"job {number} has more values than the first line has columns")
+    return rows
 
 
 def _job(row: object, where: str, number: int) -> TraceJob:
@@ -147,6 +199,8 @@ def _job(row: object, where: str, number: int) -> TraceJob:
             priority=int(given.get("priority", 0)),
             fails_after=float(given.get("fails_after", 0)),
             checkpoint_every=float(given.get("checkpoint_every", 0)),
+            step_s=float(given.get("step_s", 0)),
+            save_s=float(given.get("save_s", 0)),
             maximum=int(given.get("max", size)),
             scaling=_scaling(given),
             restart_s=float(given.get("restart_s", 0)),
@@ -157,8 +211,9 @@ def _job(row: object, where: str, number: int) -> TraceJob:
         raise TraceError(f"{where}: {error}") from error
     if job.arrival < 0 or job.duration < 0 or not 0 <= job.minimum <= job.size or job.size < 1:
         raise TraceError(f"{where}: invalid arrival, duration, size or minimum")
-    if not 0 <= job.checkpoint_every < math.inf:
-        raise TraceError(f"{where}: invalid checkpoint_every")
+    for name in ("checkpoint_every", "step_s", "save_s"):
+        if not 0 <= getattr(job, name) < math.inf:
+            raise TraceError(f"{where}: invalid {name}")
     if job.maximum < job.size:
         raise TraceError(f"{where}: max is {job.maximum}, must be at least the size {job.size}")
     if not 0 <= job.restart_s < math.inf:

@@ -23,7 +23,7 @@ async def resolve_port_target(client: ApiClient, place: PortTarget, port: int) -
     """Return the pod and its port.
 
     Raises:
-        JobError: there is no such pod now.
+        JobError: there is no such pod now, or the job and the pod have ended.
         NotFound: there is no such service or pod.
     """
     prefix, slash, name = place.resource.partition("/")
@@ -35,7 +35,14 @@ async def resolve_port_target(client: ApiClient, place: PortTarget, port: int) -
     for replica in job.replicas:
         named = place.instance in {replica.name, replica.short_name}
         if named or (not place.instance and replica.chief):
+            if job.state.finished and replica.status != "Running":
+                raise JobError(
+                    f"job {job.name!r} has {str(job.state).lower()}: {replica.short_name} has "
+                    f"ended ({replica.status}), and nothing listens on its ports"
+                )
             return replica.name, port
+    if job.state.finished and not job.replicas:
+        raise JobError(f"job {job.name!r} has {str(job.state).lower()}, and its pods are deleted")
     raise JobError(f"job {job.name!r} has no replica {place.instance or 'yet'}")
 
 

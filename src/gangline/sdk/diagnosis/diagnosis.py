@@ -6,11 +6,12 @@ verdict about each pod is that of ``api.verdict``, which the operator and the li
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from gangline.api.core.pod import Pod
 from gangline.api.failure import Blame
 from gangline.api.verdict import REMEDIES, Finding, finding_of_pod, finding_order
-from gangline.sdk.diagnosis.pending import find_pending_cause
+from gangline.sdk.diagnosis.pending import find_lost_rank, find_pending_cause
 from gangline.sdk.events import EventRecord
 from gangline.sdk.jobs import Job, JobState
 
@@ -77,14 +78,16 @@ def diagnose(
     ]
     found += _findings_of_deleted_pods(events, {pod.metadata.name for pod in pods})
     found.sort(key=finding_order)
-    if found:
+    stall = find_lost_rank(job, datetime.now(UTC))
+    if found and stall is None:
         return _failed(job, found, logs)
-    if cause := find_pending_cause(job, pods, events):
+    if cause := stall or find_pending_cause(job, pods, events):
         finding = Finding("", cause.cause, cause.blame, cause.meaning, cause.remedy, cause.evidence)
         return Diagnosis(
             job.name,
             job.state,
             finding,
+            consequences=tuple(found),
             summary=_sentence(finding),
             next_steps=_steps(job, finding),
         )

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 
 from gangline.api.core.pod import Pod
 from gangline.api.failure import Blame
@@ -79,6 +81,32 @@ _PATTERNS: tuple[tuple[str, str, Blame, str, str], ...] = (
      "'gangline explain' shows what is short."),
 )  # fmt: skip
 _COMPILED = tuple((row[0], re.compile(row[1]), *row[2:]) for row in _PATTERNS)
+
+
+_LOST_RANK = re.compile(r"^\S+ waits for \S+, which ended at (\S+), before")
+"""The operator's message about a restarted rank that waits for one that has ended."""
+
+
+def find_lost_rank(job: Job, now: datetime) -> PendingCause | None:
+    """Return the cause of a job that can never end; None if it may."""
+    found = None if job.state.finished else _LOST_RANK.match(job.reason)
+    if found is None:
+        return None
+    with suppress(ValueError):
+        seconds = (now - datetime.fromisoformat(found[1])).total_seconds()
+        since = f"{seconds // 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} s"
+        meaning = job.reason.replace(f"which ended at {found[1]}", f"which ended {since} ago")
+        return PendingCause(
+            "RankLeft",
+            _USER,
+            meaning,
+            f"Let the ranks end together (torch.distributed.destroy_process_group), and "
+            f"'gangline restart {job.name} -n {job.namespace}'. The annotation "
+            "gangline.dev/restart=gang restarts all ranks when one fails; "
+            "gangline.dev/stalled=restart or =fail acts once a job is stalled.",
+            job.reason,
+        )
+    return None
 
 
 def find_pending_cause(

@@ -8,6 +8,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -77,6 +78,13 @@ class Run:
 
 
 @pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
 def script(tmp_path: Path) -> Callable[[str], Path]:
     """Write a training script."""
 
@@ -97,6 +105,7 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         commands = {
             "gangline": [PYTHON, "-m", "gangline.elastic.launcher"],
             "torchrun": [PYTHON, "-m", "torch.distributed.run"],
+            "master": [PYTHON, "-m", "gangline.elastic.master"],
         }
         run = Run([*commands[program], *map(str, arguments)], tmp_path, **environment)
         runs.append(run)

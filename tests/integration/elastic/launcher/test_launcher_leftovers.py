@@ -71,6 +71,25 @@ def test_killed_launcher_leaves_neither_processes_nor_temporary_folders(launch, 
     until(lambda: not [*temporary.iterdir()])
 
 
+def test_only_the_launcher_and_its_workers_show_the_script_in_their_command_line(launch, script):
+    path = script("import os, time; print('up', os.getpid(), 'of', flush=True); time.sleep(1000)")
+    run = launch("--preload", "json", path)
+    run.until("spare interpreters are warm")
+    worker = int(re.findall(r"up (\d+) of", run.output)[0])
+    children = Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children").read_text().split()
+    shown = {
+        int(pid): Path(f"/proc/{pid}/cmdline").read_text().strip("\0").replace("\0", " ")
+        for pid in children
+    }
+    assert str(path) in shown.pop(worker)
+    assert sorted(shown.values()) == [
+        "gangline-fork-server",
+        f"gangline-guard of process {run.process.pid}",
+    ]
+    names = sorted(Path(f"/proc/{pid}/comm").read_text().strip() for pid in shown)
+    assert names == ["gangline-fork", "gangline-guard"]
+
+
 def test_requested_files_remain_when_the_launcher_is_killed(launch, script, tmp_path):
     run = launch("--log-dir", tmp_path / "logs", "--redirects", 1, "--no-standby",
                  script("import time\nprint('here', flush=True)\ntime.sleep(1000)"))  # fmt: skip

@@ -94,6 +94,23 @@ def test_rank_named_as_hung_is_killed_at_once(launch, torch_that_waits):
     assert "were killed because" not in run.output
 
 
+def test_stopped_worker_is_reported_without_a_time_out(launch, script):
+    path = script("""
+        import os, time
+        print("up 0 0", os.getpid(), flush=True)
+        while not os.path.exists("end"):
+            time.sleep(0.05)
+    """)
+    run = launch("--no-standby", path)
+    pid = pid_of(run, 0, 0)
+    os.kill(pid, signal.SIGSTOP)
+    run.until(f"rank 0 (pid {pid}) on ")
+    assert re.search(r"is stopped \(by SIGSTOP or a debugger; SIGCONT continues it\)", run.output)
+    (path.parent / "end").touch()
+    os.kill(pid, signal.SIGCONT)
+    assert run.wait() == 0, run.output
+
+
 def test_stopped_worker_gets_the_signal_of_the_end_of_the_run(launch, script):
     path = script("""
         import signal, sys, time
@@ -139,6 +156,27 @@ def test_rank_that_ends_early_with_0_is_named_and_the_group_restarts(launch, scr
         r"rank 0 lost its connection",
         run.output,
     ), run.output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_rank_that_ends_early_is_named_by_another_node(launch, script, free_port):
+    path = script(LEAVES)
+    flags = (
+        "--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port}",
+        "--max-restarts", 1,
+    )  # fmt: skip
+    runs = [
+        launch(*flags, "--rdzv-conf", f"is_host={int(not number)}", "--node-rank", number, path,
+               GANGLINE_JOB_SECRET="00" * 32)
+        for number in range(2)
+    ]  # fmt: skip
+    assert [run.wait() for run in runs] == [0, 0], runs[0].output + runs[1].output
+    for run in runs:  # the node of the lost connection, and the one whose rank has left
+        assert "EndedEarly (exit code 1)" in run.output
+        assert re.search(r"rank 1 \(pid \d+\) on \S+; rank 0 lost its connection", run.output), (
+            run.output
+        )
 
 
 FAILS = """

@@ -3,8 +3,8 @@
 import os
 import re
 import signal
-import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,24 +26,32 @@ TRAINS = """
 
 
 @pytest.fixture
-def nodes(launch, script, tmp_path):
-    """Two launchers that train together; the first one hosts the master."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def master(launch, free_port, tmp_path):
+    """A master that takes a node for lost after three seconds instead of fifteen."""
+    return launch(
+        "--job-name", "job", "--port", free_port, "--silence", 3,
+        "--journal", tmp_path / "journal", program="master", GANGLINE_JOB_SECRET="00" * 32,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def nodes(launch, script, tmp_path, free_port, master):
+    """Two launchers that train together, beside their master."""
     path = script(TRAINS)
 
-    def start(host: int):
+    def start(rank: int):
         return launch(
-            "--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}",
-            "--rdzv-conf", f"is_host={host}", "--no-standby", path, tmp_path / "end",
+            "--nnodes", "1:2", "--node-rank", rank, "--rdzv-backend", "c10d",
+            "--rdzv-endpoint", f"127.0.0.1:{free_port}", "--rdzv-id", "job",
+            "--rdzv-conf", "is_host=0", path, tmp_path / "end",
             GANGLINE_JOB_SECRET="00" * 32,
         )  # fmt: skip
 
-    runs = [start(1), start(0)]
+    runs = [start(rank) for rank in range(2)]
     for run in runs:
         run.until("/2 by ")
-    return runs
+        run.until("are warm")
+    return SimpleNamespace(first=runs[0], second=runs[1], master=master.process.pid)
 
 
 def sizes(run) -> list[int]:
@@ -60,34 +68,37 @@ def signal_all(pids: list[int], number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def end_all(runs, tmp_path) -> None:
+def train_on(nodes, tmp_path) -> None:
+    """Wait until both train together again; end them."""
+    runs = [nodes.first, nodes.second]
+    for run in runs:
+        run.until("/2 by ", 2)
     (tmp_path / "end").touch()
     assert [run.wait() for run in runs] == [0, 0], runs[0].output + runs[1].output
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_stopped_agent_shrinks_the_world_once_and_grows_it_once(nodes, tmp_path):
-    first, second = nodes
-    os.kill(second.process.pid, signal.SIGSTOP)
-    first.until("trains 0/1 by ")
-    os.kill(second.process.pid, signal.SIGCONT)
-    for run in nodes:
-        run.until("/2 by ", 2)
-    end_all(nodes, tmp_path)
-    assert sizes(first) == [2, 1, 2]
-    assert sizes(second) == [2, 2]
+@pytest.mark.parametrize("stopped", ["agent of rank 0", "agent of rank 1", "node of rank 1"])
+def test_stop_shrinks_the_world_once_and_its_end_grows_it_once(nodes, tmp_path, stopped):
+    run, other = nodes.first, nodes.second
+    if stopped.endswith("1"):
+        run, other = other, run
+    pids = tree(run.process.pid) if stopped.startswith("node") else [run.process.pid]
+    signal_all(pids, signal.SIGSTOP)
+    other.until("trains 0/1 by ")
+    signal_all(pids, signal.SIGCONT)
+    train_on(nodes, tmp_path)
+    assert sizes(other) == [2, 1, 2]
+    assert sizes(run) == [2, 2]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_training_goes_on_after_the_node_of_the_master_was_stopped(nodes, tmp_path):
-    first, second = nodes
-    stopped = tree(first.process.pid)
+    stopped = [*tree(nodes.first.process.pid), nodes.master]
     signal_all(stopped, signal.SIGSTOP)
-    second.until("leaving this world: neither the master nor node")
+    nodes.second.until("leaving this world: neither the master nor node")
     signal_all(stopped, signal.SIGCONT)
-    for run in nodes:
-        run.until("/2 by ", 2)
-    end_all(nodes, tmp_path)
-    assert sizes(first) == sizes(second) == [2, 2]
+    train_on(nodes, tmp_path)
+    assert sizes(nodes.first) == sizes(nodes.second) == [2, 2]

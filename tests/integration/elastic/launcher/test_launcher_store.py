@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import socket
 import struct
 import subprocess
 import sys
@@ -97,13 +96,6 @@ async def test_operations_on_the_store_of_an_agent_equal_those_of_pytorch(script
     assert ours == theirs
 
 
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.mark.parametrize(
     "request_",
     [
@@ -134,6 +126,23 @@ async def test_invalid_requests_cost_their_connection_alone(free_port, request_)
         writer.close()
     finally:
         store.close()
+
+
+@pytest.mark.parametrize(("release", "owner"), [("2.1.2+cu121", "rank 0"), ("2.2.0", "agent")])
+def test_earlier_pytorch_opens_the_store_itself(launch, script, tmp_path, release, owner):
+    (tmp_path / "lib" / f"torch-{release}.dist-info").mkdir(parents=True)
+    path = script("""
+        import os, socket
+        try:
+            socket.create_server(("", int(os.environ["MASTER_PORT"]))).close()
+            owner = "rank 0"
+        except OSError:
+            owner = "agent"
+        print("opened by", owner, os.environ["TORCHELASTIC_USE_AGENT_STORE"], flush=True)
+    """)
+    run = launch("--standalone", "--no-standby", path, PYTHONPATH=str(tmp_path / "lib"))
+    assert run.wait() == 0, run.output
+    assert f"opened by {owner} {owner == 'agent'}" in run.output
 
 
 OUTLIVES = """

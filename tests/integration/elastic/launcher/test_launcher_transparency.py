@@ -34,6 +34,7 @@ DUMP = """
     seen = {
         "argv": sys.argv, "orig_argv": sys.orig_argv[1:], "path": paths, "meta_path": meta_path,
         "command": open("/proc/self/cmdline").read().split("\\0")[1:],
+        "name": open("/proc/self/comm").read(),
         "main": {k: str(v) for k, v in sorted(vars(main).items()) if k.startswith("__")
                  and k not in ("__loader__", "__builtins__", "__warningregistry__")},
         "loader": type(main.__loader__).__name__,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from gangline.api.schema import field_table
+from gangline.api.schema.field_table import find_message, message_fields
 from gangline.local.apiserver.core.builtin_kinds import all_builtin_kinds
 from gangline.local.apiserver.machinery.protobuf import decode_protobuf
-from gangline.local.apiserver.machinery.schema import field_table
-from gangline.local.apiserver.machinery.schema.field_table import find_message, message_fields
 from kubernetes_proto import (
     API,
     EXAMPLES,

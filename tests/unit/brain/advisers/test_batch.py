@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from gangline.brain.advisers.advice import Advice, What
+from gangline.brain.advisers.advice import Advice, Confidence, What
 from gangline.brain.advisers.batch import advise_batch
 from gangline.brain.advisers.explain import parse_sentence, sentence
 from gangline.brain.advisers.view import ClusterView, DevicePeak, View
@@ -134,6 +134,21 @@ def test_t2_after_out_of_memory_back_to_what_ran() -> None:
     peaks = (peak(8, 0.6), peak(12, 0.75), peak(16, 1.0, oom=True))
     (advice,) = advice_for(make_view(make_segments(), device_peaks=peaks), What.MICRO_BATCH)
     assert (advice.was, advice.value, advice.urgent) == (16, 12, True)
+
+
+def test_t2_without_a_smaller_one_that_ran_the_half_is_advised() -> None:
+    view = make_view(make_segments(), device_peaks=(peak(24, 1.0, oom=True),))
+    (advice,) = advice_for(view, What.MICRO_BATCH)
+    assert (advice.was, advice.value, advice.confidence) == (24, 12, Confidence.LOW)
+    assert advice_for(view, What.MEMORY) == []
+
+
+def test_t2_a_job_that_runs_with_less_since_then_is_left_alone() -> None:
+    segments = make_segments()
+    short = msgspec.structs.replace(peak(64, 1.0, oom=True), at_ms=segments[-1].until_ms - 1)
+    assert advice_for(make_view(segments, device_peaks=(short,)), What.MICRO_BATCH) == []
+    again = msgspec.structs.replace(short, at_ms=segments[-1].until_ms + 1)
+    assert advice_for(make_view(segments, device_peaks=(again,)), What.MICRO_BATCH) != []
 
 
 def test_t3_each_device_model_has_a_configuration() -> None:

@@ -81,13 +81,11 @@ def test_w4_a_high_price_shrinks_and_an_idle_cluster_grows_back() -> None:
     assert len(job.actions) <= 5
 
 
-@pytest.mark.slow
-def test_w5_noise_without_a_gain_is_no_reason_to_act() -> None:
-    for seed in range(3):
-        job = SimulatedJob(Amdahl(0.08, 100.0), 2, 11, 11, BATCH, BATCH, seed=seed, noise=0.15).run(
-            60
-        )
-        assert job.actions == []
+@pytest.mark.parametrize("seed", range(4))
+def test_w5_noise_without_a_gain_is_no_reason_to_act(seed: int) -> None:
+    """Five hours: a fit uses the last 100 minutes. ``benchmarks brain_models`` plays 200 hours."""
+    job = SimulatedJob(Amdahl(0.08, 100.0), 2, 11, 11, BATCH, BATCH, seed=seed, noise=0.15).run(5)
+    assert job.actions == []
 
 
 def test_w6_one_size_allows_no_claim_but_one_probe() -> None:

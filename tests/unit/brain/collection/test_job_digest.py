@@ -18,7 +18,7 @@ def digest(*parts: object) -> str:
 
 
 SETTINGS = DigestSettings(cluster="c", digest=digest)
-KINDS = {kind.resource.kind: kind for kind in JOB_KINDS}
+KINDS = {kind.identity: kind for kind in JOB_KINDS}
 
 
 def container(name: str = "pytorch", **more: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from gangline.api.core.pod import Pod
 from gangline.brain.collection.pod_digest import DELETED, digest_pod, end_of_deleted, merge_runs
@@ -50,6 +51,25 @@ def test_restart_in_place_shows_two_runs_and_the_first_ran_out_of_memory() -> No
     first, second = digest_pod(pod(containerStatuses=[status]))
     assert (first.oom, first.cause, first.ended_ms) == (True, "OutOfMemory", START_MS + 300_000)
     assert (second.oom, second.ended_ms) == (False, None)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "RuntimeError: NPU out of memory. Tried to allocate 64.00 MiB (NPU 0; 60.97 GiB)",
+        "train.py FAILED on n1: DeviceOutOfMemory\n  torch.OutOfMemoryError: HIP out of memory.",
+    ],
+)
+def test_lack_of_device_memory_is_not_lack_of_the_containers(message: str) -> None:
+    end = ended(1, "Error")
+    end["terminated"]["message"] = message
+    (run,) = digest_pod(pod(phase="Failed", containerStatuses=[container(end)]))
+    assert (run.cause, run.oom) == ("DeviceOutOfMemory", False)
+    killed = ended(137, "OOMKilled")
+    killed["terminated"]["message"] = message
+    (run,) = digest_pod(pod(phase="Failed", containerStatuses=[container(killed)]))
+    assert (run.cause, run.oom) == ("OutOfMemory", True)
 
 
 def test_eviction_takes_precedence_over_the_exit_code() -> None:

@@ -8,7 +8,10 @@ import msgspec
 import pytest
 
 from gangline.brain.advisers.advice import Advice, What
-from gangline.brain.advisers.view import ClusterView, View
+from gangline.brain.advisers.explain import sentence
+from gangline.brain.advisers.usage.peaks import kills
+from gangline.brain.advisers.usage.peaks import peaks as peaks_of_host
+from gangline.brain.advisers.view import ClusterView, SimilarRuns, View
 from gangline.brain.collection.facts_digest import digest_facts
 from gangline.brain.collection.live_facts import FRESH_MS
 from gangline.brain.collection.observations import JobObservations
@@ -152,6 +155,54 @@ def test_t2_micro_batch_from_two_measured_ones() -> None:
     assert [(each.micro_batch, each.peak_bytes // GIB) for each in peaks] == [(8, 60), (12, 75)]
     (advice,) = advice_on(found, What.MICRO_BATCH)
     assert (advice.was, advice.value) == (12, 16)
+
+
+def test_t2_lack_of_device_memory_goes_back_and_says_nothing_about_the_containers() -> None:
+    segments = [
+        segment(
+            number, microBatch=8, memoryPeak={"A100": 60 * GIB}, deviceMemory={"A100": 80 * GIB}
+        )
+        for number in range(1, 6)
+    ]
+    short = {"deviceModel": "A100", "microBatch": 16, "at": NOW + MINUTE}
+    found = observed(segments=segments, deviceShortages=[short])
+    (advice,) = advice_on(found, What.MICRO_BATCH)
+    assert (advice.was, advice.value, advice.urgent) == (16, 8, True)
+    assert "ran out of device memory with 16 records" in sentence(advice)
+    assert advice_on(found, What.MEMORY) == []
+    # Once a segment has ended with less, there is nothing to go back to.
+    later = segment(5, round=2, since=NOW + 1, until=NOW + 5 * MINUTE, microBatch=8)
+    found = observed(segments=[*segments, later], deviceShortages=[short | {"at": NOW}])
+    assert advice_on(found, What.MICRO_BATCH) == []
+
+
+def test_t2_lack_of_device_memory_is_remembered_in_the_family() -> None:
+    lost = PodRun(
+        role="worker", rank=0, number=0, started_ms=1, ended_ms=NOW - 60 * MINUTE,
+        cause="DeviceOutOfMemory", limit_memory_bytes=8 * GIB,
+    )  # fmt: skip
+    sizes = [(8, 40), (12, 50), (12, 50), (12, 50)]
+    found = observed(
+        segments=[
+            segment(
+                number + 1,
+                microBatch=micro,
+                memoryPeak={"A100": used * GIB},
+                deviceMemory={"A100": 100 * GIB},
+            )
+            for number, (micro, used) in enumerate(sizes)
+        ]
+    )
+    view = view_of(found)
+    (other,) = observed(segments=[segment(1, microBatch=16)]).run().segments  # type: ignore[union-attr]
+    failed = Run(job=msgspec.structs.replace(JOB, uid="other"), segments=(other,), pods=(lost,))
+    for bounds, expected in (((), [16]), ((failed,), [])):
+        similar = SimilarRuns(level=1, runs=(), bounds=bounds)
+        known = msgspec.structs.replace(view, similar=similar)
+        known = with_live_facts(known, found, ServerTable(), {})
+        values = [each.value for each in advise(known).advice if each.what is What.MICRO_BATCH]
+        assert values == expected
+    assert peaks_of_host([failed], "worker", NOW) == kills([failed], "worker", NOW) == []
 
 
 def test_device_memory_of_a_known_model_need_not_be_reported() -> None:

@@ -276,6 +276,21 @@ def test_kinds_are_known_by_all_of_their_names(word: str) -> None:
     assert [kind.trainer for kind in resolve_kinds(word)] == ["pytorchjob"]
 
 
+@pytest.mark.parametrize(
+    ("word", "trainer"),
+    [
+        ("paddlejob", "paddlejob"),
+        ("paddle", "paddlejob"),
+        ("paddlejobs.batch.paddlepaddle.org", "paddlejob"),
+        ("PaddleJob.kubeflow.org", "paddlejob.kubeflow.org"),
+        ("paddlejobs.kubeflow.org", "paddlejob.kubeflow.org"),
+        ("kpdj", "paddlejob.kubeflow.org"),
+    ],
+)
+def test_a_group_tells_kinds_of_one_name_apart(word: str, trainer: str) -> None:
+    assert [kind.trainer for kind in resolve_kinds(word)] == [trainer]
+
+
 def test_an_unknown_kind_is_answered_with_those_that_there_are() -> None:
     with pytest.raises(UnknownKind, match="tfjob"):
         resolve_kinds("keras")

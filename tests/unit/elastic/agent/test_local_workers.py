@@ -17,7 +17,7 @@ def group(folder: Path) -> Any:
     folder.mkdir()
     files = WorkerFiles(None, None, (), folder / "error.json", folder / "stacks.txt")
     worker = SimpleNamespace(files=files, process=SimpleNamespace(pid=os.getpid()))
-    return SimpleNamespace(workers=[worker])
+    return SimpleNamespace(workers=[worker], exits=list)
 
 
 def reporter(of: Any) -> StepReporter:

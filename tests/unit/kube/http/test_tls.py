@@ -1,5 +1,6 @@
 """TLS: certificates of server and client, and the message when one is not trusted."""
 
+import base64
 import ssl
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from gangline.kube import errors
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import ClusterConfig
 from gangline.kube.config.credentials import Credential, StaticCredential
+from gangline.local.apiserver.admission import webhook_client
 from unit.kube.fake_server import THINGS, FakeServer
 
 
@@ -72,6 +74,7 @@ async def serving(tmp_path, *names):
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tmp_path / "ca")
     context.load_cert_chain(tmp_path / "c", tmp_path / "k")
     context.verify_mode = ssl.CERT_OPTIONAL
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # AUTHORITY is minimal
     server = FakeServer()
     shown = []
 
@@ -101,6 +104,24 @@ async def test_a_server_that_proves_itself_is_believed(tmp_path):
     async with serving(tmp_path, LOOPBACK) as (config, shown):
         assert len(await things_of(config)) == 0
         assert shown == [""]
+
+
+async def test_certificates_without_key_identifiers_are_accepted_where_python_is_strict(
+    tmp_path, monkeypatch
+):
+    plain = ssl.create_default_context
+
+    def strict_context(*arguments, **options):  # the default of Python 3.13
+        context = plain(*arguments, **options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict_context)
+    async with serving(tmp_path, LOOPBACK) as (config, _):
+        assert len(await things_of(config)) == 0
+    pem = base64.b64encode(AUTHORITY.pem).decode()
+    webhook_client.tls_context.cache_clear()
+    assert not webhook_client.tls_context(pem).verify_flags & ssl.VERIFY_X509_STRICT
 
 
 async def test_a_client_certificate_is_shown(tmp_path):

@@ -41,10 +41,12 @@ SORTS = (
     Sort("JAXJob", "kubeflow.org/v1", "jaxReplicaSpecs", ("Worker",), "jax"),
     Sort("XGBoostJob", "kubeflow.org/v1", "xgbReplicaSpecs", ("Master", "Worker"), "xgboost"),
     Sort("MPIJob", "kubeflow.org/v1", "mpiReplicaSpecs", ("Launcher", "Worker"), "mpi"),
+    Sort("MPIJob", "kubeflow.org/v2beta1", "mpiReplicaSpecs", ("Launcher", "Worker"), "mpi"),
     Sort(
         "MSJob", "mindspore.gitee.com/v1", "msReplicaSpecs", ("Scheduler", "PS", "Worker"),
         "mindspore",
     ),
+    Sort("PaddleJob", "kubeflow.org/v1", "paddleReplicaSpecs", ("Master", "Worker"), "paddle"),
     Sort("PaddleJob", "batch.paddlepaddle.org/v1", "", ("ps", "worker"), "paddle"),
 )  # fmt: skip
 
@@ -154,7 +156,11 @@ def defaulted(job: Json) -> Json:
 
 def done_with(job: Json) -> tuple[ReconcilePlan, JobRunPolicy, list[ReplicaRole], str]:
     """The plan for a new job, its continuation, and its errors."""
-    framework = next(each for each in FRAMEWORKS if each.kind.kind == job["kind"])
+    framework = next(
+        each
+        for each in FRAMEWORKS
+        if each.kind.kind == job["kind"] and job["apiVersion"] in each.kind.entry.api_versions
+    )
     reading = framework.read(stored(job))
     observed = ObservedJob(reading.job, JobStatus(), spec_errors=reading.spec_errors)
     decision = plan_reconcile(observed, NOW, EngineSettings(gang_scheduling=True))

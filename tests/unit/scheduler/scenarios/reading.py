@@ -1,10 +1,13 @@
 """Reads the scenarios of the YAML files in this folder, and runs them.
 
 A scenario describes a cluster (nodes, queues, gangs, single pods) and the expected result of the
-next
-cycle: which pods get which nodes, which are evicted, which are pending and why. Later steps change
-something first. Each result is checked by the oracle and applied immediately; evicted pods are
-recreated, as their operators would do.
+next cycle: which pods get which nodes, which are evicted, which are pending and why. Later steps
+change something first. Each result is checked by the oracle and applied immediately; evicted pods
+are recreated, as their operators would do.
+
+An id such as ``P4`` is that of the row in the specification of Volcano's behaviour which the
+scenario plays. A letter after it (``P4b``) marks a variant of the row. Scenarios that are not
+Volcano's have ids with D, E, V or W.
 """
 
 from collections.abc import Iterator

@@ -79,14 +79,15 @@ def _elastic_policy_errors(
 ) -> Iterator[FieldError]:
     path = "spec.elasticPolicy"
     if worker is None:
-        remedy = "give spec.pytorchReplicaSpecs.Worker: only workers can be added and removed"
-        yield FieldError(path, None, "has no workers to add or remove", remedy)
+        yield from common_rules.elastic_range_errors((None, None), None, "spec.pytorchReplicaSpecs")
         return
     if policy.n_proc_per_node is not None and processes is not None:
         where = f"{path}.nProcPerNode"
         problem = "is given together with spec.nprocPerNode"
         yield FieldError(where, policy.n_proc_per_node, problem, "keep spec.nprocPerNode only")
-    yield from _elastic_range_errors(policy, common_rules.replica_count(worker), path)
+    yield from common_rules.elastic_range_errors(
+        (policy.min_replicas, policy.max_replicas), worker, "spec.pytorchReplicaSpecs"
+    )
     for index, setting in enumerate(policy.rdzv_conf):
         where = f"{path}.rdzvConf[{index}]"
         if not setting.key:
@@ -95,18 +96,3 @@ def _elastic_policy_errors(
             if "," in text or (field == "key" and "=" in text):
                 problem = "contains a separator of settings"
                 yield FieldError(f"{where}.{field}", text, problem, "write one setting per entry")
-
-
-def _elastic_range_errors(policy: ElasticPolicy, workers: int, path: str) -> Iterator[FieldError]:
-    least, most = policy.min_replicas, policy.max_replicas
-    if least is not None and most is not None and least > most:
-        problem = f"is more than maxReplicas {most}"
-        yield FieldError(f"{path}.minReplicas", least, problem, f"give at most {most}")
-        return
-    where = "spec.pytorchReplicaSpecs.Worker.replicas"
-    if least is not None and workers < least:
-        problem = f"is less than minReplicas {least}: the job would wait without end"
-        yield FieldError(where, workers, problem, f"give at least {least}")
-    if most is not None and workers > most:
-        problem = f"is more than maxReplicas {most}: the rest would never be admitted"
-        yield FieldError(where, workers, problem, f"give at most {most}")

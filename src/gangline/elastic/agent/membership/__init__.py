@@ -2,8 +2,9 @@
 the agents.
 
 From high to low: ``membership`` is the rendezvous handler; ``partition`` detects a network
-partition, ``hang_diagnosis`` gathers stacks of all nodes, ``restart_consensus`` agrees on the next
-attempt, ``peers`` transports messages between agents, ``master_messages`` builds the messages to
-the master, ``preload_list`` shares the modules that spare interpreters import. Only launchers of
-several nodes import this package: it costs import time.
+partition, ``hang_diagnosis`` gathers stacks of all nodes, ``rank_exits`` finds ranks that have
+ended, ``restart_consensus`` agrees on the next attempt, ``peers`` transports messages between
+agents, ``master_messages`` builds the messages to the master, ``preload_list`` shares the modules
+that spare interpreters import. Only launchers of several nodes import this package: it costs import
+time.
 """

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 from gangline.api.failure import Failure
 from gangline.elastic.agent.hang.detector import RankStack
+from gangline.elastic.agent.membership.eviction_save import EvictionSave
 from gangline.elastic.agent.membership.hang_diagnosis import HangDiagnosis
 from gangline.elastic.agent.membership.master_messages import (
     LONG_POLL_S,
@@ -35,6 +36,7 @@ from gangline.elastic.agent.membership.peers import (
     LEFT_ROUND,
     TEXT_LIMIT,
     Ack,
+    ExitRequest,
     HangReport,
     PeerMessage,
     PeerTransport,
@@ -43,6 +45,7 @@ from gangline.elastic.agent.membership.peers import (
     WorkersStarted,
 )
 from gangline.elastic.agent.membership.preload_list import PreloadList
+from gangline.elastic.agent.membership.rank_exits import RankExits
 from gangline.elastic.agent.membership.restart_consensus import Round
 from gangline.elastic.agent.progress_report import ProgressReport
 from gangline.elastic.agent.rendezvous import (
@@ -53,6 +56,7 @@ from gangline.elastic.agent.rendezvous import (
 )
 from gangline.elastic.agent.settings import NodeIdentity
 from gangline.elastic.agent.tuning_file import TuningFile
+from gangline.elastic.agent.workers.failure_diagnosis import RankExit
 from gangline.elastic.agent.world import WorldSpec
 from gangline.elastic.protocol import messages as msg
 from gangline.elastic.protocol.channel.job_secret import JobSecret
@@ -122,8 +126,12 @@ class Membership:
         name = ClientIdentity(identity.job, identity.node_id, self._incarnation)
         self._client = MasterClient(identity.master_address, secret, name)
         self._preload_list = PreloadList(self._client)
+        self._eviction_save = EvictionSave(
+            self._client, identity.node_id, self._incarnation, self._run_in_background
+        )
         self._peers = PeerTransport(secret, self._answer_peer)
         self._hang_diagnosis = HangDiagnosis(self._peers)
+        self._rank_exits = RankExits(self._peers)
         self._peer_port = 0
         self._joins = 0
         self._restarts_before = 0
@@ -214,6 +222,11 @@ class Membership:
         return await self._hang_diagnosis.rank_stacks(
             self._round, self._running_attempt, self._workers
         )
+
+    async def rank_exits(self) -> Sequence[RankExit]:
+        if self._round is None or self._workers is None:
+            return ()
+        return await self._rank_exits.find(self._round, self._running_attempt, self._workers)
 
     async def finish(self, world: WorldSpec) -> StopNotice | None:
         """Report the end to the master; wait for the other nodes, or for the cause of a restart."""
@@ -343,6 +356,10 @@ class Membership:
             return Ack(0, 0)
         if isinstance(message, HangReport | StackRequest):
             return await self._answer_stack_request(current_round, message)
+        if isinstance(message, ExitRequest):
+            return await self._rank_exits.answer(
+                message, current_round, self._running_attempt, self._workers
+            )
         if self._pending_orders.notice(current_round.world.round):
             return Ack(current_round.world.round, LEFT_ROUND)
         reply = current_round.apply(message)
@@ -404,6 +421,8 @@ class Membership:
                 )
             case msg.DumpStacks() if self._workers:
                 self._run_in_background(self._workers.dump_stacks(what.reason))
+            case msg.SaveCheckpoint() if self._workers and what.request:
+                self._eviction_save.handle(self._workers, what)
             case msg.SaveCheckpoint() if self._workers:
                 log.warning("saving the newest checkpoint: %s", what.reason or "requested")
                 self._workers.start_saving()

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from gangline.elastic.agent.hang.detector import RankStack
+from gangline.elastic.agent.workers.failure_diagnosis import RankExit
 from gangline.elastic.protocol.channel.job_secret import JobSecret
 from gangline.elastic.protocol.channel.secure_channel import MAX_FRAME_BYTES, SecureChannelError
 from gangline.elastic.protocol.channel.secure_stream import SecureStream
@@ -79,6 +80,23 @@ class StackReply(msgspec.Struct, frozen=True, tag="Seen"):
     views: tuple[RankStack, ...] = ()
 
 
+class ExitRequest(msgspec.Struct, frozen=True, tag=True):
+    """Request: return the ranks that have ended in this attempt. Reply: ``ExitReply``.
+
+    The leader returns those of all nodes, unless it is the sender.
+    """
+
+    round: int
+    attempt: int
+    is_from_leader: bool = False
+
+
+class ExitReply(msgspec.Struct, frozen=True, tag=True):
+    """Reply: ranks that have ended."""
+
+    exits: tuple[RankExit, ...] = ()
+
+
 class Ack(msgspec.Struct, frozen=True, tag="Heard"):
     """Reply and probe: the sender's round and attempt."""
 
@@ -87,7 +105,15 @@ class Ack(msgspec.Struct, frozen=True, tag="Heard"):
 
 
 PeerMessage: TypeAlias = (
-    RestartRequest | RestartOrder | WorkersStarted | HangReport | StackRequest | StackReply | Ack
+    RestartRequest
+    | RestartOrder
+    | WorkersStarted
+    | HangReport
+    | StackRequest
+    | StackReply
+    | ExitRequest
+    | ExitReply
+    | Ack
 )
 AnswerHandler: TypeAlias = Callable[[PeerMessage], Awaitable[PeerMessage]]
 

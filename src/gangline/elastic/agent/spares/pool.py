@@ -22,8 +22,8 @@ from gangline.elastic.agent.process import Process, StartError
 from gangline.elastic.agent.settings import SpareSettings
 from gangline.elastic.agent.spares.fork_server import ForkServer, WorkerStart
 from gangline.elastic.agent.spares.interpreter import SpareInterpreter, end_spares
-from gangline.elastic.forkserver.protocol import RefusedError
 from gangline.elastic.memory import memory_status, resident_bytes
+from gangline.forkserver.protocol import RefusedError
 
 _LIBRARY_FOLDERS = ("site-packages", "dist-packages")
 
@@ -102,6 +102,8 @@ class SparePool:
         self._server: ForkServer | None = None
         self._servers_started = 0
         self._calmly = True
+        self._import_nice = 0
+        """Niceness of imports that run now; 0 without any, and for the first workers."""
         self.ready: dict[int, SpareInterpreter] = dict(first_spares or {})
         """Interpreters that can become workers, by local rank."""
         self.has_learned = False
@@ -165,6 +167,9 @@ class SparePool:
             os.getpriority(os.PRIO_PROCESS, 0),
             notes,
         )
+        if self._import_nice:
+            # All processes of the job wait for this fork, and it waits for the present import.
+            _set_priority(server.process.pid, 0)
         try:
             process, channel = await server.fork(start, reports_imports=reports_imports)
         except RefusedError as error:
@@ -173,6 +178,9 @@ class SparePool:
         except ConnectionError:
             log.warning("the fork server has ended; a worker starts as a new process")
             return None
+        finally:
+            if self._import_nice:
+                _set_priority(server.process.pid, self._import_nice)
         if channel:
             self.learn_from(channel)
         return process
@@ -325,8 +333,12 @@ class SparePool:
             if name not in self._imported and name.partition(".")[0] not in self._excluded
         ]
         if missing:
-            _set_priority(server.process.pid, _LOW_PRIORITY if self._calmly else 0)
-            dependent = await server.import_modules(missing, self._changes)
+            self._import_nice = _LOW_PRIORITY if self._calmly else 0
+            _set_priority(server.process.pid, self._import_nice)
+            try:
+                dependent = await server.import_modules(missing, self._changes)
+            finally:
+                self._import_nice = 0
             _set_priority(server.process.pid, 0)
             self._first_try.set()
             if dependent:

@@ -7,11 +7,18 @@ devices.
 
 import json
 import re
+import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gangline.api.failure import Blame, Failure, Remedy, failure_of_exit
+from gangline.api.failure import (
+    DEVICE_OUT_OF_MEMORY,
+    Blame,
+    Failure,
+    Remedy,
+    failure_of_exit,
+)
 
 _CODE, _USER, _NODE, _PLATFORM = Blame.CODE, Blame.USER, Blame.NODE, Blame.PLATFORM
 _RETRY, _MOVE, _STOP = Remedy.RETRY, Remedy.MOVE, Remedy.STOP
@@ -28,8 +35,9 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str, Blame, Remedy, str], ...] = tuple(
             "The accelerator or its driver failed.",
         ),
         (
-            r"CUDA out of memory|OutOfMemoryError|NPU out of memory",
-            "DeviceOutOfMemory",
+            r"(CUDA|HIP|NPU|XPU) out of memory|torch\.(cuda\.)?OutOfMemoryError"
+            r"|(CUDA|HIP) error: out of memory|RESOURCE_EXHAUSTED.*(GPU|HBM)",
+            DEVICE_OUT_OF_MEMORY,
             _USER,
             _RETRY,
             "The accelerator's memory is too small; use smaller batches or more devices.",
@@ -67,6 +75,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str, Blame, Remedy, str], ...] = tuple(
 )
 CONSEQUENCE_CAUSE = "PeerLost"
 """Cause of a failure that is a consequence of another worker's failure."""
+_MAX_LISTED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,26 +127,49 @@ def diagnose_exit(
     reason = "OOMKilled" if out_of_memory and exit_code == -9 else ""
     message = error.message if error else ""
     found = failure_of_exit(exit_code, reason, message)
-    if found is None or exit_code < 0 or not message:
+    if found is None or not message:
         return found
+    if exit_code < 0 and exit_code != -signal.SIGABRT:
+        return found
+    # After an exception, threads of gloo may abort the interpreter while it ends, because they hold
+    # tensors (pytorch#179291). The exception came first, so it is the reason.
     for pattern, cause, blame, remedy, explanation in _PATTERNS:
         if pattern.search(message):
             return Failure(cause, blame, remedy, explanation, found.exit_code, message)
     return found
 
 
-def early_exit_failure(
-    node_name: str, ranks: Iterable[tuple[int, int]], consequence: WorkerFailure
-) -> Failure:
+@dataclass(frozen=True, slots=True)
+class RankExit:
+    """A worker of any node that had ended when an attempt ended on its node."""
+
+    rank: int
+    pid: int
+    node: str
+    cause: str = ""
+    """Cause of its failure; empty for exit code 0."""
+
+
+def early_exit_failure(exits: Iterable[RankExit], consequence: WorkerFailure) -> Failure | None:
     """Name the ranks that ended with exit code 0 while another one still communicated with them.
 
     Args:
-        node_name: the node of the ranks.
-        ranks: rank and process of each.
+        exits: the ranks of all nodes that have ended.
         consequence: the failure of the worker that lost its connection.
+
+    Returns:
+        None if no rank ended with exit code 0, or if another one failed for a reason of its own.
     """
-    named = ", ".join(f"rank {rank} (pid {pid})" for rank, pid in ranks)
-    message = f"{named} on {node_name}; rank {consequence.rank} lost its connection"
+    known = sorted(exits, key=lambda each: each.rank)
+    early = [each for each in known if not each.cause]
+    if not early or any(each.cause not in ("", CONSEQUENCE_CAUSE) for each in known):
+        return None
+    named = ", ".join(
+        f"rank {each.rank} (pid {each.pid}) on {each.node}" for each in early[:_MAX_LISTED]
+    )
+    if len(early) > _MAX_LISTED:
+        named += f" and {len(early) - _MAX_LISTED} more"
+    message = f"{named}; rank {consequence.rank} lost its connection"
     return Failure(
         "EndedEarly",
         _CODE,

@@ -31,6 +31,7 @@ from gangline.elastic.agent.workers.environment import (
     worker_environment,
 )
 from gangline.elastic.agent.workers.failure_diagnosis import (
+    RankExit,
     WorkerError,
     WorkerFailure,
     diagnose_exit,
@@ -136,12 +137,16 @@ class WorkerGroup:
             )  # fmt: skip
         await self._tee.end()
 
-    def early_exits(self) -> list[Worker]:
-        """Return the workers that have ended with exit code 0."""
+    def exits(self) -> list[RankExit]:
+        """Return the workers that have ended."""
+        node, causes = (
+            self._settings.node_name,
+            {failure.rank: failure.failure.cause for failure in self.failures()},
+        )
         return [
-            worker
+            RankExit(worker.rank, worker.process.pid, node, causes.get(worker.rank, ""))
             for worker in self.workers
-            if worker.process.ended.done() and worker.process.ended.result() == 0
+            if worker.process.ended.done()
         ]
 
     def failures(self) -> list[WorkerFailure]:

@@ -122,6 +122,10 @@ class FlashEngine:
         """
         return self.checkpointer.save(self.engine.global_steps, self._state(client_state), level)
 
+    def is_requested(self) -> bool:
+        """Return whether to save now because the job is to be evicted; see ``Checkpointer``."""
+        return self.checkpointer.is_requested(self.engine.global_steps)
+
     def load(self) -> Restored | None:
         """Restore the newest complete step; return None if there is none.
 

@@ -99,8 +99,12 @@ def flash_callback(
             del args, control
             if state.global_step % storage_every == 0:
                 self._save(state, parts, "storage")
-            elif state.global_step % memory_every == 0:
+            elif self._is_due(state.global_step):
                 self._save(state, parts, "memory")
+
+        def _is_due(self, step: int) -> bool:
+            assert self.checkpointer is not None
+            return self.checkpointer.is_requested(step) or step % memory_every == 0
 
         def _save(self, state: Any, parts: dict[str, Any], level: SaveLevel) -> None:
             assert self.checkpointer is not None

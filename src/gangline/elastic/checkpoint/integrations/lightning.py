@@ -90,8 +90,12 @@ def flash_callback(
             step = trainer.global_step
             if step != self._saved and step % storage_every == 0:
                 self._save(trainer, "storage")
-            elif step != self._saved and step % memory_every == 0:
+            elif step != self._saved and self._is_due(step):
                 self._save(trainer, "memory")
+
+        def _is_due(self, step: int) -> bool:
+            assert self.checkpointer is not None
+            return self.checkpointer.is_requested(step) or step % memory_every == 0
 
         def _save(self, trainer: Any, level: SaveLevel) -> None:
             assert self.checkpointer is not None

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -21,6 +21,7 @@ from gangline.api.jobs.training_facts import (
     tuning_name,
 )
 from gangline.api.meta.resource import Resource
+from gangline.api.resources import POD_GROUPS
 from gangline.elastic.master.facts.tuning import convert_tuning
 from gangline.elastic.protocol.messages import Tuning
 from gangline.kube.client.client import ApiClient
@@ -38,11 +39,23 @@ WATCH_PAUSE_S = 1.0
 """Pause after a watch that the server has ended, in case it ends each at once."""
 
 
+class _Metadata(msgspec.Struct):
+    annotations: dict[str, str] | None = None
+
+
 class _ConfigMap(msgspec.Struct):
     data: dict[str, str] | None = None
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+
+
+class _PodGroup(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
 
 
 _CONFIG_MAPS = Resource(_ConfigMap, "", "v1", "configmaps", "ConfigMap")
+_POD_GROUPS = Resource(
+    _PodGroup, POD_GROUPS.group, POD_GROUPS.version, POD_GROUPS.plural, POD_GROUPS.kind
+)
 
 
 class ClusterFacts:
@@ -91,6 +104,44 @@ class ClusterFacts:
                 self._log_once("the tuning of this job cannot be read", name, error)
                 await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
                 pause_s = min(pause_s * 2, RETRY_S[1])
+
+    async def facts_annotations(self) -> Mapping[str, str]:
+        """Return the annotations of the ConfigMap of facts; empty if it cannot be read."""
+        name = facts_name(self._job)
+        try:
+            found = await self._client.get(_CONFIG_MAPS, name, self._namespace)
+        except ApiError as error:
+            self._log_once("the facts of this job cannot be read", name, error)
+            return {}
+        return found.metadata.annotations or {}
+
+    async def annotate_facts(self, annotations: Mapping[str, str | None]) -> bool:
+        """Write annotations of the ConfigMap of facts; return whether they are written."""
+        name = facts_name(self._job)
+        patch = {"metadata": {"annotations": annotations}}
+        try:
+            await self._client.patch(_CONFIG_MAPS, name, patch, self._namespace)
+        except ApiError as error:
+            self._log_once("the facts of this job cannot be written", name, error)
+            return False
+        return True
+
+    async def watch_group(self) -> AsyncGenerator[Mapping[str, str], None]:
+        """Yield the annotations of the job's PodGroup, until the server ends the watch.
+
+        Raises:
+            ApiError: the group cannot be read.
+        """
+        fields = f"metadata.name={self._job}"
+        watch = self._client.watch(_POD_GROUPS, self._namespace, fields=fields)
+        async with contextlib.aclosing(watch) as events:
+            async for event in events:
+                is_there = event.type != "DELETED"
+                yield (event.object.metadata.annotations or {}) if is_there else {}
+
+    def log_group_error(self, error: ApiError) -> None:
+        """Log once that the PodGroup cannot be read."""
+        self._log_once("requests to save before an eviction cannot be read", self._job, error)
 
     def _convert(self, text: str, name: str, changed: Callable[[Tuning], None]) -> None:
         try:

@@ -21,9 +21,10 @@ from gangline.elastic.master.segments.digest import (
 from gangline.elastic.master.segments.document import FactsContent
 from gangline.elastic.master.segments.model import model_facts
 from gangline.elastic.master.segments.pods import PodTable
+from gangline.elastic.master.segments.shortages import ShortageTable
 from gangline.elastic.master.segments.windows import WindowTable
 from gangline.elastic.master.state.core import MasterCore
-from gangline.elastic.protocol.messages import Heartbeat, NodeReport
+from gangline.elastic.protocol.messages import FailureReport, Heartbeat, NodeReport, Tuning
 
 _NO_WORLD = WorldMembers(0, -1, 0, {})
 _LARGEST = 1e30
@@ -56,6 +57,8 @@ class FactsCollector:
         self._digest = SegmentDigest(lambda: persistent.account.goodput(now()), known, segment_s)
         self._pods = PodTable()
         self._windows = WindowTable()
+        self._shortages = ShortageTable()
+        self._reports: dict[int, NodeReport] = {}
         self._steps_of: dict[int, tuple[int, int]] = {}
         self._earlier_nodes: tuple[NodeFacts, ...] = ()
         self._checks_seen, self._checked_ms = 0, 0
@@ -66,12 +69,13 @@ class FactsCollector:
     @property
     def changes(self) -> int:
         """A number that rises when there is something new to publish."""
-        return self._digest.closed + self._checks_seen
+        return self._digest.closed + self._checks_seen + self._shortages.observed
 
     def load(self, published: TrainingFacts) -> None:
         """Continue from the facts that an earlier master has published."""
         self._digest.restore(published.segments)
         self._pods = PodTable(published.pods)
+        self._shortages = ShortageTable(published.device_shortages)
         self._earlier_nodes = published.nodes
 
     def observe(self, heartbeat: Heartbeat) -> None:
@@ -91,6 +95,8 @@ class FactsCollector:
                 self._tuning[node] = report
             if report.pod:
                 self._names[node] = report.pod
+            if heartbeat.node is not None and report.device_model:
+                self._reports[node] = report
         at = Instant(self._now(), self._wall_ms())
         self._pods.observe(heartbeat, world.ranks[node], at.job_s, at.wall_ms)
         if heartbeat.node is not None:
@@ -108,6 +114,11 @@ class FactsCollector:
         steps = step - before if round_ == world.round else 0
         self._steps_of[node] = (world.round, step)
         self._windows.observe(world.round, node, world.ranks[node], report, steps, at.job_s)
+
+    def add_failure(self, failure: FailureReport, tuning: Tuning | None) -> None:
+        """Add a failure of workers; ``tuning`` is that of the job."""
+        report = self._reports.get(failure.node_id)
+        self._shortages.observe(failure, report, tuning, self._wall_ms())
 
     def check(self) -> None:
         """Notice the end of a world, and of a node check."""
@@ -132,6 +143,7 @@ class FactsCollector:
             pods=self._pods.facts(),
             nodes=self._checked_nodes(),
             windows=self._windows.facts(self._now(), self._wall_ms()),
+            shortages=self._shortages.facts(),
             model=model_facts(self._digest.model),
             tuning_version=min(versions, default=None),
             tunes_batch=any(report.tunes_batch for report in self._tuning.values()),

@@ -34,4 +34,4 @@ async def open_publication(
 
             cluster = await stack.enter_async_context(cluster_facts(job.namespace, job.name))
             sinks.append(cluster)
-        yield Publication(job, sinks, cluster) if sinks else None
+        yield Publication(job, sinks, cluster, cluster) if sinks else None

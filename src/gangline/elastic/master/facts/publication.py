@@ -9,6 +9,7 @@ from typing import Protocol
 from gangline.api.jobs.training_facts import TrainingFacts
 from gangline.elastic.master.facts.collector import FactsCollector
 from gangline.elastic.master.facts.publisher import FactsPublisher, FactsSink
+from gangline.elastic.master.facts.save_relay import SaveCluster, SaveRelay, SavingService
 from gangline.elastic.master.segments.document import JobIdentity
 from gangline.elastic.protocol.messages import Tuning
 
@@ -37,6 +38,11 @@ class PublishingService(Protocol):
         """The facts of the job."""
         ...
 
+    @property
+    def eviction_saves(self) -> SavingService:
+        """Saves before an eviction."""
+        ...
+
     def set_tuning(self, tuning: Tuning) -> None:
         """Pass a tuning on to all nodes, unless it is older than the last one."""
         ...
@@ -49,6 +55,8 @@ class Publication:
     job: JobIdentity
     sinks: Sequence[FactsSink]
     source: TuningSource | None = None
+    cluster: SaveCluster | None = None
+    """Where requests to save before an eviction come from."""
     _publisher: FactsPublisher | None = None
 
     async def run(self, service: PublishingService) -> None:
@@ -66,6 +74,8 @@ class Publication:
             group.create_task(self._publisher.run(service.is_over))
             if self.source is not None:
                 group.create_task(self.source.watch_tuning(service.set_tuning))
+            if self.cluster is not None:
+                group.create_task(SaveRelay(self.cluster, service.eviction_saves).run())
 
     async def finish(self) -> None:
         """Publish the rest before the master ends."""

@@ -12,6 +12,7 @@ from gangline.api.jobs.training_facts import (
     FACTS_MAX_BYTES,
     FACTS_MAX_SEGMENTS,
     FACTS_VERSION,
+    DeviceShortageFacts,
     ModelShapeFacts,
     NodeFacts,
     PodFacts,
@@ -22,6 +23,7 @@ from gangline.elastic.master.segments.windows import NO_WINDOWS, RankWindows, se
 
 MAX_PODS = 32
 MAX_NODES = 16
+MAX_SHORTAGES = 8
 FEWER_RANKS = 8
 """The median of fewer ranks would not be that of the job."""
 _MAX_NAME = 253
@@ -46,6 +48,7 @@ class FactsContent:
     pods: Sequence[PodFacts] = ()
     nodes: Sequence[NodeFacts] = ()
     windows: RankWindows = NO_WINDOWS
+    shortages: Sequence[DeviceShortageFacts] = ()
     model: ModelShapeFacts | None = None
     tuning_version: int | None = None
     tunes_batch: bool = False
@@ -71,6 +74,7 @@ def encode_facts(
             nodes=tuple(nodes),
             windows_since=content.windows.since_ms if ranks else 0,
             ranks=tuple(ranks),
+            device_shortages=tuple(content.shortages)[-MAX_SHORTAGES:],
             model=content.model,
             tuning_version=content.tuning_version,
             tunes_batch=content.tunes_batch,

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from gangline.api.cluster.admission import ServiceReference
+from gangline.kube.http.transport import client_context
 from gangline.local.apiserver.admission.webhook_match import CompiledWebhook
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json
@@ -149,10 +150,10 @@ def tls_context(bundle: str) -> ssl.SSLContext:
         ValueError: the bundle contains no certificates.
     """
     if not bundle:
-        return ssl.create_default_context()
+        return client_context(None)
     try:
         pem = base64.b64decode(bundle, validate=True).decode("ascii")
-        context = ssl.create_default_context(cadata=pem)
+        context = client_context(pem)
     except (ssl.SSLError, ValueError):
         raise ValueError(
             "unable to load root certificates: unable to parse bytes as PEM block"

@@ -1,8 +1,8 @@
 """Request bodies in the protobuf encoding of Kubernetes, which clients in Go send for known kinds.
 
 A body is an envelope (four magic bytes, the type, the bytes of the object) around messages with
-numbered fields. ``schema.field_table`` has their names and types. An unknown field is an error: an
-object without it would mean something else.
+numbered fields. ``api.schema.field_table`` has their names and types. An unknown field is an error:
+an object without it would mean something else.
 """
 
 import base64
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
+from gangline.api.schema.field_table import find_message, message_fields
 from gangline.local import limits
 from gangline.local.apiserver.machinery.json_text import JSON_ERRORS, decode_json, find_excess
-from gangline.local.apiserver.machinery.schema.field_table import find_message, message_fields
 from gangline.local.apiserver.machinery.schema.nodes import Json
 
 __all__ = ["MEDIA", "ProtobufError", "UnknownProtobufKind", "decode_protobuf"]

@@ -2,13 +2,15 @@
 
 The user's template under ``dlrover-master`` is merged over a default one, field by field; most jobs
 have none. The master stores its journal in a ConfigMap of the job, publishes facts in a second one
-and reads tuning from a third. Its service account may write only the first two, and events.
+and reads tuning from a third. Its service account may write only the first two, and events. It may
+read the job's PodGroup, where the scheduler asks for a save before an eviction.
 """
 
 from collections.abc import Mapping
 
 from gangline.api.jobs.elastic import CONTAINER, MASTER, master_name
 from gangline.api.jobs.training_facts import FACTS_LABEL, facts_name, tuning_name
+from gangline.api.resources import POD_GROUPS
 from gangline.operator.frameworks.elastic.pods import PORT
 from gangline.operator.frameworks.elastic.secret import SECRET_KEY, current_secret_name
 from gangline.operator.model import pod_template
@@ -102,9 +104,15 @@ def master_objects(job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
     written = {"apiGroups": [""], "resourceNames": [name, facts], "resources": ["configmaps"]}
     read = {"apiGroups": [""], "resourceNames": [tuning], "resources": ["configmaps"]}
     events = {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}
+    group = {
+        "apiGroups": [POD_GROUPS.group],
+        "resourceNames": [job.name],
+        "resources": [POD_GROUPS.plural],
+    }
     rules = [
         {**written, "verbs": ["get", "patch", "update"]},
         {**read, "verbs": ["get", "watch"]},
+        {**group, "verbs": ["get", "watch"]},
         events,
     ]
     subject = {"kind": "ServiceAccount", "name": name, "namespace": job.meta.namespace}

@@ -23,7 +23,9 @@ from gangline.elastic.master.segments.document import JobIdentity, encode_facts
 from gangline.elastic.master.state.goodput import GoodputAccount
 from gangline.elastic.nodecheck.result import CheckOutcome
 from gangline.elastic.protocol.messages import (
+    FailureReport,
     Heartbeat,
+    LoaderValues,
     NodeReport,
     NodeResources,
     Tuning,
@@ -101,6 +103,27 @@ def test_facts_hold_segments_pods_checks_and_the_tuning_of_all_nodes() -> None:
     assert [(node.name, node.rank, node.passed, node.factor) for node in facts.nodes] == [
         ("pod-1", 1, False, 1.5), ("pod-0", 0, True, 1.0), ("9", -1, True, None),
     ]  # fmt: skip
+
+
+def test_micro_batch_that_ran_out_of_device_memory_is_published() -> None:
+    master = Master()
+    master.train(10)
+    failure = FailureReport(node_id=1, cause="DeviceOutOfMemory")
+    changes = master.facts.changes
+    master.facts.add_failure(failure, None)
+    assert master.facts.changes == changes, "the model of the device is not known"
+    report = NodeReport(batch_size=8, device_model="A100", tuning_version=4, tunes_batch=True)
+    master.facts.observe(Heartbeat(node_id=1, round=1, step=11, first_step=1, node=report))
+    tuned = Tuning(version=4, devices={"A100": LoaderValues(batch_size=16)})
+    master.facts.add_failure(FailureReport(node_id=1, cause="OutOfMemory"), tuned)
+    master.facts.add_failure(failure, tuned)
+    master.facts.add_failure(failure, msgspec.structs.replace(tuned, version=5))
+    assert master.facts.changes == changes + 2
+    found = [(each.device_model, each.micro_batch) for each in master.read().device_shortages]
+    assert found == [("A100", 16), ("A100", 8)], "version 5 is not applied yet"
+    second = Master()
+    second.facts.load(master.read())
+    assert second.read().device_shortages == master.read().device_shortages
 
 
 def test_new_master_continues_with_what_was_published() -> None:

@@ -115,9 +115,10 @@ def test_the_master_runs_in_the_workers_image_with_a_journal_that_it_may_write()
     assert maps.keys() == {MASTER, facts, tuning}
     assert not any(each.get("data") for each in maps.values())
     (rights,) = world.made(decision, TargetKind.ROLE).values()
-    written, read, _ = rights["rules"]
+    written, read, group, _ = rights["rules"]
     assert written["resourceNames"] == [MASTER, facts]
     assert (read["resourceNames"], read["verbs"]) == ([tuning], ["get", "watch"])
+    assert (group["resourceNames"], group["verbs"]) == (["train"], ["get", "watch"])
     assert world.made(decision)["master-0"]["spec"]["serviceAccountName"] == MASTER
     assert not world.made(decision)["worker-0"]["spec"].get("serviceAccountName")
 

@@ -2,6 +2,5 @@
 
 Order: ``nodes`` (walking a schema, field paths), ``value_rules`` (bounds, patterns, formats),
 ``prune_default`` and ``validate`` (the compilers), ``structural`` (all three for one kind).
-``field_table`` and ``builtin_schemas``: the messages of Kubernetes' built-in kinds, and the schemas
-of those kinds that have no struct in this project.
+``builtin_schemas``: the schemas of Kubernetes' built-in kinds that have no struct in this project.
 """

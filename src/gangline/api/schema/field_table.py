@@ -68,7 +68,7 @@ def message_is_atomic(message: str) -> bool:
 
 @cache
 def _table() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
-    package = resources.files("gangline.local.apiserver.machinery.schema")
+    package = resources.files("gangline.api.schema")
     found: dict[str, dict[str, dict[str, str]]] = json.loads(
         package.joinpath("protobuf_fields.json").read_text()
     )

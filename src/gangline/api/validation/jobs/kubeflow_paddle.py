@@ -1,0 +1,42 @@
+"""Errors and warnings for Kubeflow's PaddleJobs that no schema can express."""
+
+from collections.abc import Iterator
+
+from gangline.api.jobs.kubeflow_paddle import CONTAINER, ROLES, KubeflowPaddleJob
+from gangline.api.schema.field_error import FieldError
+from gangline.api.validation import common_rules, replica_warnings
+
+_PATH = "spec.paddleReplicaSpecs"
+
+_RULES = replica_warnings.ReplicaRules(
+    path=_PATH,
+    roles=ROLES,
+    default_restart_policy="OnFailure",
+    operator_variables=(
+        "PADDLE_JOB_ID",
+        "PADDLE_NNODES",
+        "PADDLE_MASTER",
+        "PADDLE_SERVER_NUM",
+        "PADDLE_TRAINER_NUM",
+    ),
+)
+
+
+def validate(job: KubeflowPaddleJob, old: KubeflowPaddleJob | None = None) -> Iterator[FieldError]:
+    spec = job.spec
+    specs = spec.paddle_replica_specs
+    roles, _ = common_rules.read_roles(specs, ROLES, _PATH)
+    yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
+    yield from common_rules.job_size_errors(roles, _PATH)
+    if spec.elastic_policy is not None:
+        yield from common_rules.elastic_range_errors(
+            (spec.elastic_policy.min_replicas, spec.elastic_policy.max_replicas),
+            roles.get("Worker"),
+            _PATH,
+        )
+    if old is not None:
+        yield from common_rules.immutable_field_errors(spec.run_policy, old.spec.run_policy)
+
+
+def list_warnings(job: KubeflowPaddleJob) -> Iterator[FieldError]:
+    yield from replica_warnings.common_replica_warnings(job.spec.paddle_replica_specs, job, _RULES)

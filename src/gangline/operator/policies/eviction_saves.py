@@ -1,0 +1,55 @@
+"""Copies what a job's master says about saves before an eviction to the job's PodGroup.
+
+Masters may not write to PodGroups, whose other annotations reserve nodes. So only these two
+annotations are copied, and only valid values: users control what a master writes.
+"""
+
+from collections.abc import Iterable
+
+from gangline.api.volcano.eviction_saves import (
+    MAX_MIRRORED_CHARS,
+    MIRRORED_ANNOTATIONS,
+    SAVE_ANSWER_ANNOTATION,
+    SAVES_ANNOTATION,
+    read_save_answer,
+)
+from gangline.api.volcano.scheduling import PodGroup
+from gangline.operator.model.job import Manifest
+from gangline.operator.model.plan import OwnedObject, PlannedPatch, TargetKind
+
+
+def mirror_saves(group: PodGroup, owned: Iterable[OwnedObject]) -> PlannedPatch | None:
+    """Return the patch that makes the group's annotations equal to those of its ConfigMaps."""
+    if group.metadata.deletion_timestamp is not None:
+        return None
+    desired: dict[str, str] = {}
+    for each in owned:
+        if each.target is TargetKind.CONFIG_MAP:
+            desired |= _valid(each.metadata.annotations)
+    known = group.metadata.annotations
+    if all(known.get(key) == desired.get(key) for key in MIRRORED_ANNOTATIONS):
+        return None
+    operations: list[Manifest] = []
+    if not known:
+        operations.append({"op": "add", "path": "/metadata/annotations", "value": desired})
+    else:  # the scheduler writes other annotations concurrently
+        for key in MIRRORED_ANNOTATIONS:
+            path = f"/metadata/annotations/{key.replace('/', '~1')}"
+            if key in desired:
+                operations.append({"op": "add", "path": path, "value": desired[key]})
+            elif key in known:
+                operations.append({"op": "remove", "path": path})
+    return PlannedPatch(TargetKind.POD_GROUP, group.metadata.name, operations)
+
+
+def _valid(annotations: dict[str, str]) -> dict[str, str]:
+    found = {
+        key: annotations[key]
+        for key in MIRRORED_ANNOTATIONS
+        if len(annotations.get(key, "")) in range(1, MAX_MIRRORED_CHARS + 1)
+    }
+    if SAVE_ANSWER_ANNOTATION in found and read_save_answer(found) is None:
+        del found[SAVE_ANSWER_ANNOTATION]
+    if found.get(SAVES_ANNOTATION) not in (None, "true"):
+        del found[SAVES_ANNOTATION]
+    return found

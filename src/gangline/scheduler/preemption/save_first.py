@@ -1,0 +1,162 @@
+"""Saves before evictions: which evictions wait for a save, and when the wait ends.
+
+A gang that has checkpoints in memory is asked to save one before its pods are evicted. Its pods
+count as ending from the decision on, so the resources stay reserved for the beneficiary. The wait
+of a gang ends with the first of: the answer to this request, the end of the time, the end of the
+gang's pods, or the withdrawal, when no beneficiary of its evictions waits any more.
+
+There is at most one request for a gang. Further evictions from it join the request. Times are of a
+monotonic clock, except where the wall clock is named: it counts only when a restarted scheduler
+continues the request of an earlier one, and never prolongs the wait.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gangline.scheduler.types.types import GroupKey, PodEviction
+
+DEFAULT_SAVE_WAIT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSaveRequest:
+    """A request that an earlier process of the scheduler has written on the group."""
+
+    id: str
+    deadline: float
+    """In seconds since the epoch."""
+    beneficiary: str
+
+
+@dataclass(slots=True)
+class SaveRequest:
+    """The open request of one gang."""
+
+    id: str
+    deadline: float
+    """Monotonic time."""
+    evictions: list[PodEviction]
+    """Evictions that wait. Empty once they are carried out."""
+    in_progress: list[PodEviction] = field(default_factory=list)
+    """Evictions that are carried out, until their pods are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveOutcome:
+    """What is to be done about one gang."""
+
+    group: GroupKey
+    evict: tuple[PodEviction, ...] = ()
+    """The wait for these is over: evict them now."""
+    withdraw: tuple[PodEviction, ...] = ()
+    """These are not needed any more: the pods continue to run."""
+    is_closed: bool = False
+    """The request is to be removed from the group."""
+
+
+class SaveRequests:
+    """The open requests of all gangs."""
+
+    def __init__(self) -> None:
+        self.open: dict[GroupKey, SaveRequest] = {}
+
+    def begin(
+        self,
+        group: GroupKey,
+        evictions: Sequence[PodEviction],
+        now: float,
+        wait_s: float,
+        new_id: str,
+    ) -> SaveRequest | None:
+        """Begin to wait, or add the evictions to the gang's open request.
+
+        Returns:
+            The request to write on the group; None if it has one already.
+        """
+        known = self.open.get(group)
+        if known is not None:
+            known.evictions += evictions
+            return None
+        request = SaveRequest(new_id, now + wait_s, list(evictions))
+        self.open[group] = request
+        return request
+
+    def resume(
+        self,
+        group: GroupKey,
+        evictions: Sequence[PodEviction],
+        stored: StoredSaveRequest,
+        now: float,
+        wait_s: float,
+        wall_now: float,
+    ) -> bool:
+        """Continue the request of an earlier process, if it was for one of these beneficiaries.
+
+        The rest of its time counts, and never more than ``wait_s`` seconds: clocks may differ.
+        """
+        if group in self.open or all(
+            eviction.beneficiary != stored.beneficiary for eviction in evictions
+        ):
+            return False
+        left_s = min(max(stored.deadline - wall_now, 0.0), wait_s)
+        self.open[group] = SaveRequest(stored.id, now + left_s, list(evictions))
+        return True
+
+    def settle(
+        self,
+        now: float,
+        *,
+        answered_id: Callable[[GroupKey], str],
+        is_waiting: Callable[[str], bool],
+        is_present: Callable[[PodEviction], bool],
+    ) -> list[SaveOutcome]:
+        """Return what is to be done now, and forget requests that are closed.
+
+        Args:
+            now: monotonic time.
+            answered_id: the id of the request that a gang has answered last; empty for none.
+            is_waiting: whether a beneficiary still waits for the end of evicted pods.
+            is_present: whether the pod of an eviction still exists.
+        """
+        outcomes = []
+        for group, request in list(self.open.items()):
+            outcome = self._settle(
+                group, request, now, answered_id(group) == request.id, is_waiting, is_present
+            )
+            if outcome is not None:
+                outcomes.append(outcome)
+            if outcome is not None and outcome.is_closed:
+                del self.open[group]
+        return outcomes
+
+    def _settle(
+        self,
+        group: GroupKey,
+        request: SaveRequest,
+        now: float,
+        is_answered: bool,
+        is_waiting: Callable[[str], bool],
+        is_present: Callable[[PodEviction], bool],
+    ) -> SaveOutcome | None:
+        present = [eviction for eviction in request.evictions if is_present(eviction)]
+        withdraw = [eviction for eviction in present if not is_waiting(eviction.beneficiary)]
+        request.evictions = [each for each in present if each not in withdraw]
+        request.in_progress = [each for each in request.in_progress if is_present(each)]
+        evict: list[PodEviction] = []
+        if request.evictions and (is_answered or now >= request.deadline):
+            evict, request.evictions = request.evictions, []
+            request.in_progress += evict
+        is_closed = not request.evictions and not request.in_progress
+        if not evict and not withdraw and not is_closed:
+            return None
+        return SaveOutcome(group, tuple(evict), tuple(withdraw), is_closed)
+
+    def next_deadline(self) -> float | None:
+        """Return the monotonic time at which the next wait ends; None: nothing waits."""
+        return min((each.deadline for each in self.open.values() if each.evictions), default=None)
+
+    def undone(self, group: GroupKey, eviction: PodEviction) -> None:
+        """Record that the API server has refused an eviction: the pod continues to run."""
+        known = self.open.get(group)
+        if known is not None:
+            known.in_progress = [each for each in known.in_progress if each != eviction]

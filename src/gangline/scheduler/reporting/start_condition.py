@@ -1,0 +1,130 @@
+"""What the status of a pending gang says about its start, and when that has to be written again.
+
+Times are stated in UTC instead of relative to now, so that the text stays true while time passes.
+A new forecast differs a little from the last one; it replaces it only if it is another statement.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+
+import msgspec
+
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.cycle.cycle import run_cycle
+from gangline.scheduler.forecast.forecast import BUDGET_S, Forecaster, line_position
+from gangline.scheduler.preemption.preempt import EvictionPolicy
+from gangline.scheduler.reporting.expectation import MAX_AHEAD, pending_queues
+
+MAX_GROUPS = 20
+"""Number of pending gangs whose start is forecast: the first ones."""
+MIN_SHIFT_S = 60.0
+MIN_SHIFT = 0.25
+"""A bound of the interval has changed if it moved by these seconds, and by this part of the time
+until the end of the interval.
+"""
+
+
+class StatedStart(msgspec.Struct, frozen=True):
+    """What the status of a gang says about its start."""
+
+    queue: str
+    place: int
+    """Its place in the line of its queue; 1: the first."""
+    ahead: tuple[str, ...]
+    """The first of the gangs that are served before it."""
+    earliest: float | None
+    """Begin of the interval in seconds since the epoch; None: it is not expected to start."""
+    latest: float | None
+    """End of the interval; None: it is unknown."""
+
+    def text(self) -> str:
+        """Return the message of the condition."""
+        ahead = ""
+        if self.ahead:
+            more = self.place - 1 - len(self.ahead)
+            ahead = f", after {', '.join(self.ahead)}" + (f" and {more} more" if more > 0 else "")
+        return f"Place {self.place} in queue {self.queue!r}{ahead}. {self._interval()}"
+
+    def _interval(self) -> str:
+        if self.earliest is None:
+            return "No start is expected in the next 30 days."
+        if self.latest is None:
+            return f"Expected to start after {_time(self.earliest)}; the latest time is unknown."
+        if _time(self.earliest) == _time(self.latest):
+            return f"Expected to start at {_time(self.earliest)}."
+        return (
+            f"Expected to start between {_time(self.earliest)} and {_time(self.latest)} "
+            "(80 % of the simulations)."
+        )
+
+
+def stated_starts(
+    state: SchedulerCache,
+    groups: Iterable[str],
+    now: float,
+    policy: EvictionPolicy,
+    budget_s: float = BUDGET_S,
+) -> dict[str, StatedStart]:
+    """Forecast the starts of pending gangs, without those that do not wait for their turn.
+
+    Args:
+        state: the state of the cluster; it is not changed.
+        groups: names of gangs; of these the first ``MAX_GROUPS`` are forecast.
+        now: the time of the state in seconds since the epoch.
+        policy: the scheduler's policy of evictions.
+        budget_s: seconds of processor time for all simulations.
+    """
+    result = run_cycle(state, now, policy)
+    queues = pending_queues(state)
+    positions = {
+        name: position
+        for name in groups
+        if name in queues
+        and (position := line_position(result, queues[name], name, queues)) is not None
+    }
+    targets = list(positions)[:MAX_GROUPS]
+    starts = Forecaster(state, now, policy).forecast_all(targets, budget_s=budget_s)
+    return {
+        name: StatedStart(
+            queue=positions[name].queue,
+            place=positions[name].place,
+            ahead=positions[name].ahead[:MAX_AHEAD],
+            earliest=None if start.earliest_s is None else now + start.earliest_s,
+            latest=None if start.latest_s is None else now + start.latest_s,
+        )
+        for name, start in starts.items()
+    }
+
+
+def updated_starts(
+    stated: Mapping[str, StatedStart], forecast: Mapping[str, StatedStart], now: float
+) -> dict[str, StatedStart]:
+    """Return what the status of each forecast gang has to say: the earlier statement as long as
+    the new forecast agrees with it.
+    """
+    return {
+        name: earlier
+        if (earlier := stated.get(name)) is not None and _agrees(earlier, new, now)
+        else new
+        for name, new in forecast.items()
+    }
+
+
+def _agrees(earlier: StatedStart, new: StatedStart, now: float) -> bool:
+    if (earlier.queue, earlier.place, earlier.ahead) != (new.queue, new.place, new.ahead):
+        return False
+    last = new.latest or new.earliest or now
+    tolerance = max(MIN_SHIFT_S, MIN_SHIFT * (last - now))
+    return _is_near(earlier.earliest, new.earliest, tolerance) and _is_near(
+        earlier.latest, new.latest, tolerance
+    )
+
+
+def _is_near(one: float | None, other: float | None, tolerance_s: float) -> bool:
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) <= tolerance_s
+
+
+def _time(seconds: float) -> str:
+    return format(datetime.fromtimestamp(seconds, UTC), "%Y-%m-%d %H:%M UTC")

@@ -1,13 +1,14 @@
-{{/* Group and plural of every kind; the tests compare them with the kinds of the program. */}}
+{{/* Every kind by the name that "gangline operator --enable-scheme" knows; the tests compare them. */}}
 {{- define "gangline.kinds" -}}
-PyTorchJob: {group: kubeflow.org, plural: pytorchjobs}
-TFJob: {group: kubeflow.org, plural: tfjobs}
-JAXJob: {group: kubeflow.org, plural: jaxjobs}
-XGBoostJob: {group: kubeflow.org, plural: xgboostjobs}
-MPIJob: {group: kubeflow.org, plural: mpijobs}
-MSJob: {group: mindspore.gitee.com, plural: msjobs}
-PaddleJob: {group: batch.paddlepaddle.org, plural: paddlejobs}
-ElasticJob: {group: elastic.iml.github.io, plural: elasticjobs}
+PyTorchJob: {group: kubeflow.org, plural: pytorchjobs, scalable: true}
+TFJob: {group: kubeflow.org, plural: tfjobs, scalable: true}
+JAXJob: {group: kubeflow.org, plural: jaxjobs, scalable: true}
+XGBoostJob: {group: kubeflow.org, plural: xgboostjobs, scalable: false}
+MPIJob: {group: kubeflow.org, plural: mpijobs, scalable: false}
+PaddleJob.kubeflow.org: {group: kubeflow.org, plural: paddlejobs, scalable: true}
+MSJob: {group: mindspore.gitee.com, plural: msjobs, scalable: true}
+PaddleJob: {group: batch.paddlepaddle.org, plural: paddlejobs, scalable: false}
+ElasticJob: {group: elastic.iml.github.io, plural: elasticjobs, scalable: true}
 {{- end }}
 
 {{/* The kinds that the operator runs, as a map like gangline.kinds. */}}

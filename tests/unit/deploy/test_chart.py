@@ -233,19 +233,16 @@ def test_every_crd_stays_when_the_release_is_uninstalled() -> None:
 
 
 def test_it_knows_the_kinds_of_the_program() -> None:
-    roles = [
-        each
-        for each in of_kind(render({}), "ClusterRole")
-        if each["metadata"]["name"] == "gangline-operator"
-    ]
-    known = {
-        (group, resource)
-        for rule in roles[0]["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        if f"{resource}/status" in str(roles[0]["rules"]) and "delete" in rule["verbs"]
-    }
-    assert known >= {(kind.resource.group, kind.resource.plural) for kind in JOB_KINDS}
+    for kind in JOB_KINDS:
+        found = render({"kinds": [kind.identity], "scheduler": {"enabled": False}}, crds=True)
+        granted = {right[1:3] for right in rights(found, "operator") if right[3] == "delete"}
+        resource = kind.resource
+        others = {(each.resource.group, each.resource.plural) for each in JOB_KINDS}
+        assert granted & others == {(resource.group, resource.plural)}
+        crds = {each["metadata"]["name"] for each in of_kind(found, "CustomResourceDefinition")}
+        jobs = {f"{plural}.{group}" for group, plural in others}
+        assert crds & jobs == {f"{resource.plural}.{resource.group}"}
+        assert ("scaleplans.elastic.iml.github.io" in crds) == (kind.identity == "ElasticJob")
 
 
 def rights(manifests: list[Manifest], component: str = "") -> set[tuple[str, ...]]:
@@ -323,11 +320,8 @@ def test_with_namespaces_only_nodes_are_read_in_the_whole_cluster() -> None:
     assert not of_kind(render(values | {"operator": {"readNodes": False}}), "ClusterRole")
 
 
-def test_kinds_that_are_not_run_have_no_crd_and_no_rights() -> None:
-    found = render({"kinds": ["PyTorchJob"], "scheduler": {"enabled": False}}, crds=True)
-    crds = {each["spec"]["names"]["kind"] for each in of_kind(found, "CustomResourceDefinition")}
-    assert crds & {kind.resource.kind for kind in JOB_KINDS} == {"PyTorchJob"}
-    assert "ScalePlan" not in crds
+def test_kinds_that_are_not_run_need_no_rights() -> None:
+    found = render({"kinds": ["PyTorchJob"], "scheduler": {"enabled": False}})
     granted = {right[2] for right in rights(found, "operator") if not right[0]}
     assert not {"mpijobs", "scaleplans", "pods/exec", "roles", "serviceaccounts"} & granted
 

@@ -29,6 +29,11 @@
   verbs: [create, delete, get, list, patch, watch]
 {{- end }}
 {{- if or (hasKey . "MPIJob") (hasKey . "ElasticJob") }}
+# The processes of a job authenticate each other with a Secret: it is created, never read, and deleted
+# with the job.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
 # The launcher of an MPIJob and the master of an ElasticJob get accounts with a few rights of their own.
 - apiGroups: [""]
   resources: [serviceaccounts]
@@ -50,11 +55,6 @@
 - apiGroups: [elastic.iml.github.io]
   resources: [scaleplans/status]
   verbs: [patch]
-# The processes of a job authenticate each other with a Secret: it is created, never read, and deleted
-# with the job.
-- apiGroups: [""]
-  resources: [secrets]
-  verbs: [create]
 # Kubernetes lets the operator grant only rights that it has itself. It makes no use of this one.
 - apiGroups: [""]
   resources: [configmaps]

@@ -103,6 +103,9 @@ def test_the_first_pattern_that_matches_is_taken(tmp_path: Path) -> None:
         ("a: [", "not valid YAML"),
         ("- a", "must map image patterns"),
         ("a: {variables: {X: 1}}", "Expected `str`"),
+        ("a: {warm: [torch]}", "warm requires env"),
+        ("a: {env: /usr, root: /, warm: [torch]}", "warm requires env"),
+        ("a: {env: /usr, warm: [a b]}", "names of modules such as torch, not 'a b'"),
     ],
 )
 def test_invalid_image_map_is_refused_with_the_problem(

@@ -70,6 +70,11 @@ class ServedKind:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @cached_property
+    def is_stored_form(self) -> bool:
+        """True if objects are stored in exactly this version."""
+        return not self.storage_version or self.storage_version == self.version
+
+    @cached_property
     def storage_name(self) -> str:
         """The name of the kind's objects in the store: ``PLURAL.GROUP``."""
         return STORAGE_NAME_ALIASES.get((self.group, self.plural), f"{self.plural}.{self.group}")

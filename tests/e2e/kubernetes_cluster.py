@@ -109,13 +109,21 @@ class Kubernetes(ClusterUnderTest):
         self.kubectl("apply", "-f", str(crds))
         # A watch that begins before its CRD is established may get no event for minutes, and
         # discovery lists the kind even later.
-        self.kubectl("wait", "--for", "condition=established", "--timeout=100s", "crd", "--all")
         deadline = time.monotonic() + START_PATIENCE_S
+        while not self._all_established():
+            assert time.monotonic() < deadline, "our kinds are not established"
+            time.sleep(0.2)
         while not all(map(self._lists, OUR_GROUPS.items())):
             assert time.monotonic() < deadline, "our kinds are not served"
             time.sleep(0.1)
         for name in ("operator", "scheduler"):
             self.start_component(name)
+
+    def _all_established(self) -> bool:
+        """Whether every CRD is. ``kubectl wait`` of today fails while conditions are null."""
+        each = "{.metadata.name}={.status.conditions[?(@.type=='Established')].status}"
+        found = self.kubectl("get", "crd", "-o", f"jsonpath={{range .items[*]}}{each} {{end}}")
+        return all(word.endswith("=True") for word in found.split())
 
     def _serve_names(self) -> None:
         """Start a name server; the scripts find it by its pid file, and stop it at the end."""

@@ -5,6 +5,7 @@ An upstream API server with one real kubelet, made by scripts outside this repos
 servers that the scripts start, as a machine's ``systemd`` would: this does.
 """
 
+import json
 import os
 import signal
 import socket
@@ -121,9 +122,9 @@ class Kubernetes(ClusterUnderTest):
 
     def _all_established(self) -> bool:
         """Whether every CRD is. ``kubectl wait`` of today fails while conditions are null."""
-        each = "{.metadata.name}={.status.conditions[?(@.type=='Established')].status}"
-        found = self.kubectl("get", "crd", "-o", f"jsonpath={{range .items[*]}}{each} {{end}}")
-        return all(word.endswith("=True") for word in found.split())
+        found = json.loads(self.kubectl("get", "crd", "-o", "json"))["items"]
+        given = [each["status"].get("conditions") or () for each in found]
+        return all(("Established", "True") in {(c["type"], c["status"]) for c in g} for g in given)
 
     def _serve_names(self) -> None:
         """Start a name server; the scripts find it by its pid file, and stop it at the end."""

@@ -29,11 +29,11 @@ from msgspec import structs
 
 from gangline.api.failure import is_node_refusal
 from gangline.api.jobs.kubeflow import MANAGED_BY_US, JobStatus
-from gangline.api.jobs.versions import VERSION_ANNOTATION
 from gangline.api.meta.conditions import is_condition_true, remove_condition
 from gangline.api.meta.objects import Object
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.operator.engine import manifests, owned_objects
+from gangline.operator.engine.job_patches import remove_finalizers, store_version
 from gangline.operator.engine.slots import RoleFailures, assign_slots, classify_failures
 from gangline.operator.engine.status import (
     count_replicas,
@@ -52,7 +52,6 @@ from gangline.operator.engine.status import (
 from gangline.operator.model import conditions
 from gangline.operator.model.job import (
     ExtendsStatus,
-    Manifest,
     NormalizedJob,
     OrdersStartup,
     ReplicaRole,
@@ -160,7 +159,7 @@ def plan_reconcile(observed: ObservedJob, now: datetime, settings: EngineSetting
     observed = replace(observed, job=tracker.restore_from_status(observed.job, observed.status))
     plan, gang = _plan(observed, now, settings)
     job, rules = observed.job, observed.job.rules
-    if patch := _version_patch(job):
+    if patch := store_version(job):
         plan = replace(plan, patches=(*plan.patches, patch))
     if job.is_deleting or not implements(rules, ExtendsStatus):
         return plan
@@ -189,7 +188,7 @@ def _plan_inactive(
     if job.policy.managed_by not in (None, MANAGED_BY_US):
         return ReconcilePlan(observed.status)
     if job.is_deleting:
-        return ReconcilePlan(observed.status, patches=_remove_finalizers(job))
+        return ReconcilePlan(observed.status, patches=remove_finalizers(job))
     if conditions.is_finished(observed.status.conditions):
         return _plan_finished(observed, now, settings)
     # Kubernetes' timestamps have a resolution of one second.
@@ -232,45 +231,6 @@ def _plan_suspended(
             extras=observed.owned_objects,
         ),
         requeue_after=time_to_force_delete(observed, now, settings),
-    )
-
-
-def _remove_finalizers(job: NormalizedJob) -> tuple[PlannedPatch, ...]:
-    """Remove the finalizers of an upstream operator that may not run any more."""
-    found = job.meta.finalizers
-    remaining = [name for name in found if name not in job.kind.finalizers]
-    if len(remaining) == len(found):
-        return ()
-    path = "/metadata/finalizers"
-    operations: list[Manifest] = [
-        {"op": "test", "path": path, "value": list(found)},
-        {"op": "replace", "path": path, "value": remaining},
-    ]
-    return (PlannedPatch(TargetKind.JOB, job.name, operations),)
-
-
-def _version_patch(job: NormalizedJob) -> PlannedPatch | None:
-    """Store the version in which a job was written, while the job still shows it."""
-    several = bool(job.kind.entry.other_versions)
-    ours = job.policy.managed_by in (None, MANAGED_BY_US)
-    if not several or not ours or job.is_deleting or VERSION_ANNOTATION in job.meta.annotations:
-        return None
-    path = "/metadata/annotations"
-    version: Manifest = {"path": path, "value": {VERSION_ANNOTATION: job.api_version}}
-    if job.meta.annotations:
-        pointer = VERSION_ANNOTATION.replace("/", "~1")
-        version = {"path": f"{path}/{pointer}", "value": job.api_version}
-    return PlannedPatch(
-        TargetKind.JOB,
-        job.name,
-        [
-            {
-                "op": "replace",
-                "path": "/metadata/resourceVersion",
-                "value": job.meta.resource_version,
-            },
-            {"op": "add", **version},
-        ],
     )
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from gangline.api.meta.objects import StatusCause
 from gangline.local import limits
-from gangline.local.apiserver.core.conversion import is_stored_form
 from gangline.local.apiserver.core.errors import bad_request, invalid, too_large
 from gangline.local.apiserver.core.metadata import generate_name, restore_field
 from gangline.local.apiserver.core.negotiation import (
@@ -242,7 +241,7 @@ def track_managed_fields(request: ApiRequest, old: Json | None, new: Json, at: d
     kind = request.kind
     manager = manager_name(request.user_agent, request.params.get("fieldManager", ""))
     # Versions of a custom kind have the same fields, so they can be recorded as they were written.
-    version = kind.api_version if kind.custom and not is_stored_form(kind) else ""
+    version = kind.api_version if kind.custom and not kind.is_stored_form else ""
     if should_track(old, manager, version):
         track_update(
             old,

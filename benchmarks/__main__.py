@@ -31,9 +31,10 @@ ALL = {
     "brain_slow_ranks": "brain.slow_ranks",
     "brain_allocation": "brain.allocation",
     "brain_cluster": "brain.cluster",
-    "brain_guarded_cluster": "brain.guarded_cluster",
+    "brain_load": "brain.load",
     "sizing": "sizing.measured",
     "sizing_times": "sizing.times",
+    "sizing_plan_time": "sizing.plan_time",
 }
 """Modules of ``benchmarks`` by the name of their benchmark, in the order of a complete run."""
 

@@ -298,10 +298,6 @@ class Call:
     """Path and qualified name."""
 
 
-class TestTooLong(BaseException):
-    """A test takes longer than the mutation test allows."""
-
-
 class MutationRun:
     """A plug-in of pytest that runs the collected tests once for each mutant."""
 
@@ -395,37 +391,38 @@ class MutationRun:
         return sorted(calling, key=lambda test: (-killers[test], self._calls[test].seconds))
 
     def _learn_calls(self) -> dict[str, Call]:
-        """Run all tests in a child, and return what each of them calls.
+        """Run all tests, and return what each of them calls; each test runs in a child.
 
         Raises:
             SystemExit: a test fails without any mutant.
         """
+        return {test: self._learn_call(item) for test, item in self._items.items()}
+
+    def _learn_call(self, item: pytest.Item) -> Call:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             try:
                 os.close(reading)
-                calls = {test: self._trace(item) for test, item in self._items.items()}
-                found = {
-                    test: [call.seconds, sorted(call.functions)] for test, call in calls.items()
-                }
+                # Ends the child. Tracing takes about as long as the test itself.
+                signal.setitimer(signal.ITIMER_PROF, 2 * self._options.longest)
+                call = self._trace(item)
                 with os.fdopen(writing, "wb") as pipe:
-                    pipe.write(json.dumps([self._failed, found]).encode())
+                    pipe.write(json.dumps([call.seconds, sorted(call.functions)]).encode())
             except BaseException:
                 traceback.print_exc()
             finally:
-                os._exit(0)
+                os._exit(int(bool(self._failed)))
         os.close(writing)
         with os.fdopen(reading, "rb") as pipe:
             text = pipe.read()
-        os.waitpid(child, 0)
-        failed, found = json.loads(text or b'["the tests do not run", {}]')
-        if failed:
-            sys.exit(f"fails without a mutant: {failed}")
-        return {
-            test: Call(seconds, {(path, name) for path, name in functions})
-            for test, (seconds, functions) in found.items()
-        }
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status):
+            return Call(math.inf)
+        if os.WEXITSTATUS(status) or not text:
+            sys.exit(f"fails without a mutant: {item.nodeid}")
+        seconds, functions = json.loads(text)
+        return Call(seconds, {(path, name) for path, name in functions})
 
     def _trace(self, item: pytest.Item) -> Call:
         paths = {str(ROOT / mutant.path): mutant.path for mutant in self._mutants}
@@ -437,29 +434,11 @@ class MutationRun:
             if path is not None:
                 call.functions.add((path, frame.f_code.co_qualname.partition(".<locals>")[0]))
 
-        def interrupt(number: int, frame: FrameType | None) -> None:
-            del number, frame
-            call.seconds = math.inf
-            raise TestTooLong
-
-        failed_before = self._failed
         began = time.process_time()
-        signal.signal(signal.SIGPROF, interrupt)
-        # Tracing takes about as long as the test itself.
-        signal.setitimer(signal.ITIMER_PROF, 2 * self._options.longest)
         sys.settrace(trace)
-        try:
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
-        except TestTooLong:
-            # Between two phases of the test: its fixtures are torn down here.
-            item.session._setupstate.teardown_exact(None)
-        finally:
-            sys.settrace(None)
-            signal.setitimer(signal.ITIMER_PROF, 0)
-        if call.seconds:
-            self._failed = failed_before
-        else:
-            call.seconds = time.process_time() - began
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        sys.settrace(None)
+        call.seconds = time.process_time() - began
         return call
 
 

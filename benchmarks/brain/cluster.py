@@ -1,325 +1,477 @@
-"""Sizes of all elastic jobs of a cluster, by several policies, in the scheduler's simulation.
+"""Sizes of all jobs of a simulated cluster: the Brain against static sizes and other policies.
 
-    python -m benchmarks.brain.cluster [--gpus 64] [--jobs 300] [--seeds 3] [--loads 0.6 0.8 1.0]
+The scheduler is the real one on virtual time. Half of the jobs are elastic, of five families with
+different scaling. The Brain sees noisy segments of the families' earlier and running jobs, and its
+actions pass the guard; trials are not simulated, each action counts as kept. The other policies
+know the true curves and the true rest of each job. Their originals are larger; these follow the
+published objectives only:
 
-Half of the jobs are elastic, from half to four times of their size. Their scaling curves are
-hidden from the Brain, which sees curves with errors and no remaining times; the oracle is the same
-allocation with true curves and true remaining times. The policies of the papers know the true
-curves: ``pollux`` and ``sia`` are their objectives, divided exactly in place of their own search.
-Every policy gives pods back for the first job that waits, with the Brain's ``give_back``.
+* Optimus (EuroSys 2018): devices go one by one to the job whose rest shrinks most; no cost.
+* Pollux (OSDI 2021): power mean p = -1 of speed-ups, restart factor, genetic search.
+* Sia (SOSP 2023): powers of two, values by the smallest size to the power -0.5, restart factor,
+  solved exactly.
+* Oracle: our own allocation with true curves and rests, without a guard.
 """
 
-import argparse
-import math
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 from random import Random
 
+import msgspec
+import numpy as np
+
 from gangline.api.resource_list import GPU
+from gangline.brain.advisers.advice import Advice, Choice
+from gangline.brain.advisers.view import View
+from gangline.brain.advisers.workers import best_size, floor_of, size_choices
+from gangline.brain.allocation.advice import allocation_advice, give_back_advice
 from gangline.brain.allocation.allocate import allocate
 from gangline.brain.allocation.give_back import give_back
-from gangline.brain.allocation.jobs import (
-    AllocationJob,
-    AllocationNode,
-    SizePoint,
-    WaitingGang,
-)
+from gangline.brain.allocation.jobs import AllocationJob, AllocationNode, SizePoint, WaitingGang
 from gangline.brain.allocation.solve import Option, divide
-from gangline.scheduler.simulate.cluster import SimulatedCluster, uniform_cluster
-from gangline.scheduler.simulate.engine import JobRun, ResizeView, Resizing, Simulation
+from gangline.brain.facts.records import Job, Mode, Run, Segment
+from gangline.brain.guard.decide import begin_action, decide, observe
+from gangline.brain.guard.policy import Permission
+from gangline.brain.guard.state import ClusterState, JobState, Verdict
+from gangline.brain.models.throughput import ThroughputModel, observations
+from gangline.brain.models.throughput_fit import fit_throughput
+from gangline.scheduler.simulate.cluster import SimulatedCluster
+from gangline.scheduler.simulate.engine import JobRun, Resizer, ResizeView, Resizing, Simulation
 from gangline.scheduler.simulate.generate import TRACE_SHAPES, generate_trace
 from gangline.scheduler.simulate.trace import Scaling, TraceJob, pod_request
+from gangline.scheduler.types.types import NodeInfo, NodeName, QueueInfo
 
+NODES, DEVICES = 8, 8
 FAMILIES = {
-    "compute-bound CNN": Scaling(r0=0.001, r1=0.001, noise=6),
-    "BERT": Scaling(r0=0.004, r1=0.004, x1=0.0005, noise=8),
-    "7B with FSDP": Scaling(r0=0.01, r1=0.01, x1=0.002, noise=16),
-    "recommendation": Scaling(r0=0.03, r1=0.02, x1=0.004),
-    "RNN that scales badly": Scaling(r0=0.08, r1=0.08, x1=0.01),
+    "cnn": Scaling(r0=0.002, r1=0.004),
+    "bert": Scaling(r0=0.005, r1=0.015),
+    "fsdp": Scaling(r0=0.01, r1=0.03, x1=0.0005),
+    "recommendation": Scaling(r0=0.02, r1=0.05, x1=0.002),
+    "rnn": Scaling(r0=0.05, r1=0.10, x1=0.005),
 }
-"""Curves from well to badly scaling, as data: the first three allow larger batches."""
-LONGEST_S = 12 * 3600.0
-COOL_DOWN_S = 300.0
-CURVE_ERROR = 0.05
-"""Standard deviation of the logarithm of each goodput that the Brain sees."""
-MOST_PODS = 32
-TICK_S = 60.0
-Policy = Callable[["Knowledge", ResizeView], Mapping[str, int]]
+"""Communication in units of the computing of a job's batch on one device."""
+STEP_S = 20.0
+BATCH = 2**14
+NOISE = 0.05
+PERMISSION = Permission(mode=Mode.APPLY)
 
 
-class Knowledge:
-    """What the policies know beside the view: curves, changes, and the size of the cluster."""
-
-    def __init__(self, gpus: int, seed: int) -> None:
-        self.gpus = gpus
-        self._random = Random(seed)
-        self._seen: dict[tuple[str, int], float] = {}
-        self._changed_at: dict[str, float] = {}
-        self._changes: dict[str, int] = {}
-
-    def note(self, view: ResizeView, sizes: Mapping[str, int]) -> None:
-        """Remember which jobs change their size."""
-        for run in view.running:
-            name = run.job.name
-            if sizes.get(name, run.pods) != run.pods:
-                self._changed_at[name] = view.now
-                self._changes[name] = self._changes.get(name, 0) + 1
-
-    def error(self, name: str, pods: int) -> float:
-        """Factor by which the goodput that the Brain sees is wrong; always the same for a size."""
-        drawn = self._random.lognormvariate(0, CURVE_ERROR)
-        return self._seen.setdefault((name, pods), drawn)
-
-    def cools_down(self, name: str, now: float) -> bool:
-        return now - self._changed_at.get(name, -math.inf) < COOL_DOWN_S
-
-    def factor(self, run: JobRun, now: float) -> float:
-        """Pollux's and Sia's factor for a change: (age - restarts x cost) / (age + cost)."""
-        age, cost = now - (run.first_started or now), max(run.job.restart_s, 1.0)
-        return max((age - self._changes.get(run.job.name, 0) * cost) / (age + cost), 0.01)
-
-
-def described(knowledge: Knowledge, run: JobRun, now: float, *, exact: bool) -> AllocationJob:
-    """Describe a job to the Brain's allocation."""
-    job = run.job
-    sizes = range(job.minimum, max(job.maximum, job.size) + 1)
-    curve = tuple(
-        SizePoint(
-            devices=pods,
-            goodput=job.rate(pods) * (1.0 if exact else knowledge.error(job.name, pods)),
-        )
-        for pods in sizes
+def make_cluster(*, fifo: bool = False) -> SimulatedCluster:
+    amounts = pod_request(64, "1Ti", DEVICES)
+    nodes = tuple(
+        NodeInfo(NodeName(f"n{i}"), (*((k, v) for k, v in amounts if k != "pods"), ("pods", 110)))
+        for i in range(NODES)
     )
-    age = now - (run.first_started or now)
-    left = (job.duration - run.saved - run.work(now)) / run.rate
-    return AllocationJob(
-        key=job.name,
-        devices=run.pods,
-        unit=1,
-        minimum=job.minimum,
-        maximum=max(job.maximum, job.size),
-        curve=curve,
-        rest_s=max(left if exact else age, 1.0),
-        cost_s=job.restart_s,
-        fixed=knowledge.cools_down(job.name, now),
-    )
+    queues = (QueueInfo("default", fifo=True),) if fifo else ()
+    return SimulatedCluster(nodes, queues)
 
 
-def free_nodes(view: ResizeView) -> list[AllocationNode]:
-    return [
-        AllocationNode(name=name, free=max(amounts.get(GPU, 0), 0))
-        for name, amounts in view.free.items()
-    ]
-
-
-def with_give_back(choose: Policy, *, exact: bool) -> Policy:
-    """Let a policy grow jobs only if no job waits; else shrink jobs for the first that waits."""
-
-    def decide(knowledge: Knowledge, view: ResizeView) -> Mapping[str, int]:
-        if not view.waiting:
-            sizes = choose(knowledge, view)
-        else:
-            jobs = [described(knowledge, run, view.now, exact=exact) for run in view.running]
-            first = view.waiting[0].job
-            gang = WaitingGang(
-                key=first.name, pods=first.minimum, unit=dict(first.request).get(GPU, 1)
+def make_jobs(shape: str, load: float, seed: int, count: int, restart_s: float) -> list[TraceJob]:
+    """Half of the jobs are elastic, in pods of one device."""
+    random = Random(seed)
+    names = list(FAMILIES)
+    jobs = []
+    for drawn in generate_trace(TRACE_SHAPES[shape], count, make_cluster(), load, seed):
+        devices = devices_of(drawn)
+        job = replace(drawn, fails_after=0.0)
+        if random.random() < 0.5 and devices <= 16:
+            job = replace(
+                job,
+                name=f"{job.name}-{random.choice(names)}",
+                size=devices,
+                request=pod_request(4, "16Gi", 1),
+                minimum=max(1, devices // 4),
+                maximum=min(4 * devices, 32),
+                restart_s=restart_s,
             )
-            sizes = give_back(jobs, free_nodes(view), gang) or {}
-        knowledge.note(view, sizes)
-        return sizes
-
-    return decide
+            job = replace(job, scaling=FAMILIES[family_of(job)])
+        jobs.append(job)
+    return [job for job in jobs if devices_of(job) <= NODES * DEVICES // 2]
 
 
-def brain(*, exact: bool) -> Policy:
-    """The Brain's allocation; with ``exact`` the oracle."""
-
-    def choose(knowledge: Knowledge, view: ResizeView) -> Mapping[str, int]:
-        jobs = [described(knowledge, run, view.now, exact=exact) for run in view.running]
-        found = allocate(jobs, free_nodes(view), {"": float(knowledge.gpus)})
-        return {name: each.devices for name, each in found.jobs.items() if each.changed}
-
-    return choose
+def devices_of(job: TraceJob) -> int:
+    return job.size * unit_of(job)
 
 
-def divided(power: float, *, powers_of_two: bool) -> Policy:
-    """Least sum of S to the given power, S relative to the size of the job, changes discounted."""
-
-    def choose(knowledge: Knowledge, view: ResizeView) -> Mapping[str, int]:
-        options = {}
-        for run in view.running:
-            job, factor = run.job, knowledge.factor(run, view.now)
-            sizes = set(range(job.minimum, max(job.maximum, job.size) + 1))
-            if powers_of_two:
-                sizes = {pods for pods in sizes if pods & (pods - 1) == 0}
-            options[job.name] = [
-                Option(pods, (job.rate(pods) * (1.0 if pods == run.pods else factor)) ** power)
-                for pods in sorted(sizes | {run.pods})
-            ]
-        free = sum(node.free for node in free_nodes(view))
-        division = divide(options, sum(run.pods for run in view.running) + free)
-        if division is None:
-            return {}
-        return {name: options[name][index].devices for name, index in division.chosen.items()}
-
-    return choose
+def unit_of(job: TraceJob) -> int:
+    return dict(job.request).get(GPU, 0)
 
 
-def optimus(knowledge: Knowledge, view: ResizeView) -> Mapping[str, int]:
-    """Device by device to the job whose remaining time falls most; changes cost nothing."""
-    del knowledge
-    sizes = {run.job.name: run.job.minimum for run in view.running}
-    left = sum(node.free for node in free_nodes(view))
-    left += sum(run.pods - run.job.minimum for run in view.running)
+def family_of(job: TraceJob) -> str:
+    return job.name.rpartition("-")[2]
 
-    def gain(run: JobRun) -> float:
-        job, pods = run.job, sizes[run.job.name]
-        if pods >= max(job.maximum, job.size):
-            return 0.0
-        rest = job.duration - run.saved - run.work(view.now)
-        return rest / job.rate(pods) - rest / job.rate(pods + 1)
 
-    for _ in range(left):
-        best = max(view.running, key=gain, default=None)
-        if best is None or gain(best) <= 0:
+def rest_of(run: JobRun, now: float) -> float:
+    """True rest at the present speed."""
+    return max(run.job.duration - run.saved - run.work(now), 1.0) / max(run.rate, 1e-9)
+
+
+def free_devices(view: ResizeView) -> dict[str, int]:
+    return {name: max(amounts.get(GPU, 0), 0) for name, amounts in view.free.items()}
+
+
+def capacity(view: ResizeView) -> int:
+    """Devices of running elastic jobs and free ones, less what waiting jobs need in their order."""
+    have = sum(run.bound for run in view.running) + sum(free_devices(view).values())
+    least = sum(run.job.minimum for run in view.running)
+    for run in view.waiting:
+        needed = run.job.minimum * unit_of(run.job)
+        if have - needed < least:
             break
-        sizes[best.job.name] += 1
+        have -= needed
+    return have
+
+
+def optimus(view: ResizeView) -> Mapping[str, int]:
+    sizes = {run.job.name: run.job.minimum for run in view.running}
+    left = capacity(view) - sum(sizes.values())
+    runs = {run.job.name: run for run in view.running}
+
+    def gain(name: str) -> float:
+        run, size = runs[name], sizes[name]
+        if size >= run.job.maximum:
+            return 0.0
+        work = rest_of(run, view.now) * run.rate
+        return work / run.job.rate(size) - work / run.job.rate(size + 1)
+
+    while left > 0 and sizes:
+        best = max(sizes, key=gain)
+        if gain(best) <= 0:
+            break
+        sizes[best] += 1
+        left -= 1
     return sizes
 
 
-POLICIES: Mapping[str, Policy | None] = {
-    "static": None,
-    "optimus": with_give_back(optimus, exact=True),
-    "pollux": with_give_back(divided(-1.0, powers_of_two=False), exact=True),
-    "sia": with_give_back(divided(-0.5, powers_of_two=True), exact=True),
-    "brain": with_give_back(brain(exact=False), exact=False),
-    "oracle": with_give_back(brain(exact=True), exact=True),
-}
+def restart_factor(run: JobRun, now: float) -> float:
+    age = now - (run.first_started or now)
+    cost = run.job.restart_s
+    return max((age - run.resized * cost) / (age + cost), 0.0) if age > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Measures of one simulation."""
+def sia(view: ResizeView) -> Mapping[str, int]:
+    options: dict[str, list[Option]] = {}
+    for run in view.running:
+        job = run.job
+        sizes = {job.minimum, run.bound} | {
+            2**power for power in range(6) if job.minimum <= 2**power <= job.maximum
+        }
+        least = job.rate(job.minimum)
+        each = []
+        for size in sorted(sizes):
+            value = job.rate(size) / least
+            if size != run.bound:
+                value *= restart_factor(run, view.now)
+            if value > 0:
+                each.append(Option(size, value**-0.5))
+        options[job.name] = each
+    division = divide(options, max(capacity(view), 0)) if options else None
+    if division is None:
+        return {}
+    return {name: options[name][index].devices for name, index in division.chosen.items()}
 
-    mean_jct: float
-    p99_jct: float
-    inelastic_jct: float
-    used: float
-    """Share of the GPUs in use until the last arrival."""
-    useful: float
-    """The same, in work on the job's own size."""
-    changes: float
-    """Changes of size for each elastic job."""
+
+def pollux(seed: int) -> Resizer:
+    random = np.random.default_rng(seed)
+
+    def decide_sizes(view: ResizeView) -> Mapping[str, int]:
+        runs = view.running
+        if not runs:
+            return {}
+        room = capacity(view)
+        low = np.array([run.job.minimum for run in runs])
+        high = np.array([run.job.maximum for run in runs])
+        now = np.array([run.bound for run in runs])
+        fair = np.clip(room // len(runs), low, high)
+        most = int(high.max())
+        table = np.array([[run.job.rate(n) for n in range(1, most + 1)] for run in runs])
+        index = np.arange(len(runs))
+        table = table / table[index, fair - 1][:, None]
+        factor = np.array([restart_factor(run, view.now) for run in runs])
+
+        def fitness(people: np.ndarray) -> np.ndarray:
+            speed = table[index, people - 1]
+            speed = np.where(people != now, speed * np.maximum(factor, 1e-3), speed)
+            excess = np.maximum(people.sum(axis=1) - room, 0)
+            return np.asarray(-(1 / speed).mean(axis=1) - 1e3 * excess)
+
+        people = np.vstack([now, fair, low, *(random.integers(low, high + 1) for _ in range(47))])
+        people = np.clip(people, low, high)
+        for _ in range(40):
+            order = np.argsort(-fitness(people))[:25]
+            parents = people[order]
+            pairs = parents[random.integers(0, 25, (25, 2))]
+            mixed = np.where(random.random((25, len(runs))) < 0.5, pairs[:, 0], pairs[:, 1])
+            changed = random.random(mixed.shape) < 1.5 / len(runs)
+            step = random.integers(-4, 5, mixed.shape)
+            mixed = np.clip(np.where(changed, mixed + step, mixed), low, high)
+            people = np.vstack([parents, mixed])
+        best = people[int(np.argmax(fitness(people)))]
+        if best.sum() > room:
+            return {}
+        return {run.job.name: int(size) for run, size in zip(runs, best, strict=True)}
+
+    return decide_sizes
 
 
-def make_jobs(
-    shape: str, count: int, cluster: SimulatedCluster, load: float, seed: int, restart_s: float
-) -> list[TraceJob]:
-    """Generate a trace with one GPU in each pod; half of its jobs are elastic."""
-    random = Random(seed)
-    gpus = len(cluster.nodes) * 8
-    drawn = generate_trace(TRACE_SHAPES[shape], count, cluster, load, seed)
+def allocation_job(
+    run: JobRun, points: Sequence[SizePoint], most: int, rest_s: float, *, fixed: bool
+) -> AllocationJob:
+    job = run.job
+    return AllocationJob(
+        key=job.name,
+        devices=run.bound,
+        unit=1,
+        minimum=job.minimum,
+        maximum=max(most, run.bound),
+        curve=tuple(points),
+        queue="default",
+        rest_s=rest_s,
+        cost_s=job.restart_s,
+        fixed=fixed,
+    )
+
+
+def spread_nodes(jobs: Sequence[AllocationJob], view: ResizeView) -> list[AllocationNode]:
+    """Pods of one device fit on any node, so one node is enough for elastic jobs."""
+    del jobs
+    return [AllocationNode(name="all", free=sum(free_devices(view).values()))]
+
+
+def oracle(view: ResizeView) -> Mapping[str, int]:
     jobs = []
-    for job in drawn:
-        pods = min(job.size * dict(job.request).get(GPU, 1), gpus // 2)
-        scaling = random.choice(list(FAMILIES.values()))
-        is_elastic = random.random() < 0.5
-        jobs.append(
-            replace(
-                job,
-                duration=min(job.duration, LONGEST_S),
-                size=pods,
-                minimum=max(pods // 2, 1) if is_elastic else pods,
-                maximum=max(min(4 * pods, MOST_PODS), pods) if is_elastic else pods,
-                request=pod_request(4, "16Gi", 1),
-                scaling=scaling if is_elastic else None,
-                restart_s=restart_s,
-                fails_after=0.0,
-            )
+    for run in view.running:
+        points = [
+            SizePoint(devices=n, goodput=run.job.rate(n))
+            for n in range(run.job.minimum, run.job.maximum + 1)
+        ]
+        job = allocation_job(run, points, run.job.maximum, rest_of(run, view.now), fixed=False)
+        jobs.append(msgspec.structs.replace(job, nodes=("all",) * run.bound))
+    free = capacity(view) - sum(job.devices for job in jobs)
+    if free < 0:
+        gang = WaitingGang(key="w", pods=-free + sum(free_devices(view).values()), unit=1)
+        return give_back(jobs, spread_nodes(jobs, view), gang) or {}
+    entitled = {"default": float(sum(job.devices for job in jobs) + free)}
+    found = allocate(jobs, [AllocationNode(name="all", free=free)], entitled)
+    return {key: job.devices for key, job in found.jobs.items() if job.changed}
+
+
+@dataclass
+class BrainResizer:
+    """The Brain: models of families from noisy segments, allocation, guard."""
+
+    seed: int
+    states: dict[str, JobState] = field(default_factory=dict)
+    cluster: ClusterState = field(
+        default_factory=lambda: ClusterState(
+            leader=True, lease_age_s=1.0, clock_skew_s=0.0, gpus=NODES * DEVICES
         )
-    # Long jobs were cut: arrivals are compressed until the load is right again.
-    work = sum(job.duration * job.size for job in jobs)
-    span = max(job.arrival for job in jobs) or 1.0
-    factor = work / (gpus * load) / span
-    return [replace(job, arrival=job.arrival * factor) for job in jobs]
+    )
+    seen: dict[str, dict[int, list[Segment]]] = field(default_factory=dict)
+    models: dict[str, tuple[int, ThroughputModel | None]] = field(default_factory=dict)
+    last: dict[str, float] = field(default_factory=dict)
+    actions: int = 0
+    held: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.random = np.random.default_rng(self.seed)
+
+    def __call__(self, view: ResizeView) -> Mapping[str, int]:
+        now_ms = round(view.now * 1000)
+        self.cluster = msgspec.structs.replace(self.cluster, resizes_under_way=0, gpus_in_restart=0)
+        jobs = []
+        for run in view.running:
+            self._observe(run, view.now)
+            job = self._job(run, view.now)
+            if job is not None:
+                jobs.append(job)
+        sizes: dict[str, int] = {}
+        for name, advice in self._advice(jobs, view).items():
+            state = observe(self.states[name], [advice], now_ms)
+            decision = decide(advice, state, self.cluster, PERMISSION, now_ms)
+            if decision.held_because is not None:
+                code = decision.held_because.code
+                self.held[code] = self.held.get(code, 0) + 1
+            if decision.act and decision.value is not None:
+                action, state, self.cluster = begin_action(
+                    str(self.actions), advice, decision, state, self.cluster, now_ms
+                )
+                kept = msgspec.structs.replace(action, verdict=Verdict.KEPT, cost_ms=60_000)
+                state = msgspec.structs.replace(
+                    state, actions=(*state.actions[:-1], kept), plan_open=False
+                )
+                self.actions += 1
+                sizes[name] = int(decision.value)
+            self.states[name] = state
+        return sizes
+
+    def _observe(self, run: JobRun, now: float) -> None:
+        """A noisy segment each five minutes."""
+        job = run.job
+        if now - self.last.get(job.name, run.started or now) < 300 or run.started is None:
+            self.last.setdefault(job.name, now)
+            return
+        self.last[job.name] = now
+        if self.random.random() < 0.05 or run.started + 60 > now or job.scaling is None:
+            return
+        sync = job.scaling.communication(run.bound)
+        factor = float(np.exp(self.random.normal(0, NOISE)))
+        if self.random.random() < 0.02:
+            factor *= 1 + self.random.uniform(0.1, 0.5)
+        step_s = STEP_S * (1 / run.bound + sync) * factor
+        segment = Segment(
+            round=run.resized, since_ms=round(now * 1000) - 300_000, until_ms=round(now * 1000),
+            nodes=run.bound, procs=run.bound, micro_batch=-(-BATCH // run.bound), accumulation=1,
+            global_batch=BATCH, steps=max(int(300 / step_s), 1), step_mean_us=step_s * 1e6,
+            compute_us=STEP_S / run.bound * factor * 1e6, sync_us=STEP_S * sync * factor * 1e6,
+        )  # fmt: skip
+        group = self.seen.setdefault(family_of(job), {}).setdefault(run.bound, [])
+        group.append(segment)
+        del group[:-10]
+
+    def _model(self, name: str, now_ms: int) -> ThroughputModel | None:
+        groups = self.seen.get(name, {})
+        count = sum(len(group) for group in groups.values())
+        known = self.models.get(name)
+        if known is None or count != known[0]:
+            data = [segment for group in groups.values() for segment in group]
+            known = (count, fit_throughput(observations(data, now_ms)))
+            self.models[name] = known
+        return known[1]
+
+    def _job(self, run: JobRun, now: float) -> AllocationJob | None:
+        job, now_ms = run.job, round(now * 1000)
+        model = self._model(family_of(job), now_ms)
+        started = run.first_started or now
+        rest_s = max(now - started, 1.0)
+        state = self.states.get(job.name) or JobState(
+            uid=job.name, family=family_of(job), started_ms=round(started * 1000)
+        )
+        self.states[job.name] = msgspec.structs.replace(
+            state, last_segment_ms=now_ms, restart_cost_s=job.restart_s, remaining_s=rest_s,
+            gpus=run.bound,
+        )  # fmt: skip
+        if model is None:
+            return None
+        choices = self._choices(run, model, now_ms)
+        if not choices:
+            return None
+        most = best_size(choices, run.bound, floor_of(0.0)).value
+        points = [
+            SizePoint(devices=int(c.value), goodput=c.goodput, low=c.low, high=c.high)
+            for c in choices
+        ]
+        found = allocation_job(run, points, int(most), rest_s, fixed=False)
+        return msgspec.structs.replace(found, nodes=("all",) * run.bound)
+
+    def _choices(self, run: JobRun, model: ThroughputModel, now_ms: int) -> list[Choice]:
+        present = Segment(
+            round=0, since_ms=0, until_ms=1, nodes=run.bound, procs=run.bound,
+            micro_batch=-(-BATCH // run.bound), accumulation=1, global_batch=BATCH, steps=1,
+            step_mean_us=1.0,
+        )  # fmt: skip
+        largest = msgspec.structs.replace(present, micro_batch=BATCH, nodes=1, procs=1)
+        job = Job(
+            cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob",
+            submitted_ms=0, workers_min=run.job.minimum, workers_max=run.job.maximum,
+        )  # fmt: skip
+        view = View(now_ms=now_ms, run=Run(job=job, segments=(largest, present)))
+        return size_choices(view, model)
+
+    def _advice(self, jobs: list[AllocationJob], view: ResizeView) -> dict[str, Advice]:
+        nodes = spread_nodes(jobs, view)
+        if view.waiting:
+            first = view.waiting[0]
+            gang = WaitingGang(
+                key=first.job.name, pods=first.job.minimum * unit_of(first.job), unit=1
+            )
+            back = give_back(jobs, nodes, gang)
+            return give_back_advice(jobs, back, gang) if back else {}
+        total = sum(job.devices for job in jobs) + nodes[0].free
+        found = allocate(jobs, nodes, {"default": float(total)})
+        return allocation_advice(jobs, found, 0.0)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Job completion times of one run."""
+
+    mean: float
+    p99: float
+    inelastic: float
+    resizes: float
+    """Of an elastic job."""
+    useful: float
+    """Device seconds of jobs, at their own sizes, that ended before the last arrival; a share."""
 
 
 def simulate(
-    jobs: Sequence[TraceJob], cluster: SimulatedCluster, policy: Policy | None, seed: int
+    jobs: Sequence[TraceJob], resizer: Resizer | None, *, elastic: bool, fifo: bool = False
 ) -> Outcome:
-    """Run one trace under one policy."""
-    gpus = len(cluster.nodes) * 8
-    knowledge = Knowledge(gpus, seed)
-    resizing = Resizing(lambda view: policy(knowledge, view), TICK_S) if policy else None
-    history = Simulation(cluster, jobs, resizing=resizing).run()
+    if not elastic:
+        jobs = [replace(job, minimum=job.size, scaling=None, maximum=0) for job in jobs]
+    resizing = None if resizer is None else Resizing(resizer, 60.0)
+    history = Simulation(make_cluster(fifo=fifo), jobs, resizing=resizing).run()
     runs = list(history.runs.values())
-    times = sorted((run.ended or math.inf) - run.job.arrival for run in runs)
-    rigid = [(r.ended or math.inf) - r.job.arrival for r in runs if not r.job.is_elastic]
-    last = max(job.arrival for job in jobs)
-    busy = sum(
-        sample.running.get(GPU, 0) * (min(after.at, last) - min(sample.at, last))
-        for sample, after in pairwise(history.samples)
-    )
-    done = sum(r.job.duration * r.job.size for r in runs if r.ended and r.ended <= last)
-    elastic = [run for run in runs if run.job.is_elastic]
+    times = [(run.ended or 0.0) - run.job.arrival for run in runs]
+    rigid = [t for t, run in zip(times, runs, strict=True) if run.job.restart_s == 0.0]
+    flexible = [run for run in runs if run.job.restart_s > 0]
+    last = max(run.job.arrival for run in runs)
+    done = sum(run.job.duration * devices_of(run.job) for run in runs if (run.ended or 0.0) <= last)
     return Outcome(
-        statistics.fmean(times),
-        times[min(int(0.99 * len(times)), len(times) - 1)],
-        statistics.fmean(rigid),
-        busy / (gpus * last),
-        done / (gpus * last),
-        sum(run.resized for run in elastic) / max(len(elastic), 1),
+        mean=statistics.mean(times),
+        p99=float(np.quantile(times, 0.99)),
+        inelastic=statistics.mean(rigid),
+        resizes=sum(run.resized for run in flexible) / max(len(flexible), 1),
+        useful=done / (last * NODES * DEVICES),
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--gpus", type=int, default=64)
-    parser.add_argument("--jobs", type=int, default=150)
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--restart", type=float, default=60.0)
-    parser.add_argument("--loads", type=float, nargs="+", default=[0.6, 0.8, 1.0])
-    parser.add_argument("--shapes", nargs="+", default=list(TRACE_SHAPES))
-    parser.add_argument("--policies", nargs="+", default=list(POLICIES))
-    given = parser.parse_args() if __name__ == "__main__" else parser.parse_args([])
-    cluster = uniform_cluster(given.gpus // 8, 96, "1Ti", 8)
-    print(f"{given.gpus} GPUs, {given.jobs} jobs, {given.seeds} seeds, restart {given.restart:g} s")
-    print(
-        f"{'shape':8}{'load':>5}  {'policy':8}  mean JCT  ratio  p99 ratio  rigid  used useful chg"
-    )
-    for shape in given.shapes:
-        for load in given.loads:
-            base: list[Outcome] = []
-            for name in given.policies:
-                found = [
-                    simulate(
-                        make_jobs(shape, given.jobs, cluster, load, seed, given.restart),
-                        cluster, POLICIES[name], seed,
-                    )
-                    for seed in range(given.seeds)
-                ]  # fmt: skip
-                base = base or found
-                print(f"{shape:8}{load:5.1f}  {name:8}  {row(found, base)}", flush=True)
+def policies(seed: int) -> dict[str, Callable[[list[TraceJob]], Outcome]]:
+    return {
+        "static FIFO": lambda jobs: simulate(jobs, None, elastic=False, fifo=True),
+        "static": lambda jobs: simulate(jobs, None, elastic=False),
+        "Brain": lambda jobs: simulate(jobs, BrainResizer(seed), elastic=True),
+        "Optimus-style": lambda jobs: simulate(jobs, optimus, elastic=True),
+        "Pollux-style": lambda jobs: simulate(jobs, pollux(seed), elastic=True),
+        "Sia-style": lambda jobs: simulate(jobs, sia, elastic=True),
+        "oracle": lambda jobs: simulate(jobs, oracle, elastic=True),
+    }
 
 
-def row(found: Sequence[Outcome], base: Sequence[Outcome]) -> str:
-    """Return means over the seeds, relative to the first policy where they are ratios."""
-
-    def ratio(field: str) -> float:
-        pairs = zip(found, base, strict=True)
-        return statistics.fmean(getattr(a, field) / getattr(b, field) for a, b in pairs)
-
-    mean, used, useful, changes = (
-        statistics.fmean(getattr(each, field) for each in found)
-        for field in ("mean_jct", "used", "useful", "changes")
-    )
-    return (
-        f"{mean:7.0f} s  {ratio('mean_jct'):5.2f}  {ratio('p99_jct'):9.2f}  "
-        f"{ratio('inelastic_jct'):5.2f}  {used:4.0%}  {useful:4.0%} {changes:4.1f}"
-    )
+def main(
+    shapes: Sequence[str] = ("philly", "helios", "pai"),
+    loads: Sequence[float] = (0.6, 0.8, 1.0),
+    seeds: Sequence[int] = (1, 2, 3),
+    restart_s: float = 60.0,
+    count: int = 150,
+) -> None:
+    for shape in shapes:
+        for load in loads:
+            found: dict[str, list[Outcome]] = {}
+            for seed in seeds:
+                jobs = make_jobs(shape, load, seed, count, restart_s)
+                for name, run in policies(seed).items():
+                    found.setdefault(name, []).append(run(jobs))
+            base = found["static"]
+            for name, outcomes in found.items():
+                pairs = list(zip(outcomes, base, strict=True))
+                print(
+                    f"{shape} {load:.1f} restart {restart_s:.0f} s {name}: mean JCT "
+                    f"{statistics.mean(o.mean for o in outcomes):.0f} s "
+                    f"({statistics.mean(o.mean / b.mean for o, b in pairs):.2f} of static), p99 "
+                    f"{statistics.mean(o.p99 / b.p99 for o, b in pairs):.2f}, inelastic "
+                    f"{statistics.mean(o.inelastic / b.inelastic for o, b in pairs):.2f}, useful "
+                    f"{statistics.mean(o.useful / b.useful for o, b in pairs):.2f}, "
+                    f"{statistics.mean(o.resizes for o in outcomes):.1f} resizes",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["quick"]:
+        main(("pai",), (0.8,), (1,), count=80)
+    else:
+        main()

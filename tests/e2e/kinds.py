@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from e2e.jobs import Manifest, template
-from gangline.api.job_resources import JOB_KINDS, KUBEFLOW_PADDLE_JOBS, XGBOOST_JOBS
+from gangline.api.job_resources import KUBEFLOW_PADDLE_JOBS, XGBOOST_JOBS, find_job_kind
+from gangline.api.jobs.mpi import MPIJob
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import (
     ELASTIC_JOBS,
@@ -47,7 +48,17 @@ class JobKind:
     @property
     def name(self) -> str:
         """The kind, which differs from every other."""
-        return next(each.identity for each in JOB_KINDS if each.resource is self.resource)
+        found = find_job_kind(self.resource.api_version, self.resource.kind)
+        assert found is not None
+        version = self.resource.version
+        return (
+            found.identity if version == found.resource.version else f"{found.identity}.{version}"
+        )
+
+    @property
+    def is_mpi(self) -> bool:
+        """Whether only its launcher, a single pod, trains."""
+        return self.resource.kind == "MPIJob"
 
     def job(
         self,
@@ -91,6 +102,8 @@ class JobKind:
         return {"replicas": part.replicas, "restartPolicy": part.restart, "template": made}
 
 
+MPI_V2_JOBS: Resource[MPIJob] = Resource(MPIJob, "kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
+
 KINDS = (
     JobKind(PYTORCH_JOBS, "pytorchReplicaSpecs", "pytorch", (), "Worker", "Master"),
     JobKind(TF_JOBS, "tfReplicaSpecs", "tensorflow", ("PS",), "Worker", "Chief"),
@@ -98,8 +111,9 @@ KINDS = (
     JobKind(PADDLE_JOBS, "", "paddle", ("ps",), "worker", keep_pods="Never", remove_pods="Always"),
     JobKind(JAX_JOBS, "jaxReplicaSpecs", "jax", (), "Worker"),
     JobKind(XGBOOST_JOBS, "xgbReplicaSpecs", "xgboost", (), "Worker", "Master"),
-    JobKind(KUBEFLOW_PADDLE_JOBS, "paddleReplicaSpecs", "paddle", (), "Worker", "Master"),
+    JobKind(KUBEFLOW_PADDLE_JOBS, "paddleReplicaSpecs", "paddle", (), "Worker"),
     JobKind(MPI_JOBS, "mpiReplicaSpecs", "mpi", ("Worker",), "Launcher"),
+    JobKind(MPI_V2_JOBS, "mpiReplicaSpecs", "mpi", ("Worker",), "Launcher"),
 )
 ELASTIC = JobKind(ELASTIC_JOBS, "replicaSpecs", "main", ("dlrover-master",), "worker")
 """Its ranks are never restarted together by the operator, and their pods have other names."""

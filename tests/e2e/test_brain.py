@@ -1,6 +1,6 @@
 """The Brain and real PyTorch jobs: right sizes from the history, and sizes that measurements show.
 
-Segments of four seconds and short pauses are settings of the jobs and of the policy.
+Segments of two seconds and short pauses are settings of the jobs and of the policy.
 """
 
 import json

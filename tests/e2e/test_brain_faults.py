@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from e2e.brain_jobs import TestedBrain, address, allow_all, brain
+from e2e.brain_jobs import FAST_LEASE, TestedBrain, address, allow_all, brain
 from e2e.proxy import FaultyProxy, kill
 from e2e.scenario import Scenario
 from e2e.test_elastic_job import elastic_job
@@ -125,7 +125,7 @@ async def test_g1_killed_before_and_after_its_writes_it_makes_one_plan(
         through = proxy.kubeconfig(tmp_path)
         kills = 0
         for number in (1, 2, 3, 4, 5, 6):
-            with brain(job, tmp_path, kubeconfig=through) as dying:
+            with brain(job, tmp_path, *FAST_LEASE, kubeconfig=through) as dying:
                 harm = kill(dying.component.process.pid)
                 proxy.plan.writes.clear()
                 table = proxy.plan.before if number % 2 else proxy.plan.after
@@ -142,7 +142,7 @@ async def test_g1_killed_before_and_after_its_writes_it_makes_one_plan(
         for table in (proxy.plan.before, proxy.plan.after):
             if await plans_of(job):
                 break
-            with brain(job, tmp_path, kubeconfig=through) as dying:
+            with brain(job, tmp_path, *FAST_LEASE, kubeconfig=through) as dying:
                 proxy.plan.writes.clear()
                 table[1] = kill(dying.component.process.pid)
 
@@ -171,12 +171,12 @@ async def plans_of(job: Scenario) -> list[Any]:
 async def test_g4_a_frozen_leader_does_not_act_when_it_is_thawed(
     job: Scenario, tmp_path: Path
 ) -> None:
-    with brain(job, tmp_path, copy="first") as first:
+    with brain(job, tmp_path, *FAST_LEASE, copy="first") as first:
         await address(first)
         await advised_workers(job, first)
         first.component.process.send_signal(signal.SIGSTOP)
         await allow_all(job)
-        with brain(job, tmp_path, copy="second") as second:
+        with brain(job, tmp_path, *FAST_LEASE, copy="second") as second:
 
             async def leads() -> bool:
                 return "leading" in second.said()

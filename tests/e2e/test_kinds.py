@@ -71,10 +71,9 @@ def _xgboost(found: dict[str, Environment]) -> None:
 
 
 def _kubeflow_paddle(found: dict[str, Environment]) -> None:
-    assert {each["PADDLE_NNODES"] for each in found.values()} == {"3"}
-    masters = {name: each["PADDLE_MASTER"] for name, each in found.items()}
-    assert masters["worker-0"] == masters["worker-1"] == "told-master-0:36543"
-    assert masters["master-0"] == f"{found['master-0']['POD_IP_DUMMY']}:36543"
+    assert {each["PADDLE_NNODES"] for each in found.values()} == {"2"}
+    assert found["worker-1"]["PADDLE_MASTER"] == "told-worker-0:36543"
+    assert found["worker-0"]["PADDLE_MASTER"] == f"{found['worker-0']['POD_IP_DUMMY']}:36543"
 
 
 def _mpi(found: dict[str, Environment]) -> None:
@@ -98,6 +97,7 @@ EXPECTED: dict[str, Callable[[dict[str, Environment]], None]] = {
     "XGBoostJob": _xgboost,
     "PaddleJob.kubeflow.org": _kubeflow_paddle,
     "MPIJob": _mpi,
+    "MPIJob.v2beta1": _mpi,
     "ElasticJob": _elastic,
 }
 
@@ -107,7 +107,7 @@ async def test_replicas_learn_of_each_other_and_the_job_succeeds(
     scenario: Scenario, kind: JobKind
 ) -> None:
     scenario = scenario.of(kind.resource)
-    ranks = 1 if kind.name == "MPIJob" else 2
+    ranks = 1 if kind.is_mpi else 2
     await scenario.submit(
         kind.job("told", kind.usual(TELL, ranks), shared=str(scenario.shared), clean=kind.keep_pods)
     )
@@ -127,9 +127,9 @@ async def test_one_failure_restarts_all_ranks_together_where_the_job_asks_for_it
     scenario: Scenario, kind: JobKind
 ) -> None:
     scenario = scenario.of(kind.resource)
-    ranks = 1 if kind.name == "MPIJob" else 2
+    ranks = 1 if kind.is_mpi else 2
     # An MPIJob's launcher pod has no number, as in mpi-operator.
-    failing = "launcher" if kind.name == "MPIJob" else f"{kind.ranks.lower()}-{ranks - 1}"
+    failing = "launcher" if kind.is_mpi else f"{kind.ranks.lower()}-{ranks - 1}"
     command = (
         f"echo x >> /shared/$(hostname).starts; "
         f"case $(hostname) in *-{failing}) "
@@ -175,7 +175,7 @@ async def test_a_failure_for_good_is_told_and_the_rest_is_cleaned_up(
 ) -> None:
     scenario = scenario.of(kind.resource)
     parts = {role: Part(FOREVER, part.replicas) for role, part in kind.usual("").items()}
-    ranks = 1 if kind.name == "MPIJob" else 2
+    ranks = 1 if kind.is_mpi else 2
     parts[kind.ranks] = Part("exit 3", ranks, "Never")
     await scenario.submit(kind.job("doomed", parts, clean=kind.remove_pods))
     assert await scenario.outcome("doomed") == "Failed"
@@ -190,7 +190,7 @@ async def test_suspend_takes_everything_away_and_resume_brings_it_back(
     scenario: Scenario, kind: JobKind
 ) -> None:
     scenario = scenario.of(kind.resource)
-    ranks = 1 if kind.name == "MPIJob" else 2
+    ranks = 1 if kind.is_mpi else 2
     parts = kind.usual(until("resumed"), ranks)
     count = sum(part.replicas for part in parts.values())
     await scenario.submit(kind.job("held", parts, shared=str(scenario.shared)))
@@ -211,7 +211,7 @@ async def test_a_quiet_job_ends_at_its_deadline_and_goes_when_its_time_is_over(
     scenario: Scenario, kind: JobKind
 ) -> None:
     scenario = scenario.of(kind.resource)
-    ranks = 1 if kind.name == "MPIJob" else 2
+    ranks = 1 if kind.is_mpi else 2
     limits = {"activeDeadlineSeconds": 3, "ttlSecondsAfterFinished": 3}
     await scenario.submit(
         kind.job("brief", kind.usual(FOREVER, ranks), clean=kind.remove_pods, **limits)
@@ -225,7 +225,7 @@ async def test_an_operator_that_dies_and_comes_back_changes_nothing_for_a_runnin
     scenario: Scenario, kind: JobKind
 ) -> None:
     scenario = scenario.of(kind.resource)
-    ranks = 1 if kind.name == "MPIJob" else 2
+    ranks = 1 if kind.is_mpi else 2
     parts = kind.usual(until("done"), ranks)
     count = sum(part.replicas for part in parts.values())
     await scenario.submit(kind.job("steady", parts, shared=str(scenario.shared)))

@@ -20,7 +20,7 @@ from gangline.api.job_resources import JOB_KINDS
 from gangline.api.jobs.kind import JobKind
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import HYPERNODES, JOB_ADVICE, POD_GROUPS, QUEUES, SCALE_PLANS
-from gangline.api.schema.openapi import Json, structural_schema
+from gangline.api.schema.openapi import Json, structural_schema, without_descriptions
 
 _AGE = CustomResourceColumnDefinition(
     name="Age", type="date", json_path=".metadata.creationTimestamp"
@@ -48,6 +48,7 @@ class _Definition:
     columns: list[CustomResourceColumnDefinition]
     categories: list[str] = field(default_factory=list)
     scale: CustomResourceSubresourceScale | None = None
+    other_versions: tuple[str, ...] = ()
 
 
 def _training_columns(roles_path: str) -> list[CustomResourceColumnDefinition]:
@@ -106,6 +107,7 @@ def _job_definition(kind: JobKind) -> _Definition:
         )
         if kind.is_scalable
         else None,
+        other_versions=kind.other_versions,
     )
 
 
@@ -191,16 +193,26 @@ def _manifest(definition: _Definition) -> Json:
             "names": _names(definition),
             "scope": "Namespaced" if resource.namespaced else "Cluster",
             "versions": [
-                {
-                    "name": resource.version,
-                    "served": True,
-                    "storage": True,
-                    "additionalPrinterColumns": msgspec.to_builtins(definition.columns),
-                    "subresources": _subresources(definition),
-                    "schema": {"openAPIV3Schema": structural_schema(resource.type)},
-                }
+                _version(definition, name, stored=name == resource.version)
+                for name in (resource.version, *definition.other_versions)
             ],
         },
+    }
+
+
+def _version(definition: _Definition, name: str, *, stored: bool) -> Json:
+    """Return one version. All have one schema: without conversion no field may be dropped.
+
+    Only the stored version explains its fields, so that a client can apply the definition.
+    """
+    schema = structural_schema(definition.resource.type)
+    return {
+        "name": name,
+        "served": True,
+        "storage": stored,
+        "additionalPrinterColumns": msgspec.to_builtins(definition.columns),
+        "subresources": _subresources(definition),
+        "schema": {"openAPIV3Schema": schema if stored else without_descriptions(schema)},
     }
 
 

@@ -88,6 +88,7 @@ JOB_KINDS = (
         "mpij",
         ("Launcher", "Worker"),
         "mpi_replica_specs",
+        other_versions=("v2beta1",),
         other_names=("mj", "horovod", "horovodjob", "hj"),
     ),
     JobKind(XGBOOST_JOBS, "xgboost", "xgbj", ("Master", "Worker"), "xgb_replica_specs"),

@@ -29,6 +29,7 @@ readiness.
 """
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
+_NODES_POLL_S = 0.1
 LOG_TAIL_LINES = 15
 
 
@@ -104,6 +105,32 @@ def report_ready() -> None:
         with contextlib.suppress(OSError):
             os.write(int(descriptor), b"r")
             os.close(int(descriptor))
+
+
+def wait_nodes_ready(home: ClusterDirectory, count: int) -> bool:
+    """Wait until ``count`` nodes are ready, at most ``START_TIMEOUT_S``; return whether they are.
+
+    Raises:
+        ClusterError: the cluster ended meanwhile.
+    """
+
+    async def wait() -> None:
+        while True:
+            status = await cluster_status(home)
+            if not status.running:
+                raise ClusterError(f"cluster {home.name} ended; its log is {home.log}")
+            if sum(ready for _, ready in status.nodes) >= count:
+                return
+            await asyncio.sleep(_NODES_POLL_S)
+
+    async def limited() -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await wait()
+                return True
+        return False
+
+    return asyncio.run(limited())
 
 
 def _tail(log: Path, begin: int) -> str:

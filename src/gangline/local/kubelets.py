@@ -19,12 +19,13 @@ from gangline.local.apiserver.auth.node_certificates import (
 )
 from gangline.local.apiserver.server import ApiServer
 from gangline.local.directory import ClusterError
-from gangline.local.kubelet.containers.images import ImageMapError, load_image_map
+from gangline.local.kubelet.containers.images import ImageMap, ImageMapError, load_image_map
 from gangline.local.kubelet.kubelet import Kubelet, ObservedCluster
 from gangline.local.kubelet.runtime.cgroups import ControlGroups
-from gangline.local.kubelet.runtime.interface import ContainerRuntime
+from gangline.local.kubelet.runtime.interface import ContainerRuntime, WarmEnvironment
 from gangline.local.kubelet.runtime.isolation import detect_isolation
 from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
+from gangline.local.kubelet.runtime.warm_start.pool import ForkServerPool
 from gangline.local.kubelet.server.server import KubeletServer
 from gangline.local.kubelet.server.tls import NodeTls, ServingFiles
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
@@ -69,6 +70,7 @@ class Kubelets:
         except ImageMapError as error:
             raise ClusterError(str(error)) from error
         self._runtime = runtime
+        self._fork_servers = ForkServerPool()
         self._certificates: dict[str, NodeCertificates] = {}
         self._clients: dict[str, ApiClient] = {}
         self._server = KubeletServer([], NodeTls(server.ca_path, self._serving_files))
@@ -84,6 +86,7 @@ class Kubelets:
         if self._runtime is None:
             self._runtime = await asyncio.to_thread(self._make_runtime)
         await self._remove_leftovers()
+        self._fork_servers.start(self._warm_environments())
         try:
             await asyncio.to_thread(self._issue_certificates, nodes)
         except (OSError, ValueError) as error:
@@ -109,6 +112,7 @@ class Kubelets:
         return ServingFiles(found.server.certificate, found.server.key) if found else None
 
     async def stop(self) -> None:
+        await self._fork_servers.stop()
         await self._server.stop()
         await self._resources.aclose()
         await self._remove_leftovers()
@@ -156,7 +160,12 @@ class Kubelets:
 
     def _make_runtime(self) -> ContainerRuntime:
         groups = ControlGroups(f"gangline-{self._mark}")
-        return ProcessRuntime(detect_isolation(), groups, self._environments())
+        return ProcessRuntime(detect_isolation(), groups, self._environments(), self._fork_servers)
+
+    def _warm_environments(self) -> list[WarmEnvironment]:
+        settings = KubeletSettings(data=Path())
+        images = ImageMap(settings.environment, settings.path, self._images)
+        return images.warm_environments()
 
     def _environments(self) -> tuple[Path, ...]:
         """The folders that image names map to: pods see them even below a /tmp."""

@@ -25,6 +25,9 @@ __getattr__ = renamed(
 Manifest = Mapping[str, Any]
 
 
+_PROGRESS_POLL_S = 2.0
+
+
 class JobError(Exception):
     """An operation on a job is not possible; the message has the reason."""
 
@@ -169,8 +172,8 @@ class JobClient:
     ) -> Job:
         """Wait until a job has ended, and return it. Broken connections are reopened.
 
-        ``progress`` is called with the job at the start, and whenever its state, its reason or the
-        number of running replicas changes.
+        ``progress`` is called with the job at the start, and whenever its state, its reason, the
+        number of running replicas or of restarts changes.
 
         Raises:
             NoSuchJob: no job has this name, or it was deleted meanwhile.
@@ -199,7 +202,10 @@ class JobClient:
                 if progress:
                     with suppress(Unreachable):  # the next change includes this one
                         reporter.report(await self.get(name, namespace))
-                await changed.wait()
+                # Pods and pod groups change too, which this informer does not watch.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_PROGRESS_POLL_S if progress else None):
+                        await changed.wait()
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
@@ -338,7 +344,7 @@ class _ProgressReporter:
         self._last: tuple[object, ...] = ()
 
     def report(self, job: Job) -> Job:
-        point = (job.state, job.reason, job.running)
+        point = (job.state, job.reason, job.running, job.restarts)
         if self._progress is not None and point != self._last:
             self._progress(job)
         self._last = point

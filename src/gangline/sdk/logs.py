@@ -131,14 +131,21 @@ async def read_logs(
     client: ApiClient, job: Job, options: LogOptions = ALL_LOGS
 ) -> AsyncIterator[LogLine]:
     """Yield the existing lines of all replicas, in order of time."""
-    readers = await _readers(client, job, options)
+    async for line, _ in _merge_by_time(await _readers(client, job, options)):
+        yield line
+
+
+async def _merge_by_time(
+    readers: list[AsyncIterator[LogLine]],
+) -> AsyncIterator[tuple[LogLine, int]]:
+    """Yield the lines of all readers in order of time, each with the number of its reader."""
     heads: list[tuple[LogLine, int]] = []
     for number, reader in enumerate(readers):
         if (line := await anext(reader, None)) is not None:
             heapq.heappush(heads, (line, number))
     while heads:
         line, number = heads[0]
-        yield line
+        yield line, number
         following = await anext(readers[number], None)
         if following is None:
             heapq.heappop(heads)
@@ -249,6 +256,8 @@ class LogFollower:
         self._pods.add_listener(self._note)
         self._jobs.add_listener(self._note)
         self._readers: dict[str, asyncio.Task[None]] = {}
+        self._positions: dict[str, LogPosition] = {}
+        """Where the backlog of each pod ended, by its UID."""
 
     async def run(self) -> None:
         """Read until the job has ended and every replica was read to its end."""
@@ -256,6 +265,7 @@ class LogFollower:
         try:
             await self._pods.wait_for_sync()
             await self._jobs.wait_for_sync()
+            await self._read_backlog()
             while True:
                 tick = self._tick
                 if await self._start_readers():
@@ -267,6 +277,30 @@ class LogFollower:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self.lines.close()
+
+    async def _read_backlog(self) -> None:
+        """Read what several replicas have written so far, merged by time.
+
+        The readers of the replicas continue behind it, each by itself.
+        """
+        pods = [
+            pod
+            for pod in self._pods.items()
+            if matches_options(pod, self._job.uid, self._options)
+            and has_started(pod, self._options.container)
+        ]
+        if len(pods) < 2:
+            return
+        async for line, number in _merge_by_time([self._existing_lines(pod) for pod in pods]):
+            position = self._positions.setdefault(pods[number].metadata.uid, LogPosition())
+            position.is_new(line)
+            await self.lines.put(line)
+
+    async def _existing_lines(self, pod: Pod) -> AsyncIterator[LogLine]:
+        """Yield the lines of one pod; a broken stream ends early, and its reader continues it."""
+        with contextlib.suppress(ApiError):
+            async for line in read_timestamped(self._client, pod, self._options):
+                yield line
 
     def _note(self, _old: Object | None, _new: Object | None) -> None:
         self._tick.set()
@@ -314,7 +348,7 @@ class LogFollower:
 
     async def _read(self, name: str, uid: str) -> None:
         """Read one pod from start to end, across restarts and broken connections."""
-        seen = LogPosition()
+        seen = self._positions.pop(uid, LogPosition())
         options = self._options
         while (pod := self._pod(uid)) is not None:
             if not has_started(pod, options.container):

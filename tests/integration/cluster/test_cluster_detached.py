@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -35,7 +36,7 @@ def _relative(path: Path) -> str:
 
 async def test_detached_cluster_starts_reports_status_and_stops(cluster: EmbeddedCluster) -> None:
     events = cluster.home.root / "audit.jsonl"
-    options = ("--port", "0", "--audit-log", _relative(events))
+    options = ("--port", "0", "--nodes", "2", "--audit-log", _relative(events))
     started = await asyncio.to_thread(cluster.run, "up", "--detach", *options)
     assert started.returncode == 0, started.stderr
     note = cluster.home.read_run_record()
@@ -43,6 +44,7 @@ async def test_detached_cluster_starts_reports_status_and_stops(cluster: Embedde
     asked = await asyncio.to_thread(cluster.run, "status")
     assert asked.returncode == 0, asked.stdout
     assert note.url in asked.stdout
+    assert re.search(r"^Nodes: +node-1, node-2$", asked.stdout, re.MULTILINE), asked.stdout
     stopped = await asyncio.to_thread(cluster.run, "down")
     assert stopped.returncode == 0, stopped.stderr
     assert cluster.home.read_run_record() is None

@@ -1,5 +1,6 @@
 """ElasticJobs and ScalePlans on a real API server: rights, kills, names, namespaces."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from gangline.api.resources import (
     SECRETS,
     SERVICES,
 )
+from gangline.brain.advisers.advice import What
+from gangline.brain.publication.plans import PlannedChange, scale_plan
 from gangline.kube.errors import NotFound
 from gangline.local.apiserver.server import ApiServer
 from gangline.operator.model.labels import JOB_NAME
@@ -208,6 +211,42 @@ async def test_plan_is_applied_to_the_job_that_its_label_names(elastic: Elastic)
     )
     await elastic.until_plan("grow", "Succeeded")
     await elastic.until_pods("master-0", "worker-0", "worker-1")
+
+
+async def test_p5_a_hot_parameter_server_moves_and_workers_go_on(
+    elastic: Elastic, api_server: ApiServer
+) -> None:
+    client = elastic.client
+    async with operator(api_server.kubeconfig):
+        roles = {"ps": role(2, "train"), "worker": role(2, "train")}
+        written = manifest(roles, distributionStrategy="ParameterServerStrategy")
+        written["metadata"] = {"name": "train"}
+        await client.create(ELASTIC_JOBS, written, NAMESPACE)
+        await elastic.until_pods("master-0", "ps-0", "ps-1", "worker-0", "worker-1")
+        await elastic.until_phase("Running")
+        pods = (await client.list(PODS, NAMESPACE)).items
+        before = {short_name(pod.metadata.name): pod for pod in pods}
+        change = PlannedChange(
+            action_id=7, what=What.PS_CPU, role="ps", rank=0, device="", value=4000
+        )
+        plan = scale_plan(await elastic.job(), change)
+        assert plan is not None
+        await client.create(SCALE_PLANS, plan, NAMESPACE)
+        await elastic.until_plan("train-brain-7", "Succeeded")
+        await elastic.until_pods("master-0", "ps-1", "ps-2", "worker-0", "worker-1")
+
+    pods = (await client.list(PODS, NAMESPACE)).items
+    after = {short_name(pod.metadata.name): pod for pod in pods}
+    for name in ("master-0", "ps-1", "worker-0", "worker-1"):
+        assert after[name].metadata.uid == before[name].metadata.uid
+        assert all(not each.restart_count for each in after[name].status.container_statuses)
+    moved = after["ps-2"]
+    assert moved.spec.containers[0].resources.requests["cpu"] == "4"
+    (variable,) = [v for v in after["worker-0"].spec.containers[0].env if v.name == "TF_CONFIG"]
+    hosts = json.loads(variable.value)["cluster"]["ps"]
+    for host, server in zip(hosts, (moved, after["ps-1"]), strict=True):
+        service = await client.get(SERVICES, host.partition(".")[0], NAMESPACE)
+        assert service.spec.selector.items() <= server.metadata.labels.items()
 
 
 async def test_plan_without_a_job_reports_the_missing_job(elastic: Elastic) -> None:

@@ -10,6 +10,7 @@ from gangline.api.resources import (
     HORIZONTAL_POD_AUTOSCALERS,
     POD_GROUPS,
     ROLES,
+    SECRETS,
     SERVICE_ACCOUNTS,
     SERVICES,
 )
@@ -17,7 +18,10 @@ from gangline.kube.errors import NotFound
 from integration.operator.cluster import NAMESPACE, Scene
 from unit.operator.kubeflow_jobs import job_manifest
 
-SELECTOR = "training.kubeflow.org/job-name=train"
+MPI_V2: Resource[Any] = Resource(dict, "kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
+VERSION = "gangline.dev/api-version"
+JOB_LABEL = "training.kubeflow.org/job-name"
+SELECTOR = f"{JOB_LABEL}=train"
 CPU = {
     "type": "Resource",
     "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}},
@@ -213,3 +217,71 @@ async def test_an_autoscaler_lives_as_long_as_the_job_runs(stage: Scene) -> None
     await stage.kubelets.end("train-worker-0", 0)
     await job.until("Succeeded")
     await until_bounds((0, 0))
+
+
+async def test_jobs_of_both_mpi_versions_run_side_by_side(stage: Scene) -> None:
+    """The API server returns both as v1; each is run as the version that its user wrote."""
+    old, client = Job(stage, "MPIJob"), stage.client
+    roles: dict[str, int | None] = {"Launcher": 1, "Worker": 1}
+    modern = job_manifest("MPIJob", roles, runLauncherAsWorker=True)
+    modern |= {"apiVersion": "kubeflow.org/v2beta1", "metadata": {"name": "modern"}}
+    await client.create(MPI_V2, modern, NAMESPACE)
+    await stage.start_operator()
+    await old.submit(job_manifest("MPIJob", roles))
+
+    async def versions() -> dict[str, str]:
+        found = (await client.list(old.resource, NAMESPACE)).items
+        assert {each["apiVersion"] for each in found} == {"kubeflow.org/v1"}
+        return {
+            each["metadata"]["name"]: each["metadata"].get("annotations", {}).get(VERSION, "")
+            for each in found
+        }
+
+    expected = {"train": "kubeflow.org/v1", "modern": "kubeflow.org/v2beta1"}
+
+    async def stored() -> bool:
+        return await versions() == expected
+
+    await stage.until(stored, "the versions are stored")
+    await stage.until_pods({"launcher": "Running", "worker-0": "Running"})
+
+    async def modern_runs() -> bool:
+        pods = (await stage.pods("modern")).values()
+        return [pod.status.phase for pod in pods] == ["Running", "Running"]
+
+    await stage.until(modern_runs, "the pods of the modern job run")
+    files = {
+        name: (await client.get(CONFIG_MAPS, f"{name}-config", NAMESPACE)).data
+        for name in ("train", "modern")
+    }
+    assert "kubexec.sh" in files["train"]
+    assert files["modern"]["hostfile"].splitlines() == [
+        f"modern-launcher.{NAMESPACE}.svc slots=1",
+        f"modern-worker-0.{NAMESPACE}.svc slots=1",
+    ]
+    (secret,) = (await client.list(SECRETS, NAMESPACE, labels=f"{JOB_LABEL}=modern")).items
+    assert set(secret.data) == {"ssh-privatekey", "ssh-publickey"}
+    assert not (await client.list(ROLES, NAMESPACE, labels=f"{JOB_LABEL}=modern")).items
+    assert not (await client.list(SECRETS, NAMESPACE, labels=f"{JOB_LABEL}=train")).items
+    await stage.kill_operator()
+    # A client of the other version writes: the version of the job stays.
+    more = {"mpiReplicaSpecs": {"Worker": {"replicas": 2}}}
+    await client.patch(old.resource, "modern", {"spec": more}, NAMESPACE)
+    await stage.start_operator()
+
+    async def grown() -> bool:
+        files = (await client.get(CONFIG_MAPS, "modern-config", NAMESPACE)).data
+        return "modern-worker-1" in files["hostfile"] and "kubexec.sh" not in files
+
+    await stage.until(grown, "the modern job has another worker")
+    assert (await versions())["modern"] == "kubeflow.org/v2beta1"
+    for name in ("train", "modern"):
+        await stage.kubelets.end(f"{name}-launcher", 0)
+    await old.until("Succeeded")
+
+    async def succeeded() -> bool:
+        job = await client.get(MPI_V2, "modern", NAMESPACE)
+        conditions = job["status"]["conditions"]
+        return any((c["type"], c["status"]) == ("Succeeded", "True") for c in conditions)
+
+    await stage.until(succeeded, "the modern job has succeeded")

@@ -413,3 +413,28 @@ async def test_file_that_is_no_trace_is_explained(
     assert result.code == ExitCode.USAGE, result
     assert message in result.err
     assert "is no trace" in result.err
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [(("tensorboard", "digits"), ExitCode.UNEXPECTED), (("get", "digits"), 0)]
+)
+async def test_crashed_tensorboard_is_reported_with_its_reason(
+    api: FakeApi, typed: Typed, command: tuple[str, ...], code: int
+) -> None:
+    add_job(api, "digits")
+    port = {"port": 6006, "targetPort": 6006}
+    spec = {"type": "ClusterIP", "clusterIP": "10.0.0.9", "selector": {"a": "b"}, "ports": [port]}
+    api.add(f"{TEAM}/services/digits-tensorboard", spec=spec)
+    end = {"terminated": {"exitCode": 127, "reason": "Error", "message": "tensorboard: not found"}}
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    status = {"name": "tensorboard", "restartCount": 1, "state": waiting, "lastState": end}
+    api.add(
+        f"{TEAM}/pods/digits-tensorboard-x",
+        metadata={"labels": {"release": "digits", "role": "tensorboard"}},
+        spec={"containers": [{"name": "tensorboard"}]},
+        status={"phase": "Running", "containerStatuses": [status]},
+    )
+    result = await typed(*command)
+    assert result.code == code, result
+    assert "exit code 127: tensorboard: not found" in result.out + result.err
+    assert "available on" not in result.out

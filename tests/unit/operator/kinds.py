@@ -27,10 +27,18 @@ class KindUnderTest:
     """A usual set of roles with their replicas, without the one that is scaled."""
     scaled: str = "Worker"
     restart_in_template: bool = False
+    version: str = ""
+    """A version other than the one of storage."""
 
     @property
     def name(self) -> str:
-        return self.framework.kind.identity
+        identity = self.framework.kind.identity
+        return f"{identity}.{self.version}" if self.version else identity
+
+    @property
+    def api_version(self) -> str:
+        kind = self.framework.kind
+        return f"{kind.resource.group}/{self.version}" if self.version else kind.api_version
 
     def job(
         self,
@@ -51,7 +59,7 @@ class KindUnderTest:
             clean = policies.get(run_policy.pop("cleanPodPolicy", None) or "", "")
             replicas["cleanPodPolicy"] = clean
         return {
-            "apiVersion": kind.api_version,
+            "apiVersion": self.api_version,
             "kind": kind.kind,
             "metadata": {
                 "name": "train",
@@ -91,6 +99,7 @@ _MAKERS: tuple[Callable[[], KindUnderTest], ...] = (
     lambda: KindUnderTest(PaddleFramework(), "", (("ps", 1),), "worker", restart_in_template=True),
     lambda: KindUnderTest(ElasticFramework(), "replicaSpecs", (("ps", 1), ("chief", 1)), "worker"),
     lambda: KindUnderTest(MPIFramework(), "mpiReplicaSpecs", (("Launcher", 1),)),
+    lambda: KindUnderTest(MPIFramework(), "mpiReplicaSpecs", (("Launcher", 1),), version="v2beta1"),
     lambda: KindUnderTest(JaxFramework(), "jaxReplicaSpecs", ()),
     lambda: KindUnderTest(XGBoostFramework(), "xgbReplicaSpecs", (("Master", 1),)),
     lambda: KindUnderTest(KubeflowPaddleFramework(), "paddleReplicaSpecs", (("Master", 1),)),

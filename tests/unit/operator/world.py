@@ -64,12 +64,9 @@ class World:
 
     def __init__(self, written: dict[str, Any] | None = None, seed: int = 0) -> None:
         self.written = written or manifest()
-        group, _, _ = self.written["apiVersion"].partition("/")
+        named = (self.written["apiVersion"], self.written["kind"])
         self.kind = next(
-            kind
-            for kind in KINDS.values()
-            if (kind.framework.kind.resource.group, kind.framework.kind.kind)
-            == (group, self.written["kind"])
+            kind for kind in KINDS.values() if (kind.api_version, kind.framework.kind.kind) == named
         )
         self.status = self._no_status()
         self.pods: dict[str, ObservedPod] = {}
@@ -176,7 +173,14 @@ class World:
     def _patch(self, patch: PlannedPatch) -> None:
         if patch.target is TargetKind.POD_GROUP:
             self.group = self.group and _patched(self.group, patch, PodGroup)
-        elif patch.target is not TargetKind.JOB:
+        elif patch.target is TargetKind.JOB:
+            if any(each["path"].startswith("/metadata/annotations") for each in patch.operations):
+                meta = {"resourceVersion": "", **self.written["metadata"]}
+                self.written = jsonpatch.apply_patch(
+                    {**self.written, "metadata": meta}, patch.operations
+                )
+                self._job = None
+        else:
             key = patch.target, patch.name
             extra = self.extras.get(key)
             if extra:

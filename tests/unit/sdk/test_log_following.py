@@ -54,10 +54,14 @@ async def client(tmp_path: Path) -> AsyncIterator[ApiClient]:
             yield connected
 
 
-async def test_every_line_of_every_replica_is_read_in_its_order(client: ApiClient) -> None:
+async def test_backlog_of_all_replicas_is_read_completely_in_order_of_time(
+    client: ApiClient,
+) -> None:
     job = await JobClient(client).get("digits", "default")
     async with asyncio.timeout(PATIENCE_S), follow_logs(client, job) as lines:
-        got = [(line.replica, line.text) async for line in lines]
+        read = [line async for line in lines]
+    assert [line.time for line in read] == sorted(line.time for line in read)
+    got = [(line.replica, line.text) for line in read]
     for index in range(3):
         texts = [text for replica, text in got if replica == f"worker-{index}"]
         assert texts == [f"line {number}" for number in range(LINES)]

@@ -56,6 +56,8 @@ class JobKind:
     """True if ``kubectl scale`` changes its workers."""
     other_names: tuple[str, ...] = ()
     """Further names that commands accept."""
+    other_versions: tuple[str, ...] = ()
+    """Further versions in which it is served, with the schema of the first."""
     is_named_with_group: bool = False
     """True if an earlier kind of the table has the same name in another group."""
 
@@ -64,6 +66,12 @@ class JobKind:
         """Its name, which no other kind has: ``PyTorchJob``, or ``PaddleJob.kubeflow.org``."""
         kind = self.resource.kind
         return f"{kind}.{self.resource.group}" if self.is_named_with_group else kind
+
+    @property
+    def api_versions(self) -> tuple[str, ...]:
+        """Every ``apiVersion`` of the kind, that of storage first."""
+        group = self.resource.group
+        return self.resource.api_version, *(f"{group}/{name}" for name in self.other_versions)
 
     @property
     def trainer(self) -> str:

@@ -1,15 +1,43 @@
-"""MPIJob: a Launcher that runs ``mpirun``, and Workers in which mpirun starts the processes."""
+"""MPIJob: a Launcher that runs ``mpirun``, and Workers in which mpirun starts the processes.
+
+One struct has the fields of both versions, because they share the schema of one definition:
+``kubeflow.org/v1`` of the training operator, and ``kubeflow.org/v2beta1`` of the MPI operator.
+``versions`` tells which of them a job was written in.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated
 
 from msgspec.structs import replace
 
-from gangline.api.jobs.kubeflow import JobStatus, ReplicaSpec, RunPolicy
+from gangline.api.jobs.kubeflow import (
+    MANAGED_BY_MULTI_KUEUE,
+    MANAGED_BY_US,
+    JobStatus,
+    ReplicaSpec,
+    RunPolicy,
+)
 from gangline.api.meta.field_doc import field_doc
 from gangline.api.meta.objects import Object, Wire
 
 ROLES = ("Launcher", "Worker")
+V2BETA1 = "kubeflow.org/v2beta1"
+OPEN_MPI, INTEL, MPICH = "OpenMPI", "Intel", "MPICH"
+AT_STARTUP, WAIT_FOR_WORKERS = "AtStartup", "WaitForWorkersReady"
+MANAGED_BY_MPI_OPERATOR = "kubeflow.org/mpi-operator"
+"""The name of the MPI operator itself, which this operator replaces."""
+
+
+class MPIRunPolicy(RunPolicy):
+    """How an MPIJob runs and what happens when it ends."""
+
+    managed_by: Annotated[
+        str | None,
+        field_doc(
+            "Controller that runs the job; cannot be changed.",
+            values=(MANAGED_BY_US, MANAGED_BY_MULTI_KUEUE, MANAGED_BY_MPI_OPERATOR),
+        ),
+    ] = None
 
 
 class MPIJobSpec(Wire):
@@ -32,11 +60,32 @@ class MPIJobSpec(Wire):
             "Container of a worker in which processes are started; the first when not given."
         ),
     ] = ""
-    run_policy: Annotated[RunPolicy, field_doc("Run policy of the job.")] = RunPolicy()
+    run_policy: Annotated[MPIRunPolicy, field_doc("Run policy of the job.")] = MPIRunPolicy()
     mpi_replica_specs: Annotated[
         dict[str, ReplicaSpec],
         field_doc("Pods by role: Launcher (exactly one pod) and Worker.", required=True),
     ] = {}
+    run_launcher_as_worker: Annotated[
+        bool | None, field_doc("v2beta1: mpirun starts processes in the Launcher as well.")
+    ] = None
+    ssh_auth_mount_path: Annotated[
+        str | None, field_doc("v2beta1: directory of the SSH keys; /root/.ssh when not given.")
+    ] = None
+    launcher_creation_policy: Annotated[
+        str | None,
+        field_doc(
+            "v2beta1: when the Launcher is created: with the workers (AtStartup, when not given) "
+            "or when all of them are ready.",
+            values=(AT_STARTUP, WAIT_FOR_WORKERS),
+        ),
+    ] = None
+    mpi_implementation: Annotated[
+        str | None,
+        field_doc(
+            "v2beta1: format of the host file and of variables; OpenMPI when not given.",
+            values=(OPEN_MPI, INTEL, MPICH),
+        ),
+    ] = None
 
 
 class MPIJob(Object):

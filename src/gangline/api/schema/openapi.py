@@ -108,7 +108,7 @@ class _SchemaWriter:
         extra = _extra(field.type)
         schema = dict(self._value(extra.get("shape") or field.type, field.name in _INT64_FIELDS))
         if self._structural and extra.get("brief"):
-            schema = _without_descriptions(schema)
+            schema = without_descriptions(schema)
         if meta is not None:
             schema |= meta.extra_json_schema or {}
             if meta.description:
@@ -174,17 +174,17 @@ def _with_required_keys(items: Json, keys: list[str]) -> Json:
     return {**items, "required": [*items.get("required", ()), *loose]}
 
 
-def _without_descriptions(schema: Any) -> Any:
+def without_descriptions(schema: Any) -> Any:
     """Return the schema without descriptions; a property named "description" stays."""
     match schema:
         case dict():
             return {
-                key: _without_descriptions(value)
+                key: without_descriptions(value)
                 for key, value in schema.items()
                 if key != "description" or not isinstance(value, str)
             }
         case list():
-            return [_without_descriptions(each) for each in schema]
+            return [without_descriptions(each) for each in schema]
     return schema
 
 

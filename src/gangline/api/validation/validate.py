@@ -16,8 +16,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gangline.api.job_resources import JOB_KINDS, POD_GROUPS, QUEUES, SCALE_PLANS
+from gangline.api.job_resources import (
+    JOB_KINDS,
+    POD_GROUPS,
+    QUEUES,
+    SCALE_PLANS,
+    find_job_kind,
+)
 from gangline.api.jobs.kind import JobKind
+from gangline.api.jobs.versions import original_version_of
 from gangline.api.meta.objects import Object
 from gangline.api.meta.resource import Resource
 from gangline.api.schema.check import check_schema, unknown_field_errors
@@ -86,13 +93,17 @@ def _validate_queue(queue: Queue, old: Queue | None = None) -> Iterator[FieldErr
 
 
 _RULES: tuple[tuple[Resource[Any], _KindRules], ...] = (
-    *((kind.resource, _job_rules(kind)) for kind in JOB_KINDS),
     (SCALE_PLANS, _KindRules(SCALE_PLANS.type, _scale_plan_errors)),
     (POD_GROUPS, _KindRules(POD_GROUPS.type, _validate_pod_group)),
     (QUEUES, _KindRules(QUEUES.type, _validate_queue)),
 )
 _KINDS: Mapping[tuple[Any, Any], _KindRules] = {
-    (resource.api_version, resource.kind): rules for resource, rules in _RULES
+    **{(resource.api_version, resource.kind): rules for resource, rules in _RULES},
+    **{
+        (version, kind.resource.kind): _job_rules(kind)
+        for kind in JOB_KINDS
+        for version in kind.api_versions
+    },
 }
 
 
@@ -123,6 +134,9 @@ def check_manifest(
     if not (isinstance(version, str) and isinstance(kind, str)) or (version, kind) not in _KINDS:
         return ManifestCheck()
     rules = _KINDS[version, kind]
+    job_kind = find_job_kind(version, kind)
+    if job_kind and job_kind.other_versions:
+        manifest = {**manifest, "apiVersion": original_version_of(job_kind, manifest)}
     found = _check(manifest, rules, strict=strict, old=old)
     if found.job is not None:
         found.warnings[:0] = rules.list_warnings(found.job)

@@ -40,17 +40,21 @@ def floor_of(price: float) -> float:
     return IDLE_FLOOR + (1 - IDLE_FLOOR) * min(max(price, 0.0), 1.0)
 
 
-def advise_workers(view: View, model: ThroughputModel | None) -> list[Advice]:
+def advise_workers(
+    view: View, model: ThroughputModel | None, choices: Sequence[Choice] | None = None
+) -> list[Advice]:
     """Advise the number of workers; nothing where sizes or the batch are not known.
 
     Args:
         view: the job; its segments say the present size and batch.
         model: fitted to the segments of the job and its family; None if there are none.
+        choices: those of ``size_choices``, if they are known already.
     """
     present = present_segment(view.run)
     if model is None or present is None or view.run.job.strategy == "ps":
         return []
-    choices = size_choices(view, model)
+    if choices is None:
+        choices = size_choices(view, model)
     now = next((choice for choice in choices if choice.value == present.nodes), None)
     if now is None or len(choices) < 2:
         return []
@@ -89,14 +93,14 @@ def size_choices(view: View, model: ThroughputModel) -> list[Choice]:
     step_s = model.step_time(here)
     unit = max(job.unit, 1)
     sizes = {n for n in range(low, high + 1) if n % unit == 0 or n in (low, high)}
+    most = largest_micro_batch(view.run)
+    found = {size: configuration_at(present, size, most) for size in {*sizes, present.nodes}}
+    places = {size: at for size, at in sorted(found.items()) if at is not None}
+    drawn = np.array([times / model.sample(at) for at in places.values()])
+    ends = np.quantile(drawn, (0.1, 0.9), axis=1).T
     choices = []
-    for size in sorted({*sizes, present.nodes}):
-        at = configuration_at(present, size, largest_micro_batch(view.run))
-        if at is None:
-            continue
+    for (size, at), (bottom, top) in zip(places.items(), ends, strict=True):
         goodput = step_s / model.step_time(at)
-        ratios = np.asarray(times / model.sample(at))
-        bottom, top = np.quantile(ratios, (0.1, 0.9))
         wider = math.exp(_Z * view.prediction_error) if size != present.nodes else 1.0
         choices.append(
             Choice(

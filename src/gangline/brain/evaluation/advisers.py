@@ -32,10 +32,11 @@ def advise(view: View) -> Advised:
     """Return all advice on one job."""
     found: dict[tuple[str, str, int, str], Advice] = {}
     model = _fit(view) if view.run.segments else None
-    for adviser in (*_plain(view), *_with_model(view, model)):
+    choices = _choices(view, model)
+    for adviser in (*_plain(view), *_with_model(view, model, choices)):
         for advice in _advice_of(adviser, view):
             found.setdefault(advice.key, advice)
-    return Advised(list(found.values()), _choices(view, model))
+    return Advised(list(found.values()), choices)
 
 
 def _choices(view: View, model: ThroughputModel | None) -> tuple[Choice, ...]:
@@ -56,10 +57,12 @@ def _plain(view: View) -> Iterator[Callable[[], list[Advice]]]:
     yield lambda: advise_servers(view)
 
 
-def _with_model(view: View, model: ThroughputModel | None) -> Iterator[Callable[[], list[Advice]]]:
+def _with_model(
+    view: View, model: ThroughputModel | None, choices: tuple[Choice, ...]
+) -> Iterator[Callable[[], list[Advice]]]:
     if not view.run.segments:
         return
-    yield lambda: advise_workers(view, model)
+    yield lambda: advise_workers(view, model, choices or None)
     yield lambda: advise_batch(view, model)
 
 

@@ -1,7 +1,7 @@
 """``gangline brain``: the Brain alone, as in a real cluster."""
 
 import os
-from functools import partial
+from functools import partial, reduce
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ import click
 from gangline.cli.component_logging import logging_options, start_logging
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.env_options import BindAddress, CommaSeparated, env_flag, env_option
+from gangline.cli.params.leader_election import election_timing_options, take_election_timing
 from gangline.cli.params.options import cluster_options, debug_option
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ def require_brain_packages() -> None:
         )
 
 
+def _with_election_timing(command: Any) -> Any:
+    return reduce(lambda made, add: add(made), reversed(election_timing_options(_option)), command)
+
+
 @click.group("brain", invoke_without_command=True)
 @cluster_options
 @database_option
@@ -90,6 +95,7 @@ def require_brain_packages() -> None:
     default="",
     help="Namespace of the lease; the Brain's own (MY_POD_NAMESPACE), else kube-system.",
 )
+@_with_election_timing
 @_option(
     "--interval",
     "cycle_s",
@@ -182,7 +188,11 @@ def prepared_default_database() -> str:
 
 
 def build_brain_settings(flags: dict[str, Any]) -> "BrainSettings":
-    """Build the settings from the values of the flags."""
+    """Build the settings from the values of the flags.
+
+    Raises:
+        click.BadParameter: the timing of the leader election is impossible.
+    """
     from gangline.brain.settings import BrainSettings  # noqa: PLC0415
 
     namespace = flags["leader_election_namespace"] or _own_namespace()
@@ -196,6 +206,7 @@ def build_brain_settings(flags: dict[str, Any]) -> "BrainSettings":
         cycle_s=flags["cycle_s"],
         usage_s=flags["usage_s"],
         leader_election_namespace=namespace,
+        leader_election_timing=take_election_timing(flags),
         api_address=flags["api_bind_address"],
         tls_certificate=flags["tls_cert_file"],
         tls_key=flags["tls_key_file"],

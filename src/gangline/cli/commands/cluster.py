@@ -217,11 +217,13 @@ def _run(settings: "ClusterSettings", parts: "list[Component]") -> None:
 
 
 def _start_in_background(settings: "ClusterSettings", arguments: list[str]) -> None:
-    from gangline.local.daemon import start_detached  # noqa: PLC0415
+    from gangline.local.daemon import start_detached, wait_nodes_ready  # noqa: PLC0415
 
     began = time.monotonic()
     note = start_detached(settings, [sys.executable, "-m", "gangline", "up", *arguments])
     home = settings.directory
+    if not wait_nodes_ready(home, settings.nodes):
+        click.echo("Note: not all nodes are ready yet; 'gangline status' shows them.", err=True)
     kubeconfig = home.default_kubeconfig if settings.name == "default" else home.kubeconfig
     click.echo(_welcome(note.url, str(kubeconfig), time.monotonic() - began))
     stop = (

@@ -128,6 +128,8 @@ class _JobPage:
     data: dict[str, Any]
     further: "Sequence[tuple[str, str]]"
     board: str
+    board_problem: str
+    """Why the TensorBoard does not run; empty if it runs or will."""
     happened: "Sequence[EventRecord]"
     busy: "GpuUsage | None"
 
@@ -140,6 +142,7 @@ async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) 
 
     account = await read_goodput(client, job)
     board = await tensorboard_address(client, job.namespace, job.name)
+    problem = await _tensorboard_problem(client, job) if board else ""
     happened = await job_events(client, job.namespace, job.name) if events else []
     data = job_data(job, current_time()) | ({"tensorboard": board} if board else {})
     data |= {"goodput": goodput_data(account)} if account else {}
@@ -151,7 +154,19 @@ async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) 
         more = [(name, text) for name, text in lines if text or name != "Warm"]
     if advice := await _advice_line(client, job):
         more.append(("Advice", advice))
-    return _JobPage(job, data, more, board, happened, busy)
+    return _JobPage(job, data, more, board, problem, happened, busy)
+
+
+async def _tensorboard_problem(client: "ApiClient", job: "Job") -> str:
+    """Return why the TensorBoard of a job has ended; empty if it runs, waits, or is unknown."""
+    from gangline.kube.errors import ApiError  # noqa: PLC0415
+    from gangline.sdk.addresses.tensorboard import read_tensorboard_state  # noqa: PLC0415
+
+    try:
+        state = await read_tensorboard_state(client, job.namespace, job.name)
+    except ApiError:
+        return ""
+    return state.problem if state.crashed else ""
 
 
 async def _advice_line(client: "ApiClient", job: "Job") -> str:
@@ -191,7 +206,9 @@ def _print_page(seen: _JobPage, *, events: bool, gpus: bool) -> None:
     click.echo(format_job(job, current_time(), list(seen.further)))
     if gpus:
         click.echo(f"\nGPUs:\n{format_job_gpus(job, seen.busy)}")
-    if seen.board:
+    if seen.board and seen.board_problem:
+        click.echo(f"\nYour tensorboard does not run: {seen.board_problem}")
+    elif seen.board:
         click.echo(f"\nYour tensorboard will be available on:\n  {seen.board}")
         print_status(
             f"'gangline tensorboard {job.name} -n {job.namespace}' opens it from this machine."

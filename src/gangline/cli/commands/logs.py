@@ -1,5 +1,6 @@
 """``logs``: the lines of a job's replicas, merged, each marked with its replica."""
 
+import asyncio
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -109,12 +110,21 @@ _NO_ARCHIVE = "this cluster does not store logs of deleted pods"
 async def _copy_lines(
     client: "ApiClient", job: "Job", options: "LogOptions", writer: LogLineWriter, *, follow: bool
 ) -> None:
+    from gangline.cli.submit.submission import report_until_lines  # noqa: PLC0415
+    from gangline.sdk.client import JobClient  # noqa: PLC0415
     from gangline.sdk.logs import follow_batches, read_logs  # noqa: PLC0415
 
     if follow and not job.state.finished and not options.previous:
-        async with follow_batches(client, job, options) as batches:
-            async for batch in batches:
-                writer.write(*batch)
+        jobs = JobClient(client, job.kind.trainer)
+        waiting = report_until_lines(jobs, job.name, job.namespace, writer)
+        reporting = asyncio.create_task(waiting)
+        try:
+            async with follow_batches(client, job, options) as batches:
+                async for batch in batches:
+                    writer.write(*batch)
+        finally:
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
         return
     async for line in read_logs(client, job, options):
         writer.write(line)

@@ -20,11 +20,11 @@ from gangline.cli.params.env_options import (
     env_flag,
     env_option,
 )
+from gangline.cli.params.leader_election import election_timing_options, take_election_timing
 from gangline.cli.params.options import cluster_options
 from gangline.cli.params.target import ClusterTarget
 
 if TYPE_CHECKING:
-    from gangline.kube.controller.leader_election import LeaderElectionTiming
     from gangline.kube.rate_limit import TokenBucket
     from gangline.operator.settings import OperatorSettings
     from gangline.operator.webhook.settings import WebhookSettings
@@ -291,30 +291,7 @@ _ELECTION = (
         default="",
         help="Namespace of the lease; the operator's own (MY_POD_NAMESPACE), else kube-system.",
     ),
-    _option(
-        "--leader-elect-lease-duration",
-        "lease_duration",
-        type=Duration(),
-        default="15s",
-        show_default=True,
-        help="Duration after which another replica may take a lease that was not renewed.",
-    ),
-    _option(
-        "--leader-elect-renew-deadline",
-        "renew_deadline",
-        type=Duration(),
-        default="10s",
-        show_default=True,
-        help="Duration after which a leader that cannot renew stops.",
-    ),
-    _option(
-        "--leader-elect-retry-period",
-        "retry_period",
-        type=Duration(),
-        default="2s",
-        show_default=True,
-        help="Interval between attempts to acquire or renew the lease.",
-    ),
+    *election_timing_options(_option),
 )
 
 _MONITORING = (
@@ -358,7 +335,6 @@ def operator_flags(command: F) -> F:
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _FALLBACK_NAMESPACE = "kube-system"
 _VOLCANO = "volcano"
-_TIMING = ("lease-duration", "renew-deadline", "retry-period")
 _NO_GANGS = ("none", "off")
 
 
@@ -410,9 +386,7 @@ def build_operator_settings(flags: dict[str, Any]) -> "OperatorSettings":
         gang_scheduling=GangScheduling(gangs),
         scheduler_name=scheduler,
         leader_election_namespace=flags.pop("leader_election_namespace") or _own_namespace(),
-        leader_election_timing=_timing(
-            flags.pop("lease_duration"), flags.pop("renew_deadline"), flags.pop("retry_period")
-        ),
+        leader_election_timing=take_election_timing(flags),
         resync_s=flags.pop("resync_period") or None,
         metrics_address=flags.pop("metrics_bind_address"),
         health_address=flags.pop("health_probe_bind_address"),
@@ -466,18 +440,6 @@ def _known_kinds(names: tuple[str, ...]) -> frozenset[str]:
             param_hint="'--enable-scheme' / '--kind'",
         )
     return frozenset(known[name.lower()] for name in names)
-
-
-def _timing(
-    lease_duration: float, renew_deadline: float, retry_period: float
-) -> "LeaderElectionTiming":
-    from gangline.kube.controller.leader_election import LeaderElectionTiming  # noqa: PLC0415
-
-    try:
-        return LeaderElectionTiming(round(lease_duration), renew_deadline, retry_period)
-    except ValueError as error:
-        flags = (f"'--leader-elect-{name}'" for name in _TIMING)
-        raise click.BadParameter(str(error), param_hint=" / ".join(flags)) from error
 
 
 def _own_namespace() -> str:

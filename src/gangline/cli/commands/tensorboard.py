@@ -106,6 +106,29 @@ def find_event_mount(
     )
 
 
+async def _wait_ready(client: "ApiClient", namespace: str, job: str) -> None:
+    """Wait until the TensorBoard answers; report why it does not, whenever that changes.
+
+    Raises:
+        CommandError: its program ended.
+    """
+    from gangline.sdk.addresses.tensorboard import read_tensorboard_state  # noqa: PLC0415
+
+    reported = ""
+    while not (state := await read_tensorboard_state(client, namespace, job)).ready:
+        if state.crashed:
+            raise CommandError(
+                f"the TensorBoard of {job} does not run: {state.problem}",
+                hint="Its image must contain TensorBoard ('pip install tensorboard' in the "
+                "environment of the pods, or another --image), and its folder must exist.\n"
+                f"'gangline tensorboard {job} -n {namespace} --stop' deletes it.",
+            )
+        if state.problem != reported:
+            print_status(f"Waiting for TensorBoard: {state.problem}; Ctrl-C gives up.")
+        reported = state.problem
+        await asyncio.sleep(_POLL_INTERVAL_S)
+
+
 async def _forward_and_open(
     client: "ApiClient", namespace: str, job: str, port: int, *, browser: bool
 ) -> None:
@@ -113,24 +136,13 @@ async def _forward_and_open(
     from gangline.cli.submit.owned_objects import PORT, service_name  # noqa: PLC0415
     from gangline.kube.client.port_forward import forward_port  # noqa: PLC0415
     from gangline.sdk.addresses.port_targets import PortTarget, resolve_port_target  # noqa: PLC0415
-    from gangline.sdk.client import JobError  # noqa: PLC0415
 
     service = PortTarget(namespace, f"svc/{service_name(job)}")
 
     async def target() -> tuple[str, int]:
         return await resolve_port_target(client, service, PORT)
 
-    reported = False
-    while True:
-        try:
-            await target()
-        except JobError as error:
-            if not reported:
-                print_status(f"Waiting for TensorBoard: {error}; Ctrl-C gives up.")
-            reported = True
-            await asyncio.sleep(_POLL_INTERVAL_S)
-        else:
-            break
+    await _wait_ready(client, namespace, job)
     opened = forward_port(
         client.transport, namespace, target, local_port=port, on_error=print_status
     )

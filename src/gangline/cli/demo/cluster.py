@@ -6,9 +6,12 @@ The next demo finds the folder by its name and removes all of them.
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import signal
+import sys
+import tempfile
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,15 @@ from gangline.local.settings import ClusterSettings
 
 NODES = 3
 PREFIX = "demo-"
+IMAGE_MAP = {
+    "gangline/examples-pytorch:*": {
+        "env": sys.prefix,
+        "warm": ["torch"],
+        # As in the pods of the demo: PyTorch and the interpreter read these when they start.
+        "variables": {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+    }
+}
+"""Maps the image of the example to this environment, with PyTorch imported before a pod starts."""
 
 
 async def run_interruptible(work: Awaitable[int]) -> int:
@@ -65,6 +77,15 @@ async def demo_cluster() -> AsyncIterator[ClusterReady]:
     Raises:
         ClusterError: it cannot be started; the message has the remedy.
     """
+    with tempfile.NamedTemporaryFile("w", prefix="gangline-demo-", suffix=".json") as images:
+        json.dump(IMAGE_MAP, images)
+        images.flush()
+        async with _cluster(Path(images.name)) as ready:
+            yield ready
+
+
+@contextlib.asynccontextmanager
+async def _cluster(image_map: Path) -> AsyncIterator[ClusterReady]:
     from gangline.cli.embedded_components import embedded_components  # noqa: PLC0415
 
     settings = ClusterSettings(
@@ -74,6 +95,7 @@ async def demo_cluster() -> AsyncIterator[ClusterReady]:
         memory="4Gi",
         port=0,
         shutdown_grace_s=0,
+        image_map=image_map,
         durability=Durability.PROCESS,  # its folder is removed at the end
     )
     stop, hurry = asyncio.Event(), asyncio.Event()

@@ -14,6 +14,8 @@ from typing import Any
 
 import click
 
+from gangline.api.job_resources import find_job_kind
+from gangline.api.meta.resource import Resource
 from gangline.api.resources import BUILT_IN_RESOURCES, CUSTOM_RESOURCES
 from gangline.api.validation.validate import check_manifest
 from gangline.api.yaml_text import InvalidYamlError, load_yaml_documents
@@ -193,13 +195,23 @@ def _check_kind(document: dict[str, Any], where: str) -> None:
     resources = (*BUILT_IN_RESOURCES, *CUSTOM_RESOURCES)
     known = {resource.kind for resource in resources}
     kind, version = document["kind"], document["apiVersion"]
-    custom = [resource.api_version for resource in CUSTOM_RESOURCES if resource.kind == kind]
+    custom = [
+        each
+        for resource in CUSTOM_RESOURCES
+        if resource.kind == kind
+        for each in _versions(resource)
+    ]
     if custom and version not in custom:
         raise _usage(f"{where}: {kind} has apiVersion {' or '.join(custom)}, not {version}")
     if kind not in known and version in {resource.api_version for resource in resources}:
         near = get_close_matches(kind, known, n=1)
         advice = f"; did you mean {near[0]}?" if near else ""
         raise _usage(f"{where}: unknown kind {kind!r} in {version}{advice}")
+
+
+def _versions(resource: Resource[Any]) -> tuple[str, ...]:
+    found = find_job_kind(resource.api_version, resource.kind)
+    return found.api_versions if found else (resource.api_version,)
 
 
 def _name(source: str) -> str:

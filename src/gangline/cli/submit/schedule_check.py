@@ -60,7 +60,11 @@ def _read_job(manifest: Manifest, namespace: str) -> "NormalizedJob | None":
     from gangline.operator.settings import OperatorSettings  # noqa: PLC0415
 
     key = (manifest.get("apiVersion"), manifest.get("kind"))
-    frameworks = {(f.kind.api_version, f.kind.kind): f for f in all_frameworks(OperatorSettings())}
+    frameworks = {
+        (version, f.kind.kind): f
+        for f in all_frameworks(OperatorSettings())
+        for version in f.kind.entry.api_versions
+    }
     framework = frameworks.get((str(key[0]), str(key[1])))
     if framework is None:
         return None

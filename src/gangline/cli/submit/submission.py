@@ -18,9 +18,11 @@ from gangline.cli.submit.flags import OWNER_ANNOTATION
 from gangline.cli.submit.manifests import check_manifests
 
 if TYPE_CHECKING:
+    from gangline.cli.render.log_lines import LogLineWriter
     from gangline.sdk.client import JobClient
 
 Manifest = dict[str, Any]
+_PROGRESS_POLL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,38 @@ def _print_created(created: Manifest, output: str) -> None:
     click.echo(name if output == "name" else f"{name} created")
 
 
+async def _print_verdict(jobs: "JobClient", name: str, namespace: str) -> None:
+    """Print why a job has failed, and what helps."""
+    from gangline.kube.errors import ApiError  # noqa: PLC0415
+    from gangline.sdk.diagnosis.inputs import diagnose_job  # noqa: PLC0415
+
+    try:
+        verdict = await diagnose_job(jobs, name, namespace)
+    except ApiError:
+        return  # the message of the job itself follows
+    if verdict.root is not None:
+        print_status(verdict.summary)
+        if verdict.root.remedy:
+            print_status(verdict.root.remedy)
+
+
+async def report_until_lines(
+    jobs: "JobClient", name: str, namespace: str, writer: "LogLineWriter"
+) -> None:
+    """Report what a job does until the first line of its log is printed."""
+    from gangline.cli.render.job_progress import ProgressReport  # noqa: PLC0415
+    from gangline.kube.errors import KubeError  # noqa: PLC0415
+    from gangline.sdk.client import JobError  # noqa: PLC0415
+
+    report = ProgressReport()
+    while not writer.lines:
+        try:
+            report(await jobs.get(name, namespace))
+        except (KubeError, JobError):
+            return  # the follower of the log reports it
+        await asyncio.sleep(_PROGRESS_POLL_S)
+
+
 async def _follow(jobs: "JobClient", name: str, namespace: str) -> None:
     from gangline.cli.render.log_lines import LogLineWriter  # noqa: PLC0415
     from gangline.sdk.logs import follow_batches  # noqa: PLC0415
@@ -172,17 +206,25 @@ async def _follow(jobs: "JobClient", name: str, namespace: str) -> None:
     print_status(f"Following {name}; Ctrl-C detaches, the job continues.")
     job = await jobs.get(name, namespace)
     writer = LogLineWriter(marked=job.desired > 1)
-    async with follow_batches(jobs.client, job) as batches:
-        async for batch in batches:
-            writer.write(*batch)
+    reporting = asyncio.create_task(report_until_lines(jobs, name, namespace, writer))
+    try:
+        async with follow_batches(jobs.client, job) as batches:
+            async for batch in batches:
+                writer.write(*batch)
+    finally:
+        reporting.cancel()
+        await asyncio.gather(reporting, return_exceptions=True)
 
 
 async def _wait(jobs: "JobClient", name: str, namespace: str) -> None:
+    from gangline.cli.render.job_progress import progress_display  # noqa: PLC0415
     from gangline.sdk.jobs import JobState  # noqa: PLC0415
 
     print_status(f"Waiting for {name} to end; Ctrl-C stops waiting, not the job.")
-    job = await jobs.wait(name, namespace)
+    with progress_display(name) as report:
+        job = await jobs.wait(name, namespace, report)
     if job.state is JobState.FAILED:
+        await _print_verdict(jobs, name, namespace)
         raise CommandError(
             f"job {name} has failed: {job.reason}",
             hint=f"'gangline diagnose {name} -n {namespace}' looks for the cause, "

@@ -2,5 +2,5 @@
 
 ``hook`` is no package: the folder is put on ``PYTHONPATH`` of the server and of workers. Its files
 use the standard library only, so they run in environments where Gangline is not installed.
-``client`` speaks the socket protocol, ``protocol`` describes its messages.
+``gangline.forkserver`` has the client and describes the messages.
 """

@@ -17,7 +17,6 @@ import asyncio
 import heapq
 import itertools
 import logging
-import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -37,7 +36,7 @@ from gangline.kube.errors import (
     NotFound,
 )
 from gangline.operator import metrics
-from gangline.operator.engine import adoption
+from gangline.operator.engine import adoption, secret_values
 from gangline.operator.engine.mutation_cache import UnobservedWrites
 from gangline.operator.engine.observe import (
     OWNED_RESOURCES,
@@ -47,9 +46,8 @@ from gangline.operator.engine.observe import (
     Observation,
     job_resource,
 )
-from gangline.operator.model.job import Manifest, NormalizedJob, OrdersStartup, implements
+from gangline.operator.model.job import NormalizedJob, OrdersStartup, implements
 from gangline.operator.model.plan import (
-    RANDOM_VALUE,
     UNWATCHED,
     PlannedCreation,
     PlannedDeletion,
@@ -154,8 +152,6 @@ _LISTED = 3
 """Number of problems in a message; a refused template fails in the same way for each of its pods.
 """
 
-_RANDOM_BYTES = 32
-
 _WRITE_DELAY_S = {TargetKind.SERVICE: 2.0}
 """Delay of services behind pods: a pod must be scheduled and started before its name is of use."""
 
@@ -246,7 +242,7 @@ class PlanExecutor:
         job, result = observation.job_state.job, ExecutionResult()
         # Deletions first: they free names and quota for the creations.
         await self._gather(self._delete(job, deletion, result) for deletion in plan.deletions)
-        await self._gather(self._patch(job, patch) for patch in plan.patches)
+        await self._gather(self._patch(observation, patch) for patch in plan.patches)
         needed = {TargetKind.POD_GROUP, *OWNED_RESOURCES}
         first = [creation for creation in plan.creations if creation.target in needed]
         await self._gather(self._create(job, creation, result) for creation in first)
@@ -279,7 +275,7 @@ class PlanExecutor:
             metrics.WRITES.labels(creation.target, "create").inc()
             try:
                 item = await self._client.create(
-                    resource, _with_random_values(creation.manifest), namespace
+                    resource, secret_values.with_values(creation.manifest), namespace
                 )
                 if creation.target is TargetKind.POD:
                     result.created_pods.append(creation.name)
@@ -372,28 +368,20 @@ class PlanExecutor:
         if deletion.target is TargetKind.POD:
             result.deleted_pods.append(deletion.name)
 
-    async def _patch(self, job: NormalizedJob, patch: PlannedPatch) -> None:
+    async def _patch(self, observation: Observation, patch: PlannedPatch) -> None:
+        job = observation.job_state.job
         is_job = patch.target is TargetKind.JOB
         resource = job_resource(job.kind) if is_job else _RESOURCES[patch.target]
         async with self._limiter.acquire():
             metrics.WRITES.labels(patch.target, "patch").inc()
             # A deleted object needs no patch; if it is required, the next pass creates it again.
             with suppress(NotFound):
-                await self._client.patch(
+                after = await self._client.patch(
                     resource, patch.name, patch.operations, job.meta.namespace, kind=PatchKind.JSON
                 )
-
-
-def _with_random_values(manifest: Manifest) -> Manifest:
-    """Replace the placeholders in a Secret by random values."""
-    written = manifest.get("stringData")
-    if not written or RANDOM_VALUE not in written.values():
-        return manifest
-    values = {
-        key: secrets.token_hex(_RANDOM_BYTES) if value == RANDOM_VALUE else value
-        for key, value in written.items()
-    }
-    return {**manifest, "stringData": values}
+                if is_job and not job.is_deleting:
+                    # The status write of this pass must be based on the new version.
+                    self._cache.written_statuses.record_write(observation.stored, after)
 
 
 def _list_pods(names: list[str]) -> str:

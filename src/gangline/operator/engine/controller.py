@@ -181,7 +181,8 @@ class JobReconciler:
         Raises:
             TerminalError: the cluster's CRD of the kind drops fields that are required.
         """
-        stored = observation.stored
+        # A patch in this pass has changed the stored job.
+        stored = self._cache.written_statuses.latest(observation.stored)
         operations = [
             {
                 "op": "replace",

@@ -98,7 +98,7 @@ class UnobservedWrites(Generic[T]):
 
 
 class WrittenStatuses:
-    """Jobs as returned by the operator's latest status writes."""
+    """Jobs as returned by the operator's latest writes of their status or metadata."""
 
     def __init__(self) -> None:
         self._written: dict[str, tuple[RawJob, set[str]]] = {}
@@ -111,7 +111,7 @@ class WrittenStatuses:
     def latest(self, cached: RawJob) -> RawJob:
         """Return the latest known version of a job.
 
-        A status write carries the version it is based on, so no version lies between the two. A
+        A write carries the version it is based on, so no version lies between the two. A
         cached version that was overwritten is therefore stale; at any other version the cache has
         caught up.
         """

@@ -33,6 +33,7 @@ from gangline.api.meta.conditions import is_condition_true, remove_condition
 from gangline.api.meta.objects import Object
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.operator.engine import manifests, owned_objects
+from gangline.operator.engine.job_patches import remove_finalizers, store_version
 from gangline.operator.engine.slots import RoleFailures, assign_slots, classify_failures
 from gangline.operator.engine.status import (
     count_replicas,
@@ -51,7 +52,6 @@ from gangline.operator.engine.status import (
 from gangline.operator.model import conditions
 from gangline.operator.model.job import (
     ExtendsStatus,
-    Manifest,
     NormalizedJob,
     OrdersStartup,
     ReplicaRole,
@@ -159,6 +159,8 @@ def plan_reconcile(observed: ObservedJob, now: datetime, settings: EngineSetting
     observed = replace(observed, job=tracker.restore_from_status(observed.job, observed.status))
     plan, gang = _plan(observed, now, settings)
     job, rules = observed.job, observed.job.rules
+    if patch := store_version(job):
+        plan = replace(plan, patches=(*plan.patches, patch))
     if job.is_deleting or not implements(rules, ExtendsStatus):
         return plan
     if gang is None:
@@ -186,7 +188,7 @@ def _plan_inactive(
     if job.policy.managed_by not in (None, MANAGED_BY_US):
         return ReconcilePlan(observed.status)
     if job.is_deleting:
-        return ReconcilePlan(observed.status, patches=_remove_finalizers(job))
+        return ReconcilePlan(observed.status, patches=remove_finalizers(job))
     if conditions.is_finished(observed.status.conditions):
         return _plan_finished(observed, now, settings)
     # Kubernetes' timestamps have a resolution of one second.
@@ -230,20 +232,6 @@ def _plan_suspended(
         ),
         requeue_after=time_to_force_delete(observed, now, settings),
     )
-
-
-def _remove_finalizers(job: NormalizedJob) -> tuple[PlannedPatch, ...]:
-    """Remove the finalizers of an upstream operator that may not run any more."""
-    found = job.meta.finalizers
-    remaining = [name for name in found if name not in job.kind.finalizers]
-    if len(remaining) == len(found):
-        return ()
-    path = "/metadata/finalizers"
-    operations: list[Manifest] = [
-        {"op": "test", "path": path, "value": list(found)},
-        {"op": "replace", "path": path, "value": remaining},
-    ]
-    return (PlannedPatch(TargetKind.JOB, job.name, operations),)
 
 
 class _Pass:

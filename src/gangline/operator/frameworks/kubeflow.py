@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from gangline.api.jobs import kubeflow as api
+from gangline.api.jobs.versions import original_api_version
 from gangline.api.meta.objects import Object
 from gangline.api.validation.validate import validate_job, validate_manifest
 from gangline.operator.model import pod_template
@@ -69,6 +70,11 @@ class KubeflowFramework(ABC, Generic[_Job]):
         return parse_run_policy(_spec(job).run_policy, self.defaults)
 
     def read(self, stored: RawJob) -> ParsedJob:
+        meta = stored.metadata
+        version = original_api_version(
+            self.kind.entry, stored.api_version, meta.annotations, meta.managed_fields
+        )
+        stored = msgspec.structs.replace(stored, api_version=version)
         return parse_job(stored, self.kind.resource.type, validate_job, self._normalize)
 
     def _normalize(self, job: _Job) -> NormalizedJob:
@@ -81,6 +87,7 @@ class KubeflowFramework(ABC, Generic[_Job]):
             policy=self.run_policy(job, roles),
             rules=self.rules(job),
             restart_on_resize=self.restarts_on_resize(job),
+            api_version=job.api_version,
         )
 
 
@@ -102,14 +109,18 @@ def parse_job(
         validate: lists the errors in a decoded job.
         normalize: converts a valid job to the common form; may raise ValueError for an invalid one.
     """
-    empty = type_(metadata=stored.metadata)
-    written = {"metadata": stored.metadata, "spec": stored.spec}
+    empty = type_(api_version=stored.api_version, kind=stored.kind, metadata=stored.metadata)
+    written = {
+        "apiVersion": stored.api_version,
+        "kind": stored.kind,
+        "metadata": stored.metadata,
+        "spec": stored.spec,
+    }
     encoded = msgspec.json.encode(written)
     try:
         job = msgspec.json.decode(encoded, type=type_)
     except msgspec.ValidationError as error:
-        named = {"apiVersion": stored.api_version, "kind": stored.kind}
-        errors = _join_errors(validate_manifest({**named, **msgspec.json.decode(encoded)}))
+        errors = _join_errors(validate_manifest(msgspec.json.decode(encoded)))
         return ParsedJob(normalize(empty), errors or str(error))
     errors = _join_errors(validate(job))
     try:

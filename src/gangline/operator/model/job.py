@@ -20,6 +20,7 @@ import msgspec
 from gangline.api.job_resources import JOB_KINDS
 from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.kubeflow import JobStatus
+from gangline.api.jobs.versions import FieldsEntry
 from gangline.api.meta.objects import Object, ObjectMeta, OwnerReference
 from gangline.api.meta.resource import Resource
 from gangline.operator.model.replicas import ReplicaGang
@@ -278,6 +279,8 @@ class NormalizedJob:
     restart_on_resize: bool = False
     """True if a changed number of replicas restarts all, because running ones cannot be notified.
     """
+    api_version: str = ""
+    """The version in which the job was written, for kinds with several versions."""
 
     @property
     def name(self) -> str:
@@ -310,6 +313,12 @@ class NormalizedJob:
         )
 
 
+class RawMeta(ObjectMeta):
+    """The metadata of a stored job."""
+
+    managed_fields: tuple[FieldsEntry, ...] = ()
+
+
 class RawJob(Object):
     """A stored job of any kind, with specification and status as bytes.
 
@@ -317,6 +326,7 @@ class RawJob(Object):
     unreadable job is an error of that job and does not end the watch.
     """
 
+    metadata: RawMeta = RawMeta()
     spec: msgspec.Raw = msgspec.Raw(b"{}")
     status: msgspec.Raw = msgspec.Raw(b"{}")
 

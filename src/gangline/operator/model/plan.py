@@ -21,6 +21,9 @@ RANDOM_VALUE = "gangline.dev/random"
 
 Plans stay deterministic, and the value never changes after the Secret is created.
 """
+SSH_PRIVATE_KEY = "gangline.dev/ssh-private-key"
+SSH_PUBLIC_KEY = "gangline.dev/ssh-public-key"
+"""Placeholders for the two keys of a new pair: PEM, and the form of ``authorized_keys``."""
 
 
 class TargetKind(StrEnum):

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+from gangline.api.job_resources import find_job_kind
 from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import POD_GROUPS, PODS
@@ -50,6 +51,11 @@ QUEUE_ACCESS_NAME = "queues.jobs.gangline.dev"
 
 OWNER_LABELS = {"app.kubernetes.io/managed-by": "gangline-operator"}
 """The label of objects that the operator created and may change."""
+FILLED_LABELS = {"gangline.dev/webhook": "operator"}
+"""The label of webhook configurations that an installer created for the operator to fill in.
+
+They belong to the installer (a Helm release), which removes them. Their metadata is not changed.
+"""
 
 Manifest = Mapping[str, Any]
 
@@ -57,6 +63,12 @@ Manifest = Mapping[str, Any]
 def is_owned(manifest: Manifest) -> bool:
     labels = subobject(manifest, "metadata", "labels")
     return OWNER_LABELS.items() <= labels.items()
+
+
+def is_filled(manifest: Manifest | None) -> bool:
+    """Return whether an installer created the configuration for the operator to fill in."""
+    labels = subobject(manifest or {}, "metadata", "labels")
+    return FILLED_LABELS.items() <= labels.items()
 
 
 def desired_configuration(
@@ -174,10 +186,16 @@ def _rule(kind: Resource[Any], *operations: str) -> dict[str, Any]:
     return {
         "operations": list(operations or ("CREATE", "UPDATE")),
         "apiGroups": [kind.group],
-        "apiVersions": [kind.version],
+        "apiVersions": [kind.version, *_other_versions(kind)],
         "resources": [kind.plural],
         "scope": "Namespaced",
     }
+
+
+def _other_versions(kind: Resource[Any]) -> tuple[str, ...]:
+    """Return the further versions of a job kind: the webhook must see which one is written."""
+    found = find_job_kind(kind.api_version, kind.kind)
+    return found.other_versions if found else ()
 
 
 def _namespaces(names: Sequence[str], excluded: Sequence[str] = ()) -> dict[str, Any]:

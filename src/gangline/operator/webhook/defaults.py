@@ -22,7 +22,6 @@ import msgspec
 
 from gangline.api.jobs.kubeflow import MANAGED_BY_US, ReplicaSpec, RunPolicy
 from gangline.api.meta.objects import Object
-from gangline.api.resources import CUSTOM_RESOURCES
 from gangline.operator.model.framework import Framework
 from gangline.operator.model.job import NormalizedJob, RawJob
 
@@ -44,7 +43,9 @@ class JobDefaulter:
     """Computes the defaults of jobs of the enabled kinds."""
 
     def __init__(self, frameworks: Sequence[Framework]) -> None:
-        self._frameworks = {(f.kind.api_version, f.kind.kind): f for f in frameworks}
+        self._frameworks = {
+            (version, f.kind.kind): f for f in frameworks for version in f.kind.entry.api_versions
+        }
 
     def patch_operations(self, manifest: Mapping[str, Any]) -> list[Operation]:
         """List the JSON patch operations that write a job's defaults into it.
@@ -54,8 +55,11 @@ class JobDefaulter:
         """
         version, kind = str(manifest.get("apiVersion")), str(manifest.get("kind"))
         framework = self._frameworks.get((version, kind))
-        places = _defaulted_fields(version, kind)
-        if framework is None or places is None:
+        if framework is None:
+            return []
+        type_: type[Object] = framework.kind.resource.type
+        places = _defaulted_fields(type_)
+        if places is None:
             return []
         reading = framework.read(_STORED.decode(msgspec.json.encode(manifest)))
         if reading.spec_errors or reading.job.policy.managed_by not in (None, MANAGED_BY_US):
@@ -68,15 +72,8 @@ class JobDefaulter:
 
 
 @cache
-def _defaulted_fields(api_version: str, kind: str) -> DefaultedFields | None:
-    """Derive the fields from the structs of the kind."""
-    for resource in CUSTOM_RESOURCES:
-        if (resource.api_version, resource.kind) == (api_version, kind):
-            return _defaulted_fields_of(resource.type)
-    return None
-
-
-def _defaulted_fields_of(type_: type[Object]) -> DefaultedFields | None:
+def _defaulted_fields(type_: type[Object]) -> DefaultedFields | None:
+    """Derive the fields from the structs of a kind."""
     spec = get_type_hints(type_).get("spec")
     if spec is None:
         return None
@@ -84,7 +81,7 @@ def _defaulted_fields_of(type_: type[Object]) -> DefaultedFields | None:
     fields = {field.name: field.encode_name for field in msgspec.structs.fields(spec)}
     roles = [fields[name] for name, hint in hints.items() if hint == dict[str, ReplicaSpec]]
     clean_up: tuple[str, ...] | None = None
-    if hints.get("run_policy") is RunPolicy:
+    if issubclass(hints.get("run_policy", object), RunPolicy):
         # If a kind has two fields, the one with lower precedence: the user may set the other later.
         own = "clean_pod_policy" in fields
         clean_up = ("cleanPodPolicy",) if own else ("runPolicy", "cleanPodPolicy")

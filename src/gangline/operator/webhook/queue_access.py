@@ -47,7 +47,9 @@ class QueueReader:
     """Reads the queue that an object uses."""
 
     def __init__(self, frameworks: Sequence[Framework]) -> None:
-        self._frameworks = {(f.kind.api_version, f.kind.kind): f for f in frameworks}
+        self._frameworks = {
+            (version, f.kind.kind): f for f in frameworks for version in f.kind.entry.api_versions
+        }
 
     def queue_of(self, manifest: Manifest | None) -> str | None:
         """Return the queue of a job, a PodGroup or a pod; None: it names none, or is none of

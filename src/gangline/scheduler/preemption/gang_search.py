@@ -130,12 +130,13 @@ class GangSearch:
                 if option is None:
                     return None
                 self._choose(work, chosen, option.units)
-                options.update(option)
                 if work.has_inter_pod_rules(shape):
                     if not work.place_on_row(left[0], option.row):
                         return None
                     left = left[1:]
                 left = list(work.place(shape, left))
+                # After the placement: what it has used is lacking for the next pod.
+                options.update(option)
         return chosen if self._ease_limits(work, chosen) else None
 
     def _choose(

@@ -60,7 +60,7 @@ def test_run_comes_back_as_it_was_written(store: Store) -> None:
     assert store.read.run("another", "uid-1") is None
 
 
-def test_relisting_in_any_order_gives_the_same_rows(store: Store) -> None:
+def test_g6_relisting_in_any_order_gives_the_same_rows(store: Store) -> None:
     runs = [a_run(number) for number in range(1, 30)]
     early = [a_running_job(number, restarts=number) for number in range(1, 30)]
     speeds = [SpeedFact("cluster", a_node_speed(day)) for day in range(20_000, 20_010)]
@@ -74,7 +74,7 @@ def test_relisting_in_any_order_gives_the_same_rows(store: Store) -> None:
         assert dump(store) == first
 
 
-def test_first_listing_in_any_order_gives_the_same_runs(store: Store) -> None:
+def test_g6_first_listing_in_any_order_gives_the_same_runs(store: Store) -> None:
     run = a_run(1, segments=4, pods=3)
     late = [PodFact("cluster", "uid-1", a_pod(0, peak_memory_bytes=1 << 40, ended_ms=None))]
     facts = [*facts_of(run), a_running_job(1, restarts=7), *late]

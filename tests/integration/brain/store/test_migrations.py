@@ -41,7 +41,7 @@ def test_migrations_make_the_schema_of_the_tables(address: str) -> None:
     store.close()
 
 
-def test_data_is_kept_from_start_to_start(address: str) -> None:
+def test_g5_data_is_kept_from_start_to_start(address: str) -> None:
     for _ in range(2):
         store = open_store(address, secret=b"secret")
         store.write.runs([a_run(1)])
@@ -51,7 +51,7 @@ def test_data_is_kept_from_start_to_start(address: str) -> None:
     after.close()
 
 
-def test_newer_schema_is_refused_with_both_numbers(address: str) -> None:
+def test_g5_newer_schema_is_refused_with_both_numbers(address: str) -> None:
     store = open_store(address)
     newer = known_version() + 6
     with store.engine.connect() as connection, connection.begin():

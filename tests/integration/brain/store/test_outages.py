@@ -65,7 +65,7 @@ def unclosed_sockets() -> Iterator[None]:
 @pytest.mark.parametrize("name", sorted(SERVERS))
 @pytest.mark.usefixtures("unclosed_sockets")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_no_fact_is_lost_while_the_server_is_stopped(name: str) -> None:
+def test_g3_no_fact_is_lost_while_the_server_is_stopped(name: str) -> None:
     require(name)
     problems: list[str] = []
     with SERVERS[name]() as server:

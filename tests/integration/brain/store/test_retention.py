@@ -164,7 +164,7 @@ def remember(store: Store) -> tuple[list[Run], int]:
         ),
     ],
 )
-def test_what_is_forgotten_does_not_return(
+def test_g9_what_is_forgotten_does_not_return(
     store: Store, asked: dict[str, str], left: set[str]
 ) -> None:
     mine, _ = remember(store)
@@ -183,7 +183,7 @@ def test_what_is_forgotten_does_not_return(
     assert store.read.run("cluster", "uid-1") is None
 
 
-def test_nothing_of_a_forgotten_owner_is_left(store: Store) -> None:
+def test_g9_nothing_of_a_forgotten_owner_is_left(store: Store) -> None:
     remember(store)
     forgotten = store.forget(Forget(cluster="cluster", owner="ada"))
     assert forgotten.advice == 1  # that of uid-3, which rested on uid-1
@@ -208,7 +208,7 @@ def test_job_that_is_submitted_later_is_stored_again(store: Store) -> None:
     assert stored.job.owner == "ada"
 
 
-def test_histograms_of_the_family_hold_what_is_left(store: Store) -> None:
+def test_g9_histograms_of_the_family_hold_what_is_left(store: Store) -> None:
     large = Run(job=a_job(1), pods=(a_pod(peak_memory_bytes=100 << 30),))
     small = Run(job=a_job(2), pods=(a_pod(peak_memory_bytes=9 << 30),))
     store.write.runs([small])

@@ -30,8 +30,9 @@ def definition(kind: str) -> dict[str, Any]:
 
 
 def version(kind: str) -> dict[str, Any]:
-    (found,) = definition(kind)["spec"]["versions"]
+    found, *others = definition(kind)["spec"]["versions"]
     assert isinstance(found, dict)
+    assert [each["name"] for each in others] == (["v2beta1"] if kind == "MPIJob" else [])
     return found
 
 

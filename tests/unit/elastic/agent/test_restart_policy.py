@@ -48,6 +48,16 @@ def test_success_is_no_failure():
             1, "RuntimeError: Connection closed by peer [::1]:2", False, "PeerLost", id="an echo"
         ),
         pytest.param(
+            -signal.SIGABRT,
+            "RuntimeError: Connection reset by peer",
+            False,
+            "PeerLost",
+            id="an echo, and an abort while the interpreter ended",
+        ),
+        pytest.param(
+            KILLED, "RuntimeError: Connection reset by peer", False, "Killed", id="killed later"
+        ),
+        pytest.param(
             1, "torch.OutOfMemoryError: CUDA out of memory.", False, "DeviceOutOfMemory", id="gpu"
         ),
         pytest.param(1, "RuntimeError: NPU out of memory.", False, "DeviceOutOfMemory", id="npu"),

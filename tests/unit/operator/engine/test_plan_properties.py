@@ -120,7 +120,7 @@ def check_harmless(world: World, decision: ReconcilePlan) -> None:
     assert len(pods) == len(set(pods))
     assert not set(pods) & set(world.pods), "never two pods of one index"
     assert not (world.held and pods), "never a pod for a finished, suspended or deleted job"
-    there = {TargetKind.POD_GROUP} if world.group else set()
+    there = {TargetKind.JOB} | ({TargetKind.POD_GROUP} if world.group else set())
     there |= {target for target, _ in world.extras}
     assert {patch.target for patch in decision.patches} <= there, "only what is there is patched"
     former = [p for p in world.pods.values() if generation_of(p) < world.generation]

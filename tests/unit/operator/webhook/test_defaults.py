@@ -41,6 +41,7 @@ SORTS = (
     Sort("JAXJob", "kubeflow.org/v1", "jaxReplicaSpecs", ("Worker",), "jax"),
     Sort("XGBoostJob", "kubeflow.org/v1", "xgbReplicaSpecs", ("Master", "Worker"), "xgboost"),
     Sort("MPIJob", "kubeflow.org/v1", "mpiReplicaSpecs", ("Launcher", "Worker"), "mpi"),
+    Sort("MPIJob", "kubeflow.org/v2beta1", "mpiReplicaSpecs", ("Launcher", "Worker"), "mpi"),
     Sort(
         "MSJob", "mindspore.gitee.com/v1", "msReplicaSpecs", ("Scheduler", "PS", "Worker"),
         "mindspore",
@@ -158,7 +159,7 @@ def done_with(job: Json) -> tuple[ReconcilePlan, JobRunPolicy, list[ReplicaRole]
     framework = next(
         each
         for each in FRAMEWORKS
-        if (each.kind.api_version, each.kind.kind) == (job["apiVersion"], job["kind"])
+        if each.kind.kind == job["kind"] and job["apiVersion"] in each.kind.entry.api_versions
     )
     reading = framework.read(stored(job))
     observed = ObservedJob(reading.job, JobStatus(), spec_errors=reading.spec_errors)

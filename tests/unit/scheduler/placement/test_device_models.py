@@ -103,3 +103,27 @@ def test_no_gang_waits_for_one_model_and_none_is_mixed_that_need_not_be(
             there = {each.name for each in alike}
             using = [each for each in busy if each.node in there]
             assert not where(cluster(*alike, *using, *pending, weights=ANY_MODEL))
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        pytest.param("a", {"a": 1}, id="on the model of the running member"),
+        pytest.param("b", {"b": 1}, id="though another node is fuller"),
+    ],
+)
+def test_extra_pod_joins_the_model_of_the_running_members(
+    runs: str, expected: dict[str, int]
+) -> None:
+    nodes = of("A", "a"), of("B", "b")
+    busy = pod("busy", gpu=4, on="a")
+    members = [pod("g-0", gpu=2, group="g", on=runs), pod("g-1", gpu=2, group="g")]
+    assert where(cluster(*nodes, busy, group("g", 1), *members)) == expected
+
+
+def test_extra_pods_take_another_model_when_theirs_is_full() -> None:
+    nodes = of("A", "a"), of("B", "b", gpu=4)
+    members = [
+        pod(f"g-{number}", gpu=2, group="g", on=None if number else "b") for number in range(4)
+    ]
+    assert where(cluster(*nodes, group("g", 1), *members)) == {"b": 1, "a": 2}

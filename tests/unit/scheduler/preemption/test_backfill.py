@@ -5,6 +5,8 @@ import pytest
 
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.scheduler.cache.convert import group_info, pod_info
+from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
+from gangline.scheduler.preemption.backfill import earliest_start, latest_end
 from gangline.scheduler.types.types import CycleResult, PodGroupInfo, PodInfo, QueueInfo
 from gangline.scheduler.types.wire import LeanPod
 from unit.scheduler.builders import cluster, decide, gang, group, node, pod, request
@@ -115,3 +117,49 @@ def test_run_times_are_read_from_pods_and_groups() -> None:
         annotations = {"gangline.dev/run-time-seconds": written}
         noted = {"metadata": {"name": "g", "namespace": "d", "annotations": annotations}}
         assert group_info(msgspec.convert(noted, PodGroup), {}).max_run_time_s == read
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "of_group", "facts", "end"),
+    [
+        pytest.param(60.0, 0.0, {}, NOW + 10, id="its own deadline"),
+        pytest.param(0.0, 60.0, {}, NOW + 10, id="the run time of its group"),
+        pytest.param(1.0, 0.0, {}, NOW - 49, id="a deadline of a second"),
+        pytest.param(90.0, 60.0, {}, NOW + 10, id="the group ends first"),
+        pytest.param(60.0, 90.0, {}, NOW + 10, id="the pod ends first"),
+        pytest.param(0.0, 0.0, {}, float("inf"), id="unknown"),
+        pytest.param(60.0, 0.0, {"started_at": 0.0}, NOW + 60, id="not started yet"),
+        pytest.param(0.0, 0.0, {"is_terminating": True}, NOW, id="ending already"),
+    ],
+)
+def test_a_pod_has_ended_at_its_first_limit(
+    of_pod: float, of_group: float, facts: dict[str, object], end: float
+) -> None:
+    started = {"started_at": NOW - 50, **facts}
+    runs = pod("r", group="g", on="n", max_run_time_s=of_pod, **started)  # type: ignore[arg-type]
+    state = cluster(node("n"), group("g", 1, max_run_time_s=of_group), runs)
+    assert latest_end(state, runs, NOW) == end
+
+
+@pytest.mark.parametrize(
+    ("cpu", "start"),
+    [
+        pytest.param(2, NOW, id="free now"),
+        pytest.param(3, NOW + 10, id="after the first end"),
+        pytest.param(5, NOW + 20, id="after both ends"),
+        pytest.param(6, 0.0, id="a pod that may run for ever is in the way"),
+    ],
+)
+def test_reservation_starts_when_enough_pods_have_ended(cpu: int, start: float) -> None:
+    state = cluster(
+        node("n", cpu=8),
+        pod("late", cpu=2, on="n", started_at=NOW, max_run_time_s=20.0),
+        pod("early", cpu=1, on="n", started_at=NOW, max_run_time_s=10.0),
+        pod("endless", cpu=3, on="n"),
+    )
+    claimant = pod("c", cpu=cpu)
+    state.set_pod(claimant)
+    plan = [Placement((claimant,), 0, state.nodes.demand(claimant.shape.request))]
+    scratch = ScratchAllocation(state.nodes)
+    scratch.reserve(plan)
+    assert earliest_start(state, scratch, plan, NOW) == start

@@ -1,6 +1,7 @@
 """Evictions are never mutual, and they cease."""
 
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 
 from msgspec.structs import replace
@@ -9,6 +10,7 @@ from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.types.types import (
     CycleResult,
     GroupKey,
+    PodEviction,
     PodGroupInfo,
     PodInfo,
     PodKey,
@@ -85,10 +87,16 @@ class World:
         for binding in decision.bindings:
             self.state.assume(binding.pod, binding.node)
             self.state.set_pod(replace(self.state.pods[binding.pod], phase="Running"))
-        for key in sorted({e.group for e in decision.evictions if e.group}):
+        self.evict(decision.evictions)
+        self.end_pods()
+        return decision
+
+    def evict(self, evictions: Sequence[PodEviction]) -> None:
+        """Let evicted pods begin to end, with the rest of gangs that are broken."""
+        for key in sorted({e.group for e in evictions if e.group}):
             self.evicted[key] += 1
             running = [e for e in self.state.members[key].values() if e.holds_resources]
-            gone = {eviction.pod for eviction in decision.evictions}
+            gone = {eviction.pod for eviction in evictions}
             gone |= {each.key for each in running if each.is_terminating}
             if sum(each.key not in gone for each in running) < self.state.groups[key].min_member:
                 gone |= {each.key for each in running}
@@ -96,12 +104,14 @@ class World:
                 if each.key in gone and each.key not in self._ending:
                     self.state.evict(each.key, each.uid)
                     self._ending[each.key] = self.now + self.random.randint(0, SLOWEST)
+
+    def end_pods(self) -> None:
+        """Recreate the pods that have ended."""
         for key, end in list(self._ending.items()):
             if end <= self.now:
                 del self._ending[key]
                 if key in self.state.pods:
                     self._come_back(self.state.pods[key])
-        return decision
 
     def _come_back(self, gone: PodInfo) -> None:
         self.state.remove_pod(gone.key)

@@ -87,3 +87,13 @@ def test_the_next_end_is_that_of_the_first_protected_gang() -> None:
     assert ProtectedGangs(state, DURING).next_end() == AFTER
     assert ProtectedGangs(state, AFTER).next_end() is None
     assert ProtectedGangs(low_and_high(QueueInfo("q")), DURING).next_end() is None
+
+
+@pytest.mark.parametrize("parent", ["", "team"])
+def test_gang_without_protection_may_be_evicted_from_its_start(parent: str) -> None:
+    state = low_and_high(QueueInfo("q", parent=parent))
+    if parent:
+        state.queues[parent] = QueueInfo(parent)
+    assert evicted(state, STARTED) == ["d/low-0"]
+    state.class_protection["other"] = PROTECTED_S
+    assert evicted(state, STARTED) == ["d/low-0"]

@@ -54,6 +54,7 @@ def test_a_place_is_read_from_the_top_down(
         pytest.param("root//dev", "1/2/3", id="a name is missing"),
         pytest.param("root/eng/dev", "1/many/3", id="no number"),
         pytest.param("root/eng/dev", "1/-2/3", id="must not be negative"),
+        pytest.param("root/eng/dev", "1/0/3", id="must not be zero"),
         pytest.param("root/eng/dev", "1/inf/3", id="endless"),
         pytest.param("root", "1", id="the root itself"),
     ],

@@ -1,7 +1,9 @@
 """Messages of pending gangs: shortage, users, position in the queue, what would help."""
 
+import pytest
 from msgspec.structs import replace
 
+from gangline.scheduler.queueing.messages import QueueLimit, queue_limit_message
 from gangline.scheduler.types.types import CycleResult, QueueInfo
 from unit.scheduler.builders import (
     ANYWHERE,
@@ -150,3 +152,17 @@ def test_the_latest_start_is_stated_if_the_run_times_are_known() -> None:
         state = cluster(node("n1", cpu=4), *known, *there, *gang("job", 1, cpu=4))
         message = group_message(decide(state, 200.0), "job")
         assert f"running there now: d/runs{free or '.'}" in message
+
+
+@pytest.mark.parametrize(
+    ("requested", "text"),
+    [
+        pytest.param(2, "is at its limit (1 of 2 cpu in use, 2 requested)", id="fits when empty"),
+        pytest.param(3, "can never run it (1 of 2 cpu in use, 3 requested)", id="never fits"),
+    ],
+)
+def test_message_says_whether_the_limit_would_ever_suffice(requested: int, text: str) -> None:
+    cpu = {"used": 1000, "limit": 2000, "requested": 1000 * requested, "reserved": 0}
+    limit = QueueLimit("q", **{name: {"cpu": amount} for name, amount in cpu.items()})
+    assert text in queue_limit_message(limit)
+    assert "An earlier gang" not in queue_limit_message(limit)

@@ -11,6 +11,7 @@ from gangline.api.meta.selectors import Requirement, Selector
 from gangline.api.resources import POD_GROUPS
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.scheduler.cache.convert import group_info
+from gangline.scheduler.queueing.subgroups import order_by_subgroup, split_into_subgroups
 from gangline.scheduler.types.types import (
     CycleResult,
     HyperNodeInfo,
@@ -166,3 +167,25 @@ def test_no_small_gang_is_ever_left_with_too_few(
         assert all(after[name] >= size for name in placed)
         assert sum(count >= size for count in after.values()) >= minimum
         assert after.total() >= together
+
+
+def test_pods_are_ordered_by_subgroup_and_incomplete_subgroups_come_last() -> None:
+    rule = SubgroupRule("slices", Selector(), size=2, keys=("slice",))
+    waiting = [*members("a", each=1), *members("b"), *members("c", each=1), *members("d")]
+    running = [pod("job-c-9", group="job", labels=(("slice", "c"),), on="n")]
+    parts = split_into_subgroups([rule], running, waiting)
+    assert [part.key[1] for part in parts] == [("c",), ("a",), ("b",), ("d",)]
+    ordered = [each.key for each in order_by_subgroup(parts, waiting)]
+    assert ordered == [
+        *("d/job-c-0", "d/job-b-0", "d/job-b-1", "d/job-d-0", "d/job-d-1"),
+        "d/job-a-0",
+    ]
+
+
+def test_ended_members_of_a_subgroup_count_but_do_not_run() -> None:
+    rule = SubgroupRule("slices", Selector(), size=2, keys=("slice",))
+    labels = (("slice", "a"),)
+    ended = pod("job-a-8", group="job", labels=labels, on="n", phase="Succeeded")
+    runs = pod("job-a-9", group="job", labels=labels, on="n")
+    (part,) = split_into_subgroups([rule], [ended, runs], [])
+    assert (part.settled, [each.key for each in part.running]) == (2, ["d/job-a-9"])

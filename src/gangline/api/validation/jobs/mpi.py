@@ -1,8 +1,9 @@
 """Errors and warnings for MPIJobs that no schema can express."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from gangline.api.jobs.mpi import ROLES, MPIJob, with_default_replicas
+from gangline.api.jobs.mpi import ROLES, V2BETA1, MPIJob, with_default_replicas
 from gangline.api.schema.field_error import FieldError
 from gangline.api.validation import common_rules, replica_warnings
 from gangline.api.validation.common_rules import RoleSpecs
@@ -13,6 +14,15 @@ _ANY_CONTAINER = ""
 _RULES = replica_warnings.ReplicaRules(
     path=_PATH, roles=ROLES, default_restart_policy="Never", endless_roles=("Worker",)
 )
+_V2_RULES = replace(_RULES, default_restart_policy="OnFailure")
+
+_V2_FIELDS = (
+    ("runLauncherAsWorker", "run_launcher_as_worker"),
+    ("sshAuthMountPath", "ssh_auth_mount_path"),
+    ("launcherCreationPolicy", "launcher_creation_policy"),
+    ("mpiImplementation", "mpi_implementation"),
+)
+_V1_FIELDS = (("cleanPodPolicy", "clean_pod_policy"), ("mainContainer", "main_container"))
 
 
 def validate(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
@@ -27,12 +37,19 @@ def validate(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
     else:
         yield from common_rules.job_size_errors(roles, _PATH)
     yield from _main_container_errors(job.spec.main_container, roles)
+    path = job.spec.ssh_auth_mount_path
+    if path and not path.startswith("/"):
+        remedy = "give an absolute path, such as /root/.ssh"
+        yield FieldError("spec.sshAuthMountPath", path, "is not an absolute path", remedy)
     if old is not None:
         yield from common_rules.immutable_field_errors(job.spec.run_policy, old.spec.run_policy)
 
 
 def list_warnings(job: MPIJob) -> Iterator[FieldError]:
-    yield from replica_warnings.common_replica_warnings(job.spec.mpi_replica_specs, job, _RULES)
+    v2 = job.api_version == V2BETA1
+    rules = _V2_RULES if v2 else _RULES
+    yield from replica_warnings.common_replica_warnings(job.spec.mpi_replica_specs, job, rules)
+    yield from _other_version_warnings(job, v2=v2)
     older, newer = job.spec.clean_pod_policy, job.spec.run_policy.clean_pod_policy
     if older and newer and older != newer:
         problem = f"is ignored: spec.runPolicy.cleanPodPolicy, {newer!r}, takes precedence"
@@ -48,6 +65,17 @@ def list_warnings(job: MPIJob) -> Iterator[FieldError]:
         problem = "lets the workers keep their resources after the job's end"
         remedy = "give Running: workers never end by themselves"
         yield FieldError("spec.runPolicy.cleanPodPolicy", newer or older, problem, remedy)
+
+
+def _other_version_warnings(job: MPIJob, *, v2: bool) -> Iterator[FieldError]:
+    """Fields of the other version are stored, because both have one schema, and not read."""
+    version, remedy = ("v2beta1", "v1") if v2 else ("v1", "v2beta1")
+    for field, attribute in _V1_FIELDS if v2 else _V2_FIELDS:
+        if value := getattr(job.spec, attribute):
+            problem = f"is ignored: a job of {version} has no such field"
+            yield FieldError(
+                f"spec.{field}", value, problem, f"omit it, or write a job of {remedy}"
+            )
 
 
 def _main_container_errors(name: str, roles: RoleSpecs) -> Iterator[FieldError]:

@@ -18,30 +18,8 @@ from gangline.elastic.agent.process import (
     hook_environment,
     start_process,
 )
-from gangline.elastic.forkserver.client import ForkServerClient
-from gangline.elastic.forkserver.protocol import ForkRequest
-
-VARYING_VARIABLES = (
-    "RANK",
-    "LOCAL_RANK",
-    "GROUP_RANK",
-    "ROLE_RANK",
-    "WORLD_SIZE",
-    "GROUP_WORLD_SIZE",
-    "ROLE_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "CUDA_VISIBLE_DEVICES",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_ERROR_FILE",
-    "TORCHELASTIC_USE_AGENT_STORE",
-    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
-    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
-    "GANGLINE_PROGRESS_FILE",
-    "RUNTIME_METRICS_PATH",
-    "GANGLINE_STACKS",
-)
-"""Variables that differ between the workers of a node, or between two attempts."""
+from gangline.forkserver.client import ForkServerClient
+from gangline.forkserver.protocol import VARYING_VARIABLES, ForkRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from gangline.elastic.agent.process import Process, StartError
 from gangline.elastic.agent.settings import SpareSettings
 from gangline.elastic.agent.spares.fork_server import ForkServer, WorkerStart
 from gangline.elastic.agent.spares.interpreter import SpareInterpreter, end_spares
-from gangline.elastic.forkserver.protocol import RefusedError
 from gangline.elastic.memory import memory_status, resident_bytes
+from gangline.forkserver.protocol import RefusedError
 
 _LIBRARY_FOLDERS = ("site-packages", "dist-packages")
 

@@ -7,6 +7,7 @@ devices.
 
 import json
 import re
+import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,8 +127,12 @@ def diagnose_exit(
     reason = "OOMKilled" if out_of_memory and exit_code == -9 else ""
     message = error.message if error else ""
     found = failure_of_exit(exit_code, reason, message)
-    if found is None or exit_code < 0 or not message:
+    if found is None or not message:
         return found
+    if exit_code < 0 and exit_code != -signal.SIGABRT:
+        return found
+    # After an exception, threads of gloo may abort the interpreter while it ends, because they hold
+    # tensors (pytorch#179291). The exception came first, so it is the reason.
     for pattern, cause, blame, remedy, explanation in _PATTERNS:
         if pattern.search(message):
             return Failure(cause, blame, remedy, explanation, found.exit_code, message)

@@ -16,8 +16,10 @@ import select
 import sys
 import time
 
+import gangline_container as containers  # type: ignore[import-not-found]
 import gangline_hidden_modules as hidden  # type: ignore[import-not-found]
 import gangline_import_records as import_records  # type: ignore[import-not-found]
+import gangline_library_names as library_names  # type: ignore[import-not-found]
 import gangline_process_title as process_title  # type: ignore[import-not-found]
 
 TYPE_CHECKING = False
@@ -103,6 +105,9 @@ class _Server:
         self._waiting: list[tuple[Any, list[int]]] = []
         self._children: dict[int, int] = {}
         self._hidden: Any = None
+        self._containers: Any = None
+        self._libraries: Any = None
+        self._refuses_containers = "not asked for"
         self._import_request = 0
 
     def run(self) -> Any:
@@ -162,6 +167,8 @@ class _Server:
     # Imports.
 
     def _begin_import(self, message: Any) -> None:
+        if message.get("containers"):
+            self._allow_containers()
         self._varying = frozenset(message["varying"])
         self._recorder.set_varying(self._varying)
         self._changes += message["changes"]
@@ -172,6 +179,14 @@ class _Server:
         ]
         if not self._queue:
             self._end_import()
+
+    def _allow_containers(self) -> None:
+        try:
+            self._containers = containers.Containers()
+            self._refuses_containers = ""
+        except (LookupError, OSError) as error:
+            self._refuses_containers = str(error)
+        self._libraries = library_names.LibraryNames()
 
     def _import_next(self) -> None:
         """Import modules up to the next one that takes time, so that requests need not wait."""
@@ -196,20 +211,27 @@ class _Server:
                 os.environ[key] = value
 
     def _end_import(self) -> None:
+        if self._libraries is not None:
+            for record in self._recorder.records.values():
+                for path in record.libraries:
+                    self._libraries.collect(path)
         self._prepare_fork()
-        self._channel.send(
-            {
-                "event": "imported",
-                "id": self._import_request,
-                "modules": len(self._recorder.records),
-                "dependent": self._recorder.find_dependent(),
-            }
-        )
+        reply = {
+            "event": "imported",
+            "id": self._import_request,
+            "modules": len(self._recorder.records),
+            "dependent": self._recorder.find_dependent(),
+            "refuses_containers": self._refuses_containers,
+        }
+        if self._containers is not None:
+            self._containers.note_files(self._hidden.names)
+            reply["files"] = self._containers.files
+        self._channel.send(reply)
 
     def _prepare_fork(self) -> None:
         if self._hidden is None:
             self._hidden = hidden.HiddenModules(
-                self._baseline, self._recorder.records, self._varying
+                self._baseline, self._recorder.records, self._varying, self._libraries
             )
             # Objects of the server need no visits of a collector, which would copy their pages.
             gc.freeze()
@@ -229,8 +251,11 @@ class _Server:
                 stream.flush()
         pid = self._fork_adopted() if message.get("adopt") else os.fork()
         if pid == 0:
-            self._title.restore()
-            _become(message, descriptors, self._own_descriptors())
+            if message.get("container"):
+                message = self._become_container(descriptors)
+            else:
+                self._title.restore()
+                _become(message, descriptors, self._own_descriptors())
             self._hidden.hide(_StartAgain(message))
             return message
         for descriptor in descriptors:
@@ -239,6 +264,14 @@ class _Server:
             self._children[os.pidfd_open(pid)] = pid
         self._channel.send({"event": "forked", "id": message["id"], "pid": pid})
         return None
+
+    def _become_container(self, descriptors: list[int]) -> Any:
+        try:
+            return self._containers.become_container(descriptors, self._hidden.names)
+        except BaseException as error:
+            # Never the server's loop again, nor a program that is only partly in a container.
+            os.write(2, f"gangline fork server: {type(error).__name__}: {error}\n".encode())
+            os._exit(1)
 
     def _fork_adopted(self) -> int:
         """Fork a process that the client adopts: its parent has ended when this returns.
@@ -272,6 +305,8 @@ class _Server:
             return f"the server has version {VERSION} of the protocol"
         if self._recorder.find_dependent():
             return "the server has imported modules that depend on the process"
+        if message.get("container"):
+            return str(self._refuses_containers)
         if message["argv"] != sys.orig_argv:
             return "the server has another command line"
         wanted = message["env"]
@@ -289,6 +324,11 @@ class _StartAgain:
         self._request = request
 
     def __call__(self, module: str, variable: str) -> NoReturn:
+        if self._request.get("container"):
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
+            containers.execute(self._request["argv"], self._request["env"])
         if path := self._request.get("notes"):
             with open(path, "w") as notes:
                 json.dump({"module": module, "variable": variable}, notes)

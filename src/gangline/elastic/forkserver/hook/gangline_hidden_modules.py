@@ -10,9 +10,10 @@ preloaded module.
 from __future__ import annotations
 
 import _frozen_importlib
-import mmap
 import os
 import sys
+
+import gangline_library_names as library_names  # type: ignore[import-not-found]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class HiddenModules:
         baseline: Collection[str],
         records: dict[str, ImportRecord],
         varying: Collection[str],
+        libraries: Any = None,
     ) -> None:
         """Prepare before the fork.
 
@@ -55,8 +57,10 @@ class HiddenModules:
             baseline: modules of a new interpreter.
             records: recorded imports.
             varying: variables that differ between processes; no recorded import has read them.
+            libraries: the collected names of libraries; None to search in the files.
         """
         self._records = records
+        self._libraries = libraries or library_names.LibraryNames()
         self._varying = frozenset(os.fsencode(name) for name in varying)
         self._modules = {
             name: module for name, module in sys.modules.items() if name not in baseline
@@ -65,6 +69,11 @@ class HiddenModules:
         self._attributes = self._late_attributes()
         self._start_again: Callable[[str, str], None] = _fail
         self._original: Any = None
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the hidden modules."""
+        return self._order
 
     def hide(self, start_again: Callable[[str, str], None]) -> None:
         """Hide all modules of the server.
@@ -138,9 +147,15 @@ class HiddenModules:
                 keys = {key for key in before.keys() | now if before.get(key) != now.get(key)}
                 changed[id(before)] = sorted(keys - self._varying - written)
             for key in changed[id(before)]:
-                if key in record.reads or _is_named_in(key, record.libraries):
+                if key in record.reads or self._is_named_in(key, record.libraries):
                     return os.fsdecode(key)
         return None
+
+    def _is_named_in(self, key: bytes, libraries: Collection[str]) -> bool:
+        """Return whether a library contains the name of a variable, and so may read it."""
+        if os.fsdecode(key).startswith(_READ_LATER):
+            return False
+        return any(self._libraries.contains(path, key) for path in libraries)
 
     def _late_attributes(self) -> dict[str, tuple[dict[str, Any], str, Any]]:
         """Return the attributes of packages that name modules which the package does not import."""
@@ -176,24 +191,6 @@ class HiddenModules:
     def _next(self, name: str) -> list[str]:
         record = self._records.get(name)
         return [name.rpartition(".")[0], *(record.imported if record else ())]
-
-
-def _is_named_in(key: bytes, libraries: Collection[str]) -> bool:
-    """Return whether a library contains the name of a variable.
-
-    A library in C reads a variable by its name, so one that lacks the name does not read it.
-    """
-    if os.fsdecode(key).startswith(_READ_LATER):
-        return False
-    return any(_contains(path, key + b"\0") for path in libraries)
-
-
-def _contains(path: str, text: bytes) -> bool:
-    try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
-            return content.find(text) >= 0
-    except (OSError, ValueError):
-        return True  # it has been replaced: nothing is known
 
 
 def _fail(module: str, variable: str) -> None:

@@ -53,11 +53,13 @@ def run_server(server: Any, descriptor: int, baseline: frozenset[str]) -> None:
     # The user's module may change what imports see, so it comes first in the server too.
     baseline |= _imported_by(server.run_user_sitecustomize)
     request = server.serve(descriptor, baseline)
+    if request.get("container"):
+        return  # a container is no worker of an agent
     _begin_worker(request.get("channel"))
 
 
 def _imported_by(function: Any) -> set[str]:
-    before = set(sys.modules)
+    before = set(sys.modules) - {"sitecustomize"}  # it is replaced by that of the user
     function()
     return set(sys.modules) - before
 

@@ -6,7 +6,8 @@ customization of the user is run as usual. Then it does one of three things:
 
 - in a worker that starts immediately, report what it imports;
 - in a fork server, import what the script will import, and fork workers on request; only the
-  workers go on from here;
+  workers go on from here. The workers of an agent have the modules of this hook from the start;
+  containers (mode ``containers``) do not have them;
 - in an interpreter of the node check, run tests in forks, then wait for the order to become a
   worker.
 
@@ -30,6 +31,7 @@ def _main() -> bool:
     folder = os.path.dirname(__file__)
     mode, descriptor = os.environ.pop(_VARIABLE).split(":")
     _hide(folder)
+    at_start = frozenset(sys.modules) - {"sitecustomize"}
     server: Any = None
     try:
         sys.path.insert(0, folder)
@@ -37,7 +39,7 @@ def _main() -> bool:
 
         sys.modules.pop("gangline_worker_hook")
         baseline = frozenset(sys.modules) - {"sitecustomize"}
-        if mode == "server":
+        if mode in ("server", "containers"):
             import gangline_fork_server  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
 
             server = gangline_fork_server
@@ -45,6 +47,11 @@ def _main() -> bool:
         sys.path.remove(folder)
         sys.path_importer_cache.pop(folder, None)
         for name in [name for name in sys.modules if name.startswith("gangline_")]:
+            del sys.modules[name]
+    if mode == "containers":
+        # The programs import their own: these imports are not recorded.
+        baseline = at_start
+        for name in frozenset(sys.modules) - at_start - {"sitecustomize"}:
             del sys.modules[name]
     try:
         if server is not None:
@@ -54,7 +61,7 @@ def _main() -> bool:
     except BaseException:
         # ``site`` prints an error raised here and runs the script anyway. That is right for a
         # worker, but a process that waits for orders must not train.
-        if mode in ("spare", "server"):
+        if mode in ("spare", "server", "containers"):
             sys.excepthook(*sys.exc_info())
             os._exit(1)
         raise

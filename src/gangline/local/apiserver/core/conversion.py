@@ -33,14 +33,9 @@ METRICS_ANNOTATION = "autoscaling.alpha.kubernetes.io/metrics"
 BEHAVIOR_ANNOTATION = "autoscaling.alpha.kubernetes.io/behavior"
 
 
-def is_stored_form(kind: ServedKind) -> bool:
-    """Return True if objects are stored in exactly this version."""
-    return not kind.storage_version or kind.storage_version == kind.version
-
-
 def to_stored(kind: ServedKind, obj: Json) -> Json:
     """Convert an object of this version to the stored version."""
-    if is_stored_form(kind):
+    if kind.is_stored_form:
         return obj
     if kind.group == "events.k8s.io":
         return _rename_fields(obj, "v1", [(new, old) for old, new in EVENT_NAMES])
@@ -51,7 +46,7 @@ def to_stored(kind: ServedKind, obj: Json) -> Json:
 
 def from_stored(kind: ServedKind, obj: Json) -> Json:
     """Convert a stored object to this version."""
-    if is_stored_form(kind):
+    if kind.is_stored_form:
         return obj
     if kind.group == "events.k8s.io":
         return _rename_fields(obj, kind.api_version, EVENT_NAMES)
@@ -62,7 +57,7 @@ def from_stored(kind: ServedKind, obj: Json) -> Json:
 
 def make_converter(kind: ServedKind) -> Callable[[bytes], bytes] | None:
     """Return ``from_stored`` as a function on bytes, or None if no conversion is needed."""
-    if is_stored_form(kind):
+    if kind.is_stored_form:
         return None
     return lambda body: encode_json(from_stored(kind, read_json(body)))
 

@@ -238,9 +238,19 @@ def check_size(request: ApiRequest, obj: Json, *, may_have_grown: bool = False) 
 
 def track_managed_fields(request: ApiRequest, old: Json | None, new: Json, at: datetime) -> None:
     """Record in place which fields the client has set."""
+    kind = request.kind
     manager = manager_name(request.user_agent, request.params.get("fieldManager", ""))
-    if should_track(old, manager):
-        schema = request.kind.schema.schema
-        track_update(old, new, schema, manager=manager, now=at, subresource=request.subresource)
+    # Versions of a custom kind have the same fields, so they can be recorded as they were written.
+    version = kind.api_version if kind.custom and not kind.is_stored_form else ""
+    if should_track(old, manager, version):
+        track_update(
+            old,
+            new,
+            kind.schema.schema,
+            manager=manager,
+            now=at,
+            subresource=request.subresource,
+            api_version=version,
+        )
     elif old is not None:
         restore_field(old["metadata"], new["metadata"], "managedFields")

@@ -42,7 +42,7 @@ def is_stored_object(request: ApiRequest) -> bool:
         StatusError: 406.
     """
     form = choose_format(request.accept, (TABLE, PARTIAL_OBJECT))
-    return form == STORED_FORMAT and conversion.is_stored_form(request.kind)
+    return form == STORED_FORMAT and request.kind.is_stored_form
 
 
 def is_stored_list(request: ApiRequest) -> bool:
@@ -52,7 +52,7 @@ def is_stored_list(request: ApiRequest) -> bool:
         StatusError: 406.
     """
     form = choose_format(request.accept, (TABLE, PARTIAL_LIST))
-    return form == STORED_FORMAT and conversion.is_stored_form(request.kind)
+    return form == STORED_FORMAT and request.kind.is_stored_form
 
 
 def stored_list_parts(request: ApiRequest, page: ListPage) -> list[bytes]:

@@ -5,6 +5,7 @@ The map is a YAML or JSON file, or a dict; the first matching pattern counts:
     "registry.example.org/train:*":
       env: /opt/venvs/train          # a virtual environment: its bin folder is first on PATH
       variables: {NCCL_DEBUG: WARN}
+      warm: [torch]                  # modules that are imported before a container starts
     "busybox*":
       root: /opt/images/busybox      # a folder that becomes the container's root
       path: /opt/tools/bin           # more folders for PATH
@@ -23,6 +24,8 @@ from typing import Any
 import msgspec
 import yaml
 
+from gangline.local.kubelet.runtime.interface import WarmEnvironment
+
 _INHERITED = ("LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
 
 
@@ -39,6 +42,7 @@ class ImageEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     variables: dict[str, str] = {}
     command: list[str] = []
     workdir: str = ""
+    warm: list[str] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,8 @@ class ResolvedImage:
     matched: bool = False
     description: str = ""
     """The place where it really runs, for messages."""
+
+    warm: WarmEnvironment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +79,21 @@ class ImageMap:
             description=f"the current environment, {self.environment}",
         )
 
+    def warm_environments(self) -> list[WarmEnvironment]:
+        """The environments for which the map asks for warm starts."""
+        found = (self._mapped(entry).warm for _, entry in self.entries)
+        return [each for each in found if each is not None]
+
     def _mapped(self, entry: ImageEntry) -> ResolvedImage:
+        variables = self._variables(entry)
         return ResolvedImage(
-            variables=self._variables(entry),
+            variables=variables,
             root=Path(entry.root) if entry.root else None,
             command=tuple(entry.command),
             workdir=entry.workdir or "/",
             matched=True,
             description=entry.root or entry.env or "the machine's own files",
+            warm=WarmEnvironment(tuple(entry.warm), variables) if entry.warm else None,
         )
 
     def _variables(self, entry: ImageEntry) -> dict[str, str]:
@@ -115,8 +128,22 @@ def load_image_map(source: Path | Mapping[str, Any] | None) -> list[tuple[str, I
         for folder in (entry.env, entry.root):
             if folder and not Path(folder).is_dir():
                 raise ImageMapError(f"{where}: {pattern!r}: there is no folder {folder}")
+        if entry.warm and (entry.root or not entry.env):
+            raise ImageMapError(
+                f"{where}: {pattern!r}: warm requires env, whose Python imports the modules, "
+                "and no root"
+            )
+        if wrong := [name for name in entry.warm if not _is_module_name(name)]:
+            raise ImageMapError(
+                f"{where}: {pattern!r}: warm must contain names of modules such as torch, "
+                f"not {wrong[0]!r}"
+            )
         entries.append((str(pattern), entry))
     return entries
+
+
+def _is_module_name(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
 
 
 def _read(path: Path) -> Any:

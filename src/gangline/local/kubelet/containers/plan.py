@@ -92,6 +92,7 @@ def build_container_plan(
         stdin=container.stdin,
         tty=container.tty,
         annotations=pod.metadata.annotations,
+        warm=inputs.image.warm,
     )
 
 

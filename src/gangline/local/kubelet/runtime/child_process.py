@@ -192,22 +192,6 @@ async def spawn_child(
     """
     if terminal is not None:
         return await _spawn_on_terminal(argv, output, terminal, cwd, env or {})
-    return await _spawn_on_pipes(argv, output, stdin, cwd, env or {})
-
-
-_MINIMAL_ENVIRONMENT = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "LC_ALL": "C",
-}
-
-
-async def _spawn_on_pipes(
-    argv: Sequence[str],
-    output: OutputCallback,
-    stdin: bool,
-    cwd: Path | None,
-    env: Mapping[str, str],
-) -> ChildProcess:
     child = ChildProcess(output)
     await spawn_process(
         child,
@@ -217,9 +201,15 @@ async def _spawn_on_pipes(
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
         cwd=cwd,
-        env={**_MINIMAL_ENVIRONMENT, **env},
+        env={**MINIMAL_ENVIRONMENT, **(env or {})},
     )
     return child
+
+
+MINIMAL_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LC_ALL": "C",
+}
 
 
 async def _spawn_on_terminal(
@@ -240,7 +230,7 @@ async def _spawn_on_terminal(
             stdout=terminal.tty_fd,
             stderr=terminal.tty_fd,
             cwd=cwd,
-            env={**_MINIMAL_ENVIRONMENT, **env},
+            env={**MINIMAL_ENVIRONMENT, **env},
         )
     except OSError:
         os.close(terminal.control_fd)

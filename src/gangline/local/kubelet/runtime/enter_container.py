@@ -51,6 +51,19 @@ def _drop_capabilities(library: ctypes.CDLL, bounding: list[int] | None) -> None
         library.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails beyond the last one
 
 
+def _limit_to_bounding_set(library: ctypes.CDLL, bounding: list[int]) -> None:
+    """Do as ``execve`` does for root: capabilities outside the bounding set are lost."""
+    header, sets = _Header(_CAPABILITY_VERSION_3, 0), (_Sets * 2)()
+    if library.capget(ctypes.byref(header), sets):
+        raise OSError(ctypes.get_errno(), "capabilities cannot be read")
+    for index, part in enumerate(sets):
+        mask = sum(1 << number - 32 * index for number in bounding if number // 32 == index)
+        part.permitted &= mask
+        part.effective &= mask
+    if library.capset(ctypes.byref(header), sets):
+        raise OSError(ctypes.get_errno(), "capabilities cannot be set")
+
+
 def _become(library: ctypes.CDLL, user: int, group: int, groups: list[int]) -> None:
     os.setgroups(groups)
     os.setresgid(group, group, group)
@@ -90,23 +103,39 @@ def enter_arguments(  # noqa: PLR0913 - one for each property of a process
     ]
 
 
+def enter(options: list[str], *, executes: bool = True) -> None:
+    """Change the root, the user and the capabilities as the options of ``enter_arguments`` say.
+
+    Args:
+        options: without the number of variables.
+        executes: False if no ``execve`` follows, which would limit the capabilities of root.
+
+    Raises:
+        OSError: it is not possible.
+    """
+    root, workdir, user, group, groups, bounding, no_new_privileges = options
+    remaining = None if bounding == UNCHANGED else _numbers(bounding)
+    library = ctypes.CDLL(None, use_errno=True)
+    if root:
+        os.chdir(root)
+        os.chroot(".")
+        os.chdir(workdir)
+    _drop_capabilities(library, remaining)
+    if user != UNCHANGED:
+        _become(library, int(user), int(group), _numbers(groups))
+    if no_new_privileges:
+        library.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if not executes and remaining is not None:
+        _limit_to_bounding_set(library, remaining)
+
+
 def main() -> None:
     """Read the arguments of ``enter_arguments``, and become the container's command."""
-    variables, root, workdir, user, group, groups, bounding, no_new_privileges = sys.argv[1:9]
     command = [os.fsencode(each) for each in sys.argv[9:]]
-    carried = (os.environb[b"E%d" % number] for number in range(int(variables)))
+    carried = (os.environb[b"E%d" % number] for number in range(int(sys.argv[1])))
     environment = dict(each.split(b"=", 1) for each in carried)
-    library = ctypes.CDLL(None, use_errno=True)
     try:
-        if root:
-            os.chdir(root)
-            os.chroot(".")
-            os.chdir(workdir)
-        _drop_capabilities(library, None if bounding == UNCHANGED else _numbers(bounding))
-        if user != UNCHANGED:
-            _become(library, int(user), int(group), _numbers(groups))
-        if no_new_privileges:
-            library.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        enter(sys.argv[2:9])
         for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(ignored_by_python, signal.SIG_DFL)
     except OSError as error:

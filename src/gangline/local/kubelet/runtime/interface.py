@@ -57,6 +57,15 @@ class ContainerIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+class WarmEnvironment:
+    """A Python environment whose containers start from an interpreter that has imported modules."""
+
+    modules: tuple[str, ...]
+    variables: Mapping[str, str]
+    """The environment of the interpreter: what every container of the image gets."""
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerPlan:
     """Everything that a runtime needs for one run of a container."""
 
@@ -88,6 +97,8 @@ class ContainerPlan:
     stdin: bool = False
     tty: bool = False
     annotations: Mapping[str, str] = field(default_factory=dict)
+    warm: WarmEnvironment | None = None
+    """The environment in which its command may start warm; None if the image map asks for none."""
 
     @property
     def container_id(self) -> str:

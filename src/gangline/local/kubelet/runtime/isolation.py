@@ -127,12 +127,24 @@ class ContainerEntry:
         enter = ["/usr/bin/unshare", "--root=.", f"--wd={self.workdir}", "--"] if self.root else []
         return ["/usr/bin/env", "-i", *change, "-S", references, *enter], carried
 
+    def enter_options(self) -> list[str]:
+        """The options of `enter_container.enter`; for an identity that changes something."""
+        return self._enter_arguments(0)[1:]
+
     def _enter_as_other_user(self, variables: int) -> list[str]:
         """The program that changes the root, the user and the capabilities."""
+        options = self._enter_arguments(variables)
+        libraries = os.environ.get("LD_LIBRARY_PATH")
+        prefix = ["/usr/bin/env", f"LD_LIBRARY_PATH={libraries}"] if libraries else []
+        # Isolated, and without site packages: it runs as root.
+        python = [sys.executable, "-I", "-S", "-B", enter_container.__file__]
+        return [*prefix, *python, *options]
+
+    def _enter_arguments(self, variables: int) -> list[str]:
         owner = self.identity
         group = owner.group if owner.group is not None else 0
         changes_user = owner.user is not None or owner.group is not None
-        options = enter_container.enter_arguments(
+        return enter_container.enter_arguments(
             variables=variables,
             root=self.root,
             workdir=self.workdir,
@@ -142,11 +154,6 @@ class ContainerEntry:
             bounding=None if owner.capabilities is None else list(owner.capabilities),
             no_new_privileges=owner.no_new_privileges,
         )
-        libraries = os.environ.get("LD_LIBRARY_PATH")
-        prefix = ["/usr/bin/env", f"LD_LIBRARY_PATH={libraries}"] if libraries else []
-        # Isolated, and without site packages: it runs as root.
-        python = [sys.executable, "-I", "-S", "-B", enter_container.__file__]
-        return [*prefix, *python, *options]
 
 
 @lru_cache(maxsize=1)

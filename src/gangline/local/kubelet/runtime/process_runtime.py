@@ -6,11 +6,14 @@ A setup script mounts the container's file system, and reports through a pipe (`
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from gangline.forkserver.protocol import RefusedError
 from gangline.local.kubelet.runtime import no_namespace_paths
 from gangline.local.kubelet.runtime.cgroups import ControlGroup, ControlGroups
 from gangline.local.kubelet.runtime.child_process import ChildProcess, spawn_child
@@ -18,6 +21,7 @@ from gangline.local.kubelet.runtime.command_check import check_command
 from gangline.local.kubelet.runtime.interface import (
     ContainerIdentity,
     ContainerPlan,
+    ContainerStartError,
     OutputCallback,
 )
 from gangline.local.kubelet.runtime.isolation import ContainerEntry, Isolation, IsolationLevel
@@ -25,6 +29,11 @@ from gangline.local.kubelet.runtime.mount_namespace import READY_MARK, REPORT_FD
 from gangline.local.kubelet.runtime.port_forward import SocketStream, connect_inside
 from gangline.local.kubelet.runtime.process_container import ProcessContainer, start_error
 from gangline.local.kubelet.runtime.terminal import TAKE_TERMINAL, open_terminal
+from gangline.local.kubelet.runtime.warm_start.container_spec import describe_container
+from gangline.local.kubelet.runtime.warm_start.pool import ForkServerPool
+from gangline.local.kubelet.runtime.warm_start.server import ContainerForkServer
+
+log = logging.getLogger(__name__)
 
 _SET_UP_TIMEOUT_S = 30
 _READ_BYTES = 65536
@@ -92,8 +101,13 @@ class ProcessRuntime:
     """Starts containers as processes, with as much isolation as the machine allows."""
 
     def __init__(
-        self, isolation: Isolation, groups: ControlGroups | None, shared: tuple[Path, ...] = ()
+        self,
+        isolation: Isolation,
+        groups: ControlGroups | None,
+        shared: tuple[Path, ...] = (),
+        fork_servers: ForkServerPool | None = None,
     ) -> None:
+        self._fork_servers = fork_servers
         self._isolation = isolation
         self._groups = groups if isolation.level is IsolationLevel.ROOT else None
         self._shared = shared
@@ -118,8 +132,9 @@ class ProcessRuntime:
         check_command(plan, self._shared, bare=bare)
         async with self._setup_slots:
             try:
-                start = self._start_bare if bare else self._start_apart
-                return await start(plan, output)
+                if bare:
+                    return await self._start_bare(plan, output)
+                return await self._start_apart(plan, output)
             except OSError as error:
                 if error.errno != errno.E2BIG:
                     raise
@@ -146,28 +161,62 @@ class ProcessRuntime:
         return container
 
     async def _start_apart(self, plan: ContainerPlan, output: OutputCallback) -> ProcessContainer:
+        server = await self._fork_servers.find(plan) if self._fork_servers is not None else None
+        if server is not None:
+            try:
+                return await self._start_namespaces(plan, output, server)
+            except ContainerStartError as error:
+                # An error of the container itself occurs again, and is reported then.
+                log.warning("container %s starts cold: %s", plan.container_id, error.message)
+        return await self._start_namespaces(plan, output, None)
+
+    async def _start_namespaces(
+        self, plan: ContainerPlan, output: OutputCallback, server: ContainerForkServer | None
+    ) -> ProcessContainer:
+        """Start a container in namespaces of its own: by commands, or forked from a server."""
         view = MountNamespace(plan, self._shared)
         script = view.write_script()
         as_root = self._isolation.level is IsolationLevel.ROOT
         identity = plan.identity if as_root else ContainerIdentity()
         entry = ContainerEntry(plan.env, view.root, view.workdir, identity)
-        commands, env = entry.commands()
         with SetupReport(plan.state_dir / "report") as report:
             group = self._limit(plan)
             container = ProcessContainer(plan, self._isolation, group, entry, output)
-            argv = [
-                *self._isolation.enter_command(plan.netns, group.procs_files if group else ()),
-                *(TAKE_TERMINAL if plan.tty else ()),
-                *["sh", "-c", f"exec {REPORT_FD}>{report.shell_path}\n{script}", "sh"],
-                *[*commands, *plan.argv],
-            ]
-            terminal = open_terminal(taken_inside=True) if plan.tty else None
-            child = await spawn_child(
-                argv, container.deliver_output, stdin=plan.stdin, terminal=terminal, env=env
-            )
+            script = f"exec {REPORT_FD}>{report.shell_path}\n{script}"
+            procs_files = group.procs_files if group else []
+            if server is None:
+                child = await self._spawn(plan, container, entry, script, procs_files)
+            else:
+                spec = describe_container(plan, self._isolation, entry, script, procs_files)
+                try:
+                    child = await server.fork(spec, container.deliver_output)
+                except (RefusedError, OSError) as error:
+                    if group is not None:
+                        await group.remove()
+                    raise start_error(f"the fork server: {error}") from error
             await self._until_ready(report, container, child, group)
         container.mark_started(child)
         return container
+
+    async def _spawn(
+        self,
+        plan: ContainerPlan,
+        container: ProcessContainer,
+        entry: ContainerEntry,
+        script: str,
+        procs_files: Sequence[str],
+    ) -> ChildProcess:
+        commands, env = entry.commands()
+        argv = [
+            *self._isolation.enter_command(plan.netns, procs_files),
+            *(TAKE_TERMINAL if plan.tty else ()),
+            *["sh", "-c", script, "sh"],
+            *[*commands, *plan.argv],
+        ]
+        terminal = open_terminal(taken_inside=True) if plan.tty else None
+        return await spawn_child(
+            argv, container.deliver_output, stdin=plan.stdin, terminal=terminal, env=env
+        )
 
     async def _until_ready(
         self,

@@ -10,7 +10,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Protocol, cast
 
 
 class _Pipe(asyncio.Protocol):
@@ -64,15 +64,40 @@ class _PipeEnd:
             os.close(self._fd)
 
 
+class ProcessHandle(Protocol):
+    """What a transport needs of a process: a part of the interface of ``Popen``."""
+
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+    stderr: IO[bytes] | None
+    returncode: int | None
+
+    @property
+    def pid(self) -> int: ...
+
+    def wait(self) -> int:
+        """The exit code of a process that has ended."""
+        ...
+
+    def kill(self) -> None: ...
+
+
 class SpawnedProcess(asyncio.SubprocessTransport):
-    """A running process: the transport that its protocol gets."""
+    """A running process: the transport that its protocol gets.
+
+    ``ended_fd`` becomes readable when the process ends, and is closed then; None opens a pidfd.
+    """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], protocol: asyncio.SubprocessProtocol
+        self,
+        process: "ProcessHandle | subprocess.Popen[bytes]",
+        protocol: asyncio.SubprocessProtocol,
+        ended_fd: int | None = None,
     ) -> None:
         super().__init__()
         self.protocol = protocol
         self._process = process
+        self._ended_fd = ended_fd
         self._pipes: dict[int, asyncio.BaseTransport] = {}
         self._open = {fd for fd, pipe in enumerate(self._outputs, start=1) if pipe is not None}
         self._input = _Input()
@@ -82,7 +107,8 @@ class SpawnedProcess(asyncio.SubprocessTransport):
         """Connect pipes and exit to the event loop."""
         loop = asyncio.get_running_loop()
         self.protocol.connection_made(self)
-        self._pidfd = os.pidfd_open(self._process.pid)
+        ended_fd = self._ended_fd
+        self._pidfd = os.pidfd_open(self._process.pid) if ended_fd is None else ended_fd
         loop.add_reader(self._pidfd, self._exited)
         if self._process.stdin is not None:
             end = _PipeEnd(self._process.stdin, loop)
@@ -141,8 +167,8 @@ class SpawnedProcess(asyncio.SubprocessTransport):
 
     def _exited(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
-        os.close(self._pidfd)
         self._process.wait()  # It has ended: this only reads the exit code.
+        os.close(self._pidfd)
         self._ended = True
         self.protocol.process_exited()
         self._finish()
@@ -162,6 +188,7 @@ async def spawn_process(  # noqa: PLR0913 - one for each property of a process
     env: Mapping[str, str],
     cwd: Path | None = None,
     start_new_session: bool = False,
+    pass_fds: Sequence[int] = (),
 ) -> SpawnedProcess:
     """Start a program; ``protocol`` gets its output and exit.
 
@@ -180,8 +207,13 @@ async def spawn_process(  # noqa: PLR0913 - one for each property of a process
         env=env,
         cwd=cwd,
         start_new_session=start_new_session,
+        pass_fds=pass_fds,
     )
-    spawned = SpawnedProcess(process, protocol)
+    return await join_process(SpawnedProcess(process, protocol))
+
+
+async def join_process(spawned: SpawnedProcess) -> SpawnedProcess:
+    """Connect a started process to the event loop; close it if this is cancelled."""
     joining = asyncio.create_task(spawned.join())
     try:
         await asyncio.shield(joining)

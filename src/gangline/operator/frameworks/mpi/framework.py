@@ -1,10 +1,11 @@
 """MPIJob: a launcher that runs ``mpirun``, and workers on which it starts processes.
 
-The launcher reaches its workers by the exec channel of the API server, not by SSH. So worker images
-need no SSH server, no keys are stored, and the launcher's rights are an RBAC role for its own
-workers. ``mpirun`` calls ``/etc/mpi/kubexec.sh`` in place of ``rsh``. The script uses ``kubectl``
-if the image has it (or if the administrator configures an image that provides it, as upstream
-does), and otherwise a small Python client from the same ConfigMap.
+``ssh`` has the rules of ``v2beta1``. In a job of ``v1`` the launcher reaches its workers by the
+exec channel of the API server, not by SSH. So worker images need no SSH server, no keys are stored,
+and the launcher's rights are an RBAC role for its own workers. ``mpirun`` calls
+``/etc/mpi/kubexec.sh`` in place of ``rsh``. The script uses ``kubectl`` if the image has it (or if
+the administrator configures an image that provides it, as upstream does), and otherwise a small
+Python client from the same ConfigMap.
 
 The launcher starts once all workers run, so the gang is counted without it. Upstream starts it
 immediately and waits in an init container. The launcher's pod is named ``JOB-launcher`` as in
@@ -15,12 +16,29 @@ Intel MPI's processes connect to their launcher by name. Upstream creates none.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from gangline.api.jobs import mpi as api
-from gangline.api.jobs.kubeflow import ReplicaSpec
+from gangline.api.jobs.kubeflow import MANAGED_BY_US, ReplicaSpec
 from gangline.api.jobs.mpi import MPIJob, MPIJobSpec
 from gangline.operator.frameworks import kubeflow
 from gangline.operator.frameworks.mpi import objects
+from gangline.operator.frameworks.mpi.launcher import (
+    CONFIG_VOLUME,
+    CONTAINER,
+    EXECUTABLE,
+    LAUNCHER,
+    NO_GPUS,
+    READABLE,
+    WORKER,
+    LauncherRules,
+    config_map,
+    launcher_name,
+    with_files,
+    worker_names,
+)
 from gangline.operator.frameworks.mpi.objects import FILES_PATH, TOOLS_PATH
+from gangline.operator.frameworks.mpi.ssh import SSHRules
 from gangline.operator.model import pod_template
 from gangline.operator.model.job import (
     CleanPodPolicy,
@@ -32,20 +50,17 @@ from gangline.operator.model.job import (
     RestartPolicy,
     table_entry,
 )
-from gangline.operator.model.labels import replica_name
 from gangline.operator.model.replicas import ReplicaGang
-from gangline.operator.policies.replica_tracker import ReplicaTracker
 from gangline.operator.settings import OperatorSettings
 
 KIND = JobKindInfo(
     table_entry("MPIJob"),
-    container="mpi",
+    container=CONTAINER,
     env_in_all_containers=False,
     owned_kinds=("ConfigMap", "ServiceAccount", "Role", "RoleBinding"),
 )
-LAUNCHER, WORKER = "Launcher", "Worker"
 
-_CONFIG_VOLUME, _TOOLS_VOLUME = "mpi-job-config", "mpi-job-kubectl"
+_TOOLS_VOLUME = "mpi-job-kubectl"
 _WORKER_COMMAND = ("/bin/sh", "-c", "trap 'exit 143' TERM INT; sleep 365d & wait")
 _AGENT = f"{FILES_PATH}/{objects.EXEC_SCRIPT}"
 _HOST_FILE = f"{FILES_PATH}/{objects.HOST_FILE}"
@@ -63,8 +78,13 @@ _LAUNCHER_ENVIRONMENT: Mapping[str, str] = {
     "HYDRA_LAUNCHER": "rsh",
     "HYDRA_LAUNCHER_EXEC": _AGENT,
 }
-_NO_GPUS: Mapping[str, str] = {"NVIDIA_VISIBLE_DEVICES": "", "NVIDIA_DRIVER_CAPABILITIES": ""}
-_EXECUTABLE, _READABLE = 0o555, 0o444
+_V2_RESTARTS: Mapping[str, RestartPolicy] = {
+    LAUNCHER: RestartPolicy.ON_FAILURE,
+    WORKER: RestartPolicy.NEVER,
+}
+"""Default restart policies of ``v2beta1``."""
+_V2_BACKOFF_LIMIT = 6
+"""That of the batch Job with which the MPI operator runs a launcher."""
 
 
 class MPIFramework(kubeflow.KubeflowFramework[MPIJob]):
@@ -85,13 +105,25 @@ class MPIFramework(kubeflow.KubeflowFramework[MPIJob]):
         self._kubectl_image = kubectl_image
         self._exec_client = objects.exec_client_source()
 
-    def rules(self, job: MPIJob) -> "MPIRules":
+    def rules(self, job: MPIJob) -> "MPIRules | SSHRules":
+        if job.api_version == api.V2BETA1:
+            return SSHRules(job.spec)
         return MPIRules(job.spec, self._exec_client, self._kubectl_image)
 
     def replica_specs(self, job: MPIJob) -> Mapping[str, ReplicaSpec]:
-        return api.with_default_replicas(job.spec.mpi_replica_specs)
+        specs = api.with_default_replicas(job.spec.mpi_replica_specs)
+        if job.api_version != api.V2BETA1:
+            return specs
+        return {
+            role: structs.replace(
+                spec, restart_policy=spec.restart_policy or _V2_RESTARTS.get(role.capitalize())
+            )
+            for role, spec in specs.items()
+        }
 
     def adjust_roles(self, job: MPIJob, roles: list[ReplicaRole]) -> list[ReplicaRole]:
+        if not _waits_for_workers(job):
+            return roles
         # The launcher waits for the workers, so the gang must start without it.
         return [
             replace(role, min_replicas=0)
@@ -103,10 +135,12 @@ class MPIFramework(kubeflow.KubeflowFramework[MPIJob]):
     def run_policy(self, job: MPIJob, roles: list[ReplicaRole]) -> JobRunPolicy:
         """Return the run policy; the minimum of the gang is at most the number of workers."""
         spec, policy = job.spec, super().run_policy(job, roles)
-        if spec.clean_pod_policy and spec.run_policy.clean_pod_policy is None:
+        if job.api_version == api.V2BETA1:
+            policy = _v2_run_policy(policy)
+        elif spec.clean_pod_policy and spec.run_policy.clean_pod_policy is None:
             policy = replace(policy, clean_pods=CleanPodPolicy(spec.clean_pod_policy))
         minimum = policy.scheduling.min_available
-        if minimum is None:
+        if minimum is None or not _waits_for_workers(job):
             return policy
         members = min(minimum, _worker_count(roles) or 1)
         return replace(policy, scheduling=replace(policy.scheduling, min_available=members))
@@ -117,8 +151,8 @@ def create_framework(settings: OperatorSettings) -> MPIFramework:
 
 
 @dataclass(frozen=True, slots=True)
-class MPIRules(ReplicaTracker):
-    """The rules of MPIJobs."""
+class MPIRules(LauncherRules):
+    """The rules of MPIJobs of ``v1``."""
 
     spec: MPIJobSpec
     exec_client: str = ""
@@ -133,25 +167,7 @@ class MPIRules(ReplicaTracker):
         container = pod_template.main_container(role.template, KIND.container)
         given = {variable.get("name") for variable in container.get("env") or []}
         values = [pair for pair in _LAUNCHER_ENVIRONMENT.items() if pair[0] not in given]
-        return kubeflow.env_vars(values + ([] if _uses_gpus(role) else list(_NO_GPUS.items())))
-
-    def pod_name(self, job: NormalizedJob, role: ReplicaRole, index: int) -> str:
-        """Return the name of a pod; that of the only launcher has no index, as in upstream."""
-        if role.name == LAUNCHER and index == 0:
-            return _launcher_name(job)
-        return replica_name(job.name, role.name, index)
-
-    def service_name(self, job: NormalizedJob, role: ReplicaRole, index: int) -> str:
-        return self.pod_name(job, role, index)
-
-    def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
-        return role.name == LAUNCHER
-
-    def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
-        return gang[LAUNCHER].all_succeeded
-
-    def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
-        return gang[LAUNCHER].active > 0
+        return kubeflow.env_vars(values + ([] if _uses_gpus(role) else list(NO_GPUS.items())))
 
     def can_start(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
@@ -168,27 +184,22 @@ class MPIRules(ReplicaTracker):
         if not container.get("command"):
             waiting = list(_WORKER_COMMAND)
             pod = pod_template.with_container(pod, KIND.container, command=waiting, args=[])
-        return _with_files(pod, job, {objects.EXEC_SCRIPT: _EXECUTABLE})
+        return with_files(pod, job, FILES_PATH, {objects.EXEC_SCRIPT: EXECUTABLE})
 
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
         """Build the launcher's ConfigMap, service account and RBAC objects."""
-        name = _launcher_name(job)
-        workers = _worker_names(job)
+        name = launcher_name(job)
+        workers = worker_names(job)
         given = _given_account(job)
         return [
-            {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": _config_name(job), "labels": {"app": job.name}},
-                "data": self._files(job, gang),
-            },
+            config_map(job, self._files(job, gang)),
             *([] if given else [objects.service_account(job, name)]),
             *objects.exec_role(job, name, given or name, workers, wait=bool(self.kubectl_image)),
         ]
 
     def _files(self, job: NormalizedJob, gang: ReplicaGang) -> dict[str, str]:
         slots = self.spec.slots_per_worker or 1
-        workers, launcher = _worker_names(job), job.find_role(LAUNCHER)
+        workers, launcher = worker_names(job), job.find_role(LAUNCHER)
         alone = not workers or (launcher is not None and _uses_gpus(launcher))
         own = [_present_launcher_name(job, gang)] if alone else []
         running = [
@@ -209,24 +220,25 @@ class MPIRules(ReplicaTracker):
         return self.spec.main_container or str(first.get("name", ""))
 
     def _shape_launcher(self, job: NormalizedJob, pod: Manifest) -> Manifest:
-        shaped = _with_files(
+        shaped = with_files(
             pod,
             job,
+            FILES_PATH,
             {
-                objects.EXEC_SCRIPT: _EXECUTABLE,
-                objects.EXEC_CLIENT: _READABLE,
-                objects.HOST_FILE: _READABLE,
-                objects.DISCOVERY_SCRIPT: _EXECUTABLE,
+                objects.EXEC_SCRIPT: EXECUTABLE,
+                objects.EXEC_CLIENT: READABLE,
+                objects.HOST_FILE: READABLE,
+                objects.DISCOVERY_SCRIPT: EXECUTABLE,
             },
         )
         if not pod_template.pod_spec(pod).get("serviceAccountName"):
-            shaped = pod_template.with_spec(shaped, serviceAccountName=_launcher_name(job))
+            shaped = pod_template.with_spec(shaped, serviceAccountName=launcher_name(job))
         return self._with_kubectl(job, shaped) if self.kubectl_image else shaped
 
     def _with_kubectl(self, job: NormalizedJob, pod: Manifest) -> Manifest:
         volume = {"name": _TOOLS_VOLUME, "emptyDir": {}}
         tools = {"name": _TOOLS_VOLUME, "mountPath": TOOLS_PATH}
-        files = {"name": _CONFIG_VOLUME, "mountPath": FILES_PATH}
+        files = {"name": CONFIG_VOLUME, "mountPath": FILES_PATH}
         amounts = {"cpu": "100m", "memory": "512Mi", "ephemeral-storage": "5Gi"}
         delivery = {
             "name": "kubectl-delivery",
@@ -247,13 +259,6 @@ def _worker_count(roles: Sequence[ReplicaRole]) -> int:
     return sum(role.replicas for role in roles if role.name == WORKER)
 
 
-def _with_files(pod: Manifest, job: NormalizedJob, modes: Mapping[str, int]) -> Manifest:
-    items = [{"key": name, "path": name, "mode": mode} for name, mode in modes.items()]
-    volume = {"name": _CONFIG_VOLUME, "configMap": {"name": _config_name(job), "items": items}}
-    mount = {"name": _CONFIG_VOLUME, "mountPath": FILES_PATH}
-    return pod_template.with_volume(pod, KIND.container, volume, mount)
-
-
 def _uses_gpus(role: ReplicaRole) -> bool:
     """Return whether a launcher requests GPUs: then it gets processes like a worker."""
     limits = (
@@ -269,21 +274,21 @@ def _given_account(job: NormalizedJob) -> str:
     return str(spec.get("serviceAccountName") or "")
 
 
-def _worker_names(job: NormalizedJob) -> list[str]:
-    workers = job.find_role(WORKER)
-    count = workers.replicas if workers else 0
-    return [replica_name(job.name, WORKER, index) for index in range(count)]
+def _waits_for_workers(job: MPIJob) -> bool:
+    """Return whether the launcher starts after the workers; then the gang starts without it."""
+    v2 = job.api_version == api.V2BETA1
+    return not v2 or job.spec.launcher_creation_policy == api.WAIT_FOR_WORKERS
 
 
-def _config_name(job: NormalizedJob) -> str:
-    return f"{job.name}-config"
-
-
-def _launcher_name(job: NormalizedJob) -> str:
-    """Return the name of the launcher's pod and service, and of its account and role."""
-    return f"{job.name}-launcher"
+def _v2_run_policy(policy: JobRunPolicy) -> JobRunPolicy:
+    """Return the run policy of ``v2beta1``: this operator replaces the MPI operator."""
+    if policy.managed_by == api.MANAGED_BY_MPI_OPERATOR:
+        policy = replace(policy, managed_by=MANAGED_BY_US)
+    if policy.backoff_limit is None:
+        policy = replace(policy, backoff_limit=_V2_BACKOFF_LIMIT)
+    return policy
 
 
 def _present_launcher_name(job: NormalizedJob, gang: ReplicaGang) -> str:
     """Return the name of the launcher that exists: earlier releases named it JOB-launcher-0."""
-    return next((pod.name for pod in gang[LAUNCHER].present), _launcher_name(job))
+    return next((pod.name for pod in gang[LAUNCHER].present), launcher_name(job))

@@ -76,6 +76,27 @@ def test_a_creation_is_owned_by_its_creator_with_the_parents() -> None:
     assert owners(new) == {"kubectl-create": expected}
 
 
+def test_a_creation_in_another_version_than_that_of_storage_is_recorded() -> None:
+    new = an_object(data={"a": "1"})
+    track_update(None, new, SCHEMA, manager="gangline", now=NOW, api_version="g/v2")
+    (entry,) = managed_fields(new)
+    assert entry["apiVersion"] == "g/v2"
+    changed = {**copy.deepcopy(new), "data": {"a": "2"}}
+    track_update(new, changed, SCHEMA, manager="gangline", now=NOW, api_version="g/v2")
+    assert managed_fields(changed) == [entry], "an update of our own component is not"
+
+
+def test_one_manager_has_an_entry_for_each_version() -> None:
+    new = an_object(data={"a": "1"})
+    track_update(None, new, SCHEMA, manager="kubectl", now=NOW, api_version="g/v2")
+    changed = {**copy.deepcopy(new), "data": {"a": "2"}}
+    later = NOW + timedelta(seconds=5)
+    track_update(new, changed, SCHEMA, manager="kubectl", now=later)
+    versions = {entry["apiVersion"]: entry["time"] for entry in managed_fields(changed)}
+    assert set(versions) == {"g/v2", new["apiVersion"]}
+    assert versions["g/v2"] < versions[new["apiVersion"]]
+
+
 def test_a_client_can_reset_managed_fields() -> None:
     live = applied_by("one", None, data={"a": "1"})
     new = copy.deepcopy(live)

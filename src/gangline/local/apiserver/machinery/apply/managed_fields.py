@@ -93,9 +93,13 @@ def manager_name(user_agent: str, field_manager: str = "") -> str:
     return (field_manager or user_agent.partition("/")[0] or "unknown")[:MAX_MANAGER_CHARS]
 
 
-def should_track(old: Json | None, manager: str) -> bool:
-    """Return False for an update of our own components to an object without an applier."""
-    if not manager.startswith(OWN_COMPONENTS):
+def should_track(old: Json | None, manager: str, api_version: str = "") -> bool:
+    """Return False for an update of our own components to an object without an applier.
+
+    A creation in another version than that of storage (``api_version``) is tracked: its entry is
+    the only record of the version.
+    """
+    if not manager.startswith(OWN_COMPONENTS) or (old is None and api_version):
         return True
     entries = managed_fields(old) if old is not None else []
     return any(entry.get("operation") == APPLY for entry in entries if isinstance(entry, dict))
@@ -109,19 +113,31 @@ def track_update(
     manager: str,
     now: datetime,
     subresource: str = "",
+    api_version: str = "",
 ) -> None:
     """Set the managed fields of ``new`` in place after a creation, an update or a patch.
+
+    Args:
+        old: the object before; None: it is created.
+        new: the object, in the version of storage.
+        schema: the schema of the version that was written.
+        manager: the writer.
+        now: the time.
+        subresource: the written subresource.
+        api_version: the version that was written, where fields are the same in all; empty: that of
+            storage.
 
     A client resets them with ``managedFields: [{}]``, and keeps them by sending none.
     """
     sent = managed_fields(new)
     kept = sent or (managed_fields(old) if old is not None else [])
-    if not should_track(old, manager) or sent == [{}]:
+    if not should_track(old, manager, api_version) or sent == [{}]:
         _set_managed_fields(new, [] if sent == [{}] else kept)
         return
     try:
         if old is None and not kept:
-            _set_managed_fields(new, _creation_entries(new, schema, manager, now, subresource))
+            named = {**new, "apiVersion": api_version} if api_version else new
+            _set_managed_fields(new, _creation_entries(named, schema, manager, now, subresource))
             return
         found = diff_fields(old if old is not None else {}, new, schema)
         # Only the server's own form may be stored again as it is.
@@ -133,7 +149,7 @@ def track_update(
         _set_managed_fields(new, kept)  # Validation reports such a list.
         return
     changed = ownable_fields(found.added | found.modified)
-    api_version = str(new.get("apiVersion", ""))
+    api_version = api_version or str(new.get("apiVersion", ""))
     own_entry = find_or_add_entry(entries, manager, UPDATE, subresource, api_version)
     changed_by_manager = changed | found.removed
     for entry in entries:
@@ -184,6 +200,8 @@ def find_or_add_entry(
     """Return the entry of a manager. A missing entry is appended to ``entries``."""
     for entry in entries:
         same = (entry.manager, entry.operation) == (manager, operation)
+        # As in Kubernetes, one manager that updates in two versions has two entries.
+        same = same and (operation == APPLY or entry.api_version == api_version)
         if same and entry.subresource == subresource:
             entry.api_version = api_version
             return entry

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gangline.elastic.forkserver.protocol import VERSION, ForkRequest, ImportRequest, RefusedError
+from gangline.forkserver.protocol import VERSION, ForkRequest, ImportRequest, RefusedError
 
 _LENGTH = 4
 

@@ -1,0 +1,197 @@
+"""One fork server: the process, its imports, and the containers that are forked from it."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import gangline
+from gangline.forkserver.client import ForkServerClient
+from gangline.forkserver.protocol import (
+    PLACEHOLDER,
+    VARYING_VARIABLES,
+    ContainerSpec,
+)
+from gangline.local.kubelet.runtime.child_process import ChildProcess
+from gangline.local.kubelet.runtime.interface import OutputCallback
+from gangline.local.kubelet.runtime.spawning import (
+    SpawnedProcess,
+    join_process,
+    spawn_process,
+)
+from gangline.local.kubelet.runtime.warm_start.command import ServerKey
+from gangline.local.kubelet.runtime.warm_start.forked_process import ForkedProcess
+
+HOOK_FOLDER = Path(gangline.__file__).parent / "elastic" / "forkserver" / "hook"
+"""The folder of the program: it is run by the environment's interpreter, never imported here."""
+
+_IMPORT_TIMEOUT_S = 120.0
+_FORK_TIMEOUT_S = 5.0
+_FIRST_MODULES = ("ctypes", "signal", "warnings")
+"""Modules that enter a container: they must be known to the server before it is forked."""
+_TRAINING_MODULES = {"torch": ("torch._dynamo",)}
+"""Modules that a library imports when training begins."""
+_MAX_ERROR_BYTES = 4096
+
+
+class ServerFailedError(Exception):
+    """A fork server cannot be used; the message has the reason."""
+
+
+class DependentModulesError(ServerFailedError):
+    """Modules depend on the process that imports them."""
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        """Take the reasons by package."""
+        super().__init__("; ".join(f"{name} {reason}" for name, reason in reasons.items()))
+        self.packages = frozenset(reasons)
+
+
+@dataclass(eq=False, slots=True)
+class ContainerForkServer:
+    """A running fork server whose imports are done."""
+
+    process: ChildProcess
+    client: ForkServerClient
+    files: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    @classmethod
+    async def start(cls, key: ServerKey, excluded: frozenset[str]) -> Self:
+        """Start one and wait for its imports, without those of the excluded packages.
+
+        Raises:
+            ServerFailedError: it cannot be used.
+        """
+        errors = bytearray()
+
+        def note(stream: str, data: bytes) -> None:
+            if stream == "stderr":
+                errors.extend(data[: _MAX_ERROR_BYTES - len(errors)])
+
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                process = await _spawn(key, theirs.fileno(), note)
+        except OSError as error:
+            ours.close()
+            raise ServerFailedError(f"it cannot be started: {error}") from error
+        server = cls(process, ForkServerClient(ours))
+        try:
+            await server._import(key.modules, excluded)
+        except (ConnectionError, TimeoutError) as error:
+            await server.end()
+            text = errors.decode(errors="replace").strip().rpartition("\n")[2]
+            raise ServerFailedError(text or str(error) or "its imports take too long") from error
+        except BaseException:
+            await server.end()
+            raise
+        return server
+
+    def has_changed_files(self) -> bool:
+        """Return whether the imported modules have been replaced since, as by an upgrade."""
+        return any(_file_identity(path) != tuple(found) for path, found in self.files.items())
+
+    async def fork(self, spec: ContainerSpec, output: OutputCallback) -> ChildProcess:
+        """Fork a container; its setup has only begun when this returns.
+
+        Raises:
+            RefusedError: the server cannot fork it.
+            ConnectionError: the server has ended.
+            TimeoutError: the server does not answer; nothing is started later either.
+            OSError: there are no free descriptors.
+        """
+        with contextlib.ExitStack() as stack:
+            description = _memory_file(json.dumps(spec).encode(), stack)
+            pipes = [_pipe(stack) for _ in range(3)]
+            descriptors = [description, *(writing for _, writing in pipes)]
+            request = self.client.fork({"container": True}, descriptors)
+            # If this gives up, the reading ends are closed, and a late fork ends itself.
+            pid = await asyncio.wait_for(request, _FORK_TIMEOUT_S)
+            reading = [os.dup(each) for each, _ in pipes]
+        child = ChildProcess(output)
+        forked = ForkedProcess(pid, *reading)
+        await join_process(SpawnedProcess(forked, child, reading[2]))
+        return child
+
+    def disconnect(self) -> None:
+        """Close the connection, which ends the server."""
+        self.client.close()
+
+    async def end(self) -> None:
+        """End the server; its containers continue."""
+        self.client.close()
+        # Not its descendants: those are the containers.
+        self.process.send(signal.SIGKILL)
+        await self.process.wait()
+
+    async def _import(self, modules: Sequence[str], excluded: frozenset[str]) -> None:
+        names = [
+            name
+            for each in modules
+            for name in (each, *_TRAINING_MODULES.get(each, ()))
+            if name.partition(".")[0] not in excluded
+        ]
+        request = self.client.import_modules(
+            {
+                "modules": [(name, -1) for name in (*_FIRST_MODULES, *names)],
+                "changes": [],
+                "varying": list(VARYING_VARIABLES),
+                "containers": True,
+            }
+        )
+        reply = await asyncio.wait_for(request, _IMPORT_TIMEOUT_S)
+        if reply["dependent"]:
+            raise DependentModulesError(reply["dependent"])
+        if reply["refuses_containers"]:
+            raise ServerFailedError(reply["refuses_containers"])
+        self.files = reply["files"]
+
+
+async def _spawn(key: ServerKey, channel: int, output: OutputCallback) -> ChildProcess:
+    env = dict(key.variables)
+    paths = [str(HOOK_FOLDER), *filter(None, [env.get("PYTHONPATH")])]
+    env["PYTHONPATH"] = os.pathsep.join(paths)
+    env["GANGLINE_WORKER_HOOK"] = f"containers:{channel}"
+    child = ChildProcess(output)
+    await spawn_process(
+        child,
+        [*key.interpreter, PLACEHOLDER],
+        # Streams of the same kinds as those of a container: the interpreter adapts to them.
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=env,
+        cwd=Path("/"),
+        start_new_session=True,
+        pass_fds=[channel],
+    )
+    return child
+
+
+def _file_identity(path: str) -> tuple[int, ...] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _memory_file(data: bytes, stack: contextlib.ExitStack) -> int:
+    descriptor = os.memfd_create("container")
+    stack.callback(os.close, descriptor)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(data)
+    return descriptor
+
+
+def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
+    ends = os.pipe()
+    for each in ends:
+        stack.callback(os.close, each)
+    return ends

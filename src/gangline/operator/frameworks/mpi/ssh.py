@@ -1,0 +1,185 @@
+"""MPIJob of ``kubeflow.org/v2beta1``: the launcher starts processes in the workers by SSH.
+
+Workers run ``sshd``. All pods of a job have one key pair, which is created with the job: the
+private key opens a connection, the public key accepts it. The host file lists the names of the
+workers' services.
+
+A worker without ``command`` and ``args`` runs ``/usr/sbin/sshd -De``, as in upstream. As for
+upstream, images must accept unknown host keys (``StrictHostKeyChecking no`` in ``ssh_config``).
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gangline.api.jobs import mpi as api
+from gangline.api.jobs.mpi import MPIJobSpec
+from gangline.operator.frameworks import kubeflow
+from gangline.operator.frameworks.mpi.launcher import (
+    CONTAINER,
+    EXECUTABLE,
+    LAUNCHER,
+    NO_GPUS,
+    READABLE,
+    WORKER,
+    LauncherRules,
+    config_map,
+    launcher_name,
+    with_files,
+    worker_names,
+)
+from gangline.operator.frameworks.mpi.objects import DISCOVERY_SCRIPT, FILES_PATH, HOST_FILE
+from gangline.operator.model import pod_template
+from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole, RestartPolicy
+from gangline.operator.model.labels import JOB_ROLE
+from gangline.operator.model.plan import SSH_PRIVATE_KEY, SSH_PUBLIC_KEY
+from gangline.operator.model.replicas import ObservedPod, ReplicaGang
+
+ROOT_SSH_PATH = "/root/.ssh"
+"""OpenSSH requires that only its owner can read these files."""
+
+_ROLE_VARIABLE = "K_MPI_JOB_ROLE"
+_VOLUME = "ssh-auth"
+_PRIVATE, _PUBLIC = "ssh-privatekey", "ssh-publickey"
+_KEY_FILES = (
+    {"key": _PRIVATE, "path": "id_rsa"},
+    {"key": _PUBLIC, "path": "id_rsa.pub"},
+    {"key": _PUBLIC, "path": "authorized_keys"},
+)
+_SSHD = ("/usr/sbin/sshd", "-De")
+_HOST_FILE = f"{FILES_PATH}/{HOST_FILE}"
+_SSH_OPTIONS = "-o ConnectionAttempts=10"
+_DIGEST = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SSHRules(LauncherRules):
+    """The rules of MPIJobs of ``v2beta1``."""
+
+    spec: MPIJobSpec
+
+    def environment(
+        self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
+    ) -> list[Manifest]:
+        """Tell mpirun its hosts; the user's variables take precedence."""
+        variables = [(_ROLE_VARIABLE, role.label)]
+        if role.name == LAUNCHER:
+            variables += self._launcher_variables()
+        container = pod_template.main_container(role.template, CONTAINER)
+        given = {variable.get("name") for variable in container.get("env") or []}
+        values = [pair for pair in variables if pair[0] not in given]
+        hides_gpus = role.name == LAUNCHER and not self.spec.run_launcher_as_worker
+        return kubeflow.env_vars(values + (list(NO_GPUS.items()) if hides_gpus else []))
+
+    def can_start(
+        self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
+    ) -> bool:
+        if role.name != LAUNCHER or self.spec.launcher_creation_policy != api.WAIT_FOR_WORKERS:
+            return True
+        return all(pod is not None and _is_ready(pod) for pod in gang[WORKER].pods)
+
+    def tolerates_failures(self, job: NormalizedJob, role: ReplicaRole) -> bool:
+        """A worker that is never restarted does not end the job: mpirun notices its failure."""
+        return role.name == WORKER and role.restart is RestartPolicy.NEVER
+
+    def failure_reason(self, job: NormalizedJob, gang: ReplicaGang) -> str:
+        """An evicted worker ends the job, as in upstream."""
+        role, workers = job.find_role(WORKER), gang[WORKER]
+        if role is None or not self.tolerates_failures(job, role):
+            return ""
+        evicted = sum(pod.failed and pod.status.reason == "Evicted" for pod in workers.present)
+        return f"{evicted}/{workers.desired} workers are evicted." if evicted else ""
+
+    def shape_pod(
+        self, job: NormalizedJob, role: ReplicaRole, index: int, pod: Manifest, gang: ReplicaGang
+    ) -> Manifest:
+        """Mount the keys and the launcher's files; set the worker's command."""
+        pod = pod_template.with_metadata(pod, {JOB_ROLE: role.label}, {})
+        if pod_template.pod_spec(pod).get("hostNetwork"):
+            pod = pod_template.with_spec(pod, dnsPolicy="ClusterFirstWithHostNet")
+        container = pod_template.main_container(pod, CONTAINER)
+        if role.name == WORKER and not container.get("command") and not container.get("args"):
+            pod = pod_template.with_container(pod, CONTAINER, command=list(_SSHD))
+        if role.name == LAUNCHER:
+            modes = {HOST_FILE: READABLE, DISCOVERY_SCRIPT: EXECUTABLE}
+            pod = with_files(pod, job, FILES_PATH, modes)
+        return self._with_keys(job, pod)
+
+    def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
+        """Build the key pair's Secret, and the ConfigMap with the host file."""
+        own = [launcher_name(job)] if self.spec.run_launcher_as_worker else []
+        running = [pod.name for pod in gang[WORKER].present if pod.is_active]
+        lines = [f"echo {_address(job, name)}\n" for name in (*own, *running)]
+        files = {
+            HOST_FILE: "".join(self._host_lines(job, [*own, *worker_names(job)])),
+            DISCOVERY_SCRIPT: "#!/bin/sh\n" + "".join(lines),
+        }
+        secret: Manifest = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": secret_name(job), "labels": {"app": job.name}},
+            "type": "kubernetes.io/ssh-auth",
+            "stringData": {_PRIVATE: SSH_PRIVATE_KEY, _PUBLIC: SSH_PUBLIC_KEY},
+        }
+        return [secret, config_map(job, files)]
+
+    @property
+    def _slots(self) -> int:
+        slots = self.spec.slots_per_worker
+        return 1 if slots is None else slots
+
+    def _launcher_variables(self) -> list[tuple[str, str]]:
+        slots = str(self._slots)
+        match self.spec.mpi_implementation:
+            case api.INTEL:
+                return [
+                    ("I_MPI_HYDRA_HOST_FILE", _HOST_FILE),
+                    ("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", _SSH_OPTIONS),
+                    ("I_MPI_PERHOST", slots),
+                ]
+            case api.MPICH:
+                return [
+                    ("HYDRA_HOST_FILE", _HOST_FILE),
+                    ("HYDRA_LAUNCH_EXTRA_ARGS", _SSH_OPTIONS),
+                ]
+        return [
+            ("OMPI_MCA_orte_keep_fqdn_hostnames", "true"),
+            ("OMPI_MCA_orte_default_hostfile", _HOST_FILE),
+            ("OMPI_MCA_plm_rsh_args", _SSH_OPTIONS),
+            ("OMPI_MCA_orte_set_default_slots", slots),
+            # Upstream's list ends here. Open MPI 5 reads other names.
+            ("PRTE_MCA_prte_keep_fqdn_hostnames", "true"),
+            ("PRTE_MCA_prte_default_hostfile", _HOST_FILE),
+            ("PRTE_MCA_plm_ssh_args", _SSH_OPTIONS),
+        ]
+
+    def _host_lines(self, job: NormalizedJob, names: Sequence[str]) -> Iterator[str]:
+        separator = ":" if self.spec.mpi_implementation in (api.INTEL, api.MPICH) else " slots="
+        for name in names:
+            yield f"{_address(job, name)}{separator}{self._slots}\n"
+
+    def _with_keys(self, job: NormalizedJob, pod: Manifest) -> Manifest:
+        path = self.spec.ssh_auth_mount_path or ROOT_SSH_PATH
+        source: Manifest = {"secretName": secret_name(job), "items": list(_KEY_FILES)}
+        if path == ROOT_SSH_PATH:
+            source["defaultMode"] = 0o600
+        mount = {"name": _VOLUME, "mountPath": path}
+        return pod_template.with_volume(pod, CONTAINER, {"name": _VOLUME, "secret": source}, mount)
+
+
+def secret_name(job: NormalizedJob) -> str:
+    """Return the name of the job's key pair.
+
+    It contains the job's uid, so it cannot be another job's, and the operator needs no right to
+    read Secrets.
+    """
+    digest = hashlib.sha256(job.meta.uid.encode()).hexdigest()[:_DIGEST]
+    return f"{job.name}-ssh-{digest}"
+
+
+def _address(job: NormalizedJob, pod: str) -> str:
+    return f"{pod}.{job.meta.namespace}.svc"
+
+
+def _is_ready(pod: ObservedPod) -> bool:
+    return pod.is_active and all(status.ready for status in pod.status.container_statuses)

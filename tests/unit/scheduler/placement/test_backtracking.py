@@ -1,0 +1,85 @@
+"""The search for gangs that packing cannot place: bounds, and all pods or none."""
+
+import pytest
+
+from gangline.scheduler.placement import backtracking
+from gangline.scheduler.placement.backtracking import place_by_backtracking
+from gangline.scheduler.placement.scratch import ScratchAllocation
+from gangline.scheduler.queueing.gangs import pending_gangs
+from unit.scheduler.builders import cluster, group, node, pod
+
+FITS = ((3, 1), (1, 3), (2, 2), (2, 2))
+"""CPU and memory of pods that fill two nodes of four each, in one way only."""
+
+
+def search(
+    *pods: tuple[int, int], nodes: int = 2, minimum: int | None = None
+) -> tuple[bool, list[tuple[str, int]]]:
+    """Return whether the pods were placed, and each placed pod with its row."""
+    state = cluster(
+        *(node(f"n{number}", cpu=4, memory=4) for number in range(nodes)),
+        group("g", len(pods) if minimum is None else minimum),
+        *(
+            pod(f"g-{number}", cpu=cpu, memory=memory, group="g")
+            for number, (cpu, memory) in enumerate(pods)
+        ),
+    )
+    (gang,), _ = pending_gangs(state, 0.0)
+    scratch = ScratchAllocation(state.nodes)
+    placed = place_by_backtracking(scratch, gang, gang.pending)
+    assert (scratch.free >= 0).all()
+    return placed, [
+        (each.key, placement.row) for placement in scratch.since(0) for each in placement.pods
+    ]
+
+
+def test_the_only_way_to_place_all_pods_is_found() -> None:
+    placed, where = search(*FITS)
+    rows = dict(where)
+    assert placed
+    assert len(rows) == len(FITS)
+    assert rows["d/g-0"] == rows["d/g-1"]
+    assert rows["d/g-2"] == rows["d/g-3"]
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        pytest.param((*FITS, (1, 0)), id="too much in total"),
+        pytest.param(((3, 3), (3, 3), (1, 2)), id="enough in total, and none fits"),
+        pytest.param(((5, 1), (1, 1)), id="a pod that no node takes"),
+        pytest.param(((1, 1),), id="one pod: packing is enough"),
+        pytest.param(((2, 2), (2, 2)), id="one kind: packing is enough"),
+    ],
+)
+def test_none_is_placed_if_not_all_are(pods: tuple[tuple[int, int], ...]) -> None:
+    assert search(*pods) == (False, [])
+
+
+def test_extra_pods_are_not_searched() -> None:
+    assert search(*FITS, minimum=3) == (False, [])
+
+
+def test_more_pods_or_nodes_than_the_bounds_are_not_searched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backtracking, "MAX_PODS", 4)
+    assert search(*FITS)[0]
+    monkeypatch.setattr(backtracking, "MAX_PODS", 3)
+    assert not search(*FITS)[0]
+    monkeypatch.undo()
+    monkeypatch.setattr(backtracking, "MAX_NODES", 2)
+    assert search(*FITS)[0]
+    assert not search(*FITS, nodes=3)[0]
+
+
+def test_number_of_tried_placements_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backtracking, "MAX_STEPS", len(FITS) - 1)
+    assert search(*FITS) == (False, [])
+
+
+@pytest.mark.parametrize("pods", [((2, 1), (1, 2)), ((1, 1), (2, 2), (1, 1))])
+def test_two_pods_and_pods_of_mixed_kinds_are_placed(pods: tuple[tuple[int, int], ...]) -> None:
+    placed, where = search(*pods, nodes=1)
+    assert placed
+    assert len(where) == len(pods)

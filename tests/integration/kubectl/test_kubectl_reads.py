@@ -132,3 +132,46 @@ def test_parts_of_lists_and_raw_paths(talker: Kubectl) -> None:
     assert "the server could not find the requested resource" in talker.refused(
         "get --raw /no/where"
     )
+
+
+KINDS_OF_ONE_NAME = """
+apiVersion: batch.paddlepaddle.org/v1
+kind: PaddleJob
+metadata: {name: own}
+spec:
+  runPolicy: {suspend: true}
+  worker: {replicas: 1, template: {spec: {containers: [{name: paddle, image: "train:1"}]}}}
+---
+apiVersion: kubeflow.org/v1
+kind: PaddleJob
+metadata: {name: kubeflow}
+spec:
+  runPolicy: {suspend: true}
+  paddleReplicaSpecs:
+    Worker: {template: {spec: {containers: [{name: paddle, image: "train:1"}]}}}
+---
+apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+metadata: {name: modern}
+spec:
+  runPolicy: {suspend: true}
+  runLauncherAsWorker: true
+  mpiReplicaSpecs:
+    Launcher: {replicas: 1, template: {spec: {containers: [{name: mpi, image: "train:1"}]}}}
+"""
+
+
+def test_kinds_of_one_name_and_versions_of_one_kind_are_told_apart(kubectl: Kubectl) -> None:
+    kubectl("apply -f -", text=KINDS_OF_ONE_NAME)
+    own = "paddlejob.batch.paddlepaddle.org/own\n"
+    assert kubectl("get paddlejobs -o name") == own
+    assert kubectl("get pdj -o name") == own
+    other = "paddlejob.kubeflow.org/kubeflow\n"
+    assert kubectl("get paddlejobs.kubeflow.org -o name") == other
+    assert kubectl("get kpdj -o name") == other
+    for version in ("v1", "v2beta1"):
+        written = json.loads(kubectl(f"get mpijobs.{version}.kubeflow.org modern -o json"))
+        assert written["apiVersion"] == f"kubeflow.org/{version}"
+        assert written["spec"]["runLauncherAsWorker"] is True
+    assert "unchanged" in kubectl("apply -f -", text=KINDS_OF_ONE_NAME)
+    kubectl("delete -f -", text=KINDS_OF_ONE_NAME)

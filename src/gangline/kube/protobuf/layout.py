@@ -100,6 +100,8 @@ class FieldLayout(NamedTuple):
     """What a message is read into."""
     skips_zero: bool
     """True if zero means that the field is not given, and it has another default."""
+    is_tuple: bool = False
+    """True if the struct has the elements in a tuple instead of a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,8 @@ def _fields(message: str, target: Target) -> Iterator[FieldLayout]:
             type_ = _element(found.type)
             inner = type_.cls if isinstance(type_, inspect.StructType) else None
             skips = not may_be_zero and found.default != _ZEROS[source.type]
-            yield FieldLayout(number, source, found.name, type_, inner, skips)
+            is_tuple = _is_tuple(found.type)
+            yield FieldLayout(number, source, found.name, type_, inner, skips, is_tuple)
 
 
 def _has_any(source: MessageField, target: Target) -> bool:
@@ -216,11 +219,19 @@ def _element(type_: inspect.Type) -> inspect.Type:
     if isinstance(type_, inspect.UnionType):
         given = [each for each in type_.types if not isinstance(each, inspect.NoneType)]
         return _element(given[0]) if len(given) == 1 else type_
-    if isinstance(type_, inspect.ListType):
+    if isinstance(type_, inspect.ListType | inspect.VarTupleType):
         return _element(type_.item_type)
     if isinstance(type_, inspect.DictType):
         return _element(type_.value_type)
     return type_
+
+
+def _is_tuple(type_: inspect.Type) -> bool:
+    if isinstance(type_, inspect.Metadata):
+        return _is_tuple(type_.type)
+    if isinstance(type_, inspect.UnionType):
+        return any(map(_is_tuple, type_.types))
+    return isinstance(type_, inspect.VarTupleType)
 
 
 def _check_complete(message: str, target: Target, fields: tuple[FieldLayout, ...]) -> None:

@@ -117,6 +117,8 @@ class _Compiler:
         if source.container == "{}":
             return _map_reader(read)
         if source.container == "[]":
+            if layout.is_tuple:
+                return tuple if read is None else _tuple_reader(read)
             return list if read is None else _list_reader(read)
         return _without_zero(read) if layout.skips_zero else read
 
@@ -157,6 +159,13 @@ def _list_reader(read: Read) -> Read:
         return [read(value) for value in values]
 
     return read_list
+
+
+def _tuple_reader(read: Read) -> Read:
+    def read_tuple(values: Any) -> tuple[Any, ...]:
+        return tuple(map(read, values))
+
+    return read_tuple
 
 
 def _map_reader(read: Read | None) -> Read:

@@ -51,6 +51,11 @@ QUEUE_ACCESS_NAME = "queues.jobs.gangline.dev"
 
 OWNER_LABELS = {"app.kubernetes.io/managed-by": "gangline-operator"}
 """The label of objects that the operator created and may change."""
+FILLED_LABELS = {"gangline.dev/webhook": "operator"}
+"""The label of webhook configurations that an installer created for the operator to fill in.
+
+They belong to the installer (a Helm release), which removes them. Their metadata is not changed.
+"""
 
 Manifest = Mapping[str, Any]
 
@@ -58,6 +63,12 @@ Manifest = Mapping[str, Any]
 def is_owned(manifest: Manifest) -> bool:
     labels = subobject(manifest, "metadata", "labels")
     return OWNER_LABELS.items() <= labels.items()
+
+
+def is_filled(manifest: Manifest | None) -> bool:
+    """Return whether an installer created the configuration for the operator to fill in."""
+    labels = subobject(manifest or {}, "metadata", "labels")
+    return FILLED_LABELS.items() <= labels.items()
 
 
 def desired_configuration(

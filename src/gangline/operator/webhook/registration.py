@@ -68,11 +68,15 @@ class WebhookRegistration:
         return frozenset(ring.trusted) if all(registered) else frozenset()
 
     async def remove(self) -> None:
-        """Delete the configurations, so that the API server does not call a stopped webhook."""
+        """Delete or empty the configurations: the API server must not call a stopped webhook."""
         for resource in configuration.CONFIGURATION_RESOURCES:
             try:
                 existing = await self._get(resource)
-                if existing is not None and configuration.is_owned(existing):
+                if configuration.is_filled(existing):
+                    await self._client.patch(
+                        resource, self._settings.configuration, {"webhooks": None}
+                    )
+                elif existing is not None and configuration.is_owned(existing):
                     await self._client.delete(resource, self._settings.configuration)
             except (ApiError, ConfigError) as error:
                 log.debug("%s is not deleted: %s", resource.kind, error)
@@ -81,7 +85,8 @@ class WebhookRegistration:
         self, resource: Resource[dict[str, Any]], ring: CertificateSet, port: int, now: datetime
     ) -> bool:
         existing = await self._get(resource)
-        if existing is not None and not configuration.is_owned(existing):
+        is_filled = configuration.is_filled(existing)
+        if existing is not None and not is_filled and not configuration.is_owned(existing):
             self._complaints.warn(resource.kind, self._not_owned_message(resource.kind))
             return False
         self._complaints.clear(resource.kind)
@@ -89,6 +94,8 @@ class WebhookRegistration:
         manifest = configuration.desired_configuration(
             resource, self._settings, self._kinds, bundle, port
         )
+        if is_filled:
+            del manifest["metadata"]["labels"]
         if not configuration.contains(existing, manifest):
             await self._client.apply(
                 resource, _with_version_of(existing, manifest), manager=FIELD_MANAGER, force=True
@@ -104,10 +111,10 @@ class WebhookRegistration:
 
     def _not_owned_message(self, kind: str) -> str:
         return (
-            f"{kind} {self._settings.configuration} does not belong to the operator (it has no "
-            f"label {configuration.OWNER_LABELS}) and is not changed: jobs are validated when they "
-            "run, not when they are written. Remove it, or choose another name with "
-            "--webhook-configuration"
+            f"{kind} {self._settings.configuration} does not belong to the operator (it has neither "
+            f"the label {configuration.OWNER_LABELS} nor {configuration.FILLED_LABELS}) and is not "
+            "changed: jobs are validated when they run, not when they are written. Remove it, or "
+            "choose another name with --webhook-configuration"
         )
 
 

@@ -17,10 +17,12 @@ from gangline.kube.client.decoding import decode_object
 from gangline.kube.protobuf.framing import open_envelope
 from gangline.kube.protobuf.layout import UnreadableType
 from gangline.kube.protobuf.reader import MalformedMessage, ObjectReader, object_reader
+from gangline.operator.engine import observe
 from gangline.scheduler.types import wire
 from kubernetes_proto import EXAMPLES, encode_body, needs_sources
 
 LEAN = [each for each in vars(wire).values() if isinstance(each, Resource)]
+LEAN += [observe.PODS, observe.SERVICES, observe.NODES, *observe.OWNED_RESOURCES.values()]
 FOLLOWED = [*BUILT_IN_RESOURCES, *LEAN]
 NOT_IN_PROTOBUF = {"CustomResourceDefinition", "CSIStorageCapacity/v1beta1"}
 """Kinds of groups that are not in the table: they are read as JSON."""
@@ -167,7 +169,9 @@ POD = st.fixed_dictionaries(
 
 
 @needs_sources
-@pytest.mark.parametrize("resource", [wire.LEAN_PODS, wire.IMAGED_PODS, PODS], ids=named)
+@pytest.mark.parametrize(
+    "resource", [wire.LEAN_PODS, wire.IMAGED_PODS, observe.PODS, PODS], ids=named
+)
 @settings(max_examples=40, deadline=None)
 @given(pod=POD)
 def test_any_pod_is_read_as_its_json(resource: Resource[Any], pod: dict[str, Any]) -> None:

@@ -15,12 +15,14 @@ from gangline.operator.webhook import rotation
 from gangline.operator.webhook.certificate import issue_certificate
 from gangline.operator.webhook.configuration import (
     CONFIGURATION_RESOURCES,
+    FILLED_LABELS,
     MUTATING,
     VALIDATING,
     authorities_for,
     authorities_in,
     contains,
     desired_configuration,
+    is_filled,
     is_owned,
 )
 from gangline.operator.webhook.settings import CertificateValidity, FailurePolicy, WebhookSettings
@@ -162,3 +164,9 @@ def test_queue_access_is_reviewed_where_the_administrator_asks_for_it() -> None:
         ["gangline-system", "kube-system"],
     )
     assert len(desired_configuration(MUTATING, SETTINGS, KINDS, (), 1)["webhooks"]) == 1
+
+
+def test_a_configuration_of_an_installer_is_filled_in() -> None:
+    assert is_filled({"metadata": {"labels": {**FILLED_LABELS, "a": "b"}}})
+    for other in (None, {}, {"metadata": {"labels": {"gangline.dev/webhook": "x"}}}, written()):
+        assert not is_filled(other)

@@ -160,9 +160,15 @@ class Registry:
         return iter(self._kinds.values())
 
     def groups(self) -> dict[str, list[str]]:
-        """Return the versions of each group, preferred first, in the order of the first kinds."""
+        """Return the versions of each group, preferred first.
+
+        Built-in groups come first, then those of custom kinds by name, as in Kubernetes. kubectl
+        uses this order where kinds in two groups have one name.
+        """
         found: dict[str, list[str]] = {}
-        for kind in self._kinds.values():
+        built_in = [kind for kind in self._kinds.values() if not kind.custom]
+        custom = [kind for kind in self._kinds.values() if kind.custom]
+        for kind in (*built_in, *sorted(custom, key=lambda kind: kind.group)):
             versions = found.setdefault(kind.group, [])
             if kind.version not in versions:
                 versions.append(kind.version)

@@ -118,6 +118,18 @@ def test_invalid_image_map_is_refused_with_the_problem(
     assert str(path) in str(caught.value)
 
 
+def test_warm_environment_has_the_variables_that_all_its_containers_get(tmp_path: Path) -> None:
+    entry = {"env": str(tmp_path), "variables": {"OMP_NUM_THREADS": "1"}}
+    entries = load_image_map({"warm:*": {**entry, "warm": ["torch"]}, "cold:*": entry})
+    images = ImageMap(Path("/current"), "/usr/bin:/bin", entries)
+    warm = images.resolve("warm:1").warm
+    assert warm is not None
+    assert (warm.modules, warm.variables) == (("torch",), images.resolve("warm:1").variables)
+    assert images.warm_environments() == [warm]
+    assert images.resolve("cold:1").warm is None
+    assert images.resolve("other").warm is None
+
+
 def test_missing_image_map_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ImageMapError, match="No such file"):
         load_image_map(tmp_path / "none")

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 _MAX_SERVERS = 4
 """Servers beside those of the environments: each uses some hundred megabytes."""
 
-_LONGEST_WAIT_S = 10.0
+_LONGEST_WAIT_S = 30.0
 """Seconds that a container waits at most for the first start of its server."""
 
 _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 1.0, 300.0

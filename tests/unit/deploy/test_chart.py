@@ -1,0 +1,359 @@
+"""The Helm chart: rendered by the Helm library with many values, and checked as a whole."""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gangline.api.job_resources import JOB_KINDS
+from gangline.cli.main import gangline
+
+helm = pytest.importorskip("helm_python", reason="the Helm library has no build for this platform")
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+CHART = DEPLOY / "chart"
+NAMESPACE = "gangline-system"
+CLUSTER_WIDE = {
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "CustomResourceDefinition",
+    "MutatingWebhookConfiguration",
+    "PriorityClass",
+    "ValidatingWebhookConfiguration",
+}
+
+Manifest = Mapping[str, Any]
+
+VALUES: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "everything": {
+        "brain": {"enabled": True},
+        "webhook": {"failurePolicy": "Fail", "queueAccess": True},
+    },
+    "operator only": {"scheduler": {"enabled": False}, "webhook": {"enabled": False}},
+    "scheduler only": {"operator": {"enabled": False}},
+    "nothing": {"operator": {"enabled": False}, "scheduler": {"enabled": False}},
+    "no CRDs": {"crds": {"install": False}},
+    "CRDs of Volcano stay": {"crds": {"volcano": False}},
+    "one kind": {"kinds": ["PyTorchJob"]},
+    "two kinds": {"kinds": ["MPIJob", "ElasticJob"]},
+    "namespaces": {"namespaces": ["a", "b"]},
+    "one replica": {"operator": {"replicas": 1}, "scheduler": {"replicas": 1}},
+    "mirror": {"image": {"registry": "mirror.example/team/", "pullSecrets": ["mirror"]}},
+    "digest": {"image": {"digest": f"sha256:{'a' * 64}"}},
+    "no roles": {"rbac": {"create": False}},
+    "no aggregation": {"rbac": {"aggregate": False}},
+    "no priority class": {"priorityClass": {"create": False}},
+    "database": {
+        "brain": {
+            "enabled": True,
+            "database": "postgresql://brain@db/brain",
+            "storage": "",
+            "storageClassName": "fast",
+            "env": [{"name": "PGPASSWORD", "value": "p"}],
+        }
+    },
+    "placement": {
+        component: {
+            "nodeSelector": {"pool": "system"},
+            "tolerations": [{"key": "system", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {}},
+            "topologySpreadConstraints": [{"maxSkew": 1}],
+            "priorityClassName": "system-cluster-critical",
+            "podLabels": {"team": "infra"},
+            "podAnnotations": {"note": "x"},
+            "args": ["--log-level=debug"],
+            "env": [{"name": "TZ", "value": "UTC"}],
+            "podDisruptionBudget": False,
+        }
+        for component in ("operator", "scheduler")
+    },
+    "user of the platform": {
+        "podSecurityContext": {"runAsUser": None, "fsGroup": None},
+    },
+}
+each_values = pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+
+
+@cache
+def chart() -> Any:
+    """The loaded chart."""
+    return helm.Chart.load(CHART)
+
+
+def render(values: Manifest, *, crds: bool = False) -> list[Manifest]:
+    """The objects that a release with these values has; only on demand the CRDs, which are long."""
+    files = texts(json.dumps(values if crds else {"crds": {"install": False}, **values}))
+    return [
+        manifest
+        for name, text in files.items()
+        if name.endswith(".yaml") and (crds or not name.endswith("/crds.yaml"))
+        for manifest in yaml.load_all(text, yaml.CSafeLoader)
+        if manifest
+    ]
+
+
+@cache
+def texts(values: str) -> dict[str, str]:
+    """The rendered templates."""
+    found: dict[str, str] = chart().render(
+        values=json.loads(values), name="train", namespace=NAMESPACE
+    )
+    return found
+
+
+def of_kind(manifests: list[Manifest], *kinds: str) -> list[Manifest]:
+    """The objects of some kinds."""
+    return [each for each in manifests if each["kind"] in kinds]
+
+
+def pods(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest, Manifest]]:
+    """Name, metadata and spec of every pod and pod template."""
+    for each in of_kind(manifests, "Deployment", "Pod"):
+        pod = each["spec"]["template"] if each["kind"] == "Deployment" else each
+        yield each["metadata"]["name"], pod["metadata"], pod["spec"]
+
+
+def identity(manifest: Manifest) -> tuple[str, str, str]:
+    """Kind, namespace and name."""
+    metadata = manifest["metadata"]
+    return manifest["kind"], metadata.get("namespace", ""), metadata["name"]
+
+
+def test_helm_finds_no_fault_in_it() -> None:
+    found = helm.lint(CHART, strict=True)
+    assert found["errors"] == []
+    assert {each["error"] for each in found["messages"]} <= {"icon is recommended"}
+
+
+@each_values
+def test_objects_are_complete_and_different(values: Manifest) -> None:
+    found = render(values)
+    assert len({identity(each) for each in found}) == len(found)
+    for each in found:
+        assert bool(each["metadata"].get("namespace")) == (each["kind"] not in CLUSTER_WIDE)
+
+
+@each_values
+def test_the_same_values_give_the_same_objects(values: Manifest) -> None:
+    first = render(values)
+    texts.cache_clear()
+    assert render(values) == first
+
+
+@each_values
+def test_what_objects_refer_to_exists(values: Manifest) -> None:
+    found = render(values)
+    names = {identity(each) for each in found}
+    for _, metadata, spec in pods(found):
+        assert ("ServiceAccount", NAMESPACE, spec["serviceAccountName"]) in names
+        if spec.get("priorityClassName") == "gangline-system":
+            assert ("PriorityClass", "", "gangline-system") in names
+        for volume in spec.get("volumes", []):
+            if config := volume.get("configMap"):
+                assert ("ConfigMap", NAMESPACE, config["name"]) in names
+            if claim := volume.get("persistentVolumeClaim"):
+                assert ("PersistentVolumeClaim", NAMESPACE, claim["claimName"]) in names
+        assert metadata.get("labels")
+    for each in of_kind(found, "Service", "PodDisruptionBudget", "Deployment"):
+        selector = each["spec"]["selector"]
+        labels = selector.get("matchLabels", selector)
+        # A Deployment's selector is immutable: a release must never change it.
+        assert labels == {"app.kubernetes.io/name": each["metadata"]["name"]}
+        ((_, _, spec),) = [p for p in pods(found) if labels.items() <= p[1]["labels"].items()]
+        ports = {port["name"]: port["containerPort"] for port in spec["containers"][0]["ports"]}
+        for port in each["spec"].get("ports", []):
+            assert ports[port["name"]] == ports.get(port["targetPort"], port["targetPort"])
+    for each in of_kind(found, "RoleBinding", "ClusterRoleBinding"):
+        role = each["roleRef"]
+        namespace = each["metadata"].get("namespace", "") if role["kind"] == "Role" else ""
+        assert (role["kind"], namespace, role["name"]) in names
+        (subject,) = each["subjects"]
+        assert ("ServiceAccount", subject["namespace"], subject["name"]) in names
+
+
+@each_values
+def test_programs_take_their_arguments(values: Manifest) -> None:
+    for name, _, spec in pods(render(values)):
+        (container,) = spec["containers"]
+        program, *commands = container["command"]
+        assert program == "gangline"
+        command: Any = gangline
+        for each in commands:
+            command = command.get_command(command.make_context("gangline", [each]), each)
+        # Parses the arguments; an unknown one, or a wrong value, is an error.
+        arguments = [each for each in container["args"] if "=/etc/gangline/" not in each]
+        command.make_context(name, arguments)
+
+
+@each_values
+def test_pods_meet_the_restricted_profile(values: Manifest) -> None:
+    """https://kubernetes.io/docs/concepts/security/pod-security-standards, "restricted"."""
+    for _, _, spec in pods(render(values)):
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        for volume in spec.get("volumes", []):
+            assert not volume.keys() - {"name", "configMap", "persistentVolumeClaim", "emptyDir"}
+        for container in spec["containers"]:
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["capabilities"] == {"drop": ["ALL"]}
+
+
+def images(values: Manifest) -> set[str]:
+    """The images of all containers."""
+    return {spec["containers"][0]["image"] for _, _, spec in pods(render(values))}
+
+
+def test_the_image_can_come_from_a_mirror() -> None:
+    metadata = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert images({}) == {f"gangline:{metadata['appVersion']}"}
+    assert images(VALUES["mirror"]) == {f"mirror.example/team/gangline:{metadata['appVersion']}"}
+    assert images(VALUES["digest"]) == {f"gangline@sha256:{'a' * 64}"}
+    assert all(
+        spec["imagePullSecrets"] == [{"name": "mirror"}]
+        for _, _, spec in pods(render(VALUES["mirror"]))
+    )
+
+
+def test_every_crd_stays_when_the_release_is_uninstalled() -> None:
+    found = of_kind(render({}, crds=True), "CustomResourceDefinition")
+    assert {each["metadata"]["name"] for each in found} == {
+        yaml.load(file.read_text(), yaml.CSafeLoader)["metadata"]["name"]
+        for file in (DEPLOY / "crds").glob("*.yaml")
+    }
+    for each in found:
+        assert each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_it_knows_the_kinds_of_the_program() -> None:
+    for kind in JOB_KINDS:
+        found = render({"kinds": [kind.identity], "scheduler": {"enabled": False}}, crds=True)
+        granted = {right[1:3] for right in rights(found, "operator") if right[3] == "delete"}
+        resource = kind.resource
+        others = {(each.resource.group, each.resource.plural) for each in JOB_KINDS}
+        assert granted & others == {(resource.group, resource.plural)}
+        crds = {each["metadata"]["name"] for each in of_kind(found, "CustomResourceDefinition")}
+        jobs = {f"{plural}.{group}" for group, plural in others}
+        assert crds & jobs == {f"{resource.plural}.{resource.group}"}
+        assert ("scaleplans.elastic.iml.github.io" in crds) == (kind.identity == "ElasticJob")
+
+
+def rights(manifests: list[Manifest], component: str = "") -> set[tuple[str, ...]]:
+    """(resource name, group, resource, verb) of the rights of a component's account."""
+    return {
+        (name, group, resource, verb)
+        for each in of_kind(manifests, "Role", "ClusterRole")
+        if each["metadata"]["name"].startswith(f"gangline-{component}")
+        for rule in each["rules"]
+        for name in rule.get("resourceNames", [""])
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def plain(*files: str) -> list[Manifest]:
+    """The objects of the plain manifests."""
+    return [
+        each for file in files for each in yaml.safe_load_all((DEPLOY / file).read_text()) if each
+    ]
+
+
+@pytest.mark.parametrize(
+    ("component", "files"),
+    [
+        (
+            "operator",
+            [
+                "operator/operator.yaml",
+                "operator/rbac.yaml",
+                "operator/rbac-mpi.yaml",
+                "operator/rbac-elastic.yaml",
+                "operator/rbac-nodes.yaml",
+                "webhook/webhook.yaml",
+                "queue-access/queue-access.yaml",
+            ],
+        ),
+        ("scheduler", ["scheduler/scheduler.yaml"]),
+        ("brain", ["brain/brain.yaml"]),
+    ],
+)
+def test_rights_are_those_of_the_plain_manifests(component: str, files: list[str]) -> None:
+    assert rights(render(VALUES["everything"]), component) == rights(plain(*files), component)
+
+
+def test_roles_of_users_are_those_of_the_plain_manifests() -> None:
+    def roles(manifests: list[Manifest]) -> dict[str, set[tuple[str, ...]]]:
+        return {
+            each["metadata"]["name"]: {
+                (group, resource, verb)
+                for rule in each["rules"]
+                for group in rule["apiGroups"]
+                for resource in rule["resources"]
+                for verb in rule["verbs"]
+            }
+            for each in of_kind(manifests, "ClusterRole")
+            if each["metadata"]["name"].startswith("gangline:")
+        }
+
+    assert roles(render({})) == roles(plain("roles/jobs.yaml"))
+
+
+def test_with_namespaces_only_nodes_are_read_in_the_whole_cluster() -> None:
+    values = {
+        "namespaces": ["a", "b"],
+        "scheduler": {"enabled": False},
+        "webhook": {"enabled": False},
+    }
+    found = render(values)
+    (role,) = of_kind(found, "ClusterRole")
+    assert rights([role]) == {("", "", "nodes", "list"), ("", "", "nodes", "watch")}
+    namespaces = {each["metadata"]["namespace"] for each in of_kind(found, "Role")}
+    assert namespaces == {"a", "b", NAMESPACE}
+    assert not of_kind(render(values | {"operator": {"readNodes": False}}), "ClusterRole")
+
+
+def test_kinds_that_are_not_run_need_no_rights() -> None:
+    found = render({"kinds": ["PyTorchJob"], "scheduler": {"enabled": False}})
+    granted = {right[2] for right in rights(found, "operator") if not right[0]}
+    assert not {"mpijobs", "scaleplans", "pods/exec", "roles", "serviceaccounts"} & granted
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"operator": {"replica": 2}}, "replica"),
+        ({"image": {"pullPolicy": "always"}}, "pullPolicy"),
+        ({"schedular": {"enabled": False}}, "schedular"),
+        ({"operator": {"replicas": 0}}, "replicas"),
+        ({"kinds": ["PytorchJob"]}, "PyTorchJob"),
+        ({"webhook": {"queueAccess": True}}, "webhook.failurePolicy"),
+        ({"metrics": {"serviceMonitor": True}}, "metrics.serviceMonitor"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(values: Manifest, named: str) -> None:
+    with pytest.raises(helm.HelmError, match=named):
+        render(values)
+
+
+def test_every_value_is_in_the_schema_and_described() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def compare(value: Any, described: Any, path: str) -> None:
+        if described.get("additionalProperties") is not False:
+            return
+        known = described["properties"]
+        assert value.keys() - {"global"} == known.keys() - {"global"}, path
+        for name, each in value.items():
+            if isinstance(each, dict) and each:
+                compare(each, known[name], f"{path}.{name}")
+
+    compare(values, schema, "")

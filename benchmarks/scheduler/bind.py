@@ -18,9 +18,16 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from benchmarks.cluster.connection import Connection, Target
-from benchmarks.cluster.servers import GANGLINE, install_definitions, real_kubernetes, settle
+from benchmarks.cluster.servers import (
+    GANGLINE,
+    install_definitions,
+    kubernetes_processor_s,
+    real_kubernetes,
+    settle,
+)
 from benchmarks.operator.creation import create_all
 
 PODS = 3_000
@@ -160,10 +167,33 @@ def running(command: list[str], kubeconfig: Path) -> Iterator[subprocess.Popen[b
         process.wait(30)
 
 
+class Rate(NamedTuple):
+    """How fast pods were bound."""
+
+    per_s: float
+    server_ms: float
+    """Processor time of the API server for each pod."""
+
+
+async def measured(
+    target: Target, kubeconfig: Path, namespace: str, begin: Callable[[], Awaitable[None]]
+) -> Rate:
+    """Bind by ``begin``; return the rate, and what it took the API server."""
+    before = kubernetes_processor_s(kubeconfig)["apiserver"]
+    took = await all_bound(target, namespace, begin)
+    spent = kubernetes_processor_s(kubeconfig)["apiserver"] - before
+    return Rate(PODS / took, spent / PODS * 1000)
+
+
 async def scheduled(
-    target: Target, namespace: str, process: subprocess.Popen[bytes], name: str, gangs: bool
-) -> float:
-    """Pods bound per second by a running scheduler."""
+    target: Target,
+    kubeconfig: Path,
+    namespace: str,
+    process: subprocess.Popen[bytes],
+    name: str,
+    gangs: bool,
+) -> Rate:
+    """Let a running scheduler bind the pods."""
     await asyncio.sleep(SETTLE_S)
     process.send_signal(signal.SIGSTOP)
     await prepare(target, namespace, name, gangs)
@@ -171,42 +201,47 @@ async def scheduled(
     async def let_go() -> None:
         process.send_signal(signal.SIGCONT)
 
-    took = await all_bound(target, namespace, let_go)
+    found = await measured(target, kubeconfig, namespace, let_go)
     await asyncio.sleep(SETTLE_S)  # its last events and statuses
     await clear(target, namespace)
-    return PODS / took
+    return found
 
 
-async def bare(target: Target, namespace: str, nodes: int) -> float:
-    """Pods bound per second by the bare client."""
+async def bare(target: Target, kubeconfig: Path, namespace: str, nodes: int) -> Rate:
+    """Let the bare client bind the pods."""
     await prepare(target, namespace, "none", gangs=False)
-    took = await all_bound(target, namespace, lambda: bind_all(target, namespace, nodes))
+
+    async def work() -> None:
+        await bind_all(target, namespace, nodes)
+
+    found = await measured(target, kubeconfig, namespace, work)
     await clear(target, namespace)
-    return PODS / took
+    return found
 
 
 def measure(kubeconfig: Path, nodes: int, kube_scheduler: Path) -> None:
     """Measure all of them with this number of nodes, in turn; print the ratios of the medians."""
     target = asyncio.run(Target.of(kubeconfig))
     theirs = _kube_scheduler(target, kubeconfig, nodes, kube_scheduler)
-    binders: list[float] = []
-    ours: dict[bool, list[float]] = {False: [], True: []}
+    binders: list[Rate] = []
+    ours: dict[bool, list[Rate]] = {False: [], True: []}
     for turn in range(TURNS):
         settle(kubeconfig)
-        binders.append(asyncio.run(bare(target, f"bare-{nodes}-{turn}", nodes)))
+        binders.append(asyncio.run(bare(target, kubeconfig, f"bare-{nodes}-{turn}", nodes)))
         for gangs, rates in ours.items():
             settle(kubeconfig)
             with running([*GANGLINE, "scheduler"], kubeconfig) as process:
                 namespace = f"{'gangs' if gangs else 'alone'}-{nodes}-{turn}"
-                work = scheduled(target, namespace, process, "gangline", gangs)
+                work = scheduled(target, kubeconfig, namespace, process, "gangline", gangs)
                 rates.append(asyncio.run(work))
-    binds = median(binders)
+    binds = _median(binders)
     print(f"{PODS:,} waiting pods on {nodes:,} fake nodes, bound per second until the last one:")
     print(f"  bare client of {BINDERS} connections: {binds:,.0f} ({_each(binders)})")
-    print(f"  kube-scheduler: {theirs:,.0f}" if theirs else "  kube-scheduler: not there")
+    what = f"{theirs.per_s:,.0f} ({theirs.server_ms:.2f} ms)" if theirs else "not there"
+    print(f"  kube-scheduler: {what}")
     for gangs, rates in ours.items():
-        rate = median(rates)
-        beside = f", {rate / theirs:.2f} of kube-scheduler" if theirs else ""
+        rate = _median(rates)
+        beside = f", {rate / theirs.per_s:.2f} of kube-scheduler" if theirs else ""
         what = f"in gangs of {GANG}" if gangs else "alone"
         print(
             f"  ours, {what}: {rate:,.0f} ({_each(rates)}); "
@@ -215,16 +250,21 @@ def measure(kubeconfig: Path, nodes: int, kube_scheduler: Path) -> None:
     sys.stdout.flush()
 
 
-def _each(rates: list[float]) -> str:
-    return ", ".join(f"{rate:,.0f}" for rate in rates)
+def _median(rates: list[Rate]) -> float:
+    return median(rate.per_s for rate in rates)
 
 
-def _kube_scheduler(target: Target, kubeconfig: Path, nodes: int, program: Path) -> float | None:
-    """Pods bound per second by kube-scheduler, once; None if it is not available."""
+def _each(rates: list[Rate]) -> str:
+    """Each rate, with the processor time of the API server for each pod."""
+    return ", ".join(f"{rate.per_s:,.0f} ({rate.server_ms:.2f} ms)" for rate in rates)
+
+
+def _kube_scheduler(target: Target, kubeconfig: Path, nodes: int, program: Path) -> Rate | None:
+    """Let kube-scheduler bind the pods, once; None if it is not available."""
     if not program.exists():
         return None
     with running(kube_scheduler_command(program, kubeconfig), kubeconfig) as process:
-        work = scheduled(target, f"kube-{nodes}", process, "default-scheduler", False)
+        work = scheduled(target, kubeconfig, f"kube-{nodes}", process, "default-scheduler", False)
         return asyncio.run(work)
 
 

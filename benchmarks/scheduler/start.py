@@ -33,6 +33,8 @@ PODS = int(os.environ.get("GANGLINE_BENCHMARK_PODS", "150000"))
 PODS_PER_NODE = 30
 WAITING = 800
 """Pods, in gangs."""
+NODES = max(-(-PODS // PODS_PER_NODE), WAITING // 2)
+"""Enough for the waiting pods too: each node has room for two more."""
 TURNS = 3
 FULL, WAIT = "full", "waiting"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
@@ -68,8 +70,7 @@ def running_pod(index: int) -> bytes:
 
 async def fill(target: Target) -> None:
     """Create the nodes and the pods on them."""
-    nodes = -(-PODS // PODS_PER_NODE)
-    await create_all(target, [("/api/v1/nodes", bind.node(index)) for index in range(nodes)])
+    await create_all(target, [("/api/v1/nodes", bind.node(index)) for index in range(NODES)])
     path = f"/api/v1/namespaces/{FULL}/pods"
     await create_all(target, [(path, running_pod(index)) for index in range(PODS)])
 
@@ -157,7 +158,7 @@ def main() -> None:
         bind.stop_controllers(kubeconfig)
         asyncio.run(fill(target))
         settle(kubeconfig)
-        print(f"{PODS:,} pods on {-(-PODS // PODS_PER_NODE):,} nodes:")
+        print(f"{PODS:,} pods on {NODES:,} nodes:")
         commands = {"gangline": [*GANGLINE, "scheduler"]}
         if (program := binaries / "kube-scheduler").exists():
             commands["default-scheduler"] = bind.kube_scheduler_command(program, kubeconfig)

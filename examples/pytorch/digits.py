@@ -120,7 +120,13 @@ def main() -> None:
         try:
             loss.backward()  # gradients are all-reduced here, so a dead rank is detected here
         except RuntimeError as error:
-            sys.exit(f"rank {rank} lost another rank in step {done}: {str(error)[:200]}")
+            # Immediately: while rank 0 cleans up, a restarted rank would still find its old store.
+            print(
+                f"rank {rank} lost another rank in step {done}: {str(error)[:200]}",
+                file=sys.stderr,
+                flush=True,
+            )
+            os._exit(1)
         optimizer.step()
         if done == first + 1 or done % arguments.print_every == 0:
             print(f"step {done}/{arguments.steps} loss {loss.item():.4f}", flush=True)

@@ -8,7 +8,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-PINS = re.compile(r"^([a-z0-9.-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", re.MULTILINE)
+PINS = re.compile(
+    r"^([a-z0-9.-]+)==(\S+)(?: ; [^\\\n]+?)?((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$",
+    re.MULTILINE,
+)
 
 
 def pinned() -> dict[str, tuple[str, str]]:

@@ -151,7 +151,7 @@ class Trials:
             action = decode_action(record)
             if action is None or action.rolled_back or action.rollback_of:
                 continue
-            events = _events(run, action, plans, record)
+            events = trial_events(run, action, plans, record)
             verdict = judge(action, run.segments, now_ms, events, permission.guard)
             if run.job.outcome is not Outcome.RUNNING:
                 verdict = msgspec.structs.replace(verdict, verdict=Verdict.OVERTAKEN)
@@ -222,7 +222,7 @@ def _change(action_id: int, action: Action, value: float) -> PlannedChange:
     )
 
 
-def _events(
+def trial_events(
     run: Run, action: Action, plans: Sequence[ScalePlan], record: ActionRecord
 ) -> TrialEvents:
     """Return what happened to the job since the action."""

@@ -24,7 +24,7 @@ class RequestedSaves:
         self._is_enabled = not ranks.any_rank(not orders.is_enabled)
         self._uses_due = False
         self._agreed: SaveOrder | None = None
-        self._next_exchange: int | None = None
+        self._next_exchange = 0
         self._last_exchange: tuple[int, float] | None = None
         self._last_saved: int | None = None
 
@@ -35,7 +35,8 @@ class RequestedSaves:
         if not self._uses_due:
             self._uses_due = True
             self._orders.announce()
-        if self._next_exchange is not None and step < self._next_exchange:
+        # A lower step than at the last exchange: the script counts from the beginning again.
+        if self._last_exchange is not None and self._last_exchange[0] <= step < self._next_exchange:
             return self._agreed is not None
         pending = self._orders.pending() if self._ranks.rank == 0 else None
         self._agreed, self._next_exchange = self._ranks.broadcast((pending, self._next(step)))

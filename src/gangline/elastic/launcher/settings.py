@@ -18,6 +18,7 @@ from gangline.elastic.agent.settings import (
     SpareSettings,
     WorkerCommand,
 )
+from gangline.elastic.agent.workers.torch_release import speaks_agent_store
 from gangline.elastic.brain_url import BrainUrlError, check_brain_url
 from gangline.elastic.launcher.flags import FlagError
 from gangline.elastic.launcher.machine import (
@@ -29,7 +30,6 @@ from gangline.elastic.launcher.machine import (
     xpu_count,
 )
 from gangline.elastic.launcher.rendezvous_config import RendezvousConfig, build_rendezvous_config
-from gangline.elastic.launcher.torch_release import speaks_agent_store
 
 _STREAMS = re.compile(r"[0-3]|(\d+:[0-3],)*\d+:[0-3]")
 _UNSUPPORTED = {

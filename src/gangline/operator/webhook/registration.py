@@ -111,10 +111,11 @@ class WebhookRegistration:
 
     def _not_owned_message(self, kind: str) -> str:
         return (
-            f"{kind} {self._settings.configuration} does not belong to the operator (it has neither "
-            f"the label {configuration.OWNER_LABELS} nor {configuration.FILLED_LABELS}) and is not "
-            "changed: jobs are validated when they run, not when they are written. Remove it, or "
-            "choose another name with --webhook-configuration"
+            f"{kind} {self._settings.configuration} does not belong to the operator (it has "
+            f"neither the label {configuration.OWNER_LABELS} nor "
+            f"{configuration.FILLED_LABELS}) and is not changed: jobs are validated when they "
+            "run, not when they are written. Remove it, or choose another name with "
+            "--webhook-configuration"
         )
 
 

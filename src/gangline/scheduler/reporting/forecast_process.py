@@ -1,11 +1,12 @@
 """The process that forecasts the starts of pending gangs for the scheduler.
 
 It has the lowest priority, reads the cluster once, writes the forecasts to its standard output and
-ends. The request comes by standard input, so that credentials are in no list of processes. An
-alarm ends it if the scheduler does not.
+ends. The request comes by standard input, so that credentials are in no list of processes. The
+kernel kills it with the scheduler (prctl(2)), and an alarm ends it if the scheduler does not.
 """
 
 import asyncio
+import ctypes
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ from gangline.scheduler.settings import SchedulerSettings
 
 TIME_LIMIT_S = 120
 LOWEST_PRIORITY = 19
+_PR_SET_PDEATHSIG = 1
 
 
 class ForecastRequest(msgspec.Struct, frozen=True):
@@ -99,6 +101,7 @@ async def forecast(request: ForecastRequest) -> Forecasts:
 
 def main() -> None:
     """Answer the request on standard input."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.nice(LOWEST_PRIORITY)
     signal.alarm(TIME_LIMIT_S)
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=ForecastRequest)

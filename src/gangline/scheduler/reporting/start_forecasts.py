@@ -141,7 +141,8 @@ def forecast_in_process(client: ApiClient, settings: SchedulerSettings) -> Forec
 async def _run_process(request: bytes) -> Forecasts:
     try:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", forecast_process.__name__),
+            # -P: modules of the working directory are not imported.
+            *(sys.executable, "-P", "-m", forecast_process.__name__),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -1,5 +1,6 @@
 """Requested saves: all ranks agree on the step, reply, and wait until the request is withdrawn."""
 
+import itertools
 import threading
 from pathlib import Path
 from typing import TypeVar
@@ -90,6 +91,27 @@ def test_ranks_exchange_about_once_a_second(tmp_path: Path, clock: Clock) -> Non
         clock.now += 0.001
         saves.is_due(step)
     assert len(sent) < 30
+
+
+def test_distance_between_exchanges_at_most_doubles(tmp_path: Path, clock: Clock) -> None:
+    sent: list[object] = []
+    saves = RequestedSaves(Ranks(0, sent), orders(tmp_path))
+    for step in range(1, 2000):
+        clock.now += 0.0001
+        saves.is_due(step)
+    planned = [each[1] for each in sent if isinstance(each, tuple)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(planned)]
+    assert all(later <= 2 * earlier for earlier, later in itertools.pairwise(gaps))
+    assert max(gaps) > 100
+
+
+def test_script_that_counts_steps_again_is_asked(tmp_path: Path, clock: Clock) -> None:
+    saves = RequestedSaves(Ranks(0, []), orders(tmp_path))
+    for step in range(1, 2000):
+        clock.now += 0.0001
+        saves.is_due(step)
+    save_request.write_order(progress(tmp_path), ORDER)
+    assert saves.is_due(1)
 
 
 def test_single_rank_finds_the_request_at_its_next_step(tmp_path: Path) -> None:

@@ -79,6 +79,16 @@ OWED = QueueInfo("q", deserved=CPU_4)
             ANY_PRIORITY,
             id="below a queue that is owed processors",
         ),
+        pytest.param(
+            (
+                QueueInfo("top"),
+                QueueInfo("default", parent="top"),
+                QueueInfo("q", parent="top", deserved=CPU_4),
+            ),
+            {},
+            ANY_PRIORITY,
+            id="both below a queue that is within its share",
+        ),
     ],
 )
 def test_bound_follows_from_priorities_and_shares(

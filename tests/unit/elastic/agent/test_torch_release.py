@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.elastic.launcher.torch_release import (
+from gangline.elastic.agent.workers.torch_release import (
     installation_paths,
     speaks_agent_store,
     torch_release,

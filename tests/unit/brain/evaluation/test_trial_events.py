@@ -1,0 +1,38 @@
+"""What counts against a change while it is tried."""
+
+import msgspec
+import pytest
+
+from gangline.brain.advisers.advice import What
+from gangline.brain.advisers.decisions import ActionRecord
+from gangline.brain.evaluation.trials import trial_events
+from gangline.brain.facts.records import DeviceShortage, Job, PodRun, Run
+from gangline.brain.guard.state import Action
+
+AT_MS = 1_000_000
+RUN = Run(
+    job=Job(
+        cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob", submitted_ms=0
+    )
+)
+POD = PodRun(role="worker", rank=0, number=0, started_ms=1, ended_ms=AT_MS + 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, False),
+        ({"pods": (msgspec.structs.replace(POD, cause="Error"),)}, False),
+        ({"pods": (msgspec.structs.replace(POD, cause="OutOfMemory", oom=True),)}, True),
+        ({"pods": (msgspec.structs.replace(POD, cause="DeviceOutOfMemory"),)}, True),
+        ({"shortages": (DeviceShortage(gpu_model="A", micro_batch=8, at_ms=AT_MS + 1),)}, True),
+        ({"shortages": (DeviceShortage(gpu_model="A", micro_batch=8, at_ms=AT_MS - 1),)}, False),
+    ],
+)
+def test_lack_of_memory_of_pod_or_device_since_the_change(
+    changes: dict[str, object], expected: bool
+) -> None:
+    action = Action(id="1", job="u", family="f", what=What.MICRO_BATCH, at_ms=AT_MS)
+    record = ActionRecord(cluster="c", uid="u", what="micro_batch", at_ms=AT_MS)
+    run = msgspec.structs.replace(RUN, **changes)
+    assert trial_events(run, action, [], record).oom is expected

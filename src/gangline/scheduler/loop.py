@@ -176,7 +176,7 @@ class SchedulerLoop:
         with suppress(TimeoutError):
             async with asyncio.timeout(OPTIONAL_KINDS_TIMEOUT_S):
                 for optional in self._informers.optional:
-                    await optional.wait_for_sync()
+                    await optional.wait_for_answer()
                 await asyncio.wait(learning)
 
     async def _run_cycles(self, binder: Binder, evictor: Evictor) -> None:

@@ -89,6 +89,11 @@ class Informer(Generic[T]):
         for follower in self._reflectors:
             await follower.has_synced.wait()
 
+    async def wait_for_answer(self) -> None:
+        """As ``wait_for_sync``, but do not wait for a kind that the server does not have."""
+        for follower in self._reflectors:
+            await follower.answered.wait()
+
     @property
     def has_synced(self) -> bool:
         """Whether the first list of every namespace is complete."""

@@ -29,7 +29,7 @@ from gangline.api.meta.objects import Object
 from gangline.kube import metrics
 from gangline.kube.client.client import ApiClient, MalformedObject, WatchEvent
 from gangline.kube.client.collection import Collection, Selection
-from gangline.kube.errors import ApiError, ConfigError, Gone
+from gangline.kube.errors import ApiError, ConfigError, Gone, NotFound
 from gangline.kube.informers.indexer import Indexer, ObjectKey, object_key
 
 log = logging.getLogger(__name__)
@@ -83,6 +83,8 @@ class Reflector(Generic[T]):
         """The revision of the store; empty if a list is necessary."""
         self.list_times: ListTimes | None = None
         """Durations of the last list."""
+        self.answered = asyncio.Event()
+        """Set when the first list is complete, or the server answers that it has no such kind."""
         self.problem: ApiError | ConfigError | None = None
         """The last error, while the store is not current; else None."""
 
@@ -124,6 +126,7 @@ class Reflector(Generic[T]):
         self._clear_problem()
         self._has_progressed = False
         self.has_synced.set()
+        self.answered.set()
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -173,6 +176,8 @@ class Reflector(Generic[T]):
         wait = min(longest, first * 2 ** min(self._failures - 1, 10)) * random.uniform(0.5, 1.0)
         if error is not None:
             self.problem = error
+            if isinstance(error, NotFound):
+                self.answered.set()
             level = logging.WARNING if self._failures == 3 else logging.DEBUG
             log.log(level, "list or watch failed: %s", error, extra=self._fields_for_log())
             wait = max(wait, getattr(error, "retry_after_s", None) or 0.0)

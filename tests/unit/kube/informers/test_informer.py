@@ -218,6 +218,22 @@ def test_forbidden_list_is_reported_and_retried(jumping):
     jumping(scenario())
 
 
+@pytest.mark.parametrize(("code", "is_answer"), [(404, True), (403, False), (503, False)])
+def test_a_kind_that_the_server_does_not_have_is_not_waited_for(jumping, code, is_answer):
+    async def scenario():
+        async with connected() as (server, client):
+            server.faults += [failing(code, "Scripted")] * 3
+            informer = Informer(client, THINGS)
+            task = asyncio.create_task(informer.run())
+            await asyncio.wait_for(informer.wait_for_answer(), 5_000)
+            assert informer.has_synced is not is_answer
+            await asyncio.wait_for(informer.wait_for_sync(), 5_000)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    jumping(scenario())
+
+
 async def test_objects_are_found_by_index(client, server):
     await server.put("a", team="red")
     await server.put("b", team="red")

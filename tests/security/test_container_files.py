@@ -101,10 +101,13 @@ async def test_part_of_a_volume_that_leads_out_is_refused(
 
         message = await until(refused, 60)
         assert 'of volumeMount "v": it leads out of the volume' in message
-        status = await status_of(client)
-        assert status is not None
-        assert status.state.waiting is not None
-        assert status.state.waiting.reason == "CreateContainerConfigError"
+
+        async def waits() -> bool:
+            status = await status_of(client)
+            waiting = status and status.state.waiting
+            return bool(waiting and waiting.reason == "CreateContainerConfigError")
+
+        await until(waits, 60)
     assert os.listdir(outside) == []
 
 

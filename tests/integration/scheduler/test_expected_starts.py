@@ -51,9 +51,10 @@ async def test_status_has_place_and_interval_until_the_gang_starts(
         run_time = {"metadata": {"annotations": {"gangline.dev/run-time-seconds": "3600"}}}
         await full.patch(POD_GROUPS, "runs", run_time, "default")
         await eventually(placed(full, "runs", 4), "the first gang fills the node")
+        # Gangs of the same second are in the order of their names.
         await add_gang(full, "next", 4)
-        await add_gang(full, "last", 4)
-        text = await eventually(start_message(full, "last"), "the second start is forecast")
+        await add_gang(full, "then", 4)
+        text = await eventually(start_message(full, "then"), "the second start is forecast")
         assert text.startswith("Place 2 in queue 'default', after default/next. ")
         text = await eventually(start_message(full, "next"), "the first start is forecast")
         assert text.startswith("Place 1 in queue 'default'. Expected to start between ")

@@ -11,8 +11,8 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Awaitable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +77,6 @@ async def demo_cluster() -> AsyncIterator[ClusterReady]:
     Raises:
         ClusterError: it cannot be started; the message has the remedy.
     """
-    with tempfile.NamedTemporaryFile("w", prefix="gangline-demo-", suffix=".json") as images:
-        json.dump(IMAGE_MAP, images)
-        images.flush()
-        async with _cluster(Path(images.name)) as ready:
-            yield ready
-
-
-@contextlib.asynccontextmanager
-async def _cluster(image_map: Path) -> AsyncIterator[ClusterReady]:
     from gangline.cli.embedded_components import embedded_components  # noqa: PLC0415
 
     settings = ClusterSettings(
@@ -95,9 +86,13 @@ async def _cluster(image_map: Path) -> AsyncIterator[ClusterReady]:
         memory="4Gi",
         port=0,
         shutdown_grace_s=0,
-        image_map=image_map,
         durability=Durability.PROCESS,  # its folder is removed at the end
     )
+    # In the cluster's folder: the next demo removes what a killed one has left.
+    images = settings.directory.folder / "demo-images.json"
+    settings.directory.prepare()
+    images.write_text(json.dumps(IMAGE_MAP))
+    settings = replace(settings, image_map=images)
     stop, hurry = asyncio.Event(), asyncio.Event()
     ready: asyncio.Future[ClusterReady] = asyncio.get_running_loop().create_future()
     cluster = EmbeddedCluster(settings, embedded_components(frozenset()), ready.set_result)

@@ -124,11 +124,11 @@ class Machine:
         state.mkdir()
         environment = {**self.environment.variables, "HOSTNAME": "pod", **changes.pop("env", {})}
         values: dict[str, Any] = {
-            "pod_uid": "uid",
+            "pod_uid": f"uid-{self.count}",
             "namespace": "default",
             "pod": "p",
             "container": "c",
-            "instance": self.count,
+            "instance": 0,
             "argv": argv or ("python3", str(self.folder / "program" / "probe.py"), "--lr", "1"),
             "env": environment,
             "state_dir": state,
@@ -216,7 +216,9 @@ async def test_forked_container_sees_what_a_started_one_sees(
     machine: Machine, identity: ContainerIdentity
 ) -> None:
     limits = ContainerLimits(cpu_request_milli=100, memory_bytes=1 << 30)
-    changes = {"identity": identity, "limits": limits, "env": {"SECRET": "é=1", "RANK": "3"}}
+    variables = {"SECRET": "é=1", "RANK": "3"}
+    # The same pod: the name of a control group contains its UID.
+    changes = {"pod_uid": "uid", "identity": identity, "limits": limits, "env": variables}
     was_warm, cold = await machine.probe(warm=False, **changes)
     assert not was_warm
     is_warm, warm = await machine.probe(warm=True, **changes)

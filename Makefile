@@ -13,7 +13,7 @@ locked = sed '/^\# section $(1)/,$$d' constraints.txt > $(VENV)/locked.txt \
   && $(PIP) install --quiet --require-hashes --no-deps --requirement $(VENV)/locked.txt
 TORCH = $(shell sed -n 's/^\# \(torch==[^ ]*\).*/\1/p' constraints.txt)
 
-.PHONY: help setup lock demo test lint e2e test-frameworks benchmarks crds clean
+.PHONY: help setup lock demo test test-unit test-integration lint e2e test-frameworks benchmarks crds clean
 
 help:
 	@sed -n '2s/^# //p' Makefile
@@ -47,8 +47,15 @@ demo: $(VENV)/.demo
 # Integration tests mostly wait for processes: more workers than cores may pay off.
 WORKERS ?= 2
 
-test: $(VENV)/.dev
+# Unit tests first, also with make -j: the stages share the machine's processors.
+.NOTPARALLEL: test
+
+test: test-unit test-integration
+
+test-unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -q --numprocesses 2 tests/unit
+
+test-integration: $(VENV)/.dev
 	$(BIN)/python -m pytest -q --numprocesses $(WORKERS) tests/integration tests/security
 
 lint: $(VENV)/.dev

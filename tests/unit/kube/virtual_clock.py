@@ -12,11 +12,13 @@ class JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc,valid-typ
     """Looks for what is ready now; when nothing is, the clock jumps to the loop's next timer."""
 
     ahead = 0.0
+    threads = 0
+    """Calls that run in threads now: a timeout around one must not end before it."""
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        # A moment of real time, so that sockets and threads get their turn before the clock jumps.
+        # A moment of real time, so that sockets get their turn before the clock jumps.
         ready = super().select(0 if timeout == 0 else 0.003)
-        if not ready and timeout:
+        if not ready and timeout and not self.threads:
             self.ahead += timeout
         return ready
 
@@ -28,6 +30,15 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return super().time() + self.jumps.ahead
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> "asyncio.Future[Any]":
+        self.jumps.threads += 1
+        running = super().run_in_executor(executor, func, *args)
+        running.add_done_callback(self._thread_done)
+        return running
+
+    def _thread_done(self, _: "asyncio.Future[Any]") -> None:
+        self.jumps.threads -= 1
 
 
 def run_jumping(scenario: Coroutine[Any, Any, R]) -> R:

@@ -224,8 +224,9 @@ async def end_processes(
     living = [process for process in processes if not process.ended.done()]
     for process in living:
         process.signal_group(signal.SIGKILL if process in killed else number)
-        if is_stopped(process.pid):
-            process.signal_group(signal.SIGCONT)  # a stopped process handles no signal
+        # A stopped process handles no signal. One that has just been stopped may not show it yet;
+        # to one that runs this means nothing.
+        process.signal_group(signal.SIGCONT)
     if not living:
         return False
     _, left = await asyncio.wait([process.ended for process in living], timeout=grace_s)

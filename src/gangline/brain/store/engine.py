@@ -141,6 +141,11 @@ class Store:
         """
         return dict(self._context.dropped) | {"buffer": self.buffer.dropped}
 
+    @property
+    def losses(self) -> int:
+        """How often facts that the store had taken were lost; the number only grows."""
+        return self._context.database.renewed + self.buffer.dropped
+
     def digest(self, *parts: object) -> str:
         """Return a keyed digest of JSON values: equal ones match within this database only."""
         text = msgspec.json.encode(parts, order="deterministic").decode()

@@ -35,6 +35,9 @@ class DatabaseServer(Protocol):
     def create_database(self, database: str) -> str:
         """Create a database and return its URL."""
 
+    def connect(self, database: str) -> Any:
+        """Connect with the driver, as the user who may do everything."""
+
     def start(self) -> None:
         """Start it; returns when it answers."""
 

@@ -184,8 +184,14 @@ class Evaluator:
             for pod in earlier.pods if earlier else ():
                 watched.observations.earlier[pod.role, pod.rank, pod.started_ms] = pod
         self._earlier_loaded &= self._collector.jobs.keys()
-        self._history.add(self._collector.changed_runs())
-        await self._history.flush()
+        is_available = True
+        for run in self._collector.changed_runs():
+            self._history.add([run])
+            # After a start each job is given completely, which is more than memory is for.
+            if is_available and self._history.is_filling:
+                is_available = await self._history.flush()
+        if is_available:
+            await self._history.flush()
 
     async def _observe_cluster(self, view: ClusterView) -> None:
         now_ms = self._now_ms()

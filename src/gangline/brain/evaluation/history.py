@@ -89,6 +89,12 @@ class History:
         while len(self._ended) > REMEMBERED_RUNS:
             del self._ended[next(iter(self._ended))]
 
+    @property
+    def is_filling(self) -> bool:
+        """Whether so many facts wait to be written that some may soon be dropped."""
+        buffer = self._store.buffer
+        return 2 * len(buffer) >= buffer.capacity
+
     def add_speeds(self, speeds: Iterable[NodeSpeed]) -> None:
         """Take days of nodes to be written; does not wait for the database."""
         self._store.add(SpeedFact(self._cluster, speed) for speed in speeds)

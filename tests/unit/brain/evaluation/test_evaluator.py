@@ -149,3 +149,15 @@ async def test_running_job_is_written_by_what_is_new(tmp_path: Path) -> None:
         kinds = [type(fact).__name__ for fact in taken]
         assert kinds.count("SegmentFact") == 8
         assert kinds.count("PodFact") == PODS
+
+
+async def test_more_facts_than_memory_holds_are_written_in_parts(tmp_path: Path) -> None:
+    async with a_brain(tmp_path / "brain.db", list(range(JOBS))) as brain:
+        store = brain.history._store
+        store.buffer.capacity = 30  # a job has 11 facts
+        await brain.cycle()
+        assert store.dropped["buffer"] == 0
+        for number in range(JOBS):
+            run = store.read.run("c", f"uid-{number}")
+            assert run is not None
+            assert (len(run.segments), len(run.pods)) == (7, PODS)

@@ -24,7 +24,7 @@ from gangline.brain.advisers.workers import expected_rest_s
 from gangline.brain.collection.collector import Collector, WatchedJob
 from gangline.brain.collection.policy_config import PolicyWatch
 from gangline.brain.evaluation import metrics
-from gangline.brain.evaluation.advisers import Advised, advise
+from gangline.brain.evaluation.advisers import Advised, Fitted, advise
 from gangline.brain.evaluation.chores import Chores
 from gangline.brain.evaluation.cluster_facts import ClusterFacts, devices_in_restart
 from gangline.brain.evaluation.cluster_round import (
@@ -96,6 +96,8 @@ class Evaluator:
         self._seen_jobs: dict[str, Job] = {}
         self._shown: dict[str, dict[_AdviceKey, _Shown]] = {}
         """Advice of the last cycle as it was published, by uid of the job."""
+        self._fitted: dict[str, Fitted] = {}
+        """By uid of the job."""
         self._cluster_state = ClusterState()
         self._cluster_facts = ClusterFacts(collector, history)
         self._round = ClusterRound()
@@ -137,6 +139,7 @@ class Evaluator:
             del self._states[uid]
             self._seen_jobs.pop(uid, None)
             self._shown.pop(uid, None)
+            self._fitted.pop(uid, None)
         self._members.clear()
         for first in range(0, len(jobs), TOGETHER):
             await self._evaluate(jobs[first : first + TOGETHER], cluster_view)
@@ -269,12 +272,14 @@ class Evaluator:
         records = await self._records_of(run.job.uid, now_ms)
         state = self._state_of(watched, run, records, expected_rest_s(view), now_ms)
         view = msgspec.structs.replace(view, probes=state.probes)
-        return _Asked(watched, target, permission, view, state, records)
+        fitted = self._fitted.get(run.job.uid)
+        return _Asked(watched, target, permission, view, state, records, fitted)
 
     async def _conclude(self, asked: "_Asked", advised: Advised) -> list[AdviceItem]:
         """Judge what was done, decide what to do, and return what is published."""
         view, state, permission = asked.view, asked.state, asked.permission
         run, now_ms = view.run, view.now_ms
+        self._fitted[run.job.uid] = advised.fitted
         if run.job.kind == "ElasticJob" and permission.may_change(What.WORKERS):
             member = RoundMember(run=run, choices=advised.choices, state=state)
             self._members.append(member)
@@ -437,6 +442,8 @@ class _Asked:
     state: JobState
     records: list[ActionRecord]
     """Its actions of the last day."""
+    fitted: Fitted | None
+    """Of the last cycle."""
 
 
 def _advise_all(asked: Sequence[_Asked]) -> list[Advised | None]:
@@ -444,7 +451,7 @@ def _advise_all(asked: Sequence[_Asked]) -> list[Advised | None]:
     for each in asked:
         found.append(None)
         with _alone(each.watched):
-            found[-1] = advise(each.view)
+            found[-1] = advise(each.view, each.fitted)
     return found
 
 

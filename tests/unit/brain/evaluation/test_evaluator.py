@@ -118,10 +118,10 @@ async def test_mistake_with_one_job_leaves_the_others(
 ) -> None:
     real = evaluator.advise
 
-    def failing(view: Any) -> Any:
+    def failing(view: Any, known: Any) -> Any:
         if view.run.job.uid == "uid-1":
             raise RuntimeError("a mistake")
-        return real(view)
+        return real(view, known)
 
     monkeypatch.setattr(evaluator, "advise", failing)
     async with a_brain(tmp_path / "brain.db", list(range(JOBS))) as brain:

@@ -21,6 +21,7 @@ from sqlalchemy.schema import (
 
 from gangline.brain.facts.records import Image, Job, ModelFacts, Outcome, RoleSize
 from gangline.brain.store.keys import Keys
+from gangline.brain.store.retention import RetentionSettings
 from gangline.brain.store.sql import rows, tables
 
 DAYS: Final = 400
@@ -41,6 +42,25 @@ class HistorySize:
     jobs: int
     pods_per_job: int
     segments_per_job: int
+    retained: bool = False
+    """Segments and pod runs of those jobs only whose rows retention does not delete."""
+
+    @property
+    def pod_days(self) -> int:
+        """Pod runs are of jobs that ended within so many days; segments likewise."""
+        return RetentionSettings().pods_days if self.retained else DAYS
+
+    @property
+    def segment_days(self) -> int:
+        return RetentionSettings().segments_days if self.retained else DAYS
+
+    @property
+    def pods(self) -> int:
+        return self.jobs * self.pod_days // DAYS * self.pods_per_job
+
+    @property
+    def segments(self) -> int:
+        return self.jobs * self.segment_days // DAYS * self.segments_per_job
 
     @property
     def families(self) -> int:
@@ -247,28 +267,29 @@ def _insert(connection: Connection, table: Table, made: Iterable[dict[str, Any]]
 def _derived(dialect: str, size: HistorySize) -> dict[str, str]:
     """Statements that make the rows of each job on the server, by table."""
 
-    def each(count: int) -> tuple[str, str]:
+    def each(count: int, days: int) -> tuple[str, str]:
         """What precedes a statement, and jobs with numbers from 0 to below ``count``."""
+        kept = f" WHERE finished_ms >= {NOW_MS - days * DAY_MS}" if size.retained else ""
         if dialect == "postgresql":
             series = f"LATERAL (SELECT generate_series(0, {count - 1}) AS n) AS numbers"
-            return "", f"job CROSS JOIN {series}"
+            return "", f"job CROSS JOIN {series}{kept}"
         if dialect == "sqlite":
             series = f"SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count - 1}"
-            ordered = "job CROSS JOIN numbers ORDER BY job.id, n"
+            ordered = f"job CROSS JOIN numbers{kept} ORDER BY job.id, n"
             return f"WITH RECURSIVE numbers(n) AS ({series}) ", ordered
         series = f"(SELECT seq AS n FROM seq_0_to_{count - 1}) AS numbers"
-        return "", f"job CROSS JOIN {series} ORDER BY job.id, n"
+        return "", f"job CROSS JOIN {series}{kept} ORDER BY job.id, n"
 
     no = "FALSE" if dialect == "postgresql" else "0"
     rank = '"rank"' if dialect in ("postgresql", "sqlite") else "`rank`"
-    prefix, pods = each(size.pods_per_job)
+    prefix, pods = each(size.pods_per_job, size.pod_days)
     of_pods = (
         f"INSERT INTO pod_run (job_id, role, {rank}, number, node_id, started_ms, ended_ms, oom,"
         f" limit_memory_bytes, peak_memory_bytes, cpu_p95_millis, samples) {prefix}"
         f" SELECT job.id, 'worker', n, 0, 1 + (job.id + n) % {_NODES}, started_ms, finished_ms,"
         f" {no}, 34359738368, 9000000000 + (job.id + n) % 1000000000, 3000, 100 FROM {pods}"
     )
-    prefix, segments = each(size.segments_per_job)
+    prefix, segments = each(size.segments_per_job, size.segment_days)
     of_segments = (
         f"INSERT INTO segment (job_id, round, since_ms, until_ms, nodes, procs, gpu_model,"
         f" micro_batch, global_batch, steps, step_mean_us, step_m2, compute_us, sync_us, quality)"

@@ -3,9 +3,10 @@
 ``python -m benchmarks.brain.store [--jobs N] [--databases postgresql,mariadb,sqlite]``; a million
 jobs are the size for which the goals are meant, the default is a hundredth. PostgreSQL and MariaDB
 have 20 pod runs and 50 segments for each job (or those of ``--rows PODS,SEGMENTS``), SQLite 2 and
-5. There is no peer: the figures are compared with fixed goals. Servers run with fsync. Beside the
-time, the processor time of the program and the server together is printed: other load on the
-machine changes it little.
+5; with ``--retained`` jobs that ended longer ago than the default retention have none. There is no
+peer: the figures are compared with fixed goals. Servers run with fsync. Beside the time, the
+processor time of the program and the server together is printed: other load on the machine
+changes it less.
 """
 
 import argparse
@@ -156,7 +157,9 @@ class Statements:
         self.slowest = max(self.slowest, (taken, statement))
 
 
-async def pruning(store: Store, facts: Facts) -> tuple[int, float, tuple[float, str]]:
+async def pruning(
+    store: Store, facts: Facts, size: HistorySize
+) -> tuple[int, float, tuple[float, str]]:
     """Delete a hundredth while facts are inserted; rows, p99 of inserts, slowest statement."""
     done = asyncio.Event()
     times: list[float] = []
@@ -169,7 +172,11 @@ async def pruning(store: Store, facts: Facts) -> tuple[int, float, tuple[float, 
             await asyncio.sleep(0.2)
 
     days = DAYS - PRUNED_DAYS
-    settings = RetentionSettings(segments_days=days, pods_days=days, jobs_days=days)
+    settings = RetentionSettings(
+        segments_days=days * size.segment_days // DAYS,
+        pods_days=days * size.pod_days // DAYS,
+        jobs_days=days,
+    )
     with Statements(store.engine) as statements:
         async with asyncio.TaskGroup() as group:
             group.create_task(insert())
@@ -178,9 +185,9 @@ async def pruning(store: Store, facts: Facts) -> tuple[int, float, tuple[float, 
     return sum(deleted.values()), percentile(times), statements.slowest
 
 
-def measure(name: str, jobs: int, per_job: tuple[int, int]) -> None:
+def measure(name: str, size: HistorySize) -> None:
     """Fill one database, measure it, and print the figures."""
-    size = HistorySize(jobs, *per_job)
+    jobs = size.jobs
     chosen = random.Random(1)
     with opened(name) as (address, server):
         store = open_store(address, secret=SECRET, clock_ms=lambda: NOW_MS)
@@ -188,7 +195,7 @@ def measure(name: str, jobs: int, per_job: tuple[int, int]) -> None:
         load(store.engine, size)
         took = time.perf_counter() - begun
         print(
-            f"{name}: {jobs:,} jobs, {jobs * per_job[0]:,} pod runs, {jobs * per_job[1]:,} segments"
+            f"{name}: {jobs:,} jobs, {size.pods:,} pod runs, {size.segments:,} segments"
             f" (loaded in {took:.0f} s)",
             flush=True,
         )
@@ -215,7 +222,7 @@ def measure(name: str, jobs: int, per_job: tuple[int, int]) -> None:
         for (label, work), goal in zip(works.items(), GOALS_MS[name], strict=True):
             print(f"  {label:40} {measured(work, server)} (p99 to reach: {goal})", flush=True)
         print(f"  load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
-        rows, p99, (slowest, statement) = asyncio.run(pruning(store, facts))
+        rows, p99, (slowest, statement) = asyncio.run(pruning(store, facts, size))
         print(
             f"  pruning {rows:,} rows: slowest statement {slowest:.1f} ms"
             f" (to reach: {STATEMENT_GOAL_MS})"
@@ -230,6 +237,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--databases", default="postgresql,mariadb,sqlite")
     parser.add_argument("--rows", default="20,50")
+    parser.add_argument("--retained", action="store_true")
     asked = parser.parse_args(arguments or [])
     pods, segments = map(int, asked.rows.split(","))
     gc.set_threshold(*GC_THRESHOLDS)  # as ``gangline brain`` does
@@ -238,7 +246,8 @@ def main(arguments: list[str] | None = None) -> None:
         if name in missing:
             print(f"{name}: not measured, {missing[name]} is not installed")
         else:
-            measure(name, asked.jobs, (2, 5) if name == "sqlite" else (pods, segments))
+            rows = (2, 5) if name == "sqlite" else (pods, segments)
+            measure(name, HistorySize(asked.jobs, *rows, retained=asked.retained))
 
 
 if __name__ == "__main__":

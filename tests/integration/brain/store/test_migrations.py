@@ -1,5 +1,6 @@
 """The schema: made, compared, refused if it is newer; several programs at once (G5)."""
 
+import itertools
 import os
 import threading
 from pathlib import Path
@@ -24,7 +25,9 @@ from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.database import Database
 from gangline.brain.store.sql.dialect import parse_address
 from gangline.brain.store.sql.schema import known_version
-from integration.brain.store.conftest import NUMBERS, SERVERS, Servers
+from integration.brain.store.conftest import SERVERS, Servers
+
+NUMBERS = itertools.count()
 
 
 def test_migrations_make_the_schema_of_the_tables(address: str) -> None:
@@ -180,7 +183,7 @@ def weak_user(server: DatabaseServer, database: str, *, reads: bool) -> str:
 def test_user_without_rights_to_the_tables_is_refused_by_name(
     server: DatabaseServer, reads: bool
 ) -> None:
-    database = f"brain_{os.getpid()}_{next(NUMBERS)}"
+    database = f"rights_{os.getpid()}_{next(NUMBERS)}"
     address = server.create_database(database)
     if reads:
         open_store(address).close()
@@ -194,7 +197,7 @@ def test_rights_that_are_taken_away_stop_writing_and_are_reported(
     server: DatabaseServer,
 ) -> None:
     """Facts stay in memory, and are written when the rights are back."""
-    database = f"brain_{os.getpid()}_{next(NUMBERS)}"
+    database = f"rights_{os.getpid()}_{next(NUMBERS)}"
     address = server.create_database(database)
     open_store(address, secret=b"secret").close()
     weak = weak_user(server, database, reads=True)

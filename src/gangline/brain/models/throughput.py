@@ -154,7 +154,7 @@ class ThroughputModel:
     def sample(self, at: Configuration) -> Array:
         """Return 200 possible step times. The same draws serve all configurations, so that the
         ratio of two samples has the distribution of the gain."""
-        return self.samples([at])[1][0]
+        return np.asarray(self.samples([at])[1][0])
 
     def samples(self, places: Sequence[Configuration]) -> tuple[Array, Array]:
         """Return the most likely step time of each configuration, and 200 possible ones of each.

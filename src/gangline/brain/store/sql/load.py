@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from sqlalchemy import (
+    BindParameter,
     Column,
     ColumnElement,
     CompoundSelect,
@@ -98,7 +99,7 @@ def load_runs(connection: Connection, jobs: Sequence[StoredJob]) -> list[Run]:
     ]
 
 
-_SOME_IDS: Final = bindparam("ids", expanding=True)
+_SOME_IDS: Final[BindParameter[Any]] = bindparam("ids", expanding=True)
 _NUMBERED_JOBS: Final = job_query().where(tables.job.c.id.in_(_SOME_IDS))
 _ROLES: Final = select(tables.role_size).where(tables.role_size.c.job_id.in_(_SOME_IDS))
 _MODELS: Final = select(tables.model).where(tables.model.c.job_id.in_(_SOME_IDS))
@@ -173,7 +174,7 @@ def _pods(connection: Connection, ids: Sequence[int]) -> dict[int, list[PodRun]]
 
 def _some(ids: Sequence[int]) -> dict[str, list[int]]:
     """Parameters of a statement about some rows."""
-    return {"ids": [*ids, *(ids[-1:] * (_ranges_for(ids) - len(ids)))]}
+    return {"ids": [*ids, *(ids[-1] for _ in range(_ranges_for(ids) - len(ids)))]}
 
 
 def _ranges_for(ids: Sequence[int]) -> int:

@@ -17,6 +17,7 @@ import torch
 
 from gangline.elastic.checkpoint import Checkpointer, FolderInUseError, flush_job
 from gangline.elastic.checkpoint.format.manifest import step_folder
+from gangline.elastic.checkpoint.snapshot import rank_lock
 from gangline.elastic.checkpoint.snapshot.directory import segment_path
 from gangline.elastic.checkpoint.snapshot.segment import Segment
 from gangline.elastic.checkpoint.storage.commit import committed_steps
@@ -236,3 +237,21 @@ def test_a_second_job_may_not_write_to_the_folder_of_a_living_one(
 ) -> None:
     with pytest.raises(FolderInUseError, match="job/1"):
         Checkpointer(checkpointer.folder, environment=environment | {"JOB_UID": "2"})
+
+
+def test_ranks_without_a_process_group_may_not_share_the_files_of_rank_0(
+    environment: dict[str, str],
+    tmp_path: Path,
+    outputs: Path,
+    nursery: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rank_lock, "_DYING_S", 0.0)
+    other = nursery.start(outputs, WORKER, str(tmp_path), "60", RANK="1", WORLD_SIZE="2")
+    assert eventually(lambda: bool(other.output.read_text()))
+    with pytest.raises(FolderInUseError, match=rf"process {other.pid} .*init_process_group"):
+        Checkpointer(tmp_path, linger_s=60)
+    os.kill(other.pid, signal.SIGKILL)
+    nursery.wait(other)
+    with Checkpointer(tmp_path, linger_s=60) as after:
+        assert after.load({"w": torch.zeros(1000)}), "the lock ends with its process"

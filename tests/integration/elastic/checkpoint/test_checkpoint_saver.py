@@ -19,6 +19,7 @@ from gangline.elastic.checkpoint import Checkpointer, FolderInUseError, flush_jo
 from gangline.elastic.checkpoint.format.manifest import step_folder
 from gangline.elastic.checkpoint.snapshot import rank_lock
 from gangline.elastic.checkpoint.snapshot.directory import segment_path
+from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest, SnapshotRing
 from gangline.elastic.checkpoint.snapshot.segment import Segment
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import open_target
@@ -184,6 +185,25 @@ def test_with_two_buffers_a_save_is_skipped_rather_than_waits_for_storage_and_th
     reported = read_progress(progress, tmp_path / "none")
     assert (reported.saved_step, reported.saves) == (2, SaveCounts(skipped=1))
     assert reported.blocked_s == pytest.approx(checkpointer.counts.blocked_s, abs=0.001)
+
+
+def test_phase_of_a_save_is_reported(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress = tmp_path / "progress"
+    monkeypatch.setenv("GANGLINE_PROGRESS_FILE", str(progress))
+    phases = []
+
+    def save(ring: SnapshotRing, request: SaveRequest) -> SavedBuffer | None:
+        phases.append(read_progress(progress, tmp_path / "none").phase)
+        return original(ring, request)
+
+    original = SnapshotRing.save
+    monkeypatch.setattr(SnapshotRing, "save", save)
+    with Checkpointer(tmp_path / "steps", linger_s=60) as checkpointer:
+        assert checkpointer.save(1, state(1))
+        phases.append(read_progress(progress, tmp_path / "none").phase)
+    assert phases == ["checkpoint", ""]
 
 
 def test_a_step_whose_saver_was_killed_within_its_commit_is_committed_by_the_next(

@@ -63,6 +63,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/render_manifests.py --check
 
 e2e: $(VENV)/.dev
 	$(BIN)/python -m pytest -q tests/e2e
@@ -84,6 +85,7 @@ benchmarks: $(VENV)/.dev
 
 crds: $(VENV)/.dev
 	$(BIN)/python tools/generate_crds.py deploy/crds
+	$(BIN)/python tools/render_manifests.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -22,8 +22,9 @@ NATIVE := tools/build_native.py src/gangline/elastic/checkpoint/format/copy_summ
 
 $(VENV)/.demo: pyproject.toml constraints.txt tools/bootstrap.py $(NATIVE)
 	$(PYTHON) tools/bootstrap.py $(VENV)
+	@echo "Fetching the packages of constraints.txt: about 60 MB"
 	$(call locked,dev)
-	$(PIP) install --quiet $(TORCH)
+	$(BIN)/python tools/install_torch.py $(TORCH)
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -63,6 +64,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/render_manifests.py --check
 
 e2e: $(VENV)/.dev
 	$(BIN)/python -m pytest -q tests/e2e
@@ -84,6 +86,7 @@ benchmarks: $(VENV)/.dev
 
 crds: $(VENV)/.dev
 	$(BIN)/python tools/generate_crds.py deploy/crds
+	$(BIN)/python tools/render_manifests.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,5 @@
+"""Installs Gangline on a cluster without Helm, from the same chart.
+
+``template`` renders Go templates, ``values`` merges and checks values, ``chart`` renders the chart,
+``manifests`` orders the rendered objects.
+"""

@@ -18,8 +18,8 @@ ones. Tests that take longer than ``--longest`` are left out. The checkout is ne
 
 ``equivalent_mutants.toml`` lists changes that no test can notice, with the reason; they are
 neither run nor counted. Prints for each package the number of killed mutants, and all others; ends
-with status 1 below ``--least`` percent in a package. After an interrupt (SIGINT) those that were run
-are reported.
+with status 1 below ``--least`` percent in a package. After an interrupt (SIGINT) it reports those
+that were run.
 """
 
 import argparse

@@ -221,3 +221,22 @@ def test_blockers_end_on_the_node_where_they_cost_least() -> None:
         runs("three", "n2", cost=10, labels=noisy),
         wants(2, constraints=where),
     ) == {"one": 1}
+
+
+def test_cheapest_victims_of_all_domains_of_a_tier_are_taken() -> None:
+    """The cheapest gang of all is in the other domain, and would use up the budget."""
+    covered = (("app", "covered"),)
+    state = cluster(
+        *nodes(2, "n0", "n1", "n2", "n3"),  # type: ignore[arg-type]
+        *runs("dear", "n0", "n1", cost=90, cpu=1.5),
+        *runs("tiny", "n0", cost=1, cpu=0.5, labels=covered),
+        *runs("cheap", "n2", "n3", cost=9, cpu=1.5, labels=covered),
+        group("wants", 2, priority=9, network=NetworkTopologyRule(True, 1)),
+        *(pod(f"wants-{n}", cpu=1.5, group="wants") for n in range(2)),
+    )
+    state.budgets["d/b"] = DisruptionBudgetInfo("d/b", "d", parse_label_selector("app=covered"), 2)
+    for name, members in (("s0", ("n0", "n1")), ("s1", ("n2", "n3"))):
+        exact = tuple(HyperNodeMemberInfo(False, exact=each) for each in members)
+        state.nodes.set_hypernode(HyperNodeInfo(name, 1, members=exact))
+    found = checked_cycle(state, NOW).evictions
+    assert {str(each.group) for each in found} == {"d/cheap"}

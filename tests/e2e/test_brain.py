@@ -9,13 +9,32 @@ from pathlib import Path
 import pytest
 
 from e2e.brain_jobs import ObservedTraining, address, allow_all, brain
+from e2e.kubernetes_cluster import Kubernetes
 from e2e.scenario import Scenario
+from e2e.test_elastic_job import worker_name
 from e2e.waiting import eventually
 from gangline.api.quantity import parse_quantity
 from gangline.api.resources import ELASTIC_JOBS
 
 pytest.importorskip("sqlalchemy", reason="the Brain needs the extra gangline[brain]")
 MIB = 2**20
+PEAK = (
+    "cat /sys/fs/cgroup/memory.peak 2> /dev/null"
+    " || cat /sys/fs/cgroup/memory/memory.max_usage_in_bytes"
+)
+"""Prints the highest memory use of a container, for version 2 and 1 of the interface."""
+
+
+def cgroup_peaks(scenario: Scenario, job: str, workers: int) -> list[int]:
+    """What the kernel has recorded for the workers of a job; empty on the embedded cluster."""
+    cluster = scenario.cluster
+    if not isinstance(cluster, Kubernetes):
+        return []
+    names = [worker_name(number, job) for number in range(workers)]
+    command = ("--", "sh", "-c", PEAK)
+    return [
+        int(cluster.kubectl("exec", "-n", scenario.namespace, name, *command)) for name in names
+    ]
 
 
 async def test_third_run_starts_with_right_sizes(scenario: Scenario, tmp_path: Path) -> None:
@@ -27,6 +46,7 @@ async def test_third_run_starts_with_right_sizes(scenario: Scenario, tmp_path: P
         await elastic.submit(first.manifest(1, "2Gi", brain="apply", brain_may="workers"))
         assert await observed.plan_number(first.name, 1) == 2
         await observed.segments(first.name, nodes=2)
+        peaks = cgroup_peaks(scenario, first.name, 2)
         await first.ends()
         second = ObservedTraining(elastic, "numbers-2", "1:2")
         await elastic.submit(second.manifest(1, "2Gi", brain="advise"))
@@ -38,6 +58,10 @@ async def test_third_run_starts_with_right_sizes(scenario: Scenario, tmp_path: P
             return all(run and run["job"].get("complete") for run in runs)
 
         await eventually(known, f"the history has both runs; {observed.said()}")
+        pods = (await observed.run_of(first.name))["pods"]
+        used = {pod["rank"]: pod["peak_memory_bytes"] for pod in pods if pod["role"] == "worker"}
+        for rank, peak in enumerate(peaks):  # there is no metrics API: the agents report it
+            assert used[rank] == pytest.approx(peak, rel=0.25)
         third = ObservedTraining(elastic, "numbers-3", "1:2")
         manifest = tmp_path / "third.json"
         manifest.write_text(json.dumps(third.manifest(None, "", brain="advise")))

@@ -87,7 +87,7 @@ class StructSource:
 
     def _default(self, field: inspect.Field) -> str:
         """Return the expression of the value of an absent field."""
-        if field.default_factory is not inspect.NODEFAULT:
+        if field.default_factory is not msgspec.NODEFAULT:
             if (empty := _EMPTY.get(field.default_factory)) is not None:
                 return empty
             return f"{self._variable(f'd_{field.name}', field.default_factory)}()"

@@ -11,6 +11,7 @@ import yaml
 
 from gangline.api.job_resources import JOB_KINDS
 from gangline.cli.main import gangline
+from gangline.deploy.chart import Chart, ReleaseSettings
 
 helm = pytest.importorskip("helm_python", reason="the Helm library has no build for this platform")
 
@@ -27,6 +28,8 @@ CLUSTER_WIDE = {
 }
 
 Manifest = Mapping[str, Any]
+NO_CRDS = {"crds": {"install": False}}
+CHART_WITHOUT_HELM = Chart.load()
 
 VALUES: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -86,15 +89,27 @@ def chart() -> Any:
 
 
 def render(values: Manifest, *, crds: bool = False) -> list[Manifest]:
-    """The objects that a release with these values has; only on demand the CRDs, which are long."""
+    """The objects that a release with these values has; only on demand the CRDs, which are long,
+    and only their metadata.
+    """
     files = texts(json.dumps(values if crds else {"crds": {"install": False}, **values}))
     return [
         manifest
         for name, text in files.items()
         if name.endswith(".yaml") and (crds or not name.endswith("/crds.yaml"))
-        for manifest in yaml.load_all(text, yaml.CSafeLoader)
+        for manifest in loaded(without_specs(text) if name.endswith("/crds.yaml") else text)
         if manifest
     ]
+
+
+def loaded(text: str) -> Iterator[Manifest]:
+    """The objects in a text."""
+    return yaml.load_all(text, yaml.CSafeLoader)
+
+
+def without_specs(text: str) -> str:
+    """The metadata of the objects in a text: their specs take seconds to parse."""
+    return "\n---\n".join(each.partition("\nspec:")[0] for each in text.split("\n---\n"))
 
 
 @cache
@@ -225,8 +240,9 @@ def test_the_image_can_come_from_a_mirror() -> None:
 def test_every_crd_stays_when_the_release_is_uninstalled() -> None:
     found = of_kind(render({}, crds=True), "CustomResourceDefinition")
     assert {each["metadata"]["name"] for each in found} == {
-        yaml.load(file.read_text(), yaml.CSafeLoader)["metadata"]["name"]
+        each["metadata"]["name"]
         for file in (DEPLOY / "crds").glob("*.yaml")
+        for each in loaded(without_specs(file.read_text()))
     }
     for each in found:
         assert each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
@@ -259,51 +275,32 @@ def rights(manifests: list[Manifest], component: str = "") -> set[tuple[str, ...
     }
 
 
-def plain(*files: str) -> list[Manifest]:
-    """The objects of the plain manifests."""
-    return [
-        each for file in files for each in yaml.safe_load_all((DEPLOY / file).read_text()) if each
+@each_values
+def test_it_is_rendered_without_helm_as_by_helm(values: Manifest) -> None:
+    release = ReleaseSettings(name="train", namespace=NAMESPACE, service="Helm")
+    ours = CHART_WITHOUT_HELM.render(CHART_WITHOUT_HELM.complete(values | NO_CRDS), release)
+    hooks = "helm.sh/hook"
+    theirs = [
+        each for each in render(values) if hooks not in each["metadata"].get("annotations", {})
     ]
+    assert {identity(each): each for each in ours} == {identity(each): each for each in theirs}
 
 
-@pytest.mark.parametrize(
-    ("component", "files"),
-    [
-        (
-            "operator",
-            [
-                "operator/operator.yaml",
-                "operator/rbac.yaml",
-                "operator/rbac-mpi.yaml",
-                "operator/rbac-elastic.yaml",
-                "operator/rbac-nodes.yaml",
-                "webhook/webhook.yaml",
-                "queue-access/queue-access.yaml",
-            ],
-        ),
-        ("scheduler", ["scheduler/scheduler.yaml"]),
-        ("brain", ["brain/brain.yaml"]),
-    ],
-)
-def test_rights_are_those_of_the_plain_manifests(component: str, files: list[str]) -> None:
-    assert rights(render(VALUES["everything"]), component) == rights(plain(*files), component)
-
-
-def test_roles_of_users_are_those_of_the_plain_manifests() -> None:
-    def roles(manifests: list[Manifest]) -> dict[str, set[tuple[str, ...]]]:
-        return {
-            each["metadata"]["name"]: {
-                (group, resource, verb)
-                for rule in each["rules"]
-                for group in rule["apiGroups"]
-                for resource in rule["resources"]
-                for verb in rule["verbs"]
-            }
-            for each in of_kind(manifests, "ClusterRole")
-            if each["metadata"]["name"].startswith("gangline:")
-        }
-
-    assert roles(render({})) == roles(plain("roles/jobs.yaml"))
+def test_crds_are_rendered_without_helm_as_by_helm() -> None:
+    values = {"kinds": ["ElasticJob"], "crds": {"volcano": False}}
+    kind = "CustomResourceDefinition"
+    ours = of_kind(CHART_WITHOUT_HELM.render(CHART_WITHOUT_HELM.complete(values)), kind)
+    names = [identity(each) for each in ours]
+    assert names == [identity(each) for each in of_kind(render(values, crds=True), kind)]
+    # A short one as a whole.
+    text = next(text for name, text in texts(json.dumps(values)).items() if "/crds" in name)
+    (theirs,) = [
+        each
+        for document in text.split("\n---\n")
+        if "name: scaleplans." in document
+        for each in loaded(document)
+    ]
+    assert theirs in ours
 
 
 def test_with_namespaces_only_nodes_are_read_in_the_whole_cluster() -> None:

@@ -20,6 +20,7 @@ NAMESPACE = "gangline-system"
 CLUSTER_WIDE = {
     "ClusterRole",
     "ClusterRoleBinding",
+    "ClusterTrainingRuntime",
     "CustomResourceDefinition",
     "MutatingWebhookConfiguration",
     "PriorityClass",
@@ -243,6 +244,8 @@ def test_it_knows_the_kinds_of_the_program() -> None:
         jobs = {f"{plural}.{group}" for group, plural in others}
         assert crds & jobs == {f"{resource.plural}.{resource.group}"}
         assert ("scaleplans.elastic.iml.github.io" in crds) == (kind.identity == "ElasticJob")
+        runtimes = "clustertrainingruntimes.trainer.kubeflow.org"
+        assert (runtimes in crds) == (kind.identity == "TrainJob")
 
 
 def rights(manifests: list[Manifest], component: str = "") -> set[tuple[str, ...]]:
@@ -276,6 +279,8 @@ def plain(*files: str) -> list[Manifest]:
                 "operator/rbac.yaml",
                 "operator/rbac-mpi.yaml",
                 "operator/rbac-elastic.yaml",
+                "operator/rbac-train.yaml",
+                "operator/rbac-runtimes.yaml",
                 "operator/rbac-nodes.yaml",
                 "webhook/webhook.yaml",
                 "queue-access/queue-access.yaml",
@@ -313,11 +318,18 @@ def test_with_namespaces_only_nodes_are_read_in_the_whole_cluster() -> None:
         "webhook": {"enabled": False},
     }
     found = render(values)
-    (role,) = of_kind(found, "ClusterRole")
-    assert rights([role]) == {("", "", "nodes", "list"), ("", "", "nodes", "watch")}
+    roles = of_kind(found, "ClusterRole")
+    runtimes = ("", "trainer.kubeflow.org", "clustertrainingruntimes")
+    assert rights(roles) == {
+        ("", "", "nodes", "list"),
+        ("", "", "nodes", "watch"),
+        (*runtimes, "list"),
+        (*runtimes, "watch"),
+    }
     namespaces = {each["metadata"]["namespace"] for each in of_kind(found, "Role")}
     assert namespaces == {"a", "b", NAMESPACE}
-    assert not of_kind(render(values | {"operator": {"readNodes": False}}), "ClusterRole")
+    least = {"operator": {"readNodes": False}, "kinds": ["PyTorchJob"]}
+    assert not of_kind(render(values | least), "ClusterRole")
 
 
 def test_kinds_that_are_not_run_need_no_rights() -> None:

@@ -8,6 +8,7 @@ import yaml
 
 from gangline.api.job_resources import JOB_KINDS
 
+BY_KIND = ("rbac", "rbac-mpi", "rbac-elastic", "rbac-train")
 FOLDER = Path(__file__).parents[3] / "deploy" / "operator"
 
 
@@ -29,7 +30,7 @@ def rights(file: Path) -> set[tuple[str, str, str]]:
     }
 
 
-@pytest.mark.parametrize("name", ["rbac", "rbac-mpi", "rbac-elastic"])
+@pytest.mark.parametrize("name", BY_KIND)
 def test_roles_of_one_namespace_have_the_rules_of_the_cluster_roles(name: str) -> None:
     assert rules(FOLDER / f"{name}.yaml") == rules(FOLDER / "namespaced" / f"{name}.yaml")
 
@@ -55,7 +56,7 @@ def test_no_file_grants_everything_or_lets_read_secrets() -> None:
 
 
 def test_every_kind_has_its_rights_in_one_file() -> None:
-    files = [FOLDER / f"{name}.yaml" for name in ("rbac", "rbac-mpi", "rbac-elastic")]
+    files = [FOLDER / f"{name}.yaml" for name in BY_KIND]
     for kind in JOB_KINDS:
         wanted = kind.resource
         granting = [

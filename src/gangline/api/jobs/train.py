@@ -280,9 +280,9 @@ class TrainJob(Object):
 
     def replica_specs(self) -> Mapping[str, RoleSummary]:
         """Return the roles that the operator reports; before that, what the job itself gives."""
-        if self.status.gangline.roles:
+        trainer = self.spec.trainer
+        if self.status.gangline.roles or trainer is None:
             return self.status.gangline.roles
-        trainer = self.spec.trainer or Trainer()
         container: FreeForm = {"name": NODE, "command": trainer.command, "args": trainer.args}
         if trainer.image:
             container["image"] = trainer.image

@@ -29,9 +29,7 @@ def rendered() -> dict[Path, str]:
 
 
 def _text(manifest: Any) -> str:
-    return yaml.dump(
-        manifest, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=160
-    )
+    return yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=160)
 
 
 def stale() -> list[Path]:

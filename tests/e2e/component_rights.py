@@ -1,4 +1,4 @@
-"""Operator and scheduler run with the rights of ``deploy``, and the audit log shows their use.
+"""Operator and scheduler run with the rights of the chart, and the audit log shows their use.
 
 Without this, missing rights stay unseen: a test's administrator may do everything. Unused ones stay
 unseen everywhere.
@@ -13,13 +13,8 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).parents[2]
-NAMESPACE = "gangline-system"
-FILES = ("operator", "scheduler")
-"""Folders of ``deploy`` with the rights of the components; the webhook has tests of its own."""
-RIGHTS_KINDS = frozenset(
-    ("Namespace", "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
-)
+from chart_objects import NAMESPACE, OFF, RIGHTS_KINDS, chart_objects
+
 TOKEN_S = 24 * 3600
 """Tokens outlive the suite: nothing renews them outside of a pod."""
 
@@ -28,10 +23,9 @@ Right = tuple[str, str, str]
 
 
 def manifests() -> list[dict[str, Any]]:
-    """The accounts of the components, and their rights."""
-    files = [file for folder in FILES for file in sorted((ROOT / "deploy" / folder).glob("*.yaml"))]
-    every = [each for file in files for each in yaml.safe_load_all(file.read_text())]
-    return [each for each in every if each["kind"] in RIGHTS_KINDS]
+    """The accounts of the components, and their rights; the webhook has tests of its own."""
+    objects = chart_objects(webhook=OFF, rbac={"aggregate": False})
+    return [each for each in objects if each["kind"] in RIGHTS_KINDS]
 
 
 def install(kubeconfig: Path) -> None:

@@ -2,7 +2,7 @@
 
 ``JOB_KINDS`` is the only list of the job kinds. CRDs, validation, warnings, the SDK, the commands
 and the operator read it, and import the modules of a kind by their common name (``module``).
-A new kind needs these modules and one entry here; ``deploy/operator`` needs its rights.
+A new kind needs these modules and one entry here; ``deploy/chart`` needs its rights.
 
 Commands that only read jobs import this subset of ``resources`` and not the rest.
 """

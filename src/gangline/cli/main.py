@@ -6,13 +6,16 @@ and the completion of command names therefore import nothing but click.
 
 import os
 import sys
+from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
-from gangline.cli.errors import ExitCode, to_command_error
+from gangline.cli.arena import COMMAND_ALIASES, REFUSED_COMMANDS
+from gangline.cli.errors import CommandError, ExitCode, to_command_error
+from gangline.cli.params.options import target_flags
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -61,6 +64,8 @@ COMMANDS = {
     "status": LazyCommand("cluster", "Show whether the local cluster runs, and its nodes."),
     "backup": LazyCommand("backup", "Write the local cluster's state to a file."),
     "restore": LazyCommand("backup", "Replace the local cluster's state by that of a backup."),
+    "deploy": LazyCommand("deploy", "Install Gangline on a Kubernetes cluster, or upgrade it."),
+    "undeploy": LazyCommand("deploy", "Remove what 'deploy' has installed."),
     "demo": LazyCommand("demo", "Train a small network on three nodes and break a worker."),
     "run": LazyCommand("run", "Start a training script on this node, as torchrun does."),
     "operator": LazyCommand("operator", "Run the operator alone."),
@@ -71,6 +76,7 @@ COMMANDS = {
     "plan": LazyCommand("plan", "Plan a training: memory, time, cost, and layouts that fit."),
     "simulate": LazyCommand("simulate", "Run the scheduler over a trace of jobs, on virtual time."),
     "config": LazyCommand("config", "Show your settings and profiles, and switch between them."),
+    "whoami": LazyCommand("whoami", "Show as whom the cluster knows you."),
     "version": LazyCommand("completion", "Print the version."),
     "reference": LazyCommand("completion", "Print the options of all commands, as Markdown."),
     "completion": LazyCommand("completion", "Print the completion script of a shell."),
@@ -83,6 +89,8 @@ class InvocationState:
 
     def __init__(self) -> None:
         self.debug = False
+        self.target: dict[str, str | None] = {}
+        """Options before the command that select a cluster; those behind it come first."""
 
 
 class LazyGroup(click.Group):
@@ -92,11 +100,12 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = COMMANDS.get(cmd_name)
+        name = COMMAND_ALIASES.get(cmd_name, cmd_name)
+        entry = COMMANDS.get(name)
         if entry is None:
             return None
         module = import_module(f"gangline.cli.commands.{entry.module}")
-        command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
+        command = getattr(module, f"{name.replace('-', '_')}_command")
         assert isinstance(command, click.Command)
         return command
 
@@ -104,9 +113,12 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command to run; for an unknown name, suggest the closest command."""
-        mistyped = args and args[0] not in COMMANDS and not args[0].startswith("-")
+        name = args[0] if args else "-"
+        mistyped = not (name.startswith("-") or name in COMMANDS or name in COMMAND_ALIASES)
         if mistyped and not ctx.resilient_parsing:  # completion must not print an error
-            ctx.fail(_unknown_command(args[0]))
+            if name in REFUSED_COMMANDS:
+                raise CommandError(REFUSED_COMMANDS[name], code=ExitCode.USAGE)
+            ctx.fail(_unknown_command(name))
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem"]:
@@ -139,15 +151,15 @@ def _unknown_command(name: str) -> str:
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.option("--debug", is_flag=True, help="Show a traceback when something goes wrong.")
+@partial(target_flags, show_debug=True)
 @click.pass_context
-def gangline(context: click.Context, debug: bool) -> None:
+def gangline(click_context: click.Context, /, **target: str | None) -> None:
     """Distributed training on Kubernetes: gang scheduling, elastic jobs, fast checkpoints."""
-    context.obj.debug = context.obj.debug or debug
+    click_context.obj.target = target
     if os.environ.get("NO_COLOR"):
-        context.color = False
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+        click_context.color = False
+    if click_context.invoked_subcommand is None:
+        click.echo(click_context.get_help())
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -80,18 +80,24 @@ class WorkerProgress:
     """What it does instead of steps: ``evaluation``, ``checkpoint``, or empty."""
     training: TrainingReport | None = None
     """Batch sizes, times of steps and more; None if none is reported."""
+    lacks_steps: bool = False
+    """True if saves or phases are reported, but nothing announces steps. An empty file does."""
 
 
 class _FilePart:
-    """One writer's fixed part of the file; without a file it does nothing."""
+    """One writer's fixed part of the file; without a file it does nothing.
+
+    The file is created by the first report: an empty one announces steps.
+    """
 
     def __init__(self, start: int, size: int, environment: Mapping[str, str]) -> None:
         self._at, self._size, self._file = start, size, -1
-        if path := environment.get(PROGRESS_VARIABLE):
-            with contextlib.suppress(OSError):
-                self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._path = environment.get(PROGRESS_VARIABLE, "")
 
     def write(self, text: str) -> None:
+        if self._file < 0 and self._path:
+            with contextlib.suppress(OSError):
+                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         if self._file >= 0:
             with contextlib.suppress(OSError):  # a full disk must not end the training
                 os.pwrite(self._file, text.ljust(self._size - 1).encode() + b"\n", self._at)
@@ -106,6 +112,7 @@ class StepReporter:
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._part = _FilePart(0, _PART, environment)
+        self._part.write("\n")
         self._first = ""
 
     def report_step(self, step: int) -> None:
@@ -200,6 +207,8 @@ def read_progress(progress: Path, metrics: Path) -> WorkerProgress:
     step = _integer(numbers, "step")
     if step is None:
         step = _dlrover_step(_text(metrics))
+    # The part of steps comes first. Without a writer of steps it is a hole.
+    lacks_steps = step is None and text.startswith("\0")
     if step is None:
         step = _integer(numbers, "saved_step")
     return WorkerProgress(
@@ -213,6 +222,7 @@ def read_progress(progress: Path, metrics: Path) -> WorkerProgress:
         ),
         phase=texts.get(_PHASE, ""),
         training=parse_report(numbers, device_model),
+        lacks_steps=lacks_steps,
     )
 
 

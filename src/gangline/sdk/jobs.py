@@ -14,7 +14,7 @@ import msgspec
 
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import ContainerStatus
-from gangline.api.jobs.kubeflow import JobStatus
+from gangline.api.jobs.kubeflow import AWAITS_FORMER_PODS, MANAGED_BY_MULTI_KUEUE, JobStatus
 from gangline.api.meta.conditions import find_condition, is_condition_true
 from gangline.api.meta.objects import Condition
 from gangline.api.resource_list import GPU, pod_request_for
@@ -131,6 +131,8 @@ class Job:
     """Roles with their number of replicas, the leading role first."""
     observed: bool = False
     """True if an operator has set conditions on the job."""
+    managed_elsewhere: bool = False
+    """True if MultiKueue runs the job in another cluster, and writes its status."""
 
     @property
     def wanted(self) -> int:
@@ -148,6 +150,11 @@ class Job:
     def ranks(self) -> tuple[str, ...]:
         """Requested replicas in order of rank, such as ``master-0``, ``worker-0``."""
         return tuple(f"{role}-{index}" for role, count in self.roles for index in range(count))
+
+    @property
+    def awaits_former_pods(self) -> bool:
+        """True if the job is resumed, and starts when its pods from before have ended."""
+        return self.state is JobState.SUSPENDED and AWAITS_FORMER_PODS in self.reason
 
     @property
     def running(self) -> int:
@@ -241,6 +248,7 @@ def build_job(
         queue=policy.queue if policy else "",
         observed=bool(status.conditions),
         roles=tuple((role.lower(), _count(spec)) for role, spec in specs.items()),
+        managed_elsewhere=job.spec.run_policy.managed_by == MANAGED_BY_MULTI_KUEUE,
     )
 
 

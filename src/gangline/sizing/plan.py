@@ -184,13 +184,21 @@ def _sized(request: PlanRequest) -> Plan:
     if not (request.deadline_s or request.budget):
         return make_plan(replace(request, devices=request.device.node_devices))
     fastest: Plan | None = None
-    for plan in _larger_plans(request, 0):
-        if not plan.misses:
+    # Planned without the goals: what would meet a missed one is searched once, for the result.
+    for plan in _larger_plans(replace(request, deadline_s=0.0, budget=0.0), 0):
+        if _meets_goals(request, plan):
+            found = make_plan(replace(request, devices=plan.request.devices))
             note = f"{plan.request.devices} GPUs: the least number that meets the goals"
-            return replace(plan, assumptions=(note, *plan.assumptions))
+            return replace(found, assumptions=(note, *found.assumptions))
         if fastest is None or _middle_s(plan) < _middle_s(fastest):
             fastest = plan
-    return fastest or make_plan(replace(request, devices=request.device.node_devices))
+    devices = fastest.request.devices if fastest is not None else request.device.node_devices
+    return make_plan(replace(request, devices=devices))
+
+
+def _meets_goals(request: PlanRequest, plan: Plan) -> bool:
+    in_time = not request.deadline_s or _middle_s(plan) <= request.deadline_s
+    return in_time and not (request.budget and plan.cost and plan.cost.middle > request.budget)
 
 
 def _larger_plans(request: PlanRequest, devices: int) -> Iterator[Plan]:

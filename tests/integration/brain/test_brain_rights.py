@@ -1,4 +1,4 @@
-"""A Brain with the rights of deploy/brain does its work, and is refused nothing."""
+"""A Brain with the rights of the chart does its work, and is refused nothing."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from chart_objects import OFF, chart_objects
 from gangline.api.meta.resource import Resource
 from gangline.kube.client.client import ApiClient
 from integration.brain.brain_process import brain_process, brain_url
@@ -23,7 +24,6 @@ from integration.cluster.embedded import EmbeddedCluster, embedded, until
 
 pytestmark = pytest.mark.slow
 
-MANIFESTS = Path(__file__).parents[3] / "deploy" / "brain" / "brain.yaml"
 NAMESPACE = "gangline-system"
 _RBAC = "rbac.authorization.k8s.io"
 _KINDS = {
@@ -44,7 +44,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
 
 
 async def install(client: ApiClient) -> None:
-    for manifest in yaml.safe_load_all(MANIFESTS.read_text()):
+    for manifest in chart_objects(
+        brain={"enabled": True}, operator=OFF, scheduler=OFF, rbac={"aggregate": False}
+    ):
         if manifest["kind"] not in _KINDS:
             continue
         group, version, plural = _KINDS[manifest["kind"]]

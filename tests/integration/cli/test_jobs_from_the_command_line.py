@@ -1,5 +1,6 @@
 """Submitting, listing, logs, waiting and deleting on a complete cluster: output and exit status."""
 
+import hashlib
 import json
 import subprocess
 
@@ -113,3 +114,8 @@ async def test_nodes_and_the_cluster_are_shown(embedded_cluster: EmbeddedCluster
     status = embedded_cluster.run("status")
     assert status.returncode == ExitCode.DONE, report(status)
     assert "API server:" in status.stdout
+    who = embedded_cluster.run("whoami").stdout
+    name = json.loads(who)["Name"]
+    identity = hashlib.md5(name.encode()).hexdigest()
+    assert json.loads(who) == {"Name": name, "Id": identity, "IsAdminUser": True}
+    assert name

@@ -5,8 +5,7 @@ import json
 import os
 import select
 import signal
-import sys
-import textwrap
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from gangline.local.kubelet.runtime.cgroups import ControlGroups
+from gangline.local.kubelet.runtime.child_process import ChildProcess
 from gangline.local.kubelet.runtime.interface import (
     ContainerIdentity,
     ContainerLimits,
@@ -21,83 +21,24 @@ from gangline.local.kubelet.runtime.interface import (
     WarmEnvironment,
 )
 from gangline.local.kubelet.runtime.isolation import IsolationLevel, detect_isolation
+from gangline.local.kubelet.runtime.process_container import ProcessContainer
 from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
 from gangline.local.kubelet.runtime.warm_start.pool import ForkServerPool
+from gangline.local.kubelet.runtime.warm_start.server import ContainerForkServer
+from integration.kubelet.start_probe import PYTHON, was_imported_before, write_probe
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 pytestmark = pytest.mark.skipif(
     detect_isolation().level is IsolationLevel.NONE, reason="namespaces are not allowed here"
 )
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
-_MACHINES = Path("/usr/bin/python3")
-PYTHON = _MACHINES if _MACHINES.exists() else Path(sys._base_executable)  # type: ignore[attr-defined]
-"""An interpreter without Gangline, which other users can run."""
-PROBE = """
-    import sys
-    seen = {
-        "modules": sorted(sys.modules), "argv": sys.argv, "orig_argv": sys.orig_argv,
-        "path": sys.path, "executable": sys.executable, "flags": str(sys.flags),
-        "frame": str(sys._getframe().f_back), "main": sorted(globals()),
-        "streams": [(each.name, each.mode, each.encoding, each.line_buffering, each.write_through,
-                     each.seekable()) for each in (sys.stdin, sys.stdout, sys.stderr)],
-    }
-    import library
-    import json, os, resource, signal, threading, time
-    own = "/proc/self/"
-    def text(name):
-        with open(own + name) as file:
-            return file.read()
-    status = dict(line.split(":", 1) for line in text("status").splitlines())
-    seen |= {
-        "library": library.VALUE, "imported": library.IMPORTED_AT,
-        "started": int(text("stat").rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK"),
-        "file": __file__, "spec": str(__spec__), "package": __package__, "cwd": os.getcwd(),
-        "environment": list(os.environ.items()), "cmdline": text("cmdline"),
-        "environ": text("environ"), "comm": text("comm"), "exe": os.readlink(own + "exe"),
-        "status": {name: status[name].strip() for name in status
-                   if name.startswith(("Cap", "SigB", "SigI", "SigC", "SigP", "Shd", "Uid", "Gid",
-                                       "Groups", "NoNew", "NS", "Seccomp", "Umask", "Threads",
-                                       "Cpus", "Mems_allowed_list", "Pid", "PPid"))},
-        "limits": text("limits"), "mounts": sorted(line.split()[4:] for line
-                                                   in text("mountinfo").splitlines()),
-        "groups": [line.rpartition("_")[0] for line in text("cgroup").splitlines()],
-        "owners": [os.stat(own + name).st_uid for name in ("environ", "fd", "maps")],
-        "files": sorted((os.readlink(own + "fd/" + each).partition("[")[0], each)
-                        for each in os.listdir(own + "fd") if os.path.exists(own + "fd/" + each)),
-        "pid": os.getpid(), "session": os.getsid(0), "group": os.getpgrp(),
-        "host": os.uname().nodename, "nice": os.nice(0), "oom": text("oom_score_adj"),
-        "signals": [str(signal.getsignal(each)) for each in signal.valid_signals()],
-        "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-        "threads": threading.active_count(), "root": sorted(os.listdir("/")),
-        "dev": sorted(os.listdir("/dev")), "processors": sorted(os.sched_getaffinity(0)),
-        "hooks": (sys.excepthook is sys.__excepthook__, sys.gettrace(), sys.getprofile()),
-        "same namespaces": [os.readlink(own + "ns/" + each) == os.environ.get("NS_" + each)
-                            for each in ("pid", "mnt", "uts", "ipc", "net")],
-        "after": sorted(sys.modules),
-    }
-    print(json.dumps(seen), flush=True)
-    if "SLEEP" in os.environ:
-        time.sleep(600)
-    if "RAISE" in os.environ:
-        raise ValueError("an error of the program")
-    sys.exit(int(os.environ.get("CODE", "0")))
-"""
-LIBRARY = """
-    import decimal, os, time
-    IMPORTED_AT = time.clock_gettime(time.CLOCK_BOOTTIME)
-    VALUE = os.environ.get("LIBRARY_MODE")
-"""
 
 
 class Machine:
     """Starts each container by commands and from a fork server, and collects what it shows."""
 
     def __init__(self, folder: Path) -> None:
-        for name, text in (("program", PROBE), ("libraries", LIBRARY)):
-            (folder / name).mkdir()
-            file = folder / name / ("probe.py" if name == "program" else "library.py")
-            file.write_text(textwrap.dedent(text))
-        folder.chmod(0o755)
+        write_probe(folder)
         self.folder = folder
         self.environment = WarmEnvironment(
             ("library",),
@@ -166,14 +107,11 @@ class Machine:
         seen = json.loads(output)
         text = json.dumps(seen).replace(f"state-{self.count}", "state")
         seen = json.loads(text)
-        # A tick of tolerance: the start is rounded down. An interpreter takes longer to begin.
-        return seen.pop("imported") < seen.pop("started") + 0.015, seen
+        return was_imported_before(seen), seen
 
 
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
     found = Machine(tmp_path)
     found.pool.start([found.environment])
     yield found
@@ -334,3 +272,62 @@ async def test_container_dies_with_its_kubelet(machine: Machine) -> None:
         os.close(ended)
         supervisor._transport._exited()  # type: ignore[union-attr]
         await container.wait()
+
+
+HOST = """
+import os, socket, sys
+with socket.create_server(("127.0.0.1", int(os.environ["MASTER_PORT"]))) as listener:
+    print("listens", flush=True)
+    while True:
+        rank, _ = listener.accept()
+        rank.sendall(sys.argv[1].encode())
+        rank.close()
+"""
+RANK = """
+import os, socket
+with socket.create_connection(("127.0.0.1", int(os.environ["MASTER_PORT"]))) as store:
+    print(store.recv(100).decode(), flush=True)
+"""
+
+
+async def test_restarted_rank_is_forked_and_joins_the_next_store_only(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forks, fork = [], ContainerForkServer.fork
+
+    async def counted(server: ContainerForkServer, *arguments: Any) -> ChildProcess:
+        forks.append(await fork(server, *arguments))
+        return forks[-1]
+
+    monkeypatch.setattr(ContainerForkServer, "fork", counted)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    env = {"MASTER_ADDR": "job-master-0", "MASTER_PORT": str(port)}
+    runtime = machine.runtimes[True]
+
+    async def host(number: int) -> ProcessContainer:
+        listens = asyncio.Event()
+        argv = ("python3", "-c", HOST, f"store {number}")
+        plan = machine.plan(*argv, env=env, pod="job-master-0", instance=number)
+        container = await runtime.start(plan, lambda *_: listens.set())
+        await asyncio.wait_for(listens.wait(), 30)
+        return container
+
+    def rank(number: int) -> ContainerPlan:
+        return machine.plan("python3", "-c", RANK, env=env, pod="job-worker-0", instance=number)
+
+    plan = rank(0)
+    await machine.wait_ready(plan)
+    server = await machine.pool.find(plan)
+    assert server is not None
+    server.import_s = 60.0  # as with an import of PyTorch on a slow machine
+    first = await host(0)
+    assert await machine.run(plan, warm=True) == (0, "store 0\n", "")
+    restarted = asyncio.create_task(machine.run(rank(1), warm=True))
+    first.kill()
+    await first.wait()
+    second = await host(1)
+    assert await restarted == (0, "store 1\n", "")
+    assert len(forks) == 4, "both runs of the rank, and both of its host"
+    second.kill()
+    await second.wait()

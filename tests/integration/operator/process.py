@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import yaml
 
+from chart_objects import OPERATOR_ONLY, chart_objects
 from gangline.kube.client.client import ApiClient
 
 PATIENCE_S = 30.0
@@ -98,11 +99,9 @@ async def operator(
         await reading
 
 
-def deployed(folder: str = "", *names: str) -> list[dict[str, Any]]:
-    """The manifests of ``deploy/operator``, or of a folder in it; only of the named files."""
-    files = sorted((ROOT / "deploy" / "operator" / folder).glob("*.yaml"))
-    chosen = [file.read_text() for file in files if not names or file.stem in names]
-    return [manifest for text in chosen for manifest in yaml.safe_load_all(text)]
+def deployed(**values: Any) -> list[dict[str, Any]]:
+    """The chart's objects for the operator alone."""
+    return chart_objects(**{**OPERATOR_ONLY, **values})
 
 
 async def apply(client: ApiClient, manifest: dict[str, Any], namespace: str = "") -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gangline.api.resources import ENDPOINTS, NAMESPACES, PYTORCH_JOBS, SECRETS, SERVICES
 from gangline.kube.client.client import ApiClient
@@ -20,7 +19,7 @@ from gangline.operator.webhook import rotation
 from gangline.operator.webhook.component import run_webhook
 from gangline.operator.webhook.settings import FailurePolicy, WebhookSettings
 from integration.operator.cluster import NAMESPACE, PATIENCE_S, install
-from integration.operator.process import ROOT, apply, deployed, kubeconfig_of, operator
+from integration.operator.process import apply, deployed, kubeconfig_of, operator
 from unit.operator.builders import manifest
 
 SYSTEM = "gangline-system"
@@ -66,9 +65,9 @@ async def test_it_works_with_the_rights_that_are_written_down_and_complains_with
         assert (await running.page("/healthz"))[0] == 200
         await client.create(PYTORCH_JOBS, job(), NAMESPACE)
 
-        text = (ROOT / "deploy" / "webhook" / "webhook.yaml").read_text(encoding="utf-8")
-        for each in yaml.safe_load_all(text):
-            await apply(client, each)
+        for each in deployed(webhook={"enabled": True}):
+            if each["metadata"]["name"] == "gangline-operator-webhook":
+                await apply(client, each)
         await running.until_logged("webhook is serving")
 
         async def refused() -> bool:

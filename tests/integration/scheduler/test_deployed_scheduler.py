@@ -1,4 +1,4 @@
-"""The manifests of deploy/scheduler suffice for the scheduler, and Volcano is left alone."""
+"""The chart's manifests suffice for the scheduler, and Volcano is left alone."""
 
 import asyncio
 import logging
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from aiohttp import ClientSession
 
+from chart_objects import OFF, chart_objects
 from gangline.api.resources import (
     EVENTS,
     NAMESPACES,
@@ -32,12 +32,10 @@ from gangline.scheduler.settings import SchedulerSettings
 from integration.operator.process import apply, kubeconfig_of
 
 PATIENCE_S = 60.0
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def deployed() -> list[dict[str, Any]]:
-    text = (ROOT / "deploy" / "scheduler" / "scheduler.yaml").read_text(encoding="utf-8")
-    return [manifest for manifest in yaml.safe_load_all(text) if manifest]
+    return chart_objects(operator=OFF, rbac={"aggregate": False}, priorityClass={"create": False})
 
 
 async def eventually(claim: Callable[[], Awaitable[Any]]) -> Any:

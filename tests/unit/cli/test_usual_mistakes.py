@@ -344,7 +344,7 @@ async def test_user_without_right_to_namespaces_gets_an_empty_list(
     ("word", "message"),
     [
         ("pytorh", "Did you mean 'pytorch'"),
-        ("spark", "Kinds: pytorch, tf, mpi"),
+        ("caffe", "Kinds: pytorch, tf, mpi"),
         ("job.yaml", "-f job.yaml"),
     ],
 )

@@ -29,7 +29,8 @@ def completion_command(context: click.Context, shell: str) -> None:
 
 @click.command("version")
 @click.option("--short", is_flag=True, help="Print the number alone.")
-def version_command(short: bool) -> None:
+@click.option("-v", "--verbose", is_flag=True, hidden=True)
+def version_command(short: bool, verbose: bool) -> None:
     """Print the version of gangline and of Python."""
     number = package_version("gangline")
     click.echo(number if short else f"gangline {number} (Python {platform.python_version()})")

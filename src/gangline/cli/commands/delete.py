@@ -13,6 +13,7 @@ import click
 
 from gangline.cli.errors import CommandError, ExitCode, to_command_error
 from gangline.cli.params import completers
+from gangline.cli.params.job_selection import all_namespaces_option
 from gangline.cli.params.options import namespace_options, type_option
 from gangline.cli.params.target import ClusterTarget
 from gangline.cli.render.jobs import current_time
@@ -97,7 +98,7 @@ async def _collect_failures(
     default="",
     help="Only jobs that ended at least this long ago, such as 30m or 7d.",
 )
-@click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
+@all_namespaces_option
 @click.option("--failed", is_flag=True, help="Only failed jobs.")
 @click.option("--dry-run", is_flag=True, help="Print the jobs, delete nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")

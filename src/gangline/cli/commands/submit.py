@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from click.core import ParameterSource
 
+from gangline.cli.arena import REFUSED_KINDS
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.options import namespace_options, output_option
 from gangline.cli.params.target import ClusterTarget
@@ -110,6 +111,8 @@ class KindGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command of a kind; for an unknown kind, suggest the closest."""
         if args and args[0] not in _JOB_COMMANDS_BY_NAME and not ctx.resilient_parsing:
+            if args[0] in REFUSED_KINDS:
+                raise CommandError(REFUSED_KINDS[args[0]], code=ExitCode.USAGE)
             ctx.fail(_unknown_kind(args[0]))
         return super().resolve_command(ctx, args)
 

@@ -1,11 +1,12 @@
 """Options that many commands share: cluster, namespace, kind of job, output format."""
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from gangline.cli.arena import SWITCHES, UNUSED_GLOBAL_FLAGS, note_unused
 from gangline.cli.params import completers
 from gangline.cli.params.target import resolve_target
 from gangline.cli.render.output import print_status
@@ -65,25 +66,53 @@ def _with_target(command: F) -> F:
         **options: Any,
     ) -> Any:
         given = {"kubeconfig": kubeconfig, "context": context, "namespace": namespace}
-        return command(*args, target=resolve_target(given | {"profile": profile}), **options)
+        given |= {"profile": profile}
+        before = getattr(click.get_current_context().find_root().obj, "target", {})
+        given |= {name: value for name, value in before.items() if given.get(name) is None}
+        return command(*args, target=resolve_target(given), **options)
 
     return cast(F, with_target)
 
 
-def target_flags(command: F, *, namespace: bool = True) -> F:
+def target_flags(command: F, *, namespace: bool = True, show_debug: bool = False) -> F:
     """Add the options that select a cluster; the command receives each as its own parameter."""
     for option in reversed((*_CLUSTER_OPTIONS, *([_NAMESPACE_OPTION] if namespace else []))):
         command = option(command)
-    return debug_option(command)
+    return debug_option(command, show=show_debug)
 
 
-def debug_option(command: F) -> F:
+def debug_option(command: F, *, show: bool = False) -> F:
     """Accept ``--debug`` after the name of the command, where users add it when a command has
-    failed.
+    failed, and Arena's global flags, which may be anywhere.
     """
-    return click.option(
-        "--debug", is_flag=True, expose_value=False, callback=_note_debug, hidden=True
+    for flag, reason in reversed(UNUSED_GLOBAL_FLAGS.items()):
+        command = click.option(
+            flag,
+            is_flag=flag in SWITCHES,
+            expose_value=False,
+            callback=partial(_note_unused, reason),
+            hidden=True,
+        )(command)
+    command = click.option(
+        "--loglevel", expose_value=False, callback=_note_log_level, hidden=True, metavar="LEVEL"
     )(command)
+    return click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        callback=_note_debug,
+        hidden=not show,
+        help="Show a traceback when something goes wrong.",
+    )(command)
+
+
+def _note_unused(reason: str, _: click.Context, option: click.Parameter, value: object) -> None:
+    if value:
+        print_status(note_unused(option.opts[0], reason))
+
+
+def _note_log_level(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    _note_debug(context, option, (value or "").lower() == "debug")
 
 
 def _note_debug(context: click.Context, _: click.Parameter, value: bool) -> None:

@@ -7,18 +7,13 @@ from typing import Any
 
 import click
 
-GAP = 2
-"""Spaces between columns."""
+from gangline.cli.render.tables import layout
 
 
 def format_table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "") -> str:
-    """Return rows under a header, left-aligned; each column is as wide as its longest cell."""
-    lines = [list(head), *([_cell(value) for value in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        indent + "".join(c.ljust(w + GAP) for c, w in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    """Return rows under a header, left-aligned; on a terminal, within its width."""
+    width = terminal_width() if is_terminal() else None
+    return layout(head, (list(map(_cell, row)) for row in rows), width=width, indent=indent)
 
 
 def _cell(value: object) -> str:

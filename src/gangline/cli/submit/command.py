@@ -7,6 +7,8 @@ complete command to run.
 
 import click
 
+from gangline.cli.arena import SWITCHES, UNUSED_SUBMIT_FLAGS, note_unused
+
 RENAMED = {
     "--workingDir": "--working-dir",
     "--dataDir": "--data-dir",
@@ -31,10 +33,13 @@ RENAMED = {
     "--evaluatorMemory": "--evaluator-memory",
     "--cleanTaskPolicy": "--clean-task-policy",
     "--image-pull-secrets": "--image-pull-secret",
+    "--job-backoff-limit": "--retry",
+    "--worker-annotation": "--annotation",
 }
 DRY_RUN, SCHEDULE = "--dry-run", "schedule"
 DRY_RUN_SCHEDULE = "--dry-run-schedule"
 """Hidden flag that ``--dry-run=schedule`` stands for: ``--dry-run`` itself takes no value."""
+QUEUE = "--queue"
 _BOOLEANS = {"true": True, "false": False}
 _FLAGS_WITH_VALUE = frozenset(("--hostNetwork", "--hostIPC", "--hostPID"))
 
@@ -60,6 +65,15 @@ class ArenaCommand(click.Command):
             if (name, value) == (DRY_RUN, SCHEDULE):
                 done.append(DRY_RUN_SCHEDULE)
                 continue
+            if name == QUEUE and not equals and _is_bare_queue(rest):
+                click.echo(
+                    "Note: --queue has no name: the job goes to the default queue.", err=True
+                )
+                continue
+            if name in UNUSED_SUBMIT_FLAGS and name not in options:
+                click.echo(note_unused(name, UNUSED_SUBMIT_FLAGS[name]), err=True)
+                del rest[: int(bool(rest) and not equals and name not in SWITCHES)]
+                continue
             name = _current_name(name, options)
             option = options.get(name)
             if option is None or not (option.is_flag or option.count):
@@ -77,6 +91,11 @@ def _current_name(name: str, options: dict[str, click.Option]) -> str:
         return name
     click.echo(f"Note: {name} is deprecated; write {new}.", err=True)
     return new
+
+
+def _is_bare_queue(rest: list[str]) -> bool:
+    """Return whether ``--queue`` is Arena's switch: the last word is the command, not a name."""
+    return len(rest) <= 1 or rest[0].startswith("-")
 
 
 def _takes_separate_value(name: str) -> bool:

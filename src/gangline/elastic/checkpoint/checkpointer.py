@@ -45,6 +45,7 @@ from gangline.elastic.checkpoint.snapshot.capacity import (
 )
 from gangline.elastic.checkpoint.snapshot.device import find_accelerator
 from gangline.elastic.checkpoint.snapshot.directory import FileLock, SaverSettings
+from gangline.elastic.checkpoint.snapshot.rank_lock import RankLock
 from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest, SnapshotRing
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import open_target
@@ -106,7 +107,8 @@ class Checkpointer:
                 options.
 
         Raises:
-            FolderInUseError: another running job writes into the folder.
+            FolderInUseError: another running job writes into the folder, or another process as
+                the same rank: several ranks need a process group.
             InsecureMemoryError: another user can change the folder in shared memory.
         """
         self.folder = str(folder)
@@ -121,6 +123,7 @@ class Checkpointer:
         self.node = node_name(base)
         self.job_lock = FileLock(self.home / "job.lock")
         self.job_lock.acquire(exclusive=False)
+        self._rank_lock = RankLock(self.home, self.ranks.rank, self.folder)
         self.buffers = SnapshotRing(
             self.home, self.ranks.rank, buffers, overlap, self._on_save_complete
         )
@@ -192,6 +195,7 @@ class Checkpointer:
         if finished:
             self.saver_client.finish()
         self.saver_client.close()
+        self._rank_lock.close()
         self.job_lock.close()
         self.ranks.close()
 

@@ -5,7 +5,7 @@ CheckpointError
 ├── UnsavableError        a value cannot be pickled, or would need code to load
 ├── CorruptError          checksums, sizes or structure differ from what was written
 ├── ForeignFolderError    the folder holds another format
-├── FolderInUseError      another running job writes into the folder
+├── FolderInUseError      another running job or process writes into the folder
 ├── InsecureMemoryError   another user can change the folder in shared memory
 └── StorageError          the target cannot be written or read
     └── StepTakenError    another saver committed the step meanwhile
@@ -33,7 +33,7 @@ class ForeignFolderError(CheckpointError):
 
 
 class FolderInUseError(CheckpointError):
-    """Another running job writes into the folder."""
+    """Another running job, or another process as the same rank, writes into the folder."""
 
 
 class InsecureMemoryError(CheckpointError):

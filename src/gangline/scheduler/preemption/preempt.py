@@ -44,6 +44,7 @@ from gangline.scheduler.preemption.victim_sets import (
 from gangline.scheduler.queueing.fair_share import ORDER_BY_AGE, FairnessPolicy
 from gangline.scheduler.queueing.gangs import PendingGang
 from gangline.scheduler.queueing.queue_tree import QueueTree
+from gangline.scheduler.queueing.subgroups import split_into_subgroups
 from gangline.scheduler.types.types import PodInfo, PodKey
 
 PREEMPTED = "preempted by {} of higher priority"
@@ -259,7 +260,9 @@ class PreemptionEvaluator:
         info = self._state.groups.get(group) if group is not None else None
         queue = self._state.usage.queue_of(group)
         priority = info.priority if info is not None else max(pod.priority for pod in pods)
-        return RunningGang(name, queue, priority, pods, info)
+        rules = info.subgroups if info is not None else ()
+        subgroups = split_into_subgroups(rules, pods, ()) if rules else ()
+        return RunningGang(name, queue, priority, pods, info, subgroups)
 
     def _preempts(self, preemptor: PendingGang) -> bool:
         """Return whether some running gang may have a lower priority."""

@@ -127,7 +127,7 @@ async def read_cluster_state(
 
 
 async def read_deployed_settings(client: ApiClient) -> SchedulerSettings:
-    """Return the settings of the scheduler that was deployed by ``deploy/scheduler``.
+    """Return the settings of the scheduler that the chart or the plain manifests have installed.
 
     Without its ConfigMap, or without the permission to read it, these are the defaults.
 

@@ -17,7 +17,9 @@ import torch
 
 from gangline.elastic.checkpoint import Checkpointer, FolderInUseError, flush_job
 from gangline.elastic.checkpoint.format.manifest import step_folder
+from gangline.elastic.checkpoint.snapshot import rank_lock
 from gangline.elastic.checkpoint.snapshot.directory import segment_path
+from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest, SnapshotRing
 from gangline.elastic.checkpoint.snapshot.segment import Segment
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import open_target
@@ -185,6 +187,25 @@ def test_with_two_buffers_a_save_is_skipped_rather_than_waits_for_storage_and_th
     assert reported.blocked_s == pytest.approx(checkpointer.counts.blocked_s, abs=0.001)
 
 
+def test_phase_of_a_save_is_reported(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress = tmp_path / "progress"
+    monkeypatch.setenv("GANGLINE_PROGRESS_FILE", str(progress))
+    phases = []
+
+    def save(ring: SnapshotRing, request: SaveRequest) -> SavedBuffer | None:
+        phases.append(read_progress(progress, tmp_path / "none").phase)
+        return original(ring, request)
+
+    original = SnapshotRing.save
+    monkeypatch.setattr(SnapshotRing, "save", save)
+    with Checkpointer(tmp_path / "steps", linger_s=60) as checkpointer:
+        assert checkpointer.save(1, state(1))
+        phases.append(read_progress(progress, tmp_path / "none").phase)
+    assert phases == ["checkpoint", ""]
+
+
 def test_a_step_whose_saver_was_killed_within_its_commit_is_committed_by_the_next(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,3 +257,21 @@ def test_a_second_job_may_not_write_to_the_folder_of_a_living_one(
 ) -> None:
     with pytest.raises(FolderInUseError, match="job/1"):
         Checkpointer(checkpointer.folder, environment=environment | {"JOB_UID": "2"})
+
+
+def test_ranks_without_a_process_group_may_not_share_the_files_of_rank_0(
+    environment: dict[str, str],
+    tmp_path: Path,
+    outputs: Path,
+    nursery: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rank_lock, "_DYING_S", 0.0)
+    other = nursery.start(outputs, WORKER, str(tmp_path), "60", RANK="1", WORLD_SIZE="2")
+    assert eventually(lambda: bool(other.output.read_text()))
+    with pytest.raises(FolderInUseError, match=rf"process {other.pid} .*init_process_group"):
+        Checkpointer(tmp_path, linger_s=60)
+    os.kill(other.pid, signal.SIGKILL)
+    nursery.wait(other)
+    with Checkpointer(tmp_path, linger_s=60) as after:
+        assert after.load({"w": torch.zeros(1000)}), "the lock ends with its process"

@@ -216,6 +216,34 @@ def test_an_adopted_process_is_a_child_of_the_client(server: Server) -> None:
     assert (seen["parent"], code) == (os.getpid(), 5)
 
 
+def test_forked_process_has_its_own_descriptors_only(server: Server, libraries: Path) -> None:
+    (libraries / "library.py").write_text(
+        "import os\n"
+        "links = [f'/proc/self/fd/{each}' for each in os.listdir('/proc/self/fd')]\n"
+        "VALUE = sorted(os.readlink(each) for each in links if os.path.exists(each))\n"
+    )
+    (libraries / "slow.py").write_text("import time\ntime.sleep(0.2)\n")
+    request = {"op": "fork", "version": 1, "argv": server.argv, "stdio": [None, 0, 0], "wait": True}
+    pipes = [os.pipe() for _ in range(3)]
+    modules = [["slow", -1], ["decimal", -1]]
+    server.send({"op": "import", "modules": modules, "changes": [], "varying": []})
+    for _, writing in pipes:
+        # The first one is forked while the others still wait.
+        environment = {**server.environment, "IMPORTS": "library"}
+        server.send({**request, "env": environment}, [writing])
+        os.close(writing)
+    for reading, _ in pipes:
+        pipe = os.readlink(f"/proc/self/fd/{reading}")
+        with os.fdopen(reading) as output:
+            seen = json.loads(output.read())["library"]
+        # Standard output and error are this pipe; input is that of the server.
+        cold = server.run_without({"IMPORTS": "library"})["library"]
+        assert [each for each in seen if each == pipe] == [pipe, pipe]
+        assert len(seen) == len(cold) == 3
+    events = [server.receive()["event"] for _ in range(7)]
+    assert sorted(events) == sorted(["imported", *["forked", "ended"] * 3])
+
+
 def test_forked_process_shows_its_command_line_and_the_server_a_name_of_its_own(
     server: Server,
 ) -> None:

@@ -156,4 +156,4 @@ def test_the_files_in_deploy_are_not_stale():
 def test_files_in_deploy_match_the_structs():
     for name, manifest in crd.crd_manifests().items():
         text = (ROOT / "deploy" / "crds" / f"{name}.yaml").read_text()
-        assert yaml.safe_load(text) == manifest
+        assert yaml.load(text, yaml.CSafeLoader) == manifest

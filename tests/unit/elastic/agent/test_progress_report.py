@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline.elastic.agent.progress_report import ProgressTracker
-from gangline.elastic.progress import SaveReporter, StepReporter, WorkerProgress, read_progress
+from gangline.elastic.progress import (
+    PhaseReporter,
+    SaveReporter,
+    StepReporter,
+    WorkerProgress,
+    read_progress,
+)
 from gangline.elastic.training_report import TrainingReport
 
 
@@ -45,6 +51,23 @@ def test_scripts_may_write_the_file_or_report_as_for_dlrover(tmp_path):
     assert read_progress(path, metrics).step == 4
     path.write_text("step 5\nwhatever\nstep x\n\0\0")
     assert read_progress(path, metrics).step == 5
+
+
+def test_file_with_saves_and_phases_only_lacks_steps(tmp_path):
+    path, metrics = tmp_path / "progress", tmp_path / "metrics"
+    environment = {"GANGLINE_PROGRESS_FILE": str(path)}
+    saves = SaveReporter(environment)
+    assert not path.exists(), "an empty file would announce steps"
+    saves.report_saved(3)
+    with PhaseReporter(environment).report_phase("evaluation"):
+        seen = read_progress(path, metrics)
+    assert (seen.lacks_steps, seen.step, seen.phase) == (True, 3, "evaluation")
+    reporter = StepReporter(environment)
+    assert not read_progress(path, metrics).lacks_steps
+    reporter.report_step(4)
+    assert not read_progress(path, metrics).lacks_steps
+    path.write_text("")
+    assert not read_progress(path, metrics).lacks_steps
 
 
 def test_missing_progress_file_is_ignored(tmp_path, monkeypatch):

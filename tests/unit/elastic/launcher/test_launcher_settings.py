@@ -1,10 +1,12 @@
 """Agent settings from flags and environment."""
 
+import math
 import signal
 from pathlib import Path
 
 import pytest
 
+from gangline.elastic.agent.settings import HangSettings
 from gangline.elastic.agent.workers.environment import DevicesError, worker_environment
 from gangline.elastic.agent.world import WorldSpec
 from gangline.elastic.launcher.check_options import NodeCheckOptions
@@ -91,6 +93,22 @@ def test_signals_and_times_are_settable():
     assert found.signals == (signal.SIGUSR1, signal.SIGTERM)
     assert found.shutdown_s == 5
     assert settings(TORCH_ELASTIC_SHUTDOWN_TIMEOUT="7").shutdown_s == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "hang"),
+    [
+        ("0", HangSettings()),
+        ("30", HangSettings(30.0)),
+        ("step=30,start=600,first_step=300,evaluation=1800,checkpoint=60",
+         HangSettings(30.0, 600.0, 300.0, 1800.0, 60.0)),
+        ("auto", HangSettings(1800.0, is_learned=True)),
+        ("step=auto,start=600", HangSettings(1800.0, 600.0, is_learned=True)),
+        ("evaluation=0", HangSettings(1800.0, evaluation_s=math.inf, is_learned=True)),
+    ],
+)  # fmt: skip
+def test_hang_timeouts_of_phases_are_parsed(text, hang):
+    assert settings("--hang-timeout", text).hang == hang
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
 """Volcano's configuration file is read, or refused with a reason."""
 
-from pathlib import Path
-
 import pytest
 import yaml
 
+from chart_objects import OFF, chart_objects
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.config.volcano import ConfigurationError, read_configuration
 from gangline.scheduler.main import warn_of_ignored_settings
@@ -214,11 +213,10 @@ def test_every_weight_of_nodeorder_does_something_or_is_refused() -> None:
 
 
 def test_deployed_configuration_equals_the_defaults() -> None:
-    root = next(p for p in Path(__file__).parents if (p / "pyproject.toml").exists())
-    path = root / "deploy" / "scheduler" / "scheduler.yaml"
-    manifests = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    manifests = chart_objects(operator=OFF)
     (config_map,) = [each for each in manifests if each["kind"] == "ConfigMap"]
-    assert config_map["metadata"] == {"name": CONFIG_MAP, "namespace": CONFIG_NAMESPACE}
+    assert config_map["metadata"]["name"] == CONFIG_MAP
+    assert config_map["metadata"]["namespace"] == CONFIG_NAMESPACE
     settings = SchedulerSettings()
     found = read_configuration(config_map["data"][CONFIG_KEY])
     assert (found.preempt, found.reclaim) == (settings.preempt, settings.reclaim)

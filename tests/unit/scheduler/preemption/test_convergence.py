@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
+import pytest
 from msgspec.structs import replace
 
 from gangline.scheduler.cache.cache import SchedulerCache
@@ -19,8 +20,9 @@ from gangline.scheduler.types.types import (
 from unit.scheduler.builders import cluster, decide, group, node, pod, request
 from unit.scheduler.oracle.check import check_result
 
-CYCLES = 1000
-CALM_AFTER = 900
+SEEDS = range(4)
+CYCLES = 150
+CALM_AFTER = 120
 """From this cycle on nothing comes and nothing ends any more."""
 QUIET = 8
 """Cycles in which nothing happens, after which nothing will: of that the decisions are made."""
@@ -79,7 +81,7 @@ class World:
             self.state.remove_group(key)
 
     def cycle(self) -> CycleResult:
-        """Decide, have it checked_cycle, and carry it out."""
+        """Decide, let the oracle check the result, and carry it out."""
         self.now += 1
         decision = decide(self.state, self.now)
         check_result(self.state, decision, self.now)
@@ -124,10 +126,10 @@ class World:
             self.state.set_pod(back)
 
 
-def test_a_thousand_cycles_have_no_mutual_evictions_and_converge() -> None:
-    world = World(seed=0)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_evictions_of_a_history_are_not_mutual_and_cease(seed: int) -> None:
+    world = World(seed)
     taken: dict[tuple[str, str], int] = {}
-    evictions = 0
     for cycle in range(CYCLES):
         if cycle < CALM_AFTER:
             if world.random.random() < 0.25:
@@ -135,7 +137,6 @@ def test_a_thousand_cycles_have_no_mutual_evictions_and_converge() -> None:
             if world.random.random() < 0.25:
                 world.end()
         decision = world.cycle()
-        evictions += len(decision.evictions)
         for eviction in decision.evictions:
             victim = str(eviction.group)
             assert cycle - taken.get((victim, eviction.beneficiary), -SOON) >= SOON
@@ -143,21 +144,21 @@ def test_a_thousand_cycles_have_no_mutual_evictions_and_converge() -> None:
         if cycle > CALM_AFTER + SOON:
             assert not decision.evictions
             assert not decision.bindings
-    assert evictions > 20
+    assert taken
 
 
-def test_idle_cluster_evicts_no_gang_twice() -> None:
-    for seed in range(10, 18):
-        world = World(seed)
-        for _ in range(12):
-            world.arrive()
-        quiet = 0
-        for _ in range(40):
-            decision = world.cycle()
-            quiet = 0 if decision.bindings or decision.evictions else quiet + 1
-            if quiet == QUIET:
-                break
-        assert not [name for name, times in world.evicted.items() if times > 1]
-        last = world.cycle()
-        assert not last.bindings
-        assert not last.evictions
+@pytest.mark.parametrize("seed", range(10, 18))
+def test_idle_cluster_evicts_no_gang_twice(seed: int) -> None:
+    world = World(seed)
+    for _ in range(12):
+        world.arrive()
+    quiet = 0
+    for _ in range(40):
+        decision = world.cycle()
+        quiet = 0 if decision.bindings or decision.evictions else quiet + 1
+        if quiet == QUIET:
+            break
+    assert not [name for name, times in world.evicted.items() if times > 1]
+    last = world.cycle()
+    assert not last.bindings
+    assert not last.evictions

@@ -2,10 +2,11 @@
 
 Progress is a change of the files that training code touches in each step
 (``GANGLINE_PROGRESS_FILE``, or ``RUNTIME_METRICS_PATH`` as DLRover's trainers do). If a script
-touches neither, processor time counts: workers that wait for each other over gloo use none. A group
-hangs if none of its workers uses any, and if one worker uses none because a collective has not
-completed all the time, whatever the others do: a busy loop on one rank is found in this way. Only
-stacks show why a worker is idle, so ``idle_workers`` are suspects until their stacks confirm it.
+touches neither, or reports only rare saves, processor time counts: workers that wait for each other
+over gloo use none. A group hangs if none of its workers uses any, and if one worker uses none
+because a collective has not completed all the time, whatever the others do: a busy loop on one rank
+is found in this way. Only stacks show why a worker is idle, so ``idle_workers`` are suspects until
+their stacks confirm it.
 """
 
 import re
@@ -28,6 +29,8 @@ BUSY_SHARE = 0.02
 """A worker is busy from this much processor time per second on."""
 STOPPED = "stopped (by SIGSTOP or a debugger; SIGCONT continues it)"
 BLOCKED = "blocked in the kernel (uninterruptible, as while a file system does not answer)"
+_MIN_SAVES = 3
+"""Saves after which their frequency is known."""
 _MAX_RANKS_LISTED = 16
 """Maximum number of ranks in a message."""
 
@@ -49,6 +52,8 @@ class ProgressSample:
     """The phase that it reports: evaluation, checkpoint, or empty."""
     has_steps: bool = False
     """True if it has reported a step."""
+    lacks_steps: bool = False
+    """True if it reports saves or phases only."""
 
 
 @dataclass(slots=True)
@@ -59,6 +64,14 @@ class _WorkerActivity:
     busy_s: float = 0.0
     touches: int = 0
     """How often its progress files have changed."""
+    touched_at: float = 0.0
+    """Time of the last change."""
+    longest_gap_s: float = 0.0
+    """Longest time between two changes."""
+
+    def saves_often(self, limit_s: float) -> bool:
+        """Return whether saves can count as steps: a script may save rarely."""
+        return self.touches > _MIN_SAVES and self.longest_gap_s < limit_s / 2
 
 
 @dataclass(slots=True)
@@ -83,20 +96,19 @@ class HangDetector:
     def is_hung(self, samples: Sequence[ProgressSample], now: float) -> bool:
         """Record samples of all workers. Returns True if there was no progress for the timeout."""
         touches = tuple(sample.touched_at for sample in samples)
-        has_touched = any(touch is not None for touch in touches)
         is_busy = self._record_activity(samples, now)
-        if has_touched:
-            self.times.reports_steps = True
-            if touches != self._touches:
-                self._record_touches(touches, now)
-        elif is_busy and not self._has_start_limit:
-            self.since = now
+        if any(touch is not None for touch in touches) and touches != self._touches:
+            self._record_touches(touches, now)
+        has_touched = self._expects_reports(samples)
+        self.times.reports_steps |= has_touched
         self.phase = group_phase(
             [sample.phase for sample in samples],
             has_touched=has_touched,
             has_steps=any(sample.has_steps for sample in samples),
             touches=max((worker.touches for worker in self._workers), default=0),
         )
+        if self.phase is HangPhase.START and is_busy and not self._has_start_limit:
+            self.since = now
         self.limit_s = phase_timeout_s(self.settings, self.phase, self.times)
         if self.phase is HangPhase.START and not self._has_start_limit:
             # A start may be busy for any time, and a script may never report.
@@ -139,10 +151,22 @@ class HangDetector:
     def _is_start_over(self, now: float) -> bool:
         return now - self._started > (self.settings.start_s or 0.0)
 
+    def _expects_reports(self, samples: Sequence[ProgressSample]) -> bool:
+        """Return whether the next step of a worker is to change its progress files."""
+        step_s = self.settings.timeout_s or 0.0
+        return any(
+            sample.touched_at is not None and (not sample.lacks_steps or worker.saves_often(step_s))
+            for worker, sample in zip(self._workers, samples, strict=True)
+        )
+
     def _record_touches(self, touches: tuple[float | None, ...], now: float) -> None:
         before = self._touches or (None,) * len(touches)
         for worker, old, new in zip(self._workers, before, touches, strict=True):
-            worker.touches += old != new
+            if old == new:
+                continue
+            if worker.touches:
+                worker.longest_gap_s = max(worker.longest_gap_s, now - worker.touched_at)
+            worker.touches, worker.touched_at = worker.touches + 1, now
         if self.phase is HangPhase.STEP:
             self.times.record(now - self.since)
         self.since, self._touches = now, touches
@@ -158,7 +182,7 @@ class HangDetector:
             used, worker.busy_s = sample.busy_s - worker.busy_s, sample.busy_s
             used_s += used
             if used > least_s:
-                if sample.touched_at is None:
+                if sample.touched_at is None or sample.lacks_steps:
                     self.times.record(now - worker.idle_since)
                 worker.idle_since = now
         return used_s > least_s

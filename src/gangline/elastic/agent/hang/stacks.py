@@ -94,7 +94,8 @@ def _sample(worker: Worker) -> ProgressSample:
     if not known:
         return ProgressSample(None, busy_s)
     progress = read_progress(*files)
-    return ProgressSample(max(known), busy_s, progress.phase, progress.step is not None)
+    has_steps = progress.step is not None and not progress.lacks_steps
+    return ProgressSample(max(known), busy_s, progress.phase, has_steps, progress.lacks_steps)
 
 
 def _touched_at(path: Path) -> float | None:

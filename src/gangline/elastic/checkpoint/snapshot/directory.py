@@ -6,6 +6,7 @@
         saver.sock         where training processes connect to the saver
         port               where savers of other nodes connect to it
         job.lock           locked, shared, by each running training process
+        r00003.lock        locked by the process of rank 3
         r00003-s1.seg      second buffer of rank 3
         copy-r00007.seg    copy from another node
 

@@ -69,7 +69,7 @@ class Containers:
             descriptors: the description, standard output and error, and the pipe for the exit code.
             modules: the server's modules.
         """
-        _close_all_but({0, 1, 2, *descriptors})
+        close_all_but({0, 1, 2, *descriptors})
         description, *streams, exit_code = descriptors
         spec = json.loads(_read_all(description))
         os.close(description)
@@ -186,7 +186,7 @@ def file_identity(path: str) -> list[int] | None:
 def _supervise(pid: int, exit_code: int, alive: int) -> NoReturn:
     """Wait for process 1 and report its exit code; end it when the kubelet ends."""
     try:
-        _close_all_but({0, exit_code, alive})
+        close_all_but({0, exit_code, alive})
         ended = os.pidfd_open(pid)
         poll = select.poll()
         poll.register(ended, select.POLLIN)
@@ -249,10 +249,21 @@ def _is_hung_up(pipe: int) -> bool:
     return bool(poll.poll(0))
 
 
-def _close_all_but(kept: Collection[int]) -> None:
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in kept:
-            try:
-                os.close(int(name))
-            except OSError:
-                continue  # the listing's own descriptor
+def open_descriptors() -> set[int]:
+    """Return the descriptors of this process."""
+    found = {int(name) for name in os.listdir("/proc/self/fd")}
+    return {each for each in found if _is_open(each)}
+
+
+def close_all_but(kept: Collection[int]) -> None:
+    """Close all descriptors of this process except those."""
+    for descriptor in open_descriptors() - {*kept}:
+        os.close(descriptor)
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False  # that of the listing
+    return True

@@ -91,6 +91,9 @@ class _Channel:
 class _Server:
     def __init__(self, descriptor: int, baseline: frozenset[str]) -> None:
         self._channel = _Channel(descriptor)
+        # What the interpreter has opened itself (0, 1 and 2, files of a ``.pth`` hook) is open in
+        # a new process too. Imports leave nothing open: such a package is not imported here.
+        self._own_descriptors = containers.open_descriptors() - {descriptor}
         self._baseline = baseline
         self._environment = dict(os.environ)
         self._start_environment = dict(os.environ)
@@ -191,6 +194,8 @@ class _Server:
     def _import_next(self) -> None:
         """Import modules up to the next one that takes time, so that requests need not wait."""
         began, count = time.monotonic(), len(sys.modules)
+        # Descriptors of requests that wait, and those of children, have come since the last import.
+        self._recorder.ignore_open_files()
         while self._queue and time.monotonic() - began < 0.05:
             name, index = self._queue.pop(0)
             if name in sys.modules:
@@ -255,7 +260,9 @@ class _Server:
                 message = self._become_container(descriptors)
             else:
                 self._title.restore()
-                _become(message, descriptors, self._own_descriptors())
+                # Not the channel, nor those of other children and of requests that wait.
+                containers.close_all_but(self._own_descriptors | {*descriptors})
+                _become(message, descriptors)
             self._hidden.hide(_StartAgain(message))
             return message
         for descriptor in descriptors:
@@ -295,9 +302,6 @@ class _Server:
         os.close(reading)
         os.waitpid(middle, 0)
         return pid
-
-    def _own_descriptors(self) -> list[int]:
-        return [self._channel.descriptor, *self._children]
 
     def _refusal(self, message: Any) -> str:
         """Return why a new process would not be what the request asks for; empty if it would."""
@@ -347,10 +351,8 @@ class _StartAgain:
         os.execve(sys.executable, sys.orig_argv, environment)
 
 
-def _become(request: Any, descriptors: list[int], own: list[int]) -> None:
+def _become(request: Any, descriptors: list[int]) -> None:
     """Give a forked process the properties that the request names."""
-    for descriptor in own:
-        os.close(descriptor)
     if request.get("session", True):
         os.setsid()
     _die_with(request.get("parent"))

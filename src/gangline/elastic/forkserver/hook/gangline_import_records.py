@@ -90,6 +90,10 @@ class ImportRecorder:
             for key in record.reads & self._varying:
                 self._note(record.name, f"reads {os.fsdecode(key)} while it is imported")
 
+    def ignore_open_files(self) -> None:
+        """Take the open files as those of the server: the next import has not opened them."""
+        self._files = _open_files()
+
     def import_modules(self, names: Iterable[str]) -> None:
         """Import modules one after another."""
         with _Patches(self), _ProgramPath(self._program_folder):

@@ -32,6 +32,7 @@ from gangline.local.kubelet.runtime.terminal import TAKE_TERMINAL, open_terminal
 from gangline.local.kubelet.runtime.warm_start.container_spec import describe_container
 from gangline.local.kubelet.runtime.warm_start.pool import ForkServerPool
 from gangline.local.kubelet.runtime.warm_start.server import ContainerForkServer
+from gangline.local.kubelet.runtime.warm_start.static_worlds import StartRule, StaticWorlds
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +109,7 @@ class ProcessRuntime:
         fork_servers: ForkServerPool | None = None,
     ) -> None:
         self._fork_servers = fork_servers
+        self._worlds = StaticWorlds()
         self._isolation = isolation
         self._groups = groups if isolation.level is IsolationLevel.ROOT else None
         self._shared = shared
@@ -130,11 +132,12 @@ class ProcessRuntime:
         if bare:
             plan = await _with_host_paths(plan)
         check_command(plan, self._shared, bare=bare)
+        server = None if bare else await self._find_server(plan)
         async with self._setup_slots:
             try:
                 if bare:
                     return await self._start_bare(plan, output)
-                return await self._start_apart(plan, output)
+                return await self._start_apart(plan, output, server)
             except OSError as error:
                 if error.errno != errno.E2BIG:
                     raise
@@ -160,8 +163,19 @@ class ProcessRuntime:
         container.mark_started(child)
         return container
 
-    async def _start_apart(self, plan: ContainerPlan, output: OutputCallback) -> ProcessContainer:
-        server = await self._fork_servers.find(plan) if self._fork_servers is not None else None
+    async def _find_server(self, plan: ContainerPlan) -> ContainerForkServer | None:
+        """Return the fork server of a container, when it may start; None for a cold start."""
+        rule = self._worlds.start_rule(plan)
+        if self._fork_servers is None or rule is StartRule.COLD:
+            return None
+        server = await self._fork_servers.find(plan)
+        if server is not None and rule is StartRule.AFTER_STORE:
+            await self._worlds.wait_for_store(plan, server.import_s)
+        return server
+
+    async def _start_apart(
+        self, plan: ContainerPlan, output: OutputCallback, server: ContainerForkServer | None
+    ) -> ProcessContainer:
         if server is not None:
             try:
                 return await self._start_namespaces(plan, output, server)
@@ -196,6 +210,9 @@ class ProcessRuntime:
                     raise start_error(f"the fork server: {error}") from error
             await self._until_ready(report, container, child, group)
         container.mark_started(child)
+        if self._fork_servers is not None:
+            end_run = self._worlds.begin_run(plan, container.init_pid)
+            child.exited.add_done_callback(lambda _: end_run())
         return container
 
     async def _spawn(

@@ -75,6 +75,47 @@ def test_one_idle_worker_is_a_suspect_until_it_is_dismissed():
     assert not watch.idle_workers(112.5)
 
 
+def test_busy_script_that_reports_rare_saves_only_is_no_hang_and_an_idle_one_is():
+    watch = HangDetector(HangSettings(10.0), since=100.0)
+    busy_s = 0.0
+    for second in range(100, 200):
+        busy_s += 0.5
+        saved_at = float(second // 30)
+        assert not watch.is_hung([ProgressSample(saved_at, busy_s, lacks_steps=True)], second)
+    idle = ProgressSample(6.0, busy_s, lacks_steps=True)
+    assert not watch.is_hung([idle], 209.0)
+    assert watch.is_hung([idle], 210.5)
+    assert not watch.times.reports_steps
+
+
+def test_frequent_saves_count_as_steps():
+    watch = HangDetector(HangSettings(10.0), since=100.0)
+    for second in range(100, 120):
+        sample = ProgressSample(float(second // 4), float(second), lacks_steps=True)
+        assert not watch.is_hung([sample], float(second))
+    busy = [ProgressSample(29.0, float(second), lacks_steps=True) for second in range(120, 140)]
+    found = [watch.is_hung([sample], 120.0 + second) for second, sample in enumerate(busy)]
+    assert found.index(True) == 7
+
+
+def test_busy_save_that_takes_too_long_is_a_hang_without_steps_too():
+    watch = HangDetector(LIMITS, since=100.0)
+    saves = [ProgressSample(1.0, float(second), "checkpoint", lacks_steps=True)
+             for second in range(40)]  # fmt: skip
+    found = [watch.is_hung([sample], 100.0 + second) for second, sample in enumerate(saves)]
+    assert found.index(True) == 31
+    assert watch.reported_phase is HangPhase.CHECKPOINT
+
+
+def test_idle_times_are_learned_without_reports():
+    settings, times = HangSettings(1800.0, is_learned=True), StepTimes()
+    watch = HangDetector(settings, since=0.0, times=times)
+    # Ten seconds of work, then forty of waiting for data.
+    for second in range(0, 500, 10):
+        watch.is_hung([ProgressSample(None, 10.0 * (second // 50))], float(second))
+    assert watch.limit_s == 500.0
+
+
 def test_reports_take_precedence_over_idle_workers():
     watch = HangDetector(HangSettings(10.0), since=100.0)
     for second in range(100, 130):

@@ -89,10 +89,3 @@ def test_doubtful_command_starts_cold(
 
 def test_environment_without_python_has_no_server(tmp_path: Path) -> None:
     assert default_key(WarmEnvironment(("torch",), {"PATH": str(tmp_path)})) is None
-
-
-def test_a_container_that_is_restarted_in_its_pod_starts_cold(
-    environment: WarmEnvironment,
-) -> None:
-    assert server_key(a_plan(environment, "python", "train.py", instance=0)) is not None
-    assert server_key(a_plan(environment, "python", "train.py", instance=1)) is None

@@ -31,6 +31,14 @@ DEFAULT_METRIC: Json = {
     "type": "Resource",
     "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
 }
+GATED_CONDITION: Json = {
+    "type": "PodScheduled",
+    "status": "False",
+    "lastProbeTime": None,
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
+"""The condition of a new pod with scheduling gates, without times as on Kubernetes."""
 PERCENT_POLICY: Json = {"type": "Percent", "value": 100, "periodSeconds": 15}
 DEFAULT_SCALING_RULES: Mapping[str, Json] = {
     "scaleUp": {
@@ -90,7 +98,9 @@ def initial_status(group: str, kind: str, obj: Json) -> Json | None:
     """Return the status of a new object of a built-in kind, or None if the kind has none."""
     match (group, kind):
         case ("", "Pod"):
-            return {"phase": "Pending", "qosClass": qos_class(subobject(obj, "spec"))}
+            spec = subobject(obj, "spec")
+            gated = {"conditions": [dict(GATED_CONDITION)]} if spec.get("schedulingGates") else {}
+            return {"phase": "Pending", "qosClass": qos_class(spec), **gated}
         case ("", "Namespace"):
             return {"phase": "Active"}
         case ("", "PersistentVolume" | "PersistentVolumeClaim"):

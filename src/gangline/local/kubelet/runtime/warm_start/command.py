@@ -46,10 +46,6 @@ def server_key(plan: ContainerPlan) -> ServerKey | None:
     environment = plan.warm
     if environment is None or plan.root is not None or plan.tty or plan.stdin:
         return None
-    # Ranks of a job are restarted one by one. One that is back before the others have noticed its
-    # loss would join the store of a rank 0 that is about to end, and wait there for its timeout.
-    if plan.instance > 0:
-        return None
     interpreter = _interpreter(plan, environment)
     if interpreter is None or not _is_short(plan):
         return None

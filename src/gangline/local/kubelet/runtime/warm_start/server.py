@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +61,8 @@ class ContainerForkServer:
     process: ChildProcess
     client: ForkServerClient
     files: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    import_s: float = 0.0
+    """Seconds from its start until its imports were done: what a forked container saves."""
 
     @classmethod
     async def start(cls, key: ServerKey, excluded: frozenset[str]) -> Self:
@@ -68,7 +71,7 @@ class ContainerForkServer:
         Raises:
             ServerFailedError: it cannot be used.
         """
-        errors = bytearray()
+        errors, began = bytearray(), time.monotonic()
 
         def note(stream: str, data: bytes) -> None:
             if stream == "stderr":
@@ -84,6 +87,7 @@ class ContainerForkServer:
         server = cls(process, ForkServerClient(ours))
         try:
             await server._import(key.modules, excluded)
+            server.import_s = time.monotonic() - began
         except (ConnectionError, TimeoutError) as error:
             await server.end()
             text = errors.decode(errors="replace").strip().rpartition("\n")[2]

@@ -1,0 +1,41 @@
+"""``whoami``: the user as whom the API server knows this client."""
+
+import hashlib
+import json
+
+import click
+
+from gangline.cli.errors import CommandError
+from gangline.cli.params.session import ClusterSession, cluster_command
+from gangline.kube.errors import NotFound
+
+_WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_MAY = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_EVERYTHING = {"verb": "*", "group": "*", "resource": "*"}
+
+
+@click.command("whoami")
+@cluster_command
+async def whoami_command(cluster: ClusterSession) -> None:
+    """Print your name, as one line of JSON with Arena's keys.
+
+    Id is the MD5 sum of the name. IsAdminUser is true if you may do everything in all namespaces.
+    """
+    who = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    try:
+        answer = await cluster.client.request_json("POST", _WHO, body=who)
+    except NotFound as error:
+        raise CommandError(
+            "this cluster does not answer who its clients are; Kubernetes does since 1.28",
+            hint="'kubectl config view --minify' shows the user of your kubeconfig.",
+        ) from error
+    name = answer["status"]["userInfo"].get("username", "")
+    may = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": _EVERYTHING},
+    }
+    allowed = (await cluster.client.request_json("POST", _MAY, body=may)).get("status") or {}
+    identity = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
+    shown = {"Name": name, "Id": identity, "IsAdminUser": bool(allowed.get("allowed"))}
+    click.echo(json.dumps(shown))

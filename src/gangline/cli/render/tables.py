@@ -1,0 +1,128 @@
+"""Tables that fit a width: columns give way by priority, then texts continue on further lines.
+
+Without a width, as in pipes and files, every column is printed and a row is one line.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import wrap
+from unicodedata import combining, east_asian_width
+
+GAP = 2
+"""Spaces between columns."""
+
+TEXTS = frozenset(("REASON", "MESSAGE", "WHY", "CAUSE", "DESCRIPTION"))
+"""Columns of sentences. They continue on further lines, broken between words."""
+MIN_TEXT = 20
+"""Narrowest column of sentences; with less, another column gives way."""
+
+GIVE_WAY = (
+    "COUNT", "IS_CHIEF", "IPADDRESS", "GPU(Mode)", "VOLUME", "STORAGECLASS", "ACCESSMODE", "OWNER",
+    "PRIORITY", "ROLE", "CPU(Allocated)", "MEMORY(Allocated)", "GPU(Allocated)", "GPU(Requested)",
+    "CONFIDENCE", "RESTARTS", "ENDED", "QUEUE", "TRAINER", "KIND", "AGE", "SOURCE", "PODS", "NODE",
+    "DURATION", "MEMORY(Used)", "CPU(Used)", "RUNNING", "WORKERS", "TYPE", "NAMESPACE",
+)  # fmt: skip
+"""Columns that are left out if a table is too wide, the first one first. Others always stay."""
+
+COLOURS = {
+    "SUCCEEDED": 32, "Succeeded": 32, "Ready": 32, "Open": 32, "RUNNING": 36, "Running": 36,
+    "FAILED": 31, "Failed": 31, "NotReady": 31, "Lost": 31, "PENDING": 33, "QUEUING": 33,
+    "Pending": 33, "RESTARTING": 33, "Warning": 33, "SUSPENDED": 2, "Closed": 2,
+}  # fmt: skip
+"""ANSI attributes of states (ECMA-48): green, cyan, red, yellow, faint."""
+STATES = frozenset(("STATUS", "STATE", "OUTCOME", "TYPE"))
+"""Columns whose states have colours on a terminal."""
+
+
+def layout(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    width: int | None = None,
+    indent: str = "",
+) -> str:
+    """Return rows under a header, left-aligned.
+
+    Args:
+        head: names of the columns.
+        rows: the cells, without line breaks.
+        width: columns of the terminal; None for no limit and no colours.
+        indent: begins every line.
+    """
+    lines = [list(head), *(list(row) for row in rows)]
+    if width is None:
+        return "\n".join(_text_lines(lines, _widths(lines), indent))
+    width -= len(indent)
+    kept = _columns_that_fit(head, _widths(lines), width)
+    lines = [[line[index] for index in kept] for line in lines]
+    widths = _widths(lines)
+    if lines[0][-1] in TEXTS:
+        others = sum(widths[:-1]) + GAP * (len(widths) - 1)
+        widths[-1] = min(widths[-1], max(MIN_TEXT, width - others))
+    return "\n".join(_coloured_lines(lines, widths, indent))
+
+
+def text_width(text: str) -> int:
+    """Return how many columns of a terminal a text takes; East Asian characters take two."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text
+    )
+
+
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(text_width, column)) for column in zip(*lines, strict=True)]
+
+
+def _columns_that_fit(head: Sequence[str], widths: Sequence[int], width: int) -> list[int]:
+    """Return the indices of the columns that stay."""
+    kept = list(range(len(head)))
+    for name in GIVE_WAY:
+        if _needed(head, widths, kept) <= width:
+            break
+        kept = [index for index in kept if head[index] != name]
+    return kept
+
+
+def _needed(head: Sequence[str], widths: Sequence[int], kept: Sequence[int]) -> int:
+    """Return the narrowest width of a table with these columns."""
+    *others, last = kept
+    narrowest = min(widths[last], MIN_TEXT) if head[last] in TEXTS else widths[last]
+    return sum(widths[index] + GAP for index in others) + narrowest
+
+
+def _text_lines(
+    lines: Sequence[Sequence[str]], widths: Sequence[int], indent: str
+) -> Iterator[str]:
+    for line in lines:
+        yield indent + "".join(map(_padded, line, widths)).rstrip()
+
+
+def _coloured_lines(
+    lines: Sequence[Sequence[str]], widths: Sequence[int], indent: str
+) -> Iterator[str]:
+    head = lines[0]
+    margin = indent + " " * (sum(widths[:-1]) + GAP * (len(widths) - 1))
+    for line in lines:
+        first, *further = _wrapped(line[-1], widths[-1]) if head[-1] in TEXTS else [line[-1]]
+        cells = (*line[:-1], first)
+        yield indent + "".join(map(_cell, head, cells, widths)).rstrip()
+        for text in further:
+            yield margin + text
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Break a text between words; a longer word stays in one piece."""
+    return wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _cell(column: str, text: str, width: int) -> str:
+    padded = _padded(text, width)
+    attribute = COLOURS.get(text) if column in STATES else None
+    if attribute is None:
+        return padded
+    return f"\x1b[{attribute}m{text}\x1b[0m{padded[len(text) :]}"
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - text_width(text) + GAP)

@@ -1,0 +1,180 @@
+"""The Helm chart as files of this package, rendered without Helm.
+
+A checkout has it in ``deploy/chart``, an installed package beside this module. The CRDs of the
+chart are generated from the structs, as ``deploy/crds`` is.
+"""
+
+import fnmatch
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gangline.api.crd import crd_manifests
+from gangline.api.trainer.builtin_runtimes import builtin_runtimes
+from gangline.deploy.template.render import Renderer
+from gangline.deploy.template.syntax import Node, TemplateError, parse
+from gangline.deploy.values import InvalidValues, Values, find_errors, merge_values
+
+Manifest = dict[str, Any]
+
+_CRDS = "files/crds"
+_RUNTIMES = "files/runtimes"
+_HOOK = "helm.sh/hook"
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the server can do."""
+
+    api_versions: frozenset[str] = frozenset({"v1", "apps/v1", "policy/v1"})
+    """API versions, such as ``policy/v1``."""
+
+    def as_object(self) -> Mapping[str, Any]:
+        return {"APIVersions": {"Has": lambda version: version in self.api_versions}}
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSettings:
+    """Name, namespace and installing program of a release."""
+
+    name: str = "gangline"
+    namespace: str = "gangline-system"
+    service: str = "gangline-deploy"
+    """Value of the label ``app.kubernetes.io/managed-by``."""
+
+
+class Chart:
+    """The chart in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @classmethod
+    def load(cls) -> "Chart":
+        """Return the chart of this package."""
+        package = Path(__file__).parent
+        folders = (package / "chart", package.parents[2] / "deploy" / "chart")
+        return cls(next(each for each in folders if (each / "Chart.yaml").exists()))
+
+    @cached_property
+    def metadata(self) -> Mapping[str, Any]:
+        """The content of Chart.yaml."""
+        return _read_yaml(self._folder / "Chart.yaml")
+
+    @cached_property
+    def default_values(self) -> Values:
+        return _read_yaml(self._folder / "values.yaml")
+
+    @cached_property
+    def schema(self) -> Mapping[str, Any]:
+        """The JSON schema of the values."""
+        schema = json.loads((self._folder / "values.schema.json").read_text(encoding="utf-8"))
+        assert isinstance(schema, dict)
+        return schema
+
+    def complete(self, *changes: Mapping[str, Any]) -> Values:
+        """Return the default values with changes, of which the last wins.
+
+        Raises:
+            InvalidValues: the schema refuses some of them; all are named.
+        """
+        values = self.default_values
+        for each in changes:
+            values = merge_values(values, each)
+        if errors := find_errors(values, self.schema):
+            raise InvalidValues(errors)
+        return values
+
+    def render(
+        self,
+        values: Values,
+        release: ReleaseSettings | None = None,
+        capabilities: Capabilities | None = None,
+    ) -> list[Manifest]:
+        """Return the objects of a release without those of ``helm test``; values are complete.
+
+        Raises:
+            InvalidValues: a template refused the values.
+        """
+        release = release or ReleaseSettings()
+        context = {
+            "Values": {"global": {}, **values},
+            "Chart": {key[0].upper() + key[1:]: value for key, value in self.metadata.items()},
+            "Release": {
+                "Name": release.name,
+                "Namespace": release.namespace,
+                "Service": release.service,
+                "Revision": 1,
+            },
+            "Capabilities": (capabilities or Capabilities()).as_object(),
+            "Files": _ChartFiles(),
+        }
+        renderer = Renderer(self._definitions)
+        try:
+            texts = [renderer.render(nodes, context) for nodes in self._templates.values()]
+        except TemplateError as error:
+            raise InvalidValues([str(error)]) from error
+        found = [manifest for text in texts for manifest in _documents(text)]
+        return [each for each in found if _annotations(each).get(_HOOK) != "test"]
+
+    @cached_property
+    def _parsed(self) -> tuple[dict[str, list[Node]], dict[str, list[Node]]]:
+        definitions: dict[str, list[Node]] = {}
+        templates = {}
+        root = self._folder / "templates"
+        for path in sorted(root.rglob("*")):
+            if path.suffix in {".tpl", ".yaml"}:
+                name = path.relative_to(root).as_posix()
+                templates[name] = parse(path.read_text(encoding="utf-8"), definitions)
+        return definitions, {k: v for k, v in templates.items() if k.endswith(".yaml")}
+
+    @property
+    def _definitions(self) -> dict[str, list[Node]]:
+        return self._parsed[0]
+
+    @property
+    def _templates(self) -> dict[str, list[Node]]:
+        return self._parsed[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _ChartFiles:
+    """``.Files``: the CRDs and runtimes, as JSON, which is YAML and faster to read."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def Glob(self, pattern: str) -> dict[str, str]:
+        if not self.texts:
+            for name, manifest in crd_manifests().items():
+                self.texts[f"{_CRDS}/{name}.yaml"] = json.dumps(manifest)
+            for manifest in builtin_runtimes():
+                path = f"{_RUNTIMES}/{manifest['metadata']['name']}.yaml"
+                self.texts[path] = json.dumps(manifest)
+        return {path: text for path, text in self.texts.items() if fnmatch.fnmatch(path, pattern)}
+
+    def Get(self, path: str) -> str:
+        return self.texts.get(path, "")
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    found = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
+    assert isinstance(found, dict)
+    return found
+
+
+def _documents(text: str) -> Iterable[Manifest]:
+    for document in f"\n{text}".split("\n---"):
+        stripped = document.strip()
+        if stripped.startswith("{"):
+            yield json.loads(stripped)
+        elif found := yaml.load(stripped, yaml.CSafeLoader):
+            yield found
+
+
+def _annotations(manifest: Manifest) -> Mapping[str, str]:
+    return manifest["metadata"].get("annotations") or {}

@@ -1,0 +1,98 @@
+"""The rendered objects as they are applied without Helm: in order, with their namespace."""
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+from gangline.deploy.chart import Capabilities, Chart, Manifest, ReleaseSettings
+from gangline.deploy.values import Values
+
+_HELM = "helm.sh/"
+KEEP = "gangline.dev/keep"
+"""Annotation of objects that outlive the release: they have the data of users."""
+
+_RBAC = ("rbac.authorization.k8s.io/v1",)
+_ADMISSION = ("admissionregistration.k8s.io/v1",)
+KIND_VERSIONS: Mapping[str, tuple[str, ...]] = {
+    "Namespace": ("v1",),
+    "CustomResourceDefinition": ("apiextensions.k8s.io/v1",),
+    "PriorityClass": ("scheduling.k8s.io/v1",),
+    "ServiceAccount": ("v1",),
+    "ClusterRole": _RBAC,
+    "ClusterRoleBinding": _RBAC,
+    "Role": _RBAC,
+    "RoleBinding": _RBAC,
+    "MutatingWebhookConfiguration": _ADMISSION,
+    "ValidatingWebhookConfiguration": _ADMISSION,
+    "ConfigMap": ("v1",),
+    "PersistentVolumeClaim": ("v1",),
+    "PodDisruptionBudget": ("policy/v1", "policy/v1beta1"),
+    "Service": ("v1",),
+    "ServiceMonitor": ("monitoring.coreos.com/v1",),
+    "Deployment": ("apps/v1",),
+    # Last: its definition is served a moment after it was created.
+    "ClusterTrainingRuntime": ("trainer.kubeflow.org/v1alpha1",),
+}
+"""Kinds in the order of creation, so that pods start when their rights and configuration exist.
+
+Each with its API versions, the newest first.
+"""
+
+
+class Identity(NamedTuple):
+    """What an object is in a cluster."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {f'{self.namespace}/' if self.namespace else ''}{self.name}"
+
+
+def identity_of(manifest: Mapping[str, Any]) -> Identity:
+    metadata = manifest["metadata"]
+    return Identity(manifest["kind"], metadata.get("namespace", ""), metadata["name"])
+
+
+def release_objects(
+    chart: Chart,
+    values: Values,
+    release: ReleaseSettings,
+    capabilities: Capabilities | None = None,
+    *,
+    namespace: bool = True,
+) -> list[Manifest]:
+    """Return the objects of a release in the order of creation; ``values`` are complete.
+
+    Raises:
+        InvalidValues: a template refused the values.
+    """
+    rendered = [_without_helm(each) for each in chart.render(values, release, capabilities)]
+    own = [_namespace(release)] if namespace else []
+    return sort_objects([*own, *rendered])
+
+
+def sort_objects(objects: Iterable[Manifest]) -> list[Manifest]:
+    """Return objects in the order of creation."""
+    rank = {kind: number for number, kind in enumerate(KIND_VERSIONS)}
+    return sorted(objects, key=lambda each: (rank[each["kind"]], identity_of(each)))
+
+
+def _namespace(release: ReleaseSettings) -> Manifest:
+    labels = {"app.kubernetes.io/part-of": "gangline"}
+    metadata = {"name": release.namespace, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+
+def _without_helm(manifest: Manifest) -> Manifest:
+    """Translate the resource policy of Helm; other annotations of Helm mean nothing without it."""
+    changed = deepcopy(manifest)
+    metadata = changed["metadata"]
+    annotations = metadata.pop("annotations", None) or {}
+    own = {key: value for key, value in annotations.items() if not key.startswith(_HELM)}
+    if annotations.get("helm.sh/resource-policy") == "keep":
+        own[KEEP] = "true"
+    if own:
+        metadata["annotations"] = own
+    return changed

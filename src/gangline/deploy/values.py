@@ -1,0 +1,130 @@
+"""Values of the chart: defaults, files and ``--set``, checked against the chart's schema."""
+
+import re
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from difflib import get_close_matches
+from typing import Any
+
+import jsonschema_rs
+import yaml
+
+Values = dict[str, Any]
+
+
+class InvalidValues(Exception):
+    """Values that the chart does not accept; ``errors`` has one sentence for each."""
+
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__("; ".join(errors))
+        self.errors = errors
+
+
+def merge_values(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Values:
+    """Return ``base`` with ``changes``: maps are merged, null removes a key."""
+    merged = deepcopy(dict(base))
+    for key, value in changes.items():
+        present = merged.get(key)
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(present, dict) and isinstance(value, Mapping):
+            merged[key] = merge_values(present, value)
+        else:
+            merged[key] = deepcopy(value)
+    return merged
+
+
+def parse_assignments(texts: Iterable[str]) -> Values:
+    """Read ``--set`` as Helm does: ``a.b=1``, ``a={x,y}``, several separated by commas.
+
+    Raises:
+        InvalidValues: a text is no assignment.
+    """
+    values: Values = {}
+    for text in texts:
+        for assignment in _split(text, ","):
+            path, equals, value = assignment.partition("=")
+            keys = [key.replace("\\.", ".") for key in re.split(r"(?<!\\)\.", path.strip())]
+            if not equals or not all(keys) or "[" in path:
+                raise InvalidValues([f"--set {assignment}: it must be KEY.KEY=VALUE"])
+            target = values
+            for key in keys[:-1]:
+                target = target.setdefault(key, {})
+                if not isinstance(target, dict):
+                    raise InvalidValues([f"--set {assignment}: {key} has a value already"])
+            target[keys[-1]] = _parse_value(value)
+    return values
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Split at separators that are neither escaped nor in braces."""
+    parts, depth, current = [], 0, ""
+    characters = iter(text)
+    for each in characters:
+        if each == "\\":
+            following = next(characters, "")
+            current += following if following == separator else each + following
+            continue
+        depth += (each == "{") - (each == "}")
+        if each == separator and depth == 0:
+            parts.append(current)
+            current = ""
+        else:
+            current += each
+    return [*parts, current]
+
+
+def _parse_value(text: str) -> Any:
+    if text.startswith("{") and text.endswith("}"):
+        return [_parse_value(each.strip()) for each in _split(text[1:-1], ",") if each.strip()]
+    constants = {"true": True, "false": False, "null": None}
+    if text in constants:
+        return constants[text]
+    return int(text) if re.fullmatch(r"-?(0|[1-9]\d*)", text) else text
+
+
+def read_values(text: str, name: str) -> Values:
+    """Read a file of values.
+
+    Raises:
+        InvalidValues: it is not a YAML map.
+    """
+    try:
+        found = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise InvalidValues([f"{name} is not YAML: {' '.join(str(error).split())}"]) from error
+    if not isinstance(found, dict):
+        raise InvalidValues([f"{name} must be a map of values, not {type(found).__name__}"])
+    return found
+
+
+def find_errors(values: Values, schema: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each value that the schema refuses."""
+    validator = jsonschema_rs.validator_for(schema)
+    found = []
+    for error in validator.iter_errors(values):
+        path = ".".join(map(str, error.instance_path))
+        unknown = _unknown_keys(values, schema, list(error.instance_path))
+        if "dditional properties" in error.message and unknown:
+            found += [f"{path}.{each}".removeprefix(".") for each in unknown]
+        else:
+            found.append(f"{path or 'values'}: {error.message}")
+    return sorted(found)
+
+
+def _unknown_keys(values: Values, schema: Mapping[str, Any], path: list[str | int]) -> list[str]:
+    """Return the keys at a path that the schema does not have, with what was probably meant."""
+    value: Any = values
+    for key in path:
+        value = value[key]
+        schema = schema.get("properties", {}).get(key, {})
+    known = schema.get("properties", {})
+    if not isinstance(value, Mapping):
+        return []
+    found = []
+    for key in value:
+        if key not in known:
+            near = get_close_matches(str(key), known, n=1)
+            meant = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+            found.append(f"{key}: there is no such value; {meant}")
+    return found

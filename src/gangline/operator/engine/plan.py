@@ -62,6 +62,7 @@ from gangline.operator.model.job import (
 from gangline.operator.model.plan import (
     EngineSettings,
     ObservedJob,
+    OwnedObject,
     PlannedCreation,
     PlannedDeletion,
     PlannedPatch,

@@ -86,6 +86,9 @@ class JobEditor:
         try:
             patch = scale_patch(stored, role, after)
         except KeyError as error:
+            if not error.args[0]:
+                message = f"{job.qualified_name}: the number of its pods cannot be changed"
+                raise JobError(message) from error
             raise JobError(f"job {name!r} has no role {role!r}; it has {error.args[0]}") from error
         await self._patch(stored, patch)
         return before, after

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import pytest
 
 from gangline.api.meta.resource import Resource
@@ -35,14 +34,24 @@ RUNTIMES: Resource[Any] = Resource(
     TRAINING_RUNTIMES.plural,
     TRAINING_RUNTIMES.kind,
 )
-SHIPPED = {each["metadata"]["name"]: each for each in builtin_runtimes()}
+SHARED: Resource[Any] = Resource(
+    dict,
+    CLUSTER_TRAINING_RUNTIMES.group,
+    CLUSTER_TRAINING_RUNTIMES.version,
+    CLUSTER_TRAINING_RUNTIMES.plural,
+    CLUSTER_TRAINING_RUNTIMES.kind,
+    namespaced=False,
+)
 COPY = "train-runtime-snapshot"
 
 
 @pytest.fixture
 async def trainer(stage: Scene) -> Scene:
-    """A cluster with the shipped runtimes and a running operator."""
+    """A cluster with the shipped runtimes, stored without loss, and a running operator."""
     await install_runtimes(stage.client)
+    listed = await stage.client.list(SHARED)
+    stored = {each["metadata"]["name"]: each["spec"] for each in listed.items}
+    assert stored == {each["metadata"]["name"]: each["spec"] for each in builtin_runtimes()}
     await stage.start_operator()
     return stage
 
@@ -146,8 +155,10 @@ async def test_commands_see_the_job_like_others(trainer: Scene) -> None:
 
 
 async def test_suspended_job_keeps_its_runtime_and_runs_again(trainer: Scene) -> None:
-    await trainer.client.create(RUNTIMES, own_runtime("own", "first:1"), NAMESPACE)
+    """The runtime is created after the job, which waits for it."""
     await submit(trainer, ref=OWN, trainer={"numNodes": 2})
+    await until(trainer, "Pending")
+    await trainer.client.create(RUNTIMES, own_runtime("own", "first:1"), NAMESPACE)
     await until(trainer, "Running")
     await trainer.client.patch(JOBS, "train", {"spec": {"suspend": True}}, NAMESPACE)
     suspended = await until(trainer, "Suspended")
@@ -179,14 +190,6 @@ async def test_later_runtime_does_not_reach_a_job(trainer: Scene) -> None:
 
     await trainer.until(replaced, "the failed pod has a successor")
     assert await images(trainer) == {"train-node-0-0": "first:1"}
-
-
-async def test_job_waits_for_a_runtime_that_is_created_after_it(trainer: Scene) -> None:
-    await submit(trainer, ref=OWN)
-    await until(trainer, "Pending")
-    await trainer.client.create(RUNTIMES, own_runtime("own", "late:1"), NAMESPACE)
-    await until(trainer, "Running")
-    assert await images(trainer) == {"train-node-0-0": "late:1"}
 
 
 async def test_trainer_starts_after_its_initializers(trainer: Scene) -> None:
@@ -237,17 +240,10 @@ async def test_job_of_multi_kueue_is_left_alone(trainer: Scene) -> None:
     assert await trainer.pods() == {}
 
 
-async def test_finished_job_is_deleted_and_never_trained_again(trainer: Scene) -> None:
+async def test_operator_that_is_killed_continues_until_the_job_is_deleted(trainer: Scene) -> None:
     runtime = own_runtime("own", "a:1", ttlSecondsAfterFinished=0)
     await trainer.client.create(RUNTIMES, runtime, NAMESPACE)
-    await submit(trainer, ref=OWN)
-    await until(trainer, "Running")
-    await trainer.kubelets.end("train-node-0-0", 0)
-    await trainer.until_gone(JOBS, "train")
-
-
-async def test_operator_that_is_killed_continues_with_the_stored_status(trainer: Scene) -> None:
-    await submit(trainer, trainer={"numNodes": 2})
+    await submit(trainer, ref=OWN, trainer={"numNodes": 2})
     await until(trainer, "Running")
     await trainer.kubelets.end("train-node-0-1", 1)
 
@@ -260,19 +256,6 @@ async def test_operator_that_is_killed_continues_with_the_stored_status(trainer:
     await trainer.until_pods({"node-0-0": "Running", "node-0-1": "Running"})
     await until(trainer, "Running")
     assert (await status(trainer))["gangline"]["restarts"]["total"] == 1
-
-
-async def test_shipped_runtimes_are_stored_without_loss(trainer: Scene) -> None:
-    listed = await trainer.client.list(
-        Resource(
-            dict,
-            CLUSTER_TRAINING_RUNTIMES.group,
-            CLUSTER_TRAINING_RUNTIMES.version,
-            CLUSTER_TRAINING_RUNTIMES.plural,
-            CLUSTER_TRAINING_RUNTIMES.kind,
-            namespaced=False,
-        )
-    )
-    stored = {each["metadata"]["name"]: each["spec"] for each in listed.items}
-    assert stored == {name: each["spec"] for name, each in SHIPPED.items()}
-    assert msgspec.json.encode(stored)
+    for index in range(2):
+        await trainer.kubelets.end(f"train-node-0-{index}", 0)
+    await trainer.until_gone(JOBS, "train")

@@ -95,7 +95,8 @@ def plan_reconcile(observed: ObservedJob, now: datetime, settings: EngineSetting
     job, rules = observed.job, observed.job.rules
     if patch := store_version(job):
         plan = replace(plan, patches=(*plan.patches, patch))
-    if job.is_deleting or not implements(rules, ExtendsStatus):
+    ours = job.policy.managed_by in (None, MANAGED_BY_US)
+    if job.is_deleting or not ours or not implements(rules, ExtendsStatus):
         return plan
     if gang is None:
         gang = assign_slots(observed, plan.status)

@@ -57,7 +57,8 @@ class RuntimeCache:
     async def run(self) -> None:
         """Watch the cluster until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for informer in (self.copies, *self._by_kind.values()):
+            tasks.create_task(self.copies.run())
+            for informer in self._by_kind.values():
                 tasks.create_task(informer.run())
 
     def add_listener(

@@ -111,7 +111,7 @@ class TrainRules(_TrainTracker):
         if not self.runtime.is_stored:
             return False
         waits = self._role(role.name).depends_on
-        return all(_is_met(each, gang[each.name]) for each in waits)
+        return all(_is_met(each, job, gang[each.name]) for each in waits)
 
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
         """Build the copy of the runtime, claims, and the keys and host file of an MPI job."""
@@ -252,9 +252,12 @@ class MissingRuntimeRules(_TrainTracker):
         return train_status_fields(job, None, gang, status)
 
 
-def _is_met(dependency: JobDependency, slots: ReplicaSlots) -> bool:
+def _is_met(dependency: JobDependency, job: NormalizedJob, slots: ReplicaSlots) -> bool:
     if dependency.status == COMPLETE:
-        return slots.all_succeeded
+        # Invariant: the gang of the next phase counts in the pod group before its pods exist. The
+        # group follows the stored status, by which a completed role has no minimum any more.
+        role = job.find_role(dependency.name)
+        return slots.all_succeeded and role is not None and role.min_replicas == 0
     return all(pod is not None and _is_ready(pod) for pod in slots.pods)
 
 

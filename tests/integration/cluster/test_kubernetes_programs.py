@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,13 +70,15 @@ def running(folder: Path, name: str, *flags: str) -> Iterator[Path]:
 
 def scheduler_config(folder: Path, kubeconfig: Path) -> Path:
     disabled = {"postFilter": {"disabled": [{"name": "DefaultPreemption"}]}}
+    with socket.create_server(("127.0.0.1", 0)) as free:  # it accepts no port 0
+        address = f"127.0.0.1:{free.getsockname()[1]}"
     content = {
         "apiVersion": "kubescheduler.config.k8s.io/v1beta1",
         "kind": "KubeSchedulerConfiguration",
         "clientConnection": {"kubeconfig": str(kubeconfig)},
         "leaderElection": {"leaderElect": True},
-        "healthzBindAddress": "127.0.0.1:0",
-        "metricsBindAddress": "127.0.0.1:0",
+        "healthzBindAddress": address,
+        "metricsBindAddress": address,
         "profiles": [{"schedulerName": "default-scheduler", "plugins": disabled}],
     }
     file = folder / "scheduler.json"

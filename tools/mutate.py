@@ -18,7 +18,8 @@ ones. Tests that take longer than ``--longest`` are left out. The checkout is ne
 
 ``equivalent_mutants.toml`` lists changes that no test can notice, with the reason; they are
 neither run nor counted. Prints for each package the number of killed mutants, and all others; ends
-with status 1 below ``--least`` percent in a package.
+with status 1 below ``--least`` percent in a package. After an interrupt (SIGINT) it reports those
+that were run.
 """
 
 import argparse
@@ -491,6 +492,8 @@ def main() -> int:
             found = [each for each in found if _key(str(each)) in survived]
         random.Random(options.seed).shuffle(found)
         mutants += found[: options.sample or None]
+    # So that those before an interrupt are a sample of all.
+    random.Random(options.seed).shuffle(mutants)
     if unknown and options.modules == MODULES:
         sys.exit(f"no such mutants: {sorted(unknown)}")
     plugin = MutationRun(mutants, options)
@@ -515,7 +518,7 @@ def _key(mutant: str) -> str:
 
 def _report(mutants: Sequence[Mutant], package: str, equivalent: int, least: float) -> int:
     results = Counter(each.result for each in mutants if each.package == package)
-    killed, count = results[KILLED] + results[TIMEOUT], results.total()
+    killed, count = results[KILLED] + results[TIMEOUT], results.total() - results[""]
     percent = 100 * killed / max(1, count)
     print(f"{package}: {killed} of {count} killed ({percent:.1f} %), {equivalent} equivalent")
     return int(percent < least)

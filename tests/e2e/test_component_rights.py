@@ -17,6 +17,7 @@ MIGRATION = "a finalizer that an upstream operator left on the job"
 AUTOSCALER = "PyTorchJobs with elasticPolicy.metrics; tests/integration/operator runs them"
 VOLUMES = "volumes that wait for a node; tests/integration/scheduler runs them"
 NEWER = "the API server is too old for the kind"
+REPEATED = "an event of equal text is counted up; it depends on time which scenario has one"
 STANDBY = "one scheduler runs here, without leader election"
 
 JOBS = ("kubeflow.org", "mindspore.gitee.com", "batch.paddlepaddle.org", "elastic.iml.github.io")
@@ -40,6 +41,7 @@ UNUSED: dict[str, dict[Right, str]] = {
     },
     "scheduler": {
         ("", "persistentvolume*", "*"): VOLUMES,
+        ("", "events", "patch"): REPEATED,
         ("coordination.k8s.io", "leases", "*"): STANDBY,
         ("policy", "*", "watch"): NEWER,
         ("storage.k8s.io", "csistoragecapacities", "*"): NEWER,

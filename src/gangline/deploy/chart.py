@@ -75,13 +75,15 @@ class Chart:
         assert isinstance(schema, dict)
         return schema
 
-    def complete(self, changes: Mapping[str, Any]) -> Values:
-        """Return the default values with changes.
+    def complete(self, *changes: Mapping[str, Any]) -> Values:
+        """Return the default values with changes, of which the last wins.
 
         Raises:
             InvalidValues: the schema refuses some of them; all are named.
         """
-        values = merge_values(self.default_values, changes)
+        values = self.default_values
+        for each in changes:
+            values = merge_values(values, each)
         if errors := find_errors(values, self.schema):
             raise InvalidValues(errors)
         return values

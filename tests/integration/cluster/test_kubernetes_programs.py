@@ -23,7 +23,7 @@ from integration.kubectl.tool import until
 
 PROGRAMS = Path(os.environ.get("KUBE_BIN", "/var/cache/realkube/bin"))
 NAMES = ("kube-scheduler", "kube-controller-manager")
-CONTROLLERS = "job,statefulset,daemonset"
+CONTROLLERS = "statefulset,daemonset"
 """Controllers that this cluster does not have."""
 NAMESPACE = "default"
 FOREVER: list[str] = ["sh", "-c", "trap exit TERM; while :; do sleep 0.1; done"]
@@ -37,16 +37,13 @@ pytestmark = [
 ]
 
 
-def workload(name: str, command: list[str], restart: str = "Always", **spec: Any) -> dict[str, Any]:
-    """A workload whose pods have the label ``app`` with its name."""
-    container = {"name": "main", "image": "busybox:1", "command": command}
-    pods = {"restartPolicy": restart, "terminationGracePeriodSeconds": 5, "containers": [container]}
+def workload(name: str, **spec: Any) -> dict[str, Any]:
+    """A workload that selects its pods by the label ``app``."""
+    container = {"name": "main", "image": "busybox:1", "command": FOREVER}
+    pods = {"terminationGracePeriodSeconds": 5, "containers": [container]}
     template = {"metadata": {"labels": {"app": name}}, "spec": pods}
-    return {"metadata": {"name": name}, "spec": {"template": template, **spec}}
-
-
-def selected(name: str) -> dict[str, Any]:
-    return {"selector": {"matchLabels": {"app": name}}}
+    selector = {"matchLabels": {"app": name}}
+    return {"metadata": {"name": name}, "spec": {"template": template, "selector": selector} | spec}
 
 
 @contextlib.contextmanager
@@ -108,26 +105,15 @@ def run_workloads(folder: Path, kubeconfig: Path) -> None:
 
 
 def check_workloads(connected: client.ApiClient) -> None:
-    apps, batch = client.AppsV1Api(connected), client.BatchV1Api(connected)
-    core, events = client.CoreV1Api(connected), client.EventsV1Api(connected)
-    batch.create_namespaced_job(
-        NAMESPACE, workload("count", ["echo", "done"], "Never", completions=3, parallelism=2)
-    )
-    ordered = workload("ordered", FOREVER, replicas=2, serviceName="none", **selected("ordered"))
+    apps, core = client.AppsV1Api(connected), client.CoreV1Api(connected)
+    events = client.EventsV1Api(connected)
+    ordered = workload("ordered", replicas=2, serviceName="none")
     apps.create_namespaced_stateful_set(NAMESPACE, ordered)
-    everywhere = workload("everywhere", FOREVER, **selected("everywhere"))
-    apps.create_namespaced_daemon_set(NAMESPACE, everywhere)
+    apps.create_namespaced_daemon_set(NAMESPACE, workload("everywhere"))
 
     def pods(name: str) -> list[Any]:
         found: list[Any] = core.list_namespaced_pod(NAMESPACE, label_selector=f"app={name}").items
         return found
-
-    def count() -> Any:
-        return batch.read_namespaced_job_status("count", NAMESPACE).status
-
-    until(lambda: count().succeeded == 3 and count().completion_time, count)
-    assert [each.type for each in count().conditions] == ["Complete"]
-    assert {pod.metadata.owner_references[0].kind for pod in pods("count")} == {"Job"}
 
     def replicas() -> Any:
         return apps.read_namespaced_stateful_set_status("ordered", NAMESPACE).status
@@ -143,8 +129,8 @@ def check_workloads(connected: client.ApiClient) -> None:
 
     apps.patch_namespaced_stateful_set_scale("ordered", NAMESPACE, {"spec": {"replicas": 1}})
     until(lambda: [pod.metadata.name for pod in pods("ordered")] == ["ordered-0"])
-    batch.delete_namespaced_job("count", NAMESPACE, propagation_policy="Background")
-    until(lambda: not pods("count"))
+    apps.delete_namespaced_daemon_set("everywhere", NAMESPACE, propagation_policy="Background")
+    until(lambda: not pods("everywhere"))
 
     scheduled = events.list_namespaced_event(NAMESPACE, field_selector="reason=Scheduled").items
     assert {each.reporting_controller for each in scheduled} == {"default-scheduler"}

@@ -38,7 +38,7 @@ class RunningGang:
             return ()
         grouped = {pod.key for part in self.subgroups for pod in part.running}
         roles, keep = Counter(pod.role for pod in self.pods), dict(self.info.min_task_member)
-        parts = [
+        parts: list[tuple[PodInfo, ...]] = [
             (pod,)
             for pod in self.pods
             if pod.key not in grouped and roles[pod.role] > keep.get(pod.role, 0)

@@ -25,7 +25,6 @@ from gangline.local.apiserver.core.registry import Json, Registry, ServedKind
 from gangline.local.apiserver.crds.definitions import complete_definition
 from gangline.local.apiserver.crds.validation import crd_causes
 from gangline.local.apiserver.machinery.defaults.builtin import apply_priority, initial_status
-from gangline.local.apiserver.machinery.defaults.workloads import complete_job
 from gangline.local.apiserver.storage.store import ObjectStore
 
 DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
@@ -79,8 +78,6 @@ class BuiltinAdmission:
             self._allocate_node_ports(obj)
         elif not kind.group and kind.kind == "PersistentVolumeClaim":
             self._assign_storage_class(obj)
-        elif kind.group == "batch" and kind.kind == "Job":
-            complete_job(obj)
         if kind.resets_status:
             status = initial_status(kind.group, kind.kind, obj)
             if status is None:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from gangline.api.cluster.admission import GROUP as ADMISSION
 from gangline.api.meta.json_objects import fill_absent, objects_in, subobject
 from gangline.local.apiserver.machinery.defaults import other_components, workloads
+from gangline.local.apiserver.machinery.defaults.jobs import default_job
 from gangline.local.apiserver.machinery.defaults.pods import (
     canonicalize_pod_spec,
     canonicalize_quantities,
@@ -68,7 +69,7 @@ def normalize_builtin(group: str, kind: str, obj: Json) -> None:
     match (group, kind):
         case ("", "Pod"):
             canonicalize_pod_spec(subobject(obj, "spec"))
-        case ("apps", "Deployment" | "ReplicaSet"):
+        case ("apps", "Deployment" | "ReplicaSet") | ("batch", "Job"):
             canonicalize_pod_spec(subobject(obj, "spec", "template", "spec"))
         case ("", "PersistentVolume"):
             canonicalize_quantities(subobject(obj, "spec").get("capacity"))
@@ -109,7 +110,7 @@ def initial_status(group: str, kind: str, obj: Json) -> Json | None:
             return {"loadBalancer": {}}
         case ("apps", "ReplicaSet"):
             return {"replicas": 0}
-        case ("apps", "Deployment"):
+        case ("apps", "Deployment") | ("batch", "Job"):
             return {}
     return None
 
@@ -272,6 +273,7 @@ DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
     ("apps", "Deployment"): _deployment,
     ("apps", "ReplicaSet"): _replica_set,
     ("autoscaling", "HorizontalPodAutoscaler"): _autoscaler,
+    ("batch", "Job"): default_job,
     ("discovery.k8s.io", "EndpointSlice"): _endpoint_slice,
     (RBAC, "ClusterRoleBinding"): _binding,
     (RBAC, "RoleBinding"): _binding,

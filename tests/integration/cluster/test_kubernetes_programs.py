@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 from kubernetes import client, config
 
 from integration.cluster.embedded import embedded
-from integration.kubectl.tool import until
+from integration.kubectl import tool
 
 PROGRAMS = Path(os.environ.get("KUBE_BIN", "/var/cache/realkube/bin"))
 NAMES = ("kube-scheduler", "kube-controller-manager")
@@ -27,6 +28,8 @@ CONTROLLERS = "statefulset,daemonset"
 """Controllers that this cluster does not have."""
 NAMESPACE = "default"
 FOREVER: list[str] = ["sh", "-c", "trap exit TERM; while :; do sleep 0.1; done"]
+
+until = partial(tool.until, within_s=90.0)
 
 pytestmark = [
     pytest.mark.timeout(300),

@@ -1,5 +1,5 @@
 # Sets up, runs and checks Gangline. Needs Python 3.11 or newer and make, nothing else.
-# make demo | test | lint | e2e | test-frameworks | benchmarks | crds | clean
+# make demo | test | lint | docs | e2e | test-frameworks | benchmarks | crds | clean
 
 # python3.11 where it is, else the machine's python3; tools/bootstrap.py refuses one that is too old.
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
@@ -13,7 +13,7 @@ locked = sed '/^\# section $(1)/,$$d' constraints.txt > $(VENV)/locked.txt \
   && $(PIP) install --quiet --require-hashes --no-deps --requirement $(VENV)/locked.txt
 TORCH = $(shell sed -n 's/^\# \(torch==[^ ]*\).*/\1/p' constraints.txt)
 
-.PHONY: help setup lock demo test test-unit test-integration lint e2e test-frameworks benchmarks crds clean
+.PHONY: help setup lock demo test test-unit test-integration lint docs e2e test-frameworks benchmarks crds clean
 
 help:
 	@sed -n '2s/^# //p' Makefile
@@ -22,8 +22,9 @@ NATIVE := tools/build_native.py src/gangline/elastic/checkpoint/format/copy_summ
 
 $(VENV)/.demo: pyproject.toml constraints.txt tools/bootstrap.py $(NATIVE)
 	$(PYTHON) tools/bootstrap.py $(VENV)
+	@echo "Fetching the packages of constraints.txt: about 60 MB"
 	$(call locked,dev)
-	$(PIP) install --quiet $(TORCH)
+	$(BIN)/python tools/install_torch.py $(TORCH)
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -63,7 +64,12 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/site
 	$(BIN)/python tools/render_manifests.py --check
+
+# The site of the documentation, in site/.
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 e2e: $(VENV)/.dev
 	$(BIN)/python -m pytest -q tests/e2e

@@ -29,6 +29,7 @@ SECTIONS = (
     "brain",
     "brain-postgres",
     "brain-mysql",
+    "docs",
     "browser",
 )
 """``runtime`` and ``build`` have what the package needs, the others are its extras."""

@@ -1,7 +1,8 @@
 """Mutation test: changes the source in one place after the other and runs its unit tests.
 
     python tools/mutate.py                      # preemption, queueing and placement
-    python tools/mutate.py --sample 40          # 40 mutants of each module, always the same ones
+    python tools/mutate.py --sample 40          # 40 mutants of each module; the same for a --seed
+    python tools/mutate.py --again results.json # those that survived in the run of this --json
     python tools/mutate.py src/gangline/scheduler/queueing --tests tests/unit/scheduler/queueing
 
 A mutant is a module with one change: another comparison, operator, number or ``and``/``or``, a
@@ -17,7 +18,8 @@ ones. Tests that take longer than ``--longest`` are left out. The checkout is ne
 
 ``equivalent_mutants.toml`` lists changes that no test can notice, with the reason; they are
 neither run nor counted. Prints for each package the number of killed mutants, and all others; ends
-with status 1 below ``--least`` percent in a package.
+with status 1 below ``--least`` percent in a package. After an interrupt (SIGINT) it reports those
+that were run.
 """
 
 import argparse
@@ -33,7 +35,7 @@ import time
 import tomllib
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -442,26 +444,20 @@ class MutationRun:
         return call
 
 
-def without_equivalent(mutants: Iterable[Mutant]) -> tuple[list[Mutant], int]:
-    """Return the mutants that are not listed as equivalent, and the number of the others.
+Entry = tuple[str, str, str]
+"""Function, change and first line of a mutant that no test can notice."""
 
-    Raises:
-        SystemExit: an entry of the list belongs to no mutant.
-    """
+
+def equivalent_entries() -> frozenset[Entry]:
+    """Return the entries of ``equivalent_mutants.toml``."""
     listed = tomllib.loads(EQUIVALENT.read_text("utf-8")).get("mutant", [])
-    unused = {(each["function"], each["change"], each["line"]) for each in listed}
-    entries = frozenset(unused)
-    rest: list[Mutant] = []
-    count = 0
-    for mutant in mutants:
-        module = Path(mutant.path).relative_to(SCHEDULER).with_suffix("")
-        entry = f"{module}.{mutant.function}", mutant.change, mutant.text
-        if entry in entries:
-            unused.discard(entry)
-            count += 1
-        else:
-            rest.append(mutant)
-    return rest, count
+    return frozenset((each["function"], each["change"], each["line"]) for each in listed)
+
+
+def entry_of(mutant: Mutant) -> Entry:
+    """Return the entry that would name a mutant."""
+    module = Path(mutant.path).relative_to(SCHEDULER).with_suffix("")
+    return f"{module}.{mutant.function}", mutant.change, mutant.text
 
 
 def main() -> int:
@@ -470,6 +466,8 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", default=MODULES)
     parser.add_argument("--tests", nargs="+", default=TESTS)
     parser.add_argument("--sample", type=int, default=0, help="mutants of each module; 0: all")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--again", type=Path, help="run only what survived in these results")
     parser.add_argument("--longest", type=float, default=1.0, help="seconds of a test")
     parser.add_argument("--limit", type=float, default=5.0, help="further seconds of a mutant")
     parser.add_argument("--least", type=float, default=90.0, help="percent that must be killed")
@@ -482,11 +480,22 @@ def main() -> int:
     paths = [path for root in roots for path in ([root] if root.is_file() else root.rglob("*.py"))]
     mutants: list[Mutant] = []
     equivalent: Counter[str] = Counter()
+    survived = _survivors(options.again) if options.again else set()
+    entries = equivalent_entries()
+    unknown = set(entries)
     for path in sorted(paths):
-        found, count = without_equivalent(mutants_of(path))
-        random.Random(0).shuffle(found)
+        listed = list(mutants_of(path))
+        found = [each for each in listed if entry_of(each) not in entries]
+        unknown -= {entry_of(each) for each in listed}
+        equivalent[str(path.parent.relative_to(ROOT))] += len(listed) - len(found)
+        if options.again:
+            found = [each for each in found if _key(str(each)) in survived]
+        random.Random(options.seed).shuffle(found)
         mutants += found[: options.sample or None]
-        equivalent[str(path.parent.relative_to(ROOT))] += count
+    # So that those before an interrupt are a sample of all.
+    random.Random(options.seed).shuffle(mutants)
+    if unknown and options.modules == MODULES:
+        sys.exit(f"no such mutants: {sorted(unknown)}")
     plugin = MutationRun(mutants, options)
     pytest.main(["-p", "no:cacheprovider", "-p", "no:terminal", *options.tests], plugins=[plugin])
     if options.json:
@@ -496,9 +505,20 @@ def main() -> int:
     )
 
 
+def _survivors(results: Path) -> set[str]:
+    listed = json.loads(results.read_text("utf-8"))
+    return {_key(each["mutant"]) for each in listed if each["result"] in ("", SURVIVED)}
+
+
+def _key(mutant: str) -> str:
+    """Return a mutant without its line, which later changes of the module move."""
+    path, _, rest = mutant.partition(":")
+    return path + rest.partition(":")[2]
+
+
 def _report(mutants: Sequence[Mutant], package: str, equivalent: int, least: float) -> int:
     results = Counter(each.result for each in mutants if each.package == package)
-    killed, count = results[KILLED] + results[TIMEOUT], results.total()
+    killed, count = results[KILLED] + results[TIMEOUT], results.total() - results[""]
     percent = 100 * killed / max(1, count)
     print(f"{package}: {killed} of {count} killed ({percent:.1f} %), {equivalent} equivalent")
     return int(percent < least)

@@ -25,6 +25,7 @@ from benchmarks.cluster.servers import (
     GANGLINE,
     install_definitions,
     kubernetes_processor_s,
+    processor_s,
     real_kubernetes,
     settle,
 )
@@ -173,16 +174,38 @@ class Rate(NamedTuple):
     per_s: float
     server_ms: float
     """Processor time of the API server for each pod."""
+    store_ms: float
+    """The same of etcd."""
+    client_ms: float
+    """The same of the scheduler. The bare client's contains the watch that counts the pods."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.per_s:,.0f} (API server {self.server_ms:.2f}, etcd {self.store_ms:.2f}, "
+            f"client {self.client_ms:.2f} ms)"
+        )
 
 
 async def measured(
-    target: Target, kubeconfig: Path, namespace: str, begin: Callable[[], Awaitable[None]]
+    target: Target,
+    kubeconfig: Path,
+    namespace: str,
+    begin: Callable[[], Awaitable[None]],
+    client: int,
 ) -> Rate:
-    """Bind by ``begin``; return the rate, and what it took the API server."""
-    before = kubernetes_processor_s(kubeconfig)["apiserver"]
+    """Bind by ``begin``; return the rate, and the processor times.
+
+    ``client`` is the process id of the client.
+    """
+
+    def spent() -> list[float]:
+        servers = kubernetes_processor_s(kubeconfig)
+        return [servers["apiserver"], servers["etcd"], processor_s(client)]
+
+    before = spent()
     took = await all_bound(target, namespace, begin)
-    spent = kubernetes_processor_s(kubeconfig)["apiserver"] - before
-    return Rate(PODS / took, spent / PODS * 1000)
+    each = [(now - then) / PODS * 1000 for now, then in zip(spent(), before, strict=True)]
+    return Rate(PODS / took, *each)
 
 
 async def scheduled(
@@ -201,7 +224,7 @@ async def scheduled(
     async def let_go() -> None:
         process.send_signal(signal.SIGCONT)
 
-    found = await measured(target, kubeconfig, namespace, let_go)
+    found = await measured(target, kubeconfig, namespace, let_go, process.pid)
     await asyncio.sleep(SETTLE_S)  # its last events and statuses
     await clear(target, namespace)
     return found
@@ -214,7 +237,7 @@ async def bare(target: Target, kubeconfig: Path, namespace: str, nodes: int) -> 
     async def work() -> None:
         await bind_all(target, namespace, nodes)
 
-    found = await measured(target, kubeconfig, namespace, work)
+    found = await measured(target, kubeconfig, namespace, work, os.getpid())
     await clear(target, namespace)
     return found
 
@@ -237,8 +260,7 @@ def measure(kubeconfig: Path, nodes: int, kube_scheduler: Path) -> None:
     binds = _median(binders)
     print(f"{PODS:,} waiting pods on {nodes:,} fake nodes, bound per second until the last one:")
     print(f"  bare client of {BINDERS} connections: {binds:,.0f} ({_each(binders)})")
-    what = f"{theirs.per_s:,.0f} ({theirs.server_ms:.2f} ms)" if theirs else "not there"
-    print(f"  kube-scheduler: {what}")
+    print(f"  kube-scheduler: {theirs or 'not there'}")
     for gangs, rates in ours.items():
         rate = _median(rates)
         beside = f", {rate / theirs.per_s:.2f} of kube-scheduler" if theirs else ""
@@ -255,8 +277,7 @@ def _median(rates: list[Rate]) -> float:
 
 
 def _each(rates: list[Rate]) -> str:
-    """Each rate, with the processor time of the API server for each pod."""
-    return ", ".join(f"{rate.per_s:,.0f} ({rate.server_ms:.2f} ms)" for rate in rates)
+    return ", ".join(map(str, rates))
 
 
 def _kube_scheduler(target: Target, kubeconfig: Path, nodes: int, program: Path) -> Rate | None:

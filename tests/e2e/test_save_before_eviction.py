@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from e2e.elastic_training import PATIENCE_S, Training
 from e2e.jobs import job, replica, until
 from e2e.scenario import Scenario
@@ -24,6 +26,7 @@ def runs(history: Path) -> list[list[int]]:
     return list(found.values())
 
 
+@pytest.mark.embedded_only("its pods need Gangline and torch in their image")
 async def test_an_evicted_training_continues_at_the_step_after_its_last_one(
     scenario: Scenario,
 ) -> None:

@@ -33,6 +33,7 @@ CLIENTS = {
     "kr8s": ("kr8s_client.py", ["watches", "follows", "executes", "pages"]),
     "lightkube": ("lightkube_client.py", ["watches", "follows", "patches", "applies", "pages"]),
     "kopf": ("kopf_operator.py", ["watches", "patches", "finalizes"]),
+    "kubeflow": ("kubeflow_trainer.py", ["lists", "trains", "waits", "resumes", "deletes"]),
 }
 TALKER = """
 metadata: {name: talker}

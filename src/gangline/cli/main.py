@@ -64,6 +64,8 @@ COMMANDS = {
     "status": LazyCommand("cluster", "Show whether the local cluster runs, and its nodes."),
     "backup": LazyCommand("backup", "Write the local cluster's state to a file."),
     "restore": LazyCommand("backup", "Replace the local cluster's state by that of a backup."),
+    "deploy": LazyCommand("deploy", "Install Gangline on a Kubernetes cluster, or upgrade it."),
+    "undeploy": LazyCommand("deploy", "Remove what 'deploy' has installed."),
     "demo": LazyCommand("demo", "Train a small network on three nodes and break a worker."),
     "run": LazyCommand("run", "Start a training script on this node, as torchrun does."),
     "operator": LazyCommand("operator", "Run the operator alone."),

@@ -11,25 +11,32 @@ _HELM = "helm.sh/"
 KEEP = "gangline.dev/keep"
 """Annotation of objects that outlive the release: they have the data of users."""
 
-ORDER = (
-    "Namespace",
-    "CustomResourceDefinition",
-    "PriorityClass",
-    "ServiceAccount",
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "Role",
-    "RoleBinding",
-    "MutatingWebhookConfiguration",
-    "ValidatingWebhookConfiguration",
-    "ConfigMap",
-    "PersistentVolumeClaim",
-    "PodDisruptionBudget",
-    "Service",
-    "ServiceMonitor",
-    "Deployment",
-)
-"""Kinds in the order of creation: pods start when their rights and configuration exist."""
+_RBAC = ("rbac.authorization.k8s.io/v1",)
+_ADMISSION = ("admissionregistration.k8s.io/v1",)
+KIND_VERSIONS: Mapping[str, tuple[str, ...]] = {
+    "Namespace": ("v1",),
+    "CustomResourceDefinition": ("apiextensions.k8s.io/v1",),
+    "PriorityClass": ("scheduling.k8s.io/v1",),
+    "ServiceAccount": ("v1",),
+    "ClusterRole": _RBAC,
+    "ClusterRoleBinding": _RBAC,
+    "Role": _RBAC,
+    "RoleBinding": _RBAC,
+    "MutatingWebhookConfiguration": _ADMISSION,
+    "ValidatingWebhookConfiguration": _ADMISSION,
+    "ConfigMap": ("v1",),
+    "PersistentVolumeClaim": ("v1",),
+    "PodDisruptionBudget": ("policy/v1", "policy/v1beta1"),
+    "Service": ("v1",),
+    "ServiceMonitor": ("monitoring.coreos.com/v1",),
+    "Deployment": ("apps/v1",),
+    # Last: its definition is served a moment after it was created.
+    "ClusterTrainingRuntime": ("trainer.kubeflow.org/v1alpha1",),
+}
+"""Kinds in the order of creation, so that pods start when their rights and configuration exist.
+
+Each with its API versions, the newest first.
+"""
 
 
 class Identity(NamedTuple):
@@ -68,8 +75,8 @@ def release_objects(
 
 def sort_objects(objects: Iterable[Manifest]) -> list[Manifest]:
     """Return objects in the order of creation."""
-    rank = {kind: number for number, kind in enumerate(ORDER)}
-    return sorted(objects, key=lambda each: (rank.get(each["kind"], len(ORDER)), identity_of(each)))
+    rank = {kind: number for number, kind in enumerate(KIND_VERSIONS)}
+    return sorted(objects, key=lambda each: (rank[each["kind"]], identity_of(each)))
 
 
 def _namespace(release: ReleaseSettings) -> Manifest:

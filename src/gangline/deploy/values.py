@@ -100,7 +100,7 @@ def read_values(text: str, name: str) -> Values:
 
 def find_errors(values: Values, schema: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each value that the schema refuses."""
-    validator = jsonschema_rs.validator_for(schema)
+    validator = jsonschema_rs.validator_for(dict(schema))
     found = []
     for error in validator.iter_errors(values):
         path = ".".join(map(str, error.instance_path))

@@ -53,22 +53,29 @@ OPTIONAL_KINDS_TIMEOUT_S = 3.0
 COMPONENT = "gangline-scheduler"
 
 
-FILLING_THRESHOLDS = (200_000, 20, 100)
-"""Thresholds of the garbage collector while the cache is filled."""
+MAX_FILL_S = 60.0
+"""The garbage collector is off for at most this time while the cache is filled: the attempts to
+reach a server that does not answer leave garbage.
+"""
 
 
 @contextmanager
-def _rare_garbage_collection() -> Iterator[None]:
-    """Collect garbage rarely: nearly all objects that are made meanwhile are kept.
+def _no_garbage_collection() -> Iterator[None]:
+    """Switch the garbage collector off: nearly all objects that are made meanwhile are kept.
 
-    With the usual thresholds, traversing them again and again takes as long as decoding them.
+    Traversing each of them once takes a tenth of the time in which they are decoded; with the usual
+    thresholds it takes as long as decoding.
     """
-    usual = gc.get_threshold()
-    gc.set_threshold(*FILLING_THRESHOLDS)
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    timer = asyncio.get_running_loop().call_later(MAX_FILL_S, gc.enable)
     try:
         yield
     finally:
-        gc.set_threshold(*usual)
+        timer.cancel()
+        gc.enable()
 
 
 class SchedulerLoop:
@@ -87,6 +94,8 @@ class SchedulerLoop:
             client, self._informers.groups, self._informers.state, settings.save_wait_s
         )
         self._bindings_in_flight = BindingsInFlight()
+        self._reports_groups = False
+        """True after the first cycle."""
         self._protection_ends = 0.0
         """Time for which a cycle is requested because a gang loses its protection."""
         self._reporter = PendingReporter(
@@ -119,10 +128,8 @@ class SchedulerLoop:
                 tasks.create_task(self._run_first_served(tasks, informers.quotas)),
                 tasks.create_task(self._run_capacity_informers(tasks, capacity)),
             )
-            tasks.create_task(self._reporter.controller.run())
             tasks.create_task(self._reservation_store.run())
             tasks.create_task(self._eviction_saves.run())
-            tasks.create_task(self._queue_reporter.controller.run())
             tasks.create_task(self._ensure_default_queue())
             binder = Binder(
                 self._client,
@@ -146,15 +153,17 @@ class SchedulerLoop:
                 evicted=self._reporter.pod_evicted,
                 refused=self.on_change,
             )
-            with _rare_garbage_collection():
+            with _no_garbage_collection():
                 await self._wait_for_sync(learning)
             self._start.synced()
+            tasks.create_task(self._queue_reporter.controller.run())
             if self._settings.forecast_interval_s:
                 tasks.create_task(self._start_forecasts().run())
             # The cache is large and lives long. Without this the garbage collector traverses it
             # during a cycle, for longer than the cycle takes.
             gc.freeze()
-            await self._run_cycles(binder, evictor)
+            self._changed.set()
+            await self._run_cycles(binder, evictor, tasks)
 
     def _start_forecasts(self) -> StartForecasts:
         return StartForecasts(
@@ -179,7 +188,7 @@ class SchedulerLoop:
                     await optional.wait_for_answer()
                 await asyncio.wait(learning)
 
-    async def _run_cycles(self, binder: Binder, evictor: Evictor) -> None:
+    async def _run_cycles(self, binder: Binder, evictor: Evictor, tasks: asyncio.TaskGroup) -> None:
         while True:
             await self._changed.wait()
             await asyncio.sleep(COALESCE_S)
@@ -196,6 +205,8 @@ class SchedulerLoop:
             took = time.perf_counter() - began
             CYCLE_DURATION.observe(took)
             self._start.cycle_ended(took)
+            if not self._reports_groups:
+                self._start_reporting_groups(tasks)
             PENDING_PODS.set(len(self._informers.state.pending))
             if result.bindings:
                 fields = {"pods": len(result.bindings), "gangs": len(result.placed)}
@@ -204,6 +215,13 @@ class SchedulerLoop:
             if result.pending_reasons:
                 self._request_cycle_after_protection()
             await asyncio.sleep(took)
+
+    def _start_reporting_groups(self, tasks: asyncio.TaskGroup) -> None:
+        """Write statuses from now on. Before the first cycle no gang is known to be pending."""
+        self._reports_groups = True
+        for group in self._informers.state.groups:
+            self._reporter.group_changed(group)
+        tasks.create_task(self._reporter.controller.run())
 
     def _request_cycle_after_protection(self) -> None:
         """Run a cycle when a gang loses its protection: nothing else changes then."""
@@ -223,6 +241,8 @@ class SchedulerLoop:
         self._reservation_store.add_stored(group, reservation)
 
     def on_group_changed(self, group: GroupKey) -> None:
+        if not self._reports_groups:
+            return
         self._reporter.group_changed(group)
         facts = self._informers.state.groups.get(group)
         if facts is not None:

@@ -34,6 +34,11 @@ class SchedulerSettings:
     with every pod, and each write notifies all watchers.
     """
 
+    count_update_interval_s: float = 1.0
+    """Minimal interval between status writes of a gang in which only the numbers of its running and
+    ended pods have changed.
+    """
+
     queue_status_interval_s: float = 2.0
     """Minimal interval between status writes of a queue: its usage changes with every pod."""
 

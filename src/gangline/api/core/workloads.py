@@ -6,6 +6,9 @@ from gangline.api.core.pod import PodTemplateSpec
 from gangline.api.meta.field_doc import IntOrString, field_doc
 from gangline.api.meta.objects import Condition, LabelSelector, Object, Wire
 
+JOB_UID_LABEL = "batch.kubernetes.io/controller-uid"
+"""Label of the pods of a batch/v1 Job with its uid, which the Job selects."""
+
 
 class RollingUpdateDeployment(Wire):
     """The pace of a rolling update."""

@@ -22,6 +22,8 @@ STALLED_ANNOTATION = "gangline.dev/stalled"
 """On a job: what happens when a restarted rank waits for one that has ended: ``restart`` restarts
 all replicas, ``fail`` ends the job. Without it the condition ``Stalled`` reports it.
 """
+AWAITS_FORMER_PODS = "resumes when its former pods have ended"
+"""Part of the message of Suspended, for a job that is resumed while its former pods still end."""
 SHARED_MEMORY_ANNOTATION = "gangline.dev/shared-memory"
 """On a job: memory at /dev/shm for the main container: ``true``, ``false`` or a quantity."""
 

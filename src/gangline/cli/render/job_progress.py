@@ -25,6 +25,8 @@ def format_progress(job: "Job") -> str:
             return f"{job.name} runs: {job.running} of {job.desired} replicas{restarts}{trouble}"
         case JobState.RESTARTING:
             return f"{job.name} restarts: {job.reason or 'a replica failed'}"
+        case JobState.SUSPENDED if job.awaits_former_pods:
+            return f"{job.name} is resumed, and waits until its former pods have ended"
         case JobState.SUSPENDED:
             return f"{job.name} is suspended; 'gangline resume {where}' resumes it"
         case JobState.QUEUING:

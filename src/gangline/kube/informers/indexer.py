@@ -92,10 +92,11 @@ class Indexer(Generic[T]):
         """Replace the content of one namespace, or of all: objects that are not in ``items`` are
         removed.
         """
-        present = {object_key(item) for item in items}
-        scope = (key for key in self._objects if namespace in (None, key.namespace))
-        for key in [key for key in scope if key not in present]:
-            self.remove(key)
+        if self._objects:
+            present = {object_key(item) for item in items}
+            scope = (key for key in self._objects if namespace in (None, key.namespace))
+            for key in [key for key in scope if key not in present]:
+                self.remove(key)
         for item in items:
             self.put(item)
 

@@ -1,10 +1,10 @@
 """Messages of built-in kinds into the structs of callers.
 
-The C core of the package ``protobuf`` parses an object; a table of its fields then makes the
-structs. For the pods of a scheduler that takes 10 to 15 µs each.
+The C core of the package ``protobuf`` parses an object; functions that are generated from the
+layouts of its messages then make the structs. For the pods of a scheduler that takes 10 µs each.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
 from typing import Any, Generic, TypeVar
@@ -28,12 +28,12 @@ from gangline.kube.protobuf.layout import (
     wire_type,
 )
 from gangline.kube.protobuf.scalars import BYTES, Read
+from gangline.kube.protobuf.struct_source import StructSource
 
 T = TypeVar("T")
 
-_Plan = dict[Any, tuple[str, Read | None]]
-"""By field descriptor: the attribute, and how the value is made from that of the message."""
-_ABSENT: Any = object()
+_Plan = dict[Any, tuple[str, bool, Read | None]]
+"""By field descriptor: the key, whether zero means absent, and how the value is made."""
 
 
 class MalformedMessage(ValueError):
@@ -51,10 +51,10 @@ class ObjectReader(Generic[T]):
         struct: Any = resource.type
         message = find_message(resource.api_version, resource.kind)
         assert message is not None, resource
-        compiler = _Compiler(layouts_of(message, struct))
-        self._class, self._values = compiler.reader_of(message, struct)
-        self._struct = struct
-        self._type = {"api_version": resource.api_version, "kind": resource.kind}
+        class_, self._make = _Compiler(layouts_of(message, struct)).object_reader(
+            message, struct, api_version=resource.api_version, kind=resource.kind
+        )
+        self._parse = class_.FromString
 
     def read(self, raw: bytes) -> T:
         """Return the object in ``raw``.
@@ -63,7 +63,7 @@ class ObjectReader(Generic[T]):
             MalformedMessage: it is not a message of this kind.
         """
         try:
-            found: T = self._struct(**self._values(self._class.FromString(raw)), **self._type)
+            found: T = self._make(self._parse(raw))
         except (DecodeError, ValueError, OverflowError, TypeError) as error:
             raise MalformedMessage(str(error)) from error
         return found
@@ -92,27 +92,66 @@ class _Compiler:
             )
             for layout in layouts.found.values()
         }
-        self._plans: dict[str, _Plan] = {}
+        self._readers: dict[str, Read] = {}
 
-    def reader_of(self, message: str, target: Any) -> tuple[Any, Read]:
-        """Return the class of a message, and the function that returns its values by attribute."""
-        layout = self._layouts[message, target]
-        return self._classes[layout.name], _values_reader(self._plan(layout))
+    def object_reader(
+        self, message: str, struct: type[msgspec.Struct], **constants: str
+    ) -> tuple[Any, Read]:
+        """Return the class of a message, and the function that makes the struct.
+
+        Args:
+            message: the name of the message in the table.
+            struct: its target.
+            constants: values of fields that the message lacks.
+        """
+        layout = self._layouts[message, struct]
+        return self._classes[layout.name], self._generate(layout, struct, constants)
+
+    def _reader(self, layout: MessageLayout) -> Read:
+        """Return the function that makes the target of a message."""
+        if (known := self._readers.get(layout.name)) is not None:
+            return known
+
+        def read(message: Any) -> Any:
+            return self._readers[layout.name](message)
+
+        # Found by the readers inside, as a message may contain itself.
+        self._readers[layout.name] = read
+        self._readers[layout.name] = made = (
+            _dict_reader(self._plan(layout))
+            if layout.target is None
+            else self._generate(layout, layout.target, {})
+        )
+        return made
+
+    def _generate(
+        self, layout: MessageLayout, struct: type[msgspec.Struct], constants: Mapping[str, str]
+    ) -> Read:
+        source = StructSource(struct)
+        self._add_fields(source, layout, "m")
+        for attribute, value in constants.items():
+            source.add_constant(attribute, value)
+        return source.compile()
+
+    def _add_fields(self, source: StructSource, layout: MessageLayout, parent: str) -> None:
+        for each in layout.fields:
+            if each.attribute:
+                source.add_field(each, self._value_reader(each), parent)
+            else:
+                inlined = self._layouts[each.source.type, each.target]
+                self._add_fields(source, inlined, source.add_inlined(each.number, parent))
 
     def _plan(self, layout: MessageLayout) -> _Plan:
-        plan = self._plans.get(layout.name)
-        if plan is None:
-            # Stored before it is complete: a message may contain itself.
-            plan = self._plans[layout.name] = {}
-            described = self._classes[layout.name].DESCRIPTOR.fields_by_number
-            for each in layout.fields:
-                plan[described[each.number]] = each.attribute, self._value_reader(each)
-        return plan
+        described = self._classes[layout.name].DESCRIPTOR.fields_by_number
+        return {
+            described[each.number]: (each.attribute, each.skips_zero, self._value_reader(each))
+            for each in layout.fields
+        }
 
     def _value_reader(self, layout: FieldLayout) -> Read | None:
         source = layout.source
         if not layout.attribute:
-            return self.reader_of(source.type, layout.target)[1]
+            return self._reader(self._layouts[source.type, layout.target])
         read = self._message_reader(layout) if is_message(source) else _scalar_reader(layout)
         if source.container == "{}":
             return _map_reader(read)
@@ -120,43 +159,41 @@ class _Compiler:
             if layout.is_tuple:
                 return tuple if read is None else _tuple_reader(read)
             return list if read is None else _list_reader(read)
-        return _without_zero(read) if layout.skips_zero else read
+        return read
 
     def _message_reader(self, layout: FieldLayout) -> Read:
-        class_, values = self.reader_of(layout.source.type, layout.target)
-        make: Any = layout.target or dict
-
-        def read(message: Any) -> Any:
-            return make(**values(message))
-
+        inner = self._layouts[layout.source.type, layout.target]
+        read = self._reader(inner)
         if wire_type(layout) != BYTES:
             return read
+        parse = self._classes[inner.name].FromString
 
         def read_bytes(raw: bytes) -> Any:
-            return make(**values(class_.FromString(raw)))
+            return read(parse(raw))
 
         return scalars.shared(read_bytes) if is_shared(layout.source) else read_bytes
 
 
-def _values_reader(plan: _Plan) -> Read:
-    def read_values(message: Any) -> dict[str, Any]:
+def _dict_reader(plan: _Plan) -> Read:
+    """Return the function that makes a dict of the given fields."""
+
+    def read_dict(message: Any) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for field, value in message.ListFields():
-            attribute, read = plan[field]
-            if read is None:
-                values[attribute] = value
-            elif not attribute:
-                values.update(read(value))
-            elif (made := read(value)) is not _ABSENT:
+            attribute, skips_zero, read = plan[field]
+            made = read(value) if read else value
+            if not attribute:
+                values.update(made)
+            elif made or not skips_zero:
                 values[attribute] = made
         return values
 
-    return read_values
+    return read_dict
 
 
 def _list_reader(read: Read) -> Read:
     def read_list(values: Any) -> list[Any]:
-        return [read(value) for value in values]
+        return list(map(read, values))
 
     return read_list
 
@@ -182,23 +219,12 @@ def _map_reader(read: Read | None) -> Read:
     return read_dict
 
 
-def _without_zero(read: Read | None) -> Read:
-    def read_nonzero(value: Any) -> Any:
-        made = read(value) if read else value
-        return made or _ABSENT
-
-    return read_nonzero
-
-
-_read_text = scalars.shared(scalars.read_text)
-
-
 def _scalar_reader(layout: FieldLayout) -> Read | None:
     """Return how a value is made; None if it is that of the message."""
     kind, type_ = layout.source.type, layout.type
     in_map = layout.source.container == "{}"
     if kind == "s":
-        read = _read_text if wire_type(layout) == BYTES else None
+        read = scalars.read_shared_text if wire_type(layout) == BYTES else None
         return _converted(read, type_)
     if kind == "y":
         as_is = isinstance(type_, inspect.BytesType)

@@ -70,6 +70,10 @@ def read_text(raw: bytes) -> str:
     return raw.decode()
 
 
+read_shared_text = shared(read_text)
+"""Read a text that is mostly equal in many objects."""
+
+
 def read_time(raw: bytes) -> datetime | None:
     """Read a time of seconds, as JSON has it; None for Go's zero time."""
     found = _Time.FromString(raw)

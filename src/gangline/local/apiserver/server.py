@@ -21,6 +21,7 @@ from gangline.kube.config.credentials import Credential, StaticCredential
 from gangline.local.apiserver import kubeconfig
 from gangline.local.apiserver.admission.builtin import BuiltinAdmission
 from gangline.local.apiserver.admission.certificate_signers import SignerGuard
+from gangline.local.apiserver.admission.pod_security import PodSecurityAdmission
 from gangline.local.apiserver.admission.webhook_client import WebhookClient
 from gangline.local.apiserver.admission.webhooks import WebhookAdmission
 from gangline.local.apiserver.audit.audit_log import AuditLog, AuditSettings
@@ -270,9 +271,8 @@ class ApiServer:
             admission,
             self._flow,
             self._webhooks,
-            guard,
             QuotaAdmission(ledger),
-            SignerGuard(self._authorizer),
+            rules=(guard, SignerGuard(self._authorizer), PodSecurityAdmission(self.store)),
         )
         self._cluster_roles = ClusterRoleSync(self.store, self._own_writer, self.registry)
         crds = self.registry.by_plural("apiextensions.k8s.io", "customresourcedefinitions")

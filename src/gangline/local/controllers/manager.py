@@ -12,6 +12,7 @@ from gangline.local.controllers.disruption.controller import DisruptionControlle
 from gangline.local.controllers.endpoint_slices.controller import EndpointSliceController
 from gangline.local.controllers.endpoints.controller import EndpointsController
 from gangline.local.controllers.garbage_collector.controller import GarbageCollector
+from gangline.local.controllers.jobs.controller import JobController
 from gangline.local.controllers.namespaces.controller import NamespaceController
 from gangline.local.controllers.namespaces.defaults import NamespaceDefaultsController
 from gangline.local.controllers.node_lifecycle.controller import NodeLifecycleController
@@ -30,6 +31,7 @@ CONTROLLERS: tuple[type[ControllerLoop], ...] = (
     EndpointSliceController,
     ReplicaSetController,
     DeploymentController,
+    JobController,
     VolumeBinderController,
     NodeLifecycleController,
     NamespaceController,

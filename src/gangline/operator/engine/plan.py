@@ -6,7 +6,7 @@ the order of events was. The first stage that applies decides:
 1. *ignored*: the job is being deleted (owner references do the rest) or has another controller;
 2. *finished*: clean up by policy, and delete the job when its TTL is over;
 3. *invalid*: report the errors, change nothing else;
-4. *suspended*: delete pods, services and pod group;
+4. *suspended*: delete pods, services and pod group; a resumed job starts when those pods are gone;
 5. *ending*: success, a fatal failure, the backoff limit or a timeout: write that to the status;
 6. *live*: replace, add and remove replicas.
 
@@ -30,9 +30,9 @@ from msgspec import structs
 from gangline.api.failure import is_node_refusal
 from gangline.api.jobs.kubeflow import MANAGED_BY_US, JobStatus
 from gangline.api.meta.conditions import is_condition_true, remove_condition
-from gangline.api.meta.objects import Object
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.operator.engine import manifests, owned_objects
+from gangline.operator.engine.deletions import earliest, plan_deletions, time_to_force_delete
 from gangline.operator.engine.job_patches import remove_finalizers, store_version
 from gangline.operator.engine.slots import RoleFailures, assign_slots, classify_failures
 from gangline.operator.engine.status import (
@@ -55,6 +55,7 @@ from gangline.operator.model.job import (
     NormalizedJob,
     OrdersStartup,
     ReplicaRole,
+    RetainsObjects,
     ToleratesFailures,
     implements,
 )
@@ -68,7 +69,7 @@ from gangline.operator.model.plan import (
     ReconcilePlan,
     TargetKind,
 )
-from gangline.operator.model.replicas import ObservedPod, ObservedService, ReplicaGang
+from gangline.operator.model.replicas import ObservedPod, ReplicaGang
 from gangline.operator.policies import (
     backoff,
     cleanup,
@@ -79,73 +80,6 @@ from gangline.operator.policies import (
     restart,
 )
 from gangline.operator.policies.replica_tracker import tracker_of
-
-
-def plan_deletions(
-    observed: ObservedJob,
-    pods: Iterable[ObservedPod],
-    services: Iterable[ObservedService],
-    now: datetime,
-    settings: EngineSettings,
-    *,
-    with_group: bool = True,
-    extras: Iterable[OwnedObject] = (),
-) -> tuple[PlannedDeletion, ...]:
-    """List the deletions, in an order that depends only on names.
-
-    Args:
-        observed: the observed state of the job.
-        pods: the pods to delete.
-        services: the services to delete.
-        now: the time.
-        settings: has the time after which a pod on a lost node is deleted by force.
-        with_group: whether to delete the pod group too.
-        extras: other owned objects to delete.
-    """
-    grace = settings.force_delete_after
-    overdue = sorted(
-        cleanup.overdue_pods(observed.pods, observed.lost_nodes, grace, now), key=_name
-    )
-    groups = [observed.pod_group] if with_group and observed.pod_group else []
-    live = [pod for pod in pods if not pod.is_terminating]
-    others: list[tuple[TargetKind, Object]] = [
-        *((TargetKind.SERVICE, service) for service in sorted(services, key=_name)),
-        *((TargetKind.POD_GROUP, group) for group in groups),
-        *((extra.target, extra) for extra in sorted(extras, key=_kind_and_name)),
-    ]
-    return (
-        *(PlannedDeletion(TargetKind.POD, pod.name, pod.uid) for pod in sorted(live, key=_name)),
-        *(PlannedDeletion(TargetKind.POD, pod.name, pod.uid, force=True) for pod in overdue),
-        *(
-            PlannedDeletion(target, item.metadata.name, item.metadata.uid)
-            for target, item in others
-            if item.metadata.deletion_timestamp is None
-        ),
-    )
-
-
-def time_to_force_delete(
-    observed: ObservedJob, now: datetime, settings: EngineSettings
-) -> timedelta | None:
-    """Return the time until the next forced deletion of a stuck pod; None if there is none."""
-    lost, grace = observed.lost_nodes, settings.force_delete_after
-    times = (cleanup.time_to_force_delete_pod(pod, lost, grace, now) for pod in observed.pods)
-    return earliest(*(left for left in times if left is not None and left > timedelta(0)))
-
-
-def earliest(*times: timedelta | None) -> timedelta | None:
-    """Return the shortest of the known times, at least zero; None if no time is known."""
-    known = [time for time in times if time is not None]
-    return max(min(known), timedelta(0)) if known else None
-
-
-def _name(item: Object) -> str:
-    return item.metadata.name
-
-
-def _kind_and_name(item: OwnedObject) -> tuple[str, str]:
-    return item.target, item.metadata.name
-
 
 MAX_CREATIONS = 500
 """A larger job is created in several passes, so that other jobs are reconciled in between."""
@@ -161,7 +95,8 @@ def plan_reconcile(observed: ObservedJob, now: datetime, settings: EngineSetting
     job, rules = observed.job, observed.job.rules
     if patch := store_version(job):
         plan = replace(plan, patches=(*plan.patches, patch))
-    if job.is_deleting or not implements(rules, ExtendsStatus):
+    ours = job.policy.managed_by in (None, MANAGED_BY_US)
+    if job.is_deleting or not ours or not implements(rules, ExtendsStatus):
         return plan
     if gang is None:
         gang = assign_slots(observed, plan.status)
@@ -197,6 +132,8 @@ def _plan_inactive(
         return ReconcilePlan(mark_invalid(job, observed.status, observed.spec_errors, stamp))
     if job.policy.suspended:
         return _plan_suspended(observed, now, stamp, settings)
+    if _awaits_former_pods(observed):
+        return _plan_resumption(observed, now, stamp, settings)
     return None
 
 
@@ -220,16 +157,66 @@ def _plan_finished(observed: ObservedJob, now: datetime, settings: EngineSetting
 def _plan_suspended(
     observed: ObservedJob, now: datetime, stamp: datetime, settings: EngineSettings
 ) -> ReconcilePlan:
+    # As for a Kubernetes Job: suspension does not discard the result of pods that have succeeded.
+    job, gang = observed.job, assign_slots(observed, observed.status)
+    if job.rules.has_succeeded(job, gang):
+        status = mark_started(job, observed.status, stamp)
+        return ReconcilePlan(mark_succeeded(job, count_replicas(job, status, gang), stamp))
+    status = mark_suspended(job, observed.status, stamp)
     return ReconcilePlan(
-        mark_suspended(observed.job, observed.status, stamp),
+        status,
+        creations=_created_early(observed, status),
         deletions=plan_deletions(
             observed,
             observed.pods,
             observed.services,
             now,
             settings,
-            extras=observed.owned_objects,
+            extras=_not_retained(observed),
         ),
+        requeue_after=time_to_force_delete(observed, now, settings),
+    )
+
+
+def _not_retained(observed: ObservedJob) -> list[OwnedObject]:
+    rules, owned = observed.job.rules, observed.owned_objects
+    if not implements(rules, RetainsObjects):
+        return list(owned)
+    return [each for each in owned if not rules.is_retained(each.metadata.name)]
+
+
+def _created_early(observed: ObservedJob, status: JobStatus) -> tuple[PlannedCreation, ...]:
+    """The objects that are created for a suspended job too."""
+    rules = observed.job.rules
+    if not implements(rules, RetainsObjects):
+        return ()
+    desired = owned_objects.desired_objects(observed.job, assign_slots(observed, status))
+    missing = owned_objects.missing_objects(desired, observed.owned_objects)
+    return tuple(
+        each
+        for each in missing
+        if rules.is_needed_early(each.name) and (each.target, each.name) not in observed.occupied
+    )
+
+
+def _awaits_former_pods(observed: ObservedJob) -> bool:
+    """Return whether pods from before the suspension still end.
+
+    Suspended is stored after the deletions of those pods, and pods of the resumed job are created
+    after this check: until Suspended is False, a terminating pod is one of the former.
+    """
+    return is_condition_true(observed.status.conditions, conditions.SUSPENDED) and any(
+        pod.is_terminating for pod in observed.pods
+    )
+
+
+def _plan_resumption(
+    observed: ObservedJob, now: datetime, stamp: datetime, settings: EngineSettings
+) -> ReconcilePlan:
+    """Wait for the former pods: they must not train beside new ones, whose placement may differ."""
+    return ReconcilePlan(
+        mark_suspended(observed.job, observed.status, stamp, resumes=True),
+        deletions=plan_deletions(observed, (), (), now, settings, with_group=False),
         requeue_after=time_to_force_delete(observed, now, settings),
     )
 

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from gangline.api.jobs.kubeflow import JobStatus, ReplicaStatus
+from gangline.api.jobs.kubeflow import AWAITS_FORMER_PODS, JobStatus, ReplicaStatus
 from gangline.api.meta.conditions import TRUE, find_condition, remove_condition
 from gangline.api.meta.objects import Condition
 from gangline.operator.model import conditions, labels
@@ -51,12 +51,21 @@ def mark_invalid(job: NormalizedJob, status: JobStatus, errors: str, now: dateti
     return replace(status, conditions=current)
 
 
-def mark_suspended(job: NormalizedJob, status: JobStatus, now: datetime) -> JobStatus:
+def mark_suspended(
+    job: NormalizedJob, status: JobStatus, now: datetime, *, resumes: bool = False
+) -> JobStatus:
     """The job is suspended: it has no pods. Its start time is set again on resume, and earlier
     failures delay no pod then.
+
+    Args:
+        job: the job.
+        status: its status.
+        now: the time.
+        resumes: whether the job is resumed, and waits until its former pods have ended.
     """
     reason = _condition_reason(job, "Suspended")
-    message = f"{job.kind.kind} {job.name} is suspended."
+    state = AWAITS_FORMER_PODS if resumes else "is suspended"
+    message = f"{job.kind.kind} {job.name} {state}."
     current = _with_created_condition(job, status.conditions, now)
     current = remove_condition(current, conditions.RESTARTING)
     current = remove_condition(current, conditions.STALLED)

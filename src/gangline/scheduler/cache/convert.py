@@ -135,7 +135,7 @@ def pod_info(
         is_terminating=metadata.deletion_timestamp is not None,
         is_gated=bool(spec.scheduling_gates),
         is_ours=(spec.scheduler_name or DEFAULT_SCHEDULER) in scheduler_names,
-        labels=tuple(sorted(metadata.labels.items())),
+        labels=tuple(sorted(metadata.labels.items())) if metadata.labels else (),
         preemptable=_is_preemptable(metadata),
         uses_resource_claims=bool(spec.resource_claims),
         may_preempt=spec.preemption_policy != "Never",

@@ -73,7 +73,9 @@ def inter_pod_rules(
 
 
 def has_namespace_selector(spec: LeanPodSpec) -> bool:
-    return any(term.namespace_selector is not None for term in _all_terms(spec))
+    return spec.affinity is not None and any(
+        term.namespace_selector is not None for term in _all_terms(spec)
+    )
 
 
 def crosses_namespaces(spec: LeanPodSpec) -> bool:

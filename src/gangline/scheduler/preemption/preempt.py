@@ -44,6 +44,7 @@ from gangline.scheduler.preemption.victim_sets import (
 from gangline.scheduler.queueing.fair_share import ORDER_BY_AGE, FairnessPolicy
 from gangline.scheduler.queueing.gangs import PendingGang
 from gangline.scheduler.queueing.queue_tree import QueueTree
+from gangline.scheduler.queueing.subgroups import split_into_subgroups
 from gangline.scheduler.types.types import PodInfo, PodKey
 
 PREEMPTED = "preempted by {} of higher priority"
@@ -101,6 +102,8 @@ class PreemptionEvaluator:
         self._lowest = state.lowest_priority()
         self._chosen_gangs: set[str] = set()
         """Gangs of which pods were chosen already."""
+        self._victims: list[PodInfo] = []
+        """These pods: they count as ending for the gangs that follow."""
         self._units: dict[str, list[EvictionUnit]] = {}
         """Eviction units by gang."""
 
@@ -128,7 +131,9 @@ class PreemptionEvaluator:
         known = self._state.reservations.get(preemptor.name)
         # Pods that did not end while a reservation waited for them may never end.
         waited = known is not None and known.preempting and has_expired(known, self._now)
-        ending = [] if waited else placed_on_rows(self._state, ending_pods(self._state))
+        ending = placed_on_rows(self._state, self._victims)
+        if not waited:
+            ending += placed_on_rows(self._state, ending_pods(self._state))
         clearing = Clearing(self._state, scratch, ending)
         if ending and rights.covers_limits(EvictionTally()):
             region = clearing.base.within
@@ -216,6 +221,7 @@ class PreemptionEvaluator:
     def _accept(self, preemptor: PendingGang, found: VictimSet) -> PreemptionResult:
         self._chosen_gangs |= {unit.gang.name for unit in found.units}
         victims = pods_to_evict(found.units)
+        self._victims += victims
         for pod in victims:
             self.reclaim_state.add_leaving(self._state.usage.queue_of(pod.group), pod)
         self.reclaim_state.add_expected(preemptor.name, preemptor.queue, preemptor.requested)
@@ -259,7 +265,9 @@ class PreemptionEvaluator:
         info = self._state.groups.get(group) if group is not None else None
         queue = self._state.usage.queue_of(group)
         priority = info.priority if info is not None else max(pod.priority for pod in pods)
-        return RunningGang(name, queue, priority, pods, info)
+        rules = info.subgroups if info is not None else ()
+        subgroups = split_into_subgroups(rules, pods, ()) if rules else ()
+        return RunningGang(name, queue, priority, pods, info, subgroups)
 
     def _preempts(self, preemptor: PendingGang) -> bool:
         """Return whether some running gang may have a lower priority."""

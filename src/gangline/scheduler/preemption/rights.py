@@ -92,8 +92,8 @@ class EvictionTally:
     """The largest amount that one unit takes back, by queue and column."""
     disrupted: Counter[str] = field(default_factory=Counter)
     """Number of pods by budget."""
-    spared: dict[str, Counter[str]] = field(default_factory=dict)
-    """Pods of gangs that only shrink: their number by role, by the name of the gang."""
+    spared: dict[str, tuple[PodInfo, ...]] = field(default_factory=dict)
+    """Pods of gangs that only shrink, by the name of the gang."""
 
     def copy(self) -> "EvictionTally":
         return EvictionTally(
@@ -180,7 +180,7 @@ class EvictionRights:
                 return False
         if not unit.breaks_gang:
             name = unit.gang.name
-            spared = tally.spared.get(name, Counter()) + Counter(pod.role for pod in unit.pods)
+            spared = (*tally.spared.get(name, ()), *unit.pods)
             if not unit.gang.can_spare(spared):
                 return False
             tally.spared[name] = spared

@@ -6,11 +6,12 @@ others are those that lack least. A further batch follows only if no node of the
 option, so clusters of up to 128 such nodes are searched completely.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gangline.scheduler.placement.scratch import ScratchAllocation
 from gangline.scheduler.plugins.scores import Amounts
@@ -49,6 +50,21 @@ class RankedOption:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _FirstBatch:
+    """The options of the first batch for a shape, while no unit is chosen."""
+
+    free: Amounts
+    within: NDArray[np.bool_] | None
+    found: Mapping[int, RankedOption | None]
+    waiting: Sequence[int]
+    """Rows of the later batches."""
+
+    def holds_for(self, work: ScratchAllocation) -> bool:
+        """Return whether the same rows may be used, with the same free amounts."""
+        return work.within is self.within and np.array_equal(self.free, work.free)
+
+
 class RowOptions:
     """What the candidates free on each row.
 
@@ -73,8 +89,7 @@ class RowOptions:
         rows = [[row for _, row in clearing.pods(unit)] for unit in units]
         indexes = np.repeat(np.arange(len(units)), [len(each) for each in rows])
         np.minimum.at(self.cheapest, list(chain.from_iterable(rows)), indexes)
-        self._first: dict[PodShape, tuple[Amounts, dict[int, RankedOption | None], list[int]]] = {}
-        """Options of the first batch while no unit is chosen: free amounts, options, other rows."""
+        self._first: dict[PodShape, _FirstBatch] = {}
 
     def of(self, work: ScratchAllocation, chosen: Selection, pod: PodInfo) -> "ShapeOptions":
         """Return the options of pods like this one."""
@@ -83,12 +98,14 @@ class RowOptions:
             options.waiting = self.rows_for(work, pod)
             return options
         known = self._first.get(pod.shape)
-        if known is None or not np.array_equal(known[0], work.free):
+        if known is None or not known.holds_for(work):
             options.waiting = self.rows_for(work, pod)
             options.next_batch()
-            known = (work.free.copy(), dict(options.found), list(options.waiting))
+            known = _FirstBatch(
+                work.free.copy(), work.within, dict(options.found), tuple(options.waiting)
+            )
             self._first[pod.shape] = known
-        options.found, options.waiting = dict(known[1]), list(known[2])
+        options.found, options.waiting = dict(known.found), list(known.waiting)
         return options
 
     def rows_for(self, work: ScratchAllocation, pod: PodInfo) -> list[int]:
@@ -97,8 +114,6 @@ class RowOptions:
         mask = nodes.eligible(pod.shape.constraints).accepted.copy()
         if work.within is not None:
             mask &= work.within
-        if not work.has_inter_pod_rules(pod.shape):
-            mask &= self.cheapest < len(self.index)
         lack = np.zeros(len(mask))
         for column, amount, _ in nodes.demand(pod.shape.request).terms:
             free = work.free[column]

@@ -191,8 +191,10 @@ class _Subsets:
             if any(unit.gang is other.gang for other in chosen) and unit.breaks_gang:
                 # The complete gang frees its spare pods too: both together would count them twice.
                 continue
-            alike = (unit.gang, unit.breaks_gang, unit.cost, tuple(sorted(freed.items())))
-            if not unit.breaks_gang and alike in tried and not self._search.has_budgets:
+            roles = tuple(pod.role for pod in unit.pods)
+            alike = (unit.gang, unit.cost, roles, tuple(sorted(freed.items())))
+            # Subgroups differ: each may be of another rule, and has pods on other nodes.
+            if len(unit.pods) == 1 and alike in tried and not self._search.has_budgets:
                 continue
             tried.append(alike)
             with_unit = cost.plus(unit.cost)

@@ -1,16 +1,21 @@
 """Running gangs as preemption candidates, in units of pods that are evicted together."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gangline.scheduler.types.types import PodGroupInfo, PodInfo
+from gangline.scheduler.queueing.subgroups import Subgroup
+from gangline.scheduler.types.types import PodGroupInfo, PodInfo, PodKey, SubgroupRule
 
 SYSTEM_PRIORITY = 2_000_000_000
 """Pods of this priority and above belong to the cluster itself: they are never evicted."""
 SYSTEM_NAMESPACE = "kube-system"
 _SYSTEM_PREFIX = f"{SYSTEM_NAMESPACE}/"
+
+
+def _loses(part: Subgroup, gone: Set[PodKey]) -> bool:
+    return any(pod.key in gone for pod in part.running)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,26 +26,45 @@ class RunningGang:
     pods: tuple[PodInfo, ...]
     info: PodGroupInfo | None
 
-    @property
-    def extra_pods(self) -> tuple[PodInfo, ...]:
-        """Pods of which the gang can run without some (``can_spare``): lowest priority first, then
-        the newest.
-        """
-        if self.info is None or self.info.subgroups:
-            # Evicting one pod would leave its subgroup incomplete.
-            return ()
-        if len(self.pods) <= self.info.min_member:
-            return ()
-        roles, keep = Counter(pod.role for pod in self.pods), dict(self.info.min_task_member)
-        spare = [p for p in self.pods if p.preemptable and roles[p.role] > keep.get(p.role, 0)]
-        return tuple(sorted(spare, key=least_lost_work))
+    subgroups: tuple[Subgroup, ...] = ()
+    """Its subgroups (``split_into_subgroups``)."""
 
-    def can_spare(self, roles: Mapping[str, int]) -> bool:
-        """Return whether the gang can run without so many pods of each role."""
-        if self.info is None or len(self.pods) - sum(roles.values()) < self.info.min_member:
+    @property
+    def spare_parts(self) -> tuple[tuple[PodInfo, ...], ...]:
+        """Pods of which the gang can run without some (``can_spare``): single ones, but subgroups
+        only completely. Lowest priority first, then the newest.
+        """
+        if self.info is None or len(self.pods) <= self.info.min_member:
+            return ()
+        grouped = {pod.key for part in self.subgroups for pod in part.running}
+        roles, keep = Counter(pod.role for pod in self.pods), dict(self.info.min_task_member)
+        parts: list[tuple[PodInfo, ...]] = [
+            (pod,)
+            for pod in self.pods
+            if pod.key not in grouped and roles[pod.role] > keep.get(pod.role, 0)
+        ]
+        parts += [part.running for part in self.subgroups if self.can_spare(part.running)]
+        spare = [part for part in parts if all(pod.preemptable for pod in part)]
+        return tuple(sorted(spare, key=lambda part: least_lost_work(part[0])))
+
+    def can_spare(self, pods: Collection[PodInfo]) -> bool:
+        """Return whether the gang can run without these pods."""
+        if self.info is None or len(self.pods) - len(pods) < self.info.min_member:
+            return False
+        gone = {pod.key for pod in pods}
+        if any(
+            self._complete_subgroups(rule, gone) < rule.min_subgroups
+            for rule in self.info.subgroups
+            if any(part.key[0] == rule.name and _loses(part, gone) for part in self.subgroups)
+        ):
             return False
         running, keep = Counter(pod.role for pod in self.pods), dict(self.info.min_task_member)
-        return all(running[role] - count >= keep.get(role, 0) for role, count in roles.items())
+        lost = Counter(pod.role for pod in pods)
+        return all(running[role] - count >= keep.get(role, 0) for role, count in lost.items())
+
+    def _complete_subgroups(self, rule: SubgroupRule, gone: Set[PodKey]) -> int:
+        parts = [part for part in self.subgroups if part.key[0] == rule.name]
+        return sum(not part.missing and not _loses(part, gone) for part in parts)
 
     def lost_work(self, now: float) -> float:
         """Pod-seconds of work since the last checkpoint, which an eviction would lose."""
@@ -82,7 +106,9 @@ NO_COST = EvictionCost()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EvictionUnit:
-    """Pods that are evicted together: a complete gang, or a pod that its gang can run without."""
+    """Pods that are evicted together: a complete gang, or a pod or subgroup that its gang can run
+    without.
+    """
 
     gang: RunningGang
     pods: tuple[PodInfo, ...]
@@ -98,10 +124,12 @@ class EvictionUnit:
 
 
 def eviction_units(gang: RunningGang, queue_priority: int, now: float) -> list[EvictionUnit]:
-    """Return the ways to evict pods of a gang: each spare pod by itself, and the complete gang."""
+    """Return the ways to evict pods of a gang: each spare part by itself, and the complete gang."""
     tier = (queue_priority, gang.priority)
-    spare = EvictionCost(shrunk_tier=tier, pods=1)
-    units = [EvictionUnit(gang, (pod,), False, spare) for pod in gang.extra_pods]
+    units = [
+        EvictionUnit(gang, part, False, EvictionCost(shrunk_tier=tier, pods=len(part)))
+        for part in gang.spare_parts
+    ]
     # A gang without a minimum is never broken.
     if (gang.info is None or gang.info.min_member or gang.info.subgroups) and all(
         pod.preemptable for pod in gang.pods

@@ -19,7 +19,7 @@ from typing import TypeAlias
 from gangline.api.volcano.scheduling import ROOT_QUEUE
 from gangline.scheduler.queueing.fair_share import NamespaceShares
 from gangline.scheduler.queueing.gangs import GangOrder, PendingGang
-from gangline.scheduler.queueing.queue_tree import QueueTree
+from gangline.scheduler.queueing.queue_tree import QueueAttributes, QueueTree
 from gangline.scheduler.types.types import PodInfo, PodShape, Request
 
 _NO_PODS: deque[PodInfo] = deque()
@@ -184,8 +184,7 @@ class SchedulingOrder:
             return self._urgent.popleft()
         if not self._queues_ranked:
             self._queues_ranked = True
-            for queue in self._entry_queues:
-                self._activate_queue(queue)
+            self._rank_below(self._tree.root)
         if (
             self._path
             and not any(self._active_children.values())
@@ -203,14 +202,8 @@ class SchedulingOrder:
         return entries.pop() if entries else None
 
     def requeue(self, entry: QueueEntry) -> None:
-        """Requeue a gang for its remaining extra pods."""
-        name = entry.gang.queue
-        queue = self._entry_queue(name)
-        queue.requeue(entry)
-        if not self._queues_ranked:
-            return
-        if len(queue) == 1 and (not self._path or self._path[-1][1] != name):
-            self._activate_queue(name)
+        """Requeue the gang that was served last, for its remaining extra pods."""
+        self._entry_queue(entry.gang.queue).requeue(entry)
 
     def _entry_queue(self, name: str) -> EntryQueue:
         queue = self._entry_queues.get(name)
@@ -223,16 +216,16 @@ class SchedulingOrder:
         """True if no other entry is left."""
         return not self._urgent and not any(self._entry_queues.values())
 
-    def _activate_queue(self, queue: str) -> None:
-        """Activate a queue that has entries again, and its idle ancestors."""
-        self._reinsert_served()
-        for attributes in self._tree.queues[queue].path():
-            parent = attributes.parent.info.name if attributes.parent else ROOT_QUEUE
-            siblings = self._active_children.setdefault(parent, [])
-            busy = bool(siblings)
-            self._push(parent, attributes.info.name)
-            if busy:
-                return
+    def _rank_below(self, queue: QueueAttributes) -> bool:
+        """Rank all queues below this one that have entries; return whether it has any itself.
+
+        A rank depends on the first entry of all queues below, so these are ranked before.
+        """
+        name = queue.info.name
+        for child in queue.children:
+            if self._rank_below(child):
+                self._push(name, child.info.name)
+        return bool(self._entry_queues.get(name) or self._active_children.get(name))
 
     def _reinsert_served(self) -> None:
         """Reinsert the queue that was served last at its new rank."""

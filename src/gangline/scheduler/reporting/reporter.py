@@ -208,6 +208,9 @@ class PendingReporter:
             self.controller.queue.add(ReportSubject(kind, key))
 
     async def _write(self, subject: ReportSubject) -> ReconcileResult:
+        # A writer that finds nothing to write does not wait for anything. At the start, with many
+        # groups, no cycle could run until it has checked all of them.
+        await asyncio.sleep(0)
         # Before the desired status is computed: what is bound meanwhile saves this write.
         await self._bindings_in_flight.wait_until_idle(MAX_STATUS_DELAY_S)
         try:
@@ -243,9 +246,16 @@ class PendingReporter:
         if desired == current:
             return done
         reason = verdict.reason if verdict else ""
-        if _stable_part(desired) == _stable_part(current) and (
-            wait_s := self._update_delay(subject, reason)
-        ):
+        if _stable_part(desired) == _stable_part(current):
+            wait_s = self._update_delay(subject, reason)
+        elif _without_counts(desired) == _without_counts(current):
+            # The pods of a gang start, and end, one after the other.
+            wait_s = self._remaining(
+                self._written.get(subject, (None, ""))[0], self._settings.count_update_interval_s
+            )
+        else:
+            wait_s = 0.0
+        if wait_s:
             return RequeueAfter(wait_s)
         await self._patch_group(group, desired)
         self._last_written[key] = (group.metadata.resource_version, desired)
@@ -348,6 +358,10 @@ def _changed_keys(old: Mapping[K, object], new: Mapping[K, object]) -> set[K]:
 def _without_forecast(status: PodGroupStatus) -> PodGroupStatus:
     conditions = [each for each in status.conditions if each.type != START_EXPECTED]
     return msgspec.structs.replace(status, conditions=conditions)
+
+
+def _without_counts(status: PodGroupStatus) -> PodGroupStatus:
+    return msgspec.structs.replace(status, running=0, succeeded=0, failed=0)
 
 
 def _stable_part(status: PodGroupStatus) -> tuple[object, ...]:

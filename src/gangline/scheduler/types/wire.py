@@ -240,7 +240,7 @@ _JOB_OWNERS = [OwnerReference(api_version="batch/v1", kind="Job", controller=Tru
 
 def belongs_to_job(metadata: ObjectMeta) -> bool:
     """Return whether a Job of Kubernetes controls the pod."""
-    return any(
+    return bool(metadata.owner_references) and any(
         owner.controller and owner.kind == "Job" and owner.api_version.startswith("batch/")
         for owner in metadata.owner_references
     )

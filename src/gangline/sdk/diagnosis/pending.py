@@ -115,12 +115,20 @@ def find_pending_cause(
     """Return why a job is pending; None if no known reason applies."""
     if job.state.finished or job.state is JobState.RUNNING:
         return _failure_of_whole_job(job) if job.state is JobState.FAILED else None
+    if job.awaits_former_pods:
+        meaning = "The job is resumed, and waits until its former pods have ended."
+        return PendingCause("Suspended", _USER, meaning, "", job.reason)
     if job.state is JobState.SUSPENDED:
         remedy = f"'gangline resume {job.name} -n {job.namespace}' resumes it."
         return PendingCause("Suspended", _USER, "The job is suspended.", remedy, job.reason)
     for text in _candidate_texts(job, pods, events):
         if found := _match_pattern(text):
             return found
+    if job.managed_elsewhere and not pods:
+        return PendingCause(
+            "ManagedElsewhere", _PLATFORM, "MultiKueue runs the job in another cluster.",
+            "'kubectl describe workloads.kueue.x-k8s.io' shows where and why it waits.", job.reason,
+        )  # fmt: skip
     if not pods and not job.reason and not events:
         return PendingCause(
             "NotNoticed", _PLATFORM, "No operator has reacted to the job.",

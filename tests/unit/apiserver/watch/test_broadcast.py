@@ -80,3 +80,27 @@ async def test_each_view_is_sent_its_own_objects_over_many_rounds() -> None:
     }
     everything = list(range(1, 302))
     assert numbers == {"app=a": everything, "app!=b": everything, "app=b": []}
+
+
+class ClosedTransport(Transport):
+    """A TLS connection that was closed: asyncio has dropped its protocol."""
+
+    def get_write_buffer_size(self) -> int:
+        raise AttributeError("'NoneType' object has no attribute '_get_write_buffer_size'")
+
+    def is_closing(self) -> bool:
+        return True
+
+
+async def test_closed_connections_end_their_watches_and_disturb_no_other() -> None:
+    cache = WatchCache("things.", 0)
+    broadcaster = WatchBroadcaster(cache)
+    closed = [Watcher(view(f"app!=b{n}"), 0, cast(Any, ClosedTransport())) for n in range(8)]
+    transport = Transport()
+    for watcher in [*closed, Watcher(view("app=a"), 0, cast(Any, transport))]:
+        broadcaster.add(watcher)
+    publish(cache, 1, 3)
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(watcher.ended for watcher in closed))
+        while transport.sent.count(b'"ADDED"') < 3:
+            await asyncio.sleep(0.001)

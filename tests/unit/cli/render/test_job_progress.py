@@ -30,6 +30,10 @@ def job(state: JobState, reason: str = "", running: int = 0, restarts: int = 0) 
         (job(JobState.RUNNING, running=2, restarts=1), ["2 of 3 replicas, 2 restarts"]),
         (job(JobState.RESTARTING, "worker-1: Killed"), ["restarts: worker-1: Killed"]),
         (job(JobState.SUSPENDED), ["gangline resume hello -n team"]),
+        (
+            job(JobState.SUSPENDED, "PyTorchJob hello resumes when its former pods have ended."),
+            ["is resumed, and waits"],
+        ),
     ],
 )
 def test_progress_says_what_happens_and_what_helps(state: Job, parts: list[str]) -> None:

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import json as msgspec_json
 
 from gangline.api.meta.objects import Object, Wire
 from gangline.api.meta.resource import Resource
@@ -20,6 +20,7 @@ from gangline.kube.protobuf.reader import MalformedMessage, ObjectReader, object
 from gangline.operator.engine import observe
 from gangline.scheduler.types import wire
 from kubernetes_proto import EXAMPLES, encode_body, needs_sources
+from unit.kube.protobuf import encoding
 
 LEAN = [each for each in vars(wire).values() if isinstance(each, Resource)]
 LEAN += [observe.PODS, observe.SERVICES, observe.NODES, *observe.OWNED_RESOURCES.values()]
@@ -51,6 +52,41 @@ def test_field_that_the_message_lacks_is_an_error() -> None:
     resource = Resource(Mistyped, "", "v1", "pods", "Pod")
     with pytest.raises(UnreadableType, match="v1#PodSpec has no nod_selector, which Spec reads"):
         ObjectReader(resource)
+
+
+def test_absent_fields_have_the_values_of_the_struct() -> None:
+    class Spec(Wire):
+        node_name: str = "no node"
+        """Zero is not its default: an empty text counts as absent."""
+        host_network: bool = True
+        priority: int | None = 7
+        """A pointer in Go: zero is a value."""
+        node_selector: dict[str, str] = msgspec.field(default_factory=lambda: {"all": "nodes"})
+        overhead: dict[str, str] = msgspec.field(default_factory=dict)
+
+    class Own(Object):
+        spec: Spec = Spec()
+
+    reader = ObjectReader(Resource(Own, "", "v1", "pods", "Pod"))
+    assert reader.read(b"") == Own(api_version="v1", kind="Pod")
+    # Fields of the spec: 10 is the node, 11 the host's network, 25 the priority.
+    zeros = encoding.piece(10, b"") + encoding.number(11, 0) + encoding.number(25, 0)
+    spec = reader.read(encoding.piece(2, zeros)).spec
+    assert (spec.node_name, spec.host_network, spec.priority) == ("no node", True, 0)
+    assert spec.node_selector == {"all": "nodes"}
+    assert spec.overhead is not reader.read(encoding.piece(2, zeros)).spec.overhead
+
+
+def test_field_that_the_struct_requires_must_be_given() -> None:
+    class Spec(Wire):
+        node_selector: dict[str, str]
+
+    class Own(Object):
+        spec: Spec = Spec({})
+
+    reader = ObjectReader(Resource(Own, "", "v1", "pods", "Pod"))
+    with pytest.raises(MalformedMessage, match="node_selector is missing"):
+        reader.read(encoding.piece(2, b""))
 
 
 def test_plain_data_and_custom_kinds_are_not_read_from_protobuf() -> None:
@@ -176,7 +212,7 @@ POD = st.fixed_dictionaries(
 @given(pod=POD)
 def test_any_pod_is_read_as_its_json(resource: Resource[Any], pod: dict[str, Any]) -> None:
     found = object_reader(resource).read(open_envelope(encode_body(pod)))
-    assert found == decode_object(resource.type, msgspec_json.encode(pod))
+    assert found == decode_object(resource.type, msgspec.json.encode(pod))
 
 
 def test_bytes_that_are_no_message_are_refused() -> None:

@@ -1,5 +1,6 @@
 """The engine's plans for an unfinished job: creation, counting, restarts, suspension, scaling."""
 
+import dataclasses
 from datetime import timedelta
 
 import pytest
@@ -263,6 +264,43 @@ def test_resuming_resets_the_start_time():
     assert decision.status.start_time == at(1000)
     assert conditions(decision.status) == ["(Suspended)", "Created"]
     assert decision.requeue_after == timedelta(seconds=60)
+
+
+def test_suspended_job_whose_deciding_replica_succeeded_is_succeeded():
+    running = look(a_job(1, 1), MASTER, WORKERS[0])
+    done = a_pod("master-0", "Succeeded")
+    case = look(a_job(1, 1, suspend=True), done, WORKERS[0], status=running.decide().status)
+    decision = case.decide()
+    assert conditions(decision.status) == ["(Running)", "Created", "Succeeded"]
+    assert not has_writes(decision)
+
+
+@pytest.mark.parametrize("restart", [{}, {"gangline.dev/restart": "gang"}])
+def test_resumed_job_waits_until_its_former_pods_have_ended(restart):
+    def job(**policy):
+        written = manifest(1, 1, **policy)
+        written["metadata"]["annotations"] = restart
+        return read(written)
+
+    held = look(job(suspend=True), status=look(job()).decide().status, now=at(5)).decide().status
+    former = a_pod("worker-0", "Failed", code=143, deleted=at(30))
+    decision = look(job(), former, status=held, now=at(9)).decide()
+    assert not has_writes(decision)
+    assert conditions(decision.status) == ["Created", "Suspended"]
+    assert "resumes when its former pods have ended" in message(decision.status, "Suspended")
+    resumed = look(job(), status=decision.status, now=at(40)).decide()
+    assert created(resumed) == ["master-0", "worker-0"]
+    assert conditions(resumed.status) == ["(Suspended)", "Created"]
+    assert (resumed.status.restarts.total, resumed.status.restarts.generation) == (0, 0)
+
+
+def test_resumed_job_deletes_a_former_pod_of_a_lost_node_by_force():
+    held = look(a_job(1, 0, suspend=True)).decide().status
+    former = a_pod("master-0", deleted=at(30))
+    case = look(a_job(1, 0), former, status=held, lost_nodes=frozenset({"node-1"}), now=at(31))
+    assert case.decide().requeue_after == timedelta(seconds=9)
+    overdue = dataclasses.replace(case, now=at(41)).decide()
+    assert [(d.name, d.force) for d in overdue.deletions] == [("train-master-0", True)]
 
 
 def test_scaling_down_removes_the_last_replicas_and_their_services():

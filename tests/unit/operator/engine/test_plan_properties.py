@@ -120,6 +120,9 @@ def check_harmless(world: World, decision: ReconcilePlan) -> None:
     assert len(pods) == len(set(pods))
     assert not set(pods) & set(world.pods), "never two pods of one index"
     assert not (world.held and pods), "never a pod for a finished, suspended or deleted job"
+    suspended = is_condition_true(world.status.conditions, conditions.SUSPENDED)
+    ending = any(pod.is_terminating for pod in world.pods.values())
+    assert not (pods and suspended and ending), "a resumed job waits for its former pods"
     there = {TargetKind.JOB} | ({TargetKind.POD_GROUP} if world.group else set())
     there |= {target for target, _ in world.extras}
     assert {patch.target for patch in decision.patches} <= there, "only what is there is patched"

@@ -2,11 +2,13 @@
 
 import pytest
 
+from gangline.api.meta.selectors import parse_label_selector
 from gangline.scheduler.placement import backtracking
 from gangline.scheduler.placement.backtracking import place_by_backtracking
 from gangline.scheduler.placement.scratch import ScratchAllocation
 from gangline.scheduler.queueing.gangs import pending_gangs
-from unit.scheduler.builders import cluster, group, node, pod
+from gangline.scheduler.types.types import InterPodRules, PlacementConstraints, PodTerm
+from unit.scheduler.builders import ANYWHERE, cluster, group, node, pod
 
 FITS = ((3, 1), (1, 3), (2, 2), (2, 2))
 """CPU and memory of pods that fill two nodes of four each, in one way only."""
@@ -83,3 +85,43 @@ def test_two_pods_and_pods_of_mixed_kinds_are_placed(pods: tuple[tuple[int, int]
     placed, where = search(*pods, nodes=1)
     assert placed
     assert len(where) == len(pods)
+
+
+AWAY_FROM_WEB = PlacementConstraints(
+    inter_pod=InterPodRules(anti_affinity=(PodTerm(parse_label_selector("app=web"), "name"),))
+)
+
+
+@pytest.mark.parametrize("rules", [ANYWHERE, AWAY_FROM_WEB], ids=["no rules", "rules"])
+def test_best_node_of_each_kind_is_tried(rules: PlacementConstraints) -> None:
+    """Each pod fits on one node only, which is the best one for it."""
+    state = cluster(
+        node("n0", cpu=4, memory=4, labels={"name": "n0"}),
+        node("n1", cpu=2, memory=6, labels={"name": "n1"}),
+        group("g", 2),
+        pod("g-0", cpu=3, memory=1, group="g", constraints=rules),
+        pod("g-1", cpu=1, memory=5, group="g"),
+    )
+    (gang,), _ = pending_gangs(state, 0.0)
+    scratch = ScratchAllocation(state.nodes)
+    assert place_by_backtracking(scratch, gang, gang.pending)
+    rows = {each.pods[0].key: each.row for each in scratch.since(0)}
+    assert rows == {"d/g-0": state.nodes.rows["n0"], "d/g-1": state.nodes.rows["n1"]}  # type: ignore[index]
+
+
+def test_order_of_pods_is_tried_where_one_keeps_the_other_off() -> None:
+    """The one that avoids others goes where they are not, whichever is placed first."""
+    web = (("app", "web"),)
+    state = cluster(
+        node("n0", cpu=2, labels={"name": "n0"}),
+        node("n1", cpu=1, labels={"name": "n1"}),
+        group("g", 3),
+        pod("g-0", group="g", labels=web),
+        pod("g-1", group="g", labels=web),
+        pod("g-2", group="g", constraints=AWAY_FROM_WEB),
+    )
+    (gang,), _ = pending_gangs(state, 0.0)
+    scratch = ScratchAllocation(state.nodes)
+    assert place_by_backtracking(scratch, gang, gang.pending)
+    rows = {pod.key: each.row for each in scratch.since(0) for pod in each.pods}
+    assert rows["d/g-0"] == rows["d/g-1"] != rows["d/g-2"]

@@ -9,6 +9,7 @@ no rule.
 from collections.abc import Sequence
 from random import Random
 
+import pytest
 from msgspec.structs import replace
 
 from gangline.api.meta.selectors import Requirement, Selector
@@ -32,7 +33,8 @@ from gangline.scheduler.types.types import (
 from unit.scheduler.builders import cluster, decide, group, node, pod
 from unit.scheduler.oracle.check import violations
 
-INSTANCES = 250
+INSTANCES = 62
+"""In each test."""
 FULL = TaintInfo("full", "", "NoSchedule")
 
 
@@ -158,8 +160,9 @@ def placed(nodes: Sequence[NodeInfo], pods: Sequence[PodInfo]) -> bool:
     return GroupKey("d/g") in decision.placed
 
 
-def test_every_small_gang_with_constraints_that_fits_in_any_way_is_placed() -> None:
-    random = Random(99)
+@pytest.mark.parametrize("seed", range(4))
+def test_every_small_gang_with_constraints_that_fits_in_any_way_is_placed(seed: int) -> None:
+    random = Random(99 + seed)
     possible = 0
     for number in range(INSTANCES):
         nodes, pods = instance(random)
@@ -167,4 +170,4 @@ def test_every_small_gang_with_constraints_that_fits_in_any_way_is_placed() -> N
         # What is placed fits. That the search finds what fits is looked at for some.
         if not found or number < INSTANCES // 10:
             assert feasible(nodes, pods) == found
-    assert possible > INSTANCES / 5
+    assert possible > INSTANCES / 8

@@ -12,7 +12,16 @@ from gangline.scheduler.cache.node_stats import MODEL_LABELS
 from gangline.scheduler.config.volcano import read_configuration
 from gangline.scheduler.cycle.cycle import run_cycle
 from gangline.scheduler.plugins.scores import ScoreWeights
-from gangline.scheduler.types.types import NodeInfo, NodeName, PodInfo, PodKey, PreviousNodes
+from gangline.scheduler.types.types import (
+    HyperNodeInfo,
+    HyperNodeMemberInfo,
+    NetworkTopologyRule,
+    NodeInfo,
+    NodeName,
+    PodInfo,
+    PodKey,
+    PreviousNodes,
+)
 from unit.scheduler.builders import cluster, gang, group, node, pod
 from unit.scheduler.oracle.check import check_result
 
@@ -127,3 +136,15 @@ def test_extra_pods_take_another_model_when_theirs_is_full() -> None:
         pod(f"g-{number}", gpu=2, group="g", on=None if number else "b") for number in range(4)
     ]
     assert where(cluster(*nodes, group("g", 1), *members)) == {"b": 1, "a": 2}
+
+
+def test_extra_pod_stays_in_the_network_domain_rather_than_on_its_model() -> None:
+    """The only free node of the model is outside of the domain of the running members."""
+    nodes = of("A", "a"), of("B", "b"), of("A", "far")
+    members = [pod("g-0", gpu=8, group="g", on="a"), pod("g-1", gpu=2, group="g")]
+    near = group("g", 1, network=NetworkTopologyRule(tier=1))
+    state = cluster(*nodes, pod("busy", gpu=4, on="far"), near, *members)
+    for name, inside in (("s0", ("a", "b")), ("s1", ("far",))):
+        exact = tuple(HyperNodeMemberInfo(False, exact=each) for each in inside)
+        state.nodes.set_hypernode(HyperNodeInfo(name, 1, members=exact))
+    assert where(state) == {"b": 1}

@@ -97,3 +97,10 @@ def test_gang_without_protection_may_be_evicted_from_its_start(parent: str) -> N
     assert evicted(state, STARTED) == ["d/low-0"]
     state.class_protection["other"] = PROTECTED_S
     assert evicted(state, STARTED) == ["d/low-0"]
+
+
+def test_gang_of_a_queue_that_does_not_exist_has_no_protection() -> None:
+    state = low_and_high(QueueInfo("q"), started_at=DURING - 0.5)
+    state.class_protection["other"] = PROTECTED_S
+    del state.queues["q"]
+    assert ProtectedGangs(state, DURING).next_end() is None

@@ -149,6 +149,26 @@ HAS = Job("a/has", 2, runs=2)
             ["a/1", "b/1", "a/2"],
             id="within a namespace it is as ever",
         ),
+        pytest.param(
+            9,
+            [*(Job(f"a/{n}", at=n) for n in (1, 2, 3)), Job("b/1", at=4), Job("b/2", at=5)],
+            ["a/1", "a/2", "a/3", "b/1", "b/2"],
+            ["a/1", "b/1", "a/2", "b/2", "a/3"],
+            id="all that is handed out adds up",
+        ),
+        pytest.param(
+            7,
+            [
+                Job("a/young", 3, at=9, runs=3),
+                Job("a/old", 1, at=1, runs=1),
+                Job("b/has", 2, at=0, runs=2),
+                Job("b/new", at=6),
+                Job("a/new", at=7),
+            ],
+            ["b/new"],
+            ["a/new"],
+            id="only the older ones count, in whatever order they were seen",
+        ),
     ],
 )
 def test_namespace_with_the_smallest_share_is_served_first(

@@ -3,7 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from gangline.scheduler.queueing.messages import QueueLimit, queue_limit_message
+from gangline.scheduler.queueing.messages import (
+    MAX_MESSAGE,
+    QueueLimit,
+    amounts_text,
+    clip_message,
+    queue_limit_message,
+)
 from gangline.scheduler.types.types import CycleResult, QueueInfo
 from unit.scheduler.builders import (
     ANYWHERE,
@@ -166,3 +172,33 @@ def test_message_says_whether_the_limit_would_ever_suffice(requested: int, text:
     limit = QueueLimit("q", **{name: {"cpu": amount} for name, amount in cpu.items()})
     assert text in queue_limit_message(limit)
     assert "An earlier gang" not in queue_limit_message(limit)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "text"),
+    [
+        pytest.param({GPU: 8, "memory": 4 * 2**30, "cpu": 1500}, f"cpu 1.5, memory 4Gi, {GPU} 8"),
+        pytest.param(
+            {"ephemeral-storage": 3 * 2**20, "amd.com/gpu": 1, "memory": 2**40},
+            "memory 1Ti, amd.com/gpu 1, ephemeral-storage 3Mi",
+        ),
+        pytest.param({"hugepages-2Mi": 2**21, "memory": 1536}, "memory 1.5Ki, hugepages-2Mi 2Mi"),
+        pytest.param({"memory": 1023, "pods": 3, "cpu": 0, "hostport:tcp:80": 1}, "memory 1023"),
+        pytest.param({"pods": 3, "cpu": 0}, "nothing"),
+    ],
+)
+def test_amounts_have_units_processors_and_memory_come_first(
+    amounts: dict[str, int], text: str
+) -> None:
+    assert amounts_text(amounts) == text
+
+
+def test_long_messages_are_cut_and_keep_their_end() -> None:
+    exact = "x" * MAX_MESSAGE
+    assert clip_message(exact) == exact
+    assert len(clip_message(exact + "x")) == MAX_MESSAGE
+    assert clip_message(exact + "x").endswith("x…")
+    with_end = clip_message(exact, "the end")
+    assert len(with_end) == MAX_MESSAGE
+    assert with_end.endswith("x… the end")
+    assert clip_message("short", "end") == "short end"

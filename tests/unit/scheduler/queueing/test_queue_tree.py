@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline.scheduler.queueing.queue_tree import Matrix, Vector, queue_problems, water_fill
+from gangline.scheduler.queueing.queue_tree import (
+    Matrix,
+    QueueTree,
+    Vector,
+    ancestors,
+    dominant_share,
+    queue_problems,
+    water_fill,
+)
 from gangline.scheduler.types.types import CycleResult, PodGroupInfo, PodInfo, QueueInfo
 from unit.scheduler.builders import cluster, decide, group, node, pod, request
 
@@ -297,3 +305,96 @@ def test_cycle_without_pending_gangs_builds_no_queue_tree() -> None:
     decision = decide(state)
     assert [reason.group for reason in decision.pending_reasons] == ["d/missing"]
     assert state.queue_structure is None
+
+
+@pytest.mark.parametrize(
+    ("used", "entitled", "share"),
+    [
+        pytest.param((2, 1), (4, 8), 0.5, id="the largest fraction"),
+        pytest.param((1, 6), (4, 8), 0.75, id="of any resource"),
+        pytest.param((0, 0), (0, 0), 0.0, id="nothing is used"),
+        pytest.param((0, 2), (0, 8), 0.25, id="unused resources do not count"),
+        pytest.param((1, 2), (0, 8), float("inf"), id="beyond a share of nothing"),
+    ],
+)
+def test_dominant_share(used: tuple[float, ...], entitled: tuple[float, ...], share: float) -> None:
+    assert dominant_share(np.array(used, float), np.array(entitled, float)) == share
+
+
+def tree_of(*queues: QueueInfo, cpu: float = 8) -> QueueTree:
+    state = cluster(node("n", cpu=cpu), *queues)
+    return QueueTree(state.queues, state.nodes, state.usage, state.pending_usage)
+
+
+def test_limits_count_usage_and_reservations_of_the_queue_and_its_ancestors() -> None:
+    tree = tree_of(queue("top", 4), queue("low", parent="top"), queue("free"))
+    one = tree.vector({"cpu": 1000})
+
+    def blocking(name: str, amount: Vector) -> str | None:
+        found = tree.blocking_queue(name, amount)
+        return found.info.name if found is not None else None
+
+    assert blocking("low", 4 * one) is None
+    assert blocking("low", 5 * one) in ("low", "top")
+    assert blocking("free", 99 * one) is None
+    tree.add_usage("low", 2 * one)
+    tree.reserve("low", one)
+    assert blocking("low", one) is None
+    assert blocking("low", 2 * one) is not None
+    assert blocking("top", 2 * one) == "top"
+    tree.add_usage("low", one, -1)
+    assert blocking("low", 2 * one) is None
+    assert blocking("low", tree.vector({"memory": 2**40})) is None
+
+
+def test_as_many_pods_are_allowed_as_the_limit_and_at_least_one() -> None:
+    tree = tree_of(queue("q", 4))
+    one = tree.vector({"cpu": 1000})
+    assert tree.allowed_count("q", one, 4) == 4
+    assert tree.allowed_count("q", one, 8) == 4
+    assert tree.allowed_count("q", one, 5) == 2
+    assert tree.allowed_count("q", 5 * one, 3) == 1
+    assert tree.allowed_count("q", one, 1) == 1
+
+
+def test_queue_blocks_gangs_if_it_has_a_limit_or_is_fifo() -> None:
+    tree = tree_of(
+        queue("limited", 4),
+        queue("below", parent="limited"),
+        queue("ordered", fifo=True),
+        queue("free"),
+    )
+    blocks = {name: not tree.never_blocks(name) for name in tree.queues if name != "root"}
+    assert blocks == {
+        "limited": True, "below": True, "ordered": True, "free": False, "default": False
+    }  # fmt: skip
+
+
+def test_ancestors_end_at_a_missing_parent_and_at_a_cycle() -> None:
+    queues = {
+        each.name: each
+        for each in (
+            queue("a", parent="b"),
+            queue("b", parent="c"),
+            queue("c", parent="gone"),
+            queue("x", parent="y"),
+            queue("y", parent="x"),
+        )
+    }
+    assert ancestors(queues, "a") == ["b", "c"]
+    assert ancestors(queues, "x") == ["y", "x"]
+
+
+def test_usage_outside_of_all_queues_is_no_capacity_of_queues() -> None:
+    state = cluster(
+        node("n", cpu=8),
+        node("down", cpu=4, ready=False),
+        queue("q"),
+        group("runs", 1, queue="q"),
+        pod("runs-0", cpu=2, group="runs", on="n"),
+        pod("other", cpu=3, on="n", is_ours=False),
+    )
+    tree = QueueTree(state.queues, state.nodes, state.usage, state.pending_usage)
+    cpu = tree.columns["cpu"]
+    assert tree.total[cpu] == 5000
+    assert (tree.queues["q"].used[cpu], tree.queues["default"].used[cpu]) == (2000, 0)

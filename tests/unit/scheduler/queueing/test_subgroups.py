@@ -189,3 +189,9 @@ def test_ended_members_of_a_subgroup_count_but_do_not_run() -> None:
     runs = pod("job-a-9", group="job", labels=labels, on="n")
     (part,) = split_into_subgroups([rule], [ended, runs], [])
     assert (part.settled, [each.key for each in part.running]) == (2, ["d/job-a-9"])
+
+
+def test_member_that_succeeded_counts_and_holds_nothing() -> None:
+    done, runs = members("a", on="n1")
+    (part,) = split_into_subgroups((SLICES,), [replace(done, phase="Succeeded"), runs], ())
+    assert (part.settled, part.running, part.missing) == (2, (runs,), 0)

@@ -6,8 +6,9 @@ change something first. Each result is checked by the oracle and applied immedia
 are recreated, as their operators would do.
 
 An id such as ``P4`` is that of the row in the specification of Volcano's behaviour which the
-scenario plays. A letter after it (``P4b``) marks a variant of the row. Scenarios that are not
-Volcano's have ids with D, E, V or W.
+scenario plays. A letter after it (``P4b``) marks a variant of the row, ``differs`` says where
+another result than Volcano's is expected. Scenarios that are not Volcano's have ids with D, E, V or
+W.
 """
 
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ from gangline.scheduler.types.types import (
     PodKey,
     PodTerm,
     QueueInfo,
+    SubgroupRule,
 )
 from unit.scheduler.builders import cluster, decide, group, node, pod, request
 from unit.scheduler.oracle.check import check_result
@@ -97,6 +99,15 @@ class Pods(Strict):
     """Whether a Job of Kubernetes controls them."""
 
 
+class Subgroups(Strict):
+    """Subgroups of a gang: pods with equal values of a label."""
+
+    size: int
+    min: int = 0
+    key: str = "part"
+    tier: int | None = None
+
+
 class Gang(Strict):
     """A pod group and its pods, which are named GANG-0, GANG-1 and so on."""
 
@@ -109,6 +120,8 @@ class Gang(Strict):
     protected: bool = False
     tier: int | None = None
     soft_tier: int | None = None
+    subgroups: Subgroups | None = None
+    min_resources: dict[str, float] = {}
 
 
 class Queue(Strict):
@@ -176,6 +189,8 @@ class Scenario(Strict):
 
     id: str
     says: str
+    differs: str = ""
+    """How the result differs from that of the row, and why."""
     nodes: dict[str, Node] = {}
     queues: dict[str, Queue] = {}
     gangs: dict[str, Gang] = {}
@@ -295,6 +310,8 @@ class Play:
                     priority=each.priority,
                     preemptable=not each.protected,
                     network=rule,
+                    subgroups=_subgroups(each.subgroups),
+                    min_resources=_amounts(each.min_resources),
                 )
             )
             for made in _pods(name, name, each.pods, each.priority):
@@ -395,6 +412,14 @@ def _queue(name: str, each: Queue) -> QueueInfo:
         parent=each.parent,
         fifo=each.fifo,
     )
+
+
+def _subgroups(written: Subgroups | None) -> tuple[SubgroupRule, ...]:
+    if written is None:
+        return ()
+    rule = NetworkTopologyRule(True, written.tier) if written.tier is not None else None
+    labelled = Selector((Requirement(written.key, "exists", ()),))
+    return (SubgroupRule("parts", labelled, written.size, written.min, (written.key,), rule),)
 
 
 def _amounts(written: dict[str, float]) -> tuple[tuple[str, int], ...]:

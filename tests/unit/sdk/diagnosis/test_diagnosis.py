@@ -68,11 +68,14 @@ def warned(reason: str, message: str, subject: str = "pod/j-worker-0") -> EventR
     return EventRecord(NOW, "Warning", subject, reason, message, 1)
 
 
-def a_job(*conditions: tuple[str, str], waits_for: str = "") -> Job:
+def a_job(*conditions: tuple[str, str], waits_for: str = "", **policy: str) -> Job:
     stored = msgspec.convert(
         {
             "metadata": {"name": "j", "namespace": "team", "uid": "u"},
-            "spec": {"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 3}}},
+            "spec": {
+                "runPolicy": policy,
+                "pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 3}},
+            },
             "status": {
                 "conditions": [
                     {"type": type_, "status": "True", "message": message}
@@ -238,6 +241,7 @@ WAITS: dict[str, Diagnosis] = {
     "QueueMissing": scheduling("queue 'team' does not exist"),
     "NoRoom": scheduling("0/3 nodes are available: something else"),
     "Suspended": diagnose(a_job(("Suspended", "held")), []),
+    "ManagedElsewhere": diagnose(a_job(managedBy="kueue.x-k8s.io/multikueue"), []),
     "NotNoticed": diagnose(a_job(), []),
     "Waiting": scheduling("the moon is not full"),
     "DeadlineExceeded": diagnose(a_job(("Failed", "the job was active longer than 60 s")), []),
@@ -250,6 +254,14 @@ def test_pending_causes_are_distinguished(cause: str) -> None:
     assert root is not None
     assert root.cause == cause
     assert cause in WAITS[cause].summary
+
+
+def test_resumed_job_that_waits_for_its_former_pods_needs_no_remedy() -> None:
+    waits = diagnose(
+        a_job(("Suspended", "PyTorchJob j resumes when its former pods have ended.")), []
+    )
+    assert waits.root is not None
+    assert (waits.root.cause, waits.root.remedy) == ("Suspended", "")
 
 
 def test_the_replica_that_failed_first_is_the_root() -> None:

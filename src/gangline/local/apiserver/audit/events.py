@@ -70,6 +70,8 @@ def encode_event(trace: RequestTrace, stage: str, now: datetime) -> bytes:
         event["annotations"] = {DECISION: "allow", REASON: trace.reason}
     elif trace.code == 403:
         event["annotations"] = {DECISION: "forbid", REASON: ""}
+    if request is not None and request.audit_annotations:
+        event["annotations"] = event.get("annotations", {}) | request.audit_annotations
     try:
         return encode_json(event) + b"\n"
     except UnicodeEncodeError:  # headers may contain bytes that are not UTF-8

@@ -63,6 +63,8 @@ class ApiRequest:
     body: bytes = b""
     all_params: Mapping[str, list[str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    audit_annotations: dict[str, str] = field(default_factory=dict)
+    """What rules note for the audit log."""
 
     @property
     def key(self) -> str:

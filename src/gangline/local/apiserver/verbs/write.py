@@ -10,12 +10,11 @@ again, as in Kubernetes, until the webhooks' time limit.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from gangline.local.apiserver.admission.builtin import BuiltinAdmission
-from gangline.local.apiserver.admission.certificate_signers import SignerGuard
 from gangline.local.apiserver.admission.node_restriction import restrict_node_write
 from gangline.local.apiserver.admission.webhooks import (
     CREATE,
@@ -25,7 +24,6 @@ from gangline.local.apiserver.admission.webhooks import (
     WebhookAdmission,
     WebhookReview,
 )
-from gangline.local.apiserver.auth.escalation import EscalationGuard
 from gangline.local.apiserver.core import conversion, metadata, prepare
 from gangline.local.apiserver.core.errors import already_exists, conflict, not_found
 from gangline.local.apiserver.core.negotiation import encode_json, read_json
@@ -65,6 +63,17 @@ CRD_PLURAL = "customresourcedefinitions"
 EMPTY_INDEX: dict[str, str] = {}
 
 
+class WriteRule(Protocol):
+    """A rule for writes that depends on their user or on other objects."""
+
+    def check(self, request: ApiRequest, old: Json | None, new: Json) -> None:
+        """Refuse a write, or add warnings to it. ``old`` is None for a creation.
+
+        Raises:
+            StatusError: the rule forbids the write.
+        """
+
+
 class WriteResult(NamedTuple):
     """The result of a write: the object's bytes, and whether it was created or removed."""
 
@@ -86,18 +95,16 @@ class WritePath:
         admission: BuiltinAdmission,
         flow: FlowController,
         webhooks: WebhookAdmission | None = None,
-        guard: EscalationGuard | None = None,
         quotas: QuotaAdmission | None = None,
-        signers: SignerGuard | None = None,
+        rules: Sequence[WriteRule] = (),
     ) -> None:
-        """Without the last four nothing is asked: the server's own writes use this."""
+        """Without the last three nothing is asked: the server's own writes use this."""
         self._flow = flow
         self._store = store
         self._admission = admission
         self._webhooks = webhooks
-        self._guard = guard
-        self._signers = signers
         self._quotas = quotas
+        self._rules = rules
 
     async def create(
         self, request: ApiRequest, obj: Json, *, owner_tracked: bool = False
@@ -116,7 +123,7 @@ class WritePath:
             obj = conversion.from_stored(kind, await review.mutate(None, obj) or obj)
         obj = await self._compute(request, size, self._complete_new, request, obj, owner_tracked)
         restrict_node_write(request, None, obj)
-        self._check_escalation(request, None, obj)
+        self._check_rules(request, None, obj)
         if review is not None:
             prepare.check_size(request, obj, may_have_grown=True)
             await review.validate(None, obj)
@@ -193,7 +200,7 @@ class WritePath:
                 request, size, self._complete, request, record, stored, new, owner_tracked
             )
             restrict_node_write(request, stored, new)
-            self._check_escalation(request, stored, new)
+            self._check_rules(request, stored, new)
             if review is None and not is_long(size):
                 break
             if review is not None:
@@ -315,12 +322,10 @@ class WritePath:
             raise not_found(request.kind.plural, request.kind.group, request.name)
         return record
 
-    def _check_escalation(self, request: ApiRequest, old: Json | None, new: Json) -> None:
-        """Refuse a write that grants more than its user has. Not in a lane: it reads the store."""
-        if self._guard is not None:
-            self._guard.check(request, old, new)
-        if self._signers is not None:
-            self._signers.check(request, old, new)
+    def _check_rules(self, request: ApiRequest, old: Json | None, new: Json) -> None:
+        """Apply the rules. Not in a lane: they read the store."""
+        for rule in self._rules:
+            rule.check(request, old, new)
 
     def _admit_quota(self, request: ApiRequest, old: Json | None, new: Json) -> list[QuotaCharge]:
         if self._quotas is None or request.subresource:

@@ -200,10 +200,12 @@ class WatchBroadcaster:
         while self._round and took < MAX_STEP_S:
             watcher = self._round.pop()
             if watcher.transport.is_closing():
+                # A closed TLS transport cannot be asked for the size of its buffer.
                 watcher.end()
-            elif watcher.ready:
-                self._send_to(watcher, self._joined)
-            watcher.disconnect_if_stalled()
+            else:
+                if watcher.ready:
+                    self._send_to(watcher, self._joined)
+                watcher.disconnect_if_stalled()
             took = time.perf_counter() - started
         if self._round:
             self._due = self._loop.call_later(took, self._send)

@@ -240,6 +240,15 @@ def test_a_pods_quality_follows_from_its_resources(
     assert initial_status("", "Pod", pod) == {"phase": "Pending", "qosClass": quality}
 
 
+def test_new_pod_with_gates_reports_that_they_block_its_scheduling() -> None:
+    pod = {"spec": {"containers": [{}], "schedulingGates": [{"name": "kueue.x-k8s.io/topology"}]}}
+    status = initial_status("", "Pod", pod)
+    assert status is not None
+    (condition,) = status["conditions"]
+    assert (condition["type"], condition["status"]) == ("PodScheduled", "False")
+    assert condition["reason"] == "SchedulingGated"
+
+
 ANYTHING = st.recursive(
     st.none() | st.integers(0, 3) | st.sampled_from(["", "1", "x"]),
     lambda inner: st.lists(inner, max_size=2)

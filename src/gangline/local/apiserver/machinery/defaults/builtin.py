@@ -11,6 +11,7 @@ from typing import TypeAlias
 from gangline.api.cluster.admission import GROUP as ADMISSION
 from gangline.api.meta.json_objects import fill_absent, objects_in, subobject
 from gangline.local.apiserver.machinery.defaults import other_components
+from gangline.local.apiserver.machinery.defaults.jobs import default_job
 from gangline.local.apiserver.machinery.defaults.pods import (
     canonicalize_pod_spec,
     canonicalize_quantities,
@@ -31,6 +32,14 @@ DEFAULT_METRIC: Json = {
     "type": "Resource",
     "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
 }
+GATED_CONDITION: Json = {
+    "type": "PodScheduled",
+    "status": "False",
+    "lastProbeTime": None,
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
+"""The condition of a new pod with scheduling gates, without times as on Kubernetes."""
 PERCENT_POLICY: Json = {"type": "Percent", "value": 100, "periodSeconds": 15}
 DEFAULT_SCALING_RULES: Mapping[str, Json] = {
     "scaleUp": {
@@ -60,7 +69,7 @@ def normalize_builtin(group: str, kind: str, obj: Json) -> None:
     match (group, kind):
         case ("", "Pod"):
             canonicalize_pod_spec(subobject(obj, "spec"))
-        case ("apps", "Deployment" | "ReplicaSet"):
+        case ("apps", "Deployment" | "ReplicaSet") | ("batch", "Job"):
             canonicalize_pod_spec(subobject(obj, "spec", "template", "spec"))
         case ("", "PersistentVolume"):
             canonicalize_quantities(subobject(obj, "spec").get("capacity"))
@@ -90,7 +99,9 @@ def initial_status(group: str, kind: str, obj: Json) -> Json | None:
     """Return the status of a new object of a built-in kind, or None if the kind has none."""
     match (group, kind):
         case ("", "Pod"):
-            return {"phase": "Pending", "qosClass": qos_class(subobject(obj, "spec"))}
+            spec = subobject(obj, "spec")
+            gated = {"conditions": [dict(GATED_CONDITION)]} if spec.get("schedulingGates") else {}
+            return {"phase": "Pending", "qosClass": qos_class(spec), **gated}
         case ("", "Namespace"):
             return {"phase": "Active"}
         case ("", "PersistentVolume" | "PersistentVolumeClaim"):
@@ -99,7 +110,7 @@ def initial_status(group: str, kind: str, obj: Json) -> Json | None:
             return {"loadBalancer": {}}
         case ("apps", "ReplicaSet"):
             return {"replicas": 0}
-        case ("apps", "Deployment"):
+        case ("apps", "Deployment") | ("batch", "Job"):
             return {}
     return None
 
@@ -262,6 +273,7 @@ DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
     ("apps", "Deployment"): _deployment,
     ("apps", "ReplicaSet"): _replica_set,
     ("autoscaling", "HorizontalPodAutoscaler"): _autoscaler,
+    ("batch", "Job"): default_job,
     ("discovery.k8s.io", "EndpointSlice"): _endpoint_slice,
     (RBAC, "ClusterRoleBinding"): _binding,
     (RBAC, "RoleBinding"): _binding,

@@ -8,6 +8,7 @@ from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.printing.printer import (
     NONE,
     TablePrinter,
+    format_age,
     format_labels,
     format_selector,
     join_or_none,
@@ -114,6 +115,41 @@ def _replica_set(obj: Json, now: datetime) -> list[Any]:
     ]
 
 
+def _job(obj: Json, now: datetime) -> list[Any]:
+    spec, status = subobject(obj, "spec"), subobject(obj, "status")
+    desired, succeeded = spec.get("completions"), status.get("succeeded", 0)
+    parallelism = spec.get("parallelism", 1)
+    if desired is None:
+        desired = f"1 of {parallelism}" if parallelism > 1 else "1"
+    return [
+        object_name(obj),
+        _job_state(obj),
+        f"{succeeded}/{desired}",
+        _job_duration(status, now),
+        object_age(obj, now),
+        *_template_cells(obj),
+    ]
+
+
+def _job_state(obj: Json) -> str:
+    true = {
+        each.get("type")
+        for each in objects_in(subobject(obj, "status").get("conditions"))
+        if each.get("status") == "True"
+    }
+    if subobject(obj, "metadata").get("deletionTimestamp"):
+        return "Terminating"
+    states = ("Complete", "Failed", "Suspended", "FailureTarget", "SuccessCriteriaMet")
+    return next((state for state in states if state in true), "Running")
+
+
+def _job_duration(status: Json, now: datetime) -> str:
+    start, end = status.get("startTime"), status.get("completionTime")
+    if not start:
+        return ""
+    return format_age(start, datetime.fromisoformat(end) if end else now)
+
+
 def _autoscaler(obj: Json, now: datetime) -> list[Any]:
     spec, target = subobject(obj, "spec"), subobject(obj, "spec", "scaleTargetRef")
     return [
@@ -169,6 +205,9 @@ WORKLOAD_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
     ),
     ("apps", "ReplicaSet"): TablePrinter(
         make_columns("Name", "Desired", "Current", "Ready", "Age", *_TEMPLATE), _replica_set
+    ),
+    ("batch", "Job"): TablePrinter(
+        make_columns("Name", "Status", "Completions", "Duration", "Age", *_TEMPLATE), _job
     ),
     ("autoscaling", "HorizontalPodAutoscaler"): TablePrinter(
         make_columns("Name", "Reference", "Targets", "MinPods", "MaxPods", "Replicas", "Age"),

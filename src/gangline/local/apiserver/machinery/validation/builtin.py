@@ -30,6 +30,7 @@ from gangline.api.validation.field_rules import (
 from gangline.api.validation.pods import pod_causes
 from gangline.local.apiserver.machinery.schema.nodes import Json
 from gangline.local.apiserver.machinery.validation import other_components, rbac
+from gangline.local.apiserver.machinery.validation.jobs import job_causes, job_update_causes
 from gangline.local.apiserver.machinery.validation.metadata import (
     RBAC,
     metadata_causes,
@@ -305,6 +306,7 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("apps", "Deployment"): deployment_causes,
     ("apps", "ReplicaSet"): replica_set_causes,
     ("autoscaling", "HorizontalPodAutoscaler"): autoscaler_causes,
+    ("batch", "Job"): job_causes,
     ("coordination.k8s.io", "Lease"): _lease,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
     **rbac.VALIDATORS,
@@ -319,6 +321,7 @@ UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
     ("", "Service"): service_update_causes,
     ("apps", "Deployment"): selector_update_causes,
     ("apps", "ReplicaSet"): selector_update_causes,
+    ("batch", "Job"): job_update_causes,
     (RBAC, "ClusterRoleBinding"): rbac.binding_update_causes,
     (RBAC, "RoleBinding"): rbac.binding_update_causes,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class_update,

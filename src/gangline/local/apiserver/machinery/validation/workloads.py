@@ -20,6 +20,7 @@ from gangline.api.validation.field_rules import (
 )
 from gangline.api.validation.pods import template_causes
 from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
+from gangline.local.apiserver.machinery.validation import gated_pods
 from gangline.local.apiserver.machinery.validation.metadata import (
     check_path_segment,
     selector_causes,
@@ -39,6 +40,10 @@ def pod_update_causes(old: Json, new: Json) -> Causes:
             yield field_causes.required(indexed("spec.containers", index) + ".image")
     if before == after:  # nearly all updates of pods are of their status or metadata
         return
+    yield from gated_pods.added_gate_causes(before, after)
+    gated = bool(before.get("schedulingGates"))
+    if gated:
+        yield from gated_pods.narrowing_causes(before, after)
     before, after = copy_json(before), copy_json(after)
     if _toleration_keys(before) - _toleration_keys(after):
         detail = "existing toleration can not be modified except its tolerationSeconds"
@@ -46,6 +51,8 @@ def pod_update_causes(old: Json, new: Json) -> Causes:
     for spec in (before, after):
         for name in ("activeDeadlineSeconds", "tolerations", "schedulingGates"):
             spec.pop(name, None)
+        if gated:
+            gated_pods.remove_node_constraints(spec)
         for kind in ("containers", "initContainers"):
             for container in objects_in(spec.get(kind)):
                 container.pop("image", None)

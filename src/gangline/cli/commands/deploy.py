@@ -1,0 +1,187 @@
+"""``deploy`` and ``undeploy``: Gangline on a Kubernetes cluster, without Helm.
+
+All checks come before the first change, and name everything that is wrong together.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.params.session import ClusterSession, cluster_command
+
+if TYPE_CHECKING:
+    from gangline.deploy.chart import Chart
+    from gangline.deploy.preflight import Problem
+    from gangline.deploy.values import Values
+
+COMPONENTS = ("operator", "scheduler", "brain")
+DEFAULT_NAMESPACE = "gangline-system"
+
+
+@click.command("deploy")
+@click.option(
+    "-n",
+    "--namespace",
+    "release_namespace",
+    default=DEFAULT_NAMESPACE,
+    show_default=True,
+    help="Namespace of the components; it is created if necessary.",
+)
+@click.option(
+    "-f",
+    "--values",
+    "files",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    multiple=True,
+    help="File with values of the Helm chart.",
+)
+@click.option(
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A value, such as image.tag=1."
+)
+@click.option(
+    "--component",
+    "components",
+    type=click.Choice(COMPONENTS),
+    multiple=True,
+    help="Install only this component; may be repeated. The webhook is part of the operator.",
+)
+@click.option(
+    "--keep-crds", is_flag=True, help="Leave CRDs that have fields which Gangline's lack."
+)
+@click.option("--dry-run", is_flag=True, help="Check only, and list what would be applied.")
+@click.option(
+    "--wait/--no-wait", default=True, show_default=True, help="Wait until all pods are ready."
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=1),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+)
+@cluster_command
+async def deploy_command(  # noqa: PLR0913, PLR0917 - the options of the command
+    cluster: ClusterSession,
+    release_namespace: str,
+    files: Sequence[Path],
+    assignments: Sequence[str],
+    components: Sequence[str],
+    keep_crds: bool,
+    dry_run: bool,
+    wait: bool,
+    timeout_s: float,
+) -> None:
+    """Install Gangline on the cluster of the kubeconfig, or upgrade it.
+
+    The same objects as those of the Helm chart, with the same values, by server-side apply. Rights,
+    versions, CRDs of others, a second installation and Pod Security are checked first.
+    """
+    from gangline.deploy.chart import Chart, ReleaseSettings  # noqa: PLC0415
+    from gangline.deploy.facts import read_capabilities, read_facts  # noqa: PLC0415
+    from gangline.deploy.manifests import identity_of, release_objects  # noqa: PLC0415
+    from gangline.deploy.preflight import Problem, check_installation  # noqa: PLC0415
+    from gangline.deploy.release import (  # noqa: PLC0415
+        RolloutError,
+        install,
+        wait_for_rollout,
+    )
+    from gangline.deploy.values import InvalidValues  # noqa: PLC0415
+
+    chart, release = Chart.load(), ReleaseSettings(namespace=release_namespace)
+    capabilities = await read_capabilities(cluster.client)
+    problems = []
+    try:
+        values = _read_values(chart, files, assignments, components)
+        objects = release_objects(chart, values, release, capabilities)
+    except InvalidValues as error:
+        # The cluster is checked nevertheless, for the default values.
+        problems = [Problem(f"value {each}") for each in error.errors]
+        objects = release_objects(chart, chart.complete({}), release, capabilities)
+    facts = await read_facts(cluster.client, objects, release)
+    result = check_installation(facts, objects, release, keep_crds=keep_crds)
+    problems += result.problems
+    _print_problems(problems)
+    if any(problem.fatal for problem in problems):
+        count = sum(problem.fatal for problem in problems)
+        raise CommandError(
+            f"{count} problem{'s' if count > 1 else ''}; nothing was changed", code=ExitCode.USAGE
+        )
+    applied = [each for each in objects if identity_of(each) not in result.skipped]
+    if dry_run:
+        for each in applied:
+            click.echo(f"would apply {identity_of(each)}")
+        return
+    await install(cluster.client, objects, result.skipped, click.echo)
+    if not wait:
+        return
+    try:
+        await wait_for_rollout(cluster.client, applied, release, timeout_s)
+    except RolloutError as error:
+        hint = "The objects are applied; 'gangline deploy' waits again."
+        raise CommandError(str(error), hint=hint) from error
+    click.echo(f"Gangline {chart.metadata['appVersion']} runs in {release_namespace}.")
+    click.echo("Next: 'gangline doctor' checks the cluster, 'gangline submit' starts a job.")
+
+
+def _read_values(
+    chart: "Chart", files: Sequence[Path], assignments: Sequence[str], components: Sequence[str]
+) -> "Values":
+    """Merge files, ``--component`` and ``--set``; the last wins.
+
+    Raises:
+        InvalidValues: the chart does not accept some values.
+    """
+    from gangline.deploy.values import parse_assignments, read_values  # noqa: PLC0415
+
+    changes = [read_values(file.read_text(encoding="utf-8"), str(file)) for file in files]
+    if components:
+        changes.append({each: {"enabled": each in components} for each in COMPONENTS})
+    return chart.complete(*changes, parse_assignments(assignments))
+
+
+def _print_problems(problems: Sequence["Problem"]) -> None:
+    for problem in problems:
+        word, colour = ("problem", "red") if problem.fatal else ("note", "yellow")
+        click.echo(f"{click.style(f'{word}:', fg=colour)} {problem.message}", err=True)
+        if problem.remedy:
+            click.echo(f"  -> {problem.remedy}", err=True)
+
+
+@click.command("undeploy")
+@click.option("--force", is_flag=True, help="Remove it although jobs have not ended.")
+@click.option("--dry-run", is_flag=True, help="List what would be deleted.")
+@cluster_command
+async def undeploy_command(cluster: ClusterSession, force: bool, dry_run: bool) -> None:
+    """Remove what 'deploy' has installed; CRDs, jobs, the namespace and volumes stay."""
+    from gangline.deploy.manifests import identity_of  # noqa: PLC0415
+    from gangline.deploy.release import (  # noqa: PLC0415
+        is_kept,
+        owned_objects,
+        unfinished_jobs,
+        uninstall,
+    )
+
+    owned = [each for each in await owned_objects(cluster.client) if not is_kept(each)]
+    if not owned:
+        hint = "'helm uninstall' removes releases of Helm, 'kubectl delete -k' plain manifests."
+        raise CommandError(
+            "'gangline deploy' has installed nothing here", hint=hint, code=ExitCode.NOT_FOUND
+        )
+    if dry_run:
+        for each in owned:
+            click.echo(f"would delete {identity_of(each)}")
+        return
+    jobs = await unfinished_jobs(cluster.client)
+    if jobs and not force:
+        more = f" and {len(jobs) - 5} more" if len(jobs) > 5 else ""
+        raise CommandError(
+            f"{len(jobs)} jobs have not ended, and no operator would run them: "
+            f"{', '.join(jobs[:5])}{more}",
+            hint="--force removes Gangline nevertheless; pods of these jobs continue.",
+        )
+    for kept in await uninstall(cluster.client, click.echo):
+        click.echo(f"kept {kept}")

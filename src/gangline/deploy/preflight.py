@@ -1,0 +1,203 @@
+"""Judges whether a release can be installed, from what was read of the cluster.
+
+Everything that is wrong is named together, before anything is changed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gangline.api.validation.security_standards.evaluate import describe, find_violations
+from gangline.api.validation.security_standards.policy import PodSecurityPolicy
+from gangline.deploy.chart import Manifest, ReleaseSettings
+from gangline.deploy.crd_compare import lost_fields
+from gangline.deploy.manifests import Identity, identity_of
+
+LOWEST_MINOR = 20
+_MAX_FIELDS = 5
+PART_OF = "app.kubernetes.io/part-of"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+_HELM_RELEASE = "meta.helm.sh/release-name"
+_HELM_NAMESPACE = "meta.helm.sh/release-namespace"
+_BOOTSTRAPPED = "kubernetes.io/bootstrapping"
+UPSTREAM_OPERATOR = "training-operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something in the way of a release."""
+
+    message: str
+    remedy: str = ""
+    fatal: bool = True
+    """False for what is only reported."""
+
+
+@dataclass(slots=True)
+class InstallationFacts:
+    """What was read of a cluster."""
+
+    version: str
+    """Such as ``v1.31.0``."""
+    minor: int
+    namespace_labels: Mapping[str, str] | None = None
+    """Labels of the release's namespace; None if it does not exist or may not be read."""
+    existing: Mapping[Identity, Manifest] = field(default_factory=dict)
+    """Objects of the release that exist."""
+    denied: Sequence[str] = ()
+    """Rights that the user lacks, such as ``create clusterroles.rbac.authorization.k8s.io``."""
+    refused: Mapping[Identity, str] = field(default_factory=dict)
+    """Objects that the server would refuse, with its message."""
+    deployments: Sequence[tuple[str, str]] = ()
+    """Namespace and name of operators and schedulers in all namespaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightResult:
+    """The outcome of all checks."""
+
+    problems: list[Problem]
+    skipped: frozenset[Identity] = frozenset()
+    """Objects of others that are left as they are."""
+
+    @property
+    def may_proceed(self) -> bool:
+        return not any(problem.fatal for problem in self.problems)
+
+
+def check_installation(
+    facts: InstallationFacts,
+    objects: Sequence[Manifest],
+    release: ReleaseSettings,
+    *,
+    keep_crds: bool = False,
+) -> PreflightResult:
+    """Run all checks. ``keep_crds`` leaves CRDs that have fields which ours lack."""
+    problems = [
+        *_check_version(facts),
+        *_check_rights(facts),
+        *_check_other_releases(facts, objects, release),
+        *_check_pod_security(facts, objects, release),
+    ]
+    skipped: set[Identity] = set()
+    for manifest in objects:
+        identity = identity_of(manifest)
+        found = facts.existing.get(identity)
+        if found is not None and manifest["kind"] == "CustomResourceDefinition":
+            problem = _check_crd(found, manifest, keep_crds)
+        elif found is not None and manifest["kind"] != "Namespace":
+            problem = _check_owner(found, identity)
+        else:
+            problem = None
+        if problem is not None:
+            problems.append(problem)
+            skipped.add(identity)
+    refused = {name: why for name, why in facts.refused.items() if name not in skipped}
+    problems += _summarise_refusals(refused, facts)
+    return PreflightResult(problems, frozenset(skipped))
+
+
+def _check_version(facts: InstallationFacts) -> Iterator[Problem]:
+    if facts.minor < LOWEST_MINOR:
+        needed = f"Gangline needs 1.{LOWEST_MINOR} or later"
+        yield Problem(f"Kubernetes {facts.version} is too old: {needed}", "upgrade the cluster")
+
+
+def _check_rights(facts: InstallationFacts) -> Iterator[Problem]:
+    if facts.denied:
+        yield Problem(
+            f"you may not {', '.join(facts.denied)}",
+            "a cluster administrator installs Gangline (ClusterRole cluster-admin)",
+        )
+
+
+def _check_other_releases(
+    facts: InstallationFacts, objects: Sequence[Manifest], release: ReleaseSettings
+) -> Iterator[Problem]:
+    own = {each["metadata"]["name"] for each in objects if each["kind"] == "Deployment"}
+    namespaces = {
+        namespace
+        for namespace, name in facts.deployments
+        if name in own and namespace != release.namespace
+    }
+    for namespace in sorted(namespaces):
+        yield Problem(
+            f"Gangline is installed in the namespace {namespace}: a cluster has one release",
+            f"upgrade it with --namespace {namespace}, or remove it first",
+        )
+    if "gangline-operator" in own:
+        for namespace, name in facts.deployments:
+            if name == UPSTREAM_OPERATOR:
+                yield Problem(
+                    f"{namespace}/{name} runs the same kinds of jobs: both would write them",
+                    f"kubectl --namespace {namespace} scale deployment {name} --replicas 0",
+                    fatal=False,
+                )
+
+
+def _check_pod_security(
+    facts: InstallationFacts, objects: Sequence[Manifest], release: ReleaseSettings
+) -> Iterator[Problem]:
+    policy, _ = PodSecurityPolicy.of_labels(facts.namespace_labels or {})
+    for each in objects:
+        if each["kind"] != "Deployment":
+            continue
+        template = each["spec"]["template"]
+        violations = find_violations(template["metadata"], template["spec"], policy.enforce)
+        if violations:
+            yield Problem(
+                f"the namespace {release.namespace} enforces Pod Security {policy.enforce}, which "
+                f"the pods of {each['metadata']['name']} violate: {describe(violations)}",
+                "correct podSecurityContext in the values, or change the label of the namespace",
+            )
+
+
+def _check_crd(found: Manifest, ours: Manifest, keep_crds: bool) -> Problem | None:
+    lost = lost_fields(found, ours)
+    if not lost:
+        return None
+    more = f" and {len(lost) - _MAX_FIELDS} more" if len(lost) > _MAX_FIELDS else ""
+    message = (
+        f"the CRD {ours['metadata']['name']} of another installation has what Gangline's lacks: "
+        f"{', '.join(lost[:_MAX_FIELDS])}{more}"
+    )
+    if keep_crds:
+        return Problem(f"{message}; it is left as it is", fatal=False)
+    return Problem(message, "--keep-crds leaves such CRDs as they are")
+
+
+def _check_owner(found: Manifest, identity: Identity) -> Problem | None:
+    """Objects of Helm, of the API server and of others are not taken over."""
+    labels: Mapping[str, str] = found["metadata"].get("labels") or {}
+    annotations: Mapping[str, str] = found["metadata"].get("annotations") or {}
+    if name := annotations.get(_HELM_RELEASE):
+        namespace = annotations.get(_HELM_NAMESPACE, "")
+        return Problem(
+            f"{identity} belongs to the Helm release {name} in the namespace {namespace}",
+            f"helm upgrade {name}, or helm uninstall {name} --namespace {namespace} first",
+        )
+    if labels.get(PART_OF) == "gangline":
+        return None
+    if _BOOTSTRAPPED in labels:
+        return Problem(f"{identity} is of the API server, and left as it is", fatal=False)
+    return Problem(
+        f"{identity} exists, and is not Gangline's",
+        f"delete it, or label it {PART_OF}=gangline to hand it over",
+    )
+
+
+def _summarise_refusals(
+    refused: Mapping[Identity, str], facts: InstallationFacts
+) -> Iterator[Problem]:
+    """Report each message once; missing rights are named by the check of rights."""
+    messages: dict[str, list[Identity]] = {}
+    for identity, why in refused.items():
+        if not (facts.denied and "cannot" in why and "forbidden" in why):
+            messages.setdefault(why.replace(identity.name, "NAME"), []).append(identity)
+    for found in messages.values():
+        first = found[0]
+        others = f" (and {len(found) - 1} others)" if len(found) > 1 else ""
+        yield Problem(f"the server would refuse {first}{others}: {_shorten(refused[first])}")
+
+
+def _shorten(text: str, limit: int = 400) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}…"

@@ -1,0 +1,192 @@
+"""Installs, upgrades and removes a release with server-side apply.
+
+Objects of a release carry the labels ``app.kubernetes.io/part-of: gangline`` and
+``app.kubernetes.io/managed-by: gangline-deploy``. What an upgrade no longer renders is deleted.
+CRDs, the namespace and volumes stay: they have the data of users.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from gangline.api.job_resources import JOB_KINDS
+from gangline.deploy.chart import Manifest, ReleaseSettings
+from gangline.deploy.facts import FIELD_MANAGER, apply_manifest
+from gangline.deploy.manifest_paths import collection_path, object_path
+from gangline.deploy.manifests import (
+    KEEP,
+    KIND_VERSIONS,
+    Identity,
+    identity_of,
+    sort_objects,
+)
+from gangline.deploy.preflight import MANAGED_BY, PART_OF
+from gangline.kube.client.client import ApiClient
+from gangline.kube.errors import ApiError, Forbidden, NotFound
+
+POLL_S = 1.0
+_KEPT = ("Namespace", "CustomResourceDefinition")
+_WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+_TERMINAL = ("Succeeded", "Failed")
+Report = Callable[[str], None]
+
+
+class RolloutError(Exception):
+    """The pods of a release do not become ready."""
+
+
+async def install(
+    client: ApiClient, objects: Sequence[Manifest], skipped: Iterable[Identity], report: Report
+) -> None:
+    """Apply the objects in their order, then delete what the release no longer has.
+
+    Raises:
+        ApiError: the server refused an object; those before it are applied.
+    """
+    left = frozenset(skipped)
+    for manifest in objects:
+        if (identity := identity_of(manifest)) in left:
+            continue
+        await apply_manifest(client, manifest)
+        report(f"applied {identity}")
+    wanted = {identity_of(each) for each in objects}
+    surplus = [each for each in await owned_objects(client) if identity_of(each) not in wanted]
+    await _delete(client, surplus, report)
+
+
+async def uninstall(client: ApiClient, report: Report) -> list[Identity]:
+    """Delete the objects of the release, webhooks first; return what is left on purpose."""
+    found = await owned_objects(client)
+    await _delete(client, found, report)
+    return [identity_of(each) for each in found if is_kept(each)]
+
+
+async def _delete(client: ApiClient, objects: Sequence[Manifest], report: Report) -> None:
+    """Delete in the opposite order of creation, but no call must go to a service that is gone."""
+    backwards = list(reversed(sort_objects(objects)))
+    webhooks = [each for each in backwards if each["kind"] in _WEBHOOKS]
+    for manifest in [*webhooks, *(each for each in backwards if each not in webhooks)]:
+        if is_kept(manifest):
+            continue
+        with suppress(NotFound):
+            body = {"propagationPolicy": "Background"}
+            await client.request_json("DELETE", object_path(manifest), body=body)
+            report(f"deleted {identity_of(manifest)}")
+
+
+def is_kept(manifest: Manifest) -> bool:
+    annotations = manifest["metadata"].get("annotations") or {}
+    return manifest["kind"] in _KEPT or KEEP in annotations
+
+
+async def owned_objects(client: ApiClient) -> list[Manifest]:
+    """Return the objects that this program has installed, of kinds that the server has."""
+    selector = f"{PART_OF}=gangline,{MANAGED_BY}={FIELD_MANAGER}"
+    found = []
+    for kind, versions in KIND_VERSIONS.items():
+        for version in versions:
+            path = collection_path(version, kind)
+            try:
+                listing = await client.request_json("GET", path, params={"labelSelector": selector})
+            except (NotFound, Forbidden):
+                continue
+            found += [{"apiVersion": version, "kind": kind, **each} for each in listing["items"]]
+            break
+    return found
+
+
+async def unfinished_jobs(client: ApiClient) -> list[str]:
+    """Return jobs that have neither succeeded nor failed, as ``kind namespace/name``."""
+    found = []
+    for kind in JOB_KINDS:
+        resource = kind.resource
+        path = f"/apis/{resource.group}/{resource.version}/{resource.plural}"
+        try:
+            listing = await client.request_json("GET", path, params={"limit": "500"})
+        except (NotFound, Forbidden):
+            continue
+        found += [
+            f"{kind.identity} {each['metadata']['namespace']}/{each['metadata']['name']}"
+            for each in listing["items"]
+            if not _is_finished(each.get("status") or {})
+        ]
+    return found
+
+
+def _is_finished(status: dict[str, Any]) -> bool:
+    conditions = status.get("conditions") or ()
+    ended = any(
+        each.get("type") in (*_TERMINAL, "Complete") and each.get("status") == "True"
+        for each in conditions
+    )
+    phase = status.get("phase")
+    if isinstance(phase, dict):
+        phase = phase.get("phase")
+    return ended or phase in (*_TERMINAL, "Completed")
+
+
+async def wait_for_rollout(
+    client: ApiClient, objects: Sequence[Manifest], release: ReleaseSettings, timeout_s: float
+) -> None:
+    """Wait until all replicas of the release are available.
+
+    Raises:
+        RolloutError: they are not in time; the message has the reason of each pod.
+    """
+    waiting = [each for each in objects if each["kind"] == "Deployment"]
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                waiting = [each for each in waiting if not await _is_available(client, each)]
+                if not waiting:
+                    return
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        names = ", ".join(each["metadata"]["name"] for each in waiting)
+        reasons = [await _pod_reasons(client, each, release) for each in waiting]
+        lines = [
+            f"not ready after {timeout_s:g} s: {names}",
+            *(r for each in reasons for r in each),
+        ]
+        raise RolloutError("\n  ".join(lines)) from None
+
+
+async def _is_available(client: ApiClient, manifest: Manifest) -> bool:
+    found = await client.request_json("GET", object_path(manifest))
+    status, desired = found.get("status") or {}, found["spec"].get("replicas", 1)
+    return bool(
+        status.get("observedGeneration", 0) >= found["metadata"].get("generation", 0)
+        and status.get("updatedReplicas", 0) >= desired
+        and status.get("availableReplicas", 0) >= desired
+        and status.get("replicas", 0) <= desired
+    )
+
+
+async def _pod_reasons(
+    client: ApiClient, manifest: Manifest, release: ReleaseSettings
+) -> list[str]:
+    """Return why the pods of a Deployment are not ready."""
+    labels = manifest["spec"]["selector"]["matchLabels"]
+    selector = ",".join(f"{key}={value}" for key, value in labels.items())
+    path = collection_path("v1", "Pod", release.namespace)
+    try:
+        found = await client.request_json("GET", path, params={"labelSelector": selector})
+    except ApiError as error:
+        return [str(error)]
+    if not found["items"]:
+        return [f"{manifest['metadata']['name']}: it has no pod; see the events of its ReplicaSet"]
+    return [f"{each['metadata']['name']}: {_pod_reason(each)}" for each in found["items"]]
+
+
+def _pod_reason(pod: Manifest) -> str:
+    status = pod.get("status") or {}
+    for container in status.get("containerStatuses") or ():
+        state = container.get("state") or {}
+        for part in (state.get("waiting"), state.get("terminated")):
+            if part:
+                return f"{part.get('reason', '')} {part.get('message', '')}".strip()
+    for condition in status.get("conditions") or ():
+        if condition.get("status") == "False" and condition.get("message"):
+            return str(condition["message"])
+    return str(status.get("phase", "Unknown"))

@@ -1,0 +1,187 @@
+"""Job controller: watches Jobs and pods, and writes pods and status."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+
+import msgspec
+
+from gangline.api.core.pod import Pod
+from gangline.api.resources import PODS
+from gangline.kube.client.client import PatchKind
+from gangline.kube.controller.controller import (
+    Controller,
+    ReconcileDone,
+    ReconcileResult,
+    RequeueAfter,
+)
+from gangline.kube.errors import NotFound
+from gangline.kube.informers.informer import ObjectKey, object_key
+from gangline.local.controllers.context import ControllerContext, current_time, object_reference
+from gangline.local.controllers.jobs.plan import BackoffRecord, JobPlan, plan_job
+from gangline.local.controllers.jobs.pods import build_job_pod
+from gangline.local.controllers.jobs.types import FINALIZER, RAW_JOBS, JobStatus, RawJob
+from gangline.local.controllers.replica_sets.expectations import Expectations
+
+BY_JOB = "job"
+"""Index of pods by the namespace and name of their Job, which may not exist any more."""
+
+
+def _job_of(pod: Pod) -> Iterable[str]:
+    owner = pod.metadata.controller
+    if owner is None or owner.kind != RAW_JOBS.kind or owner.api_version != RAW_JOBS.api_version:
+        return []
+    return [f"{pod.metadata.namespace}/{owner.name}"]
+
+
+class JobController:
+    """Runs Jobs."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._client = context.client
+        self._recorder = context.recorder
+        self._jobs = context.informers.informer(RAW_JOBS)
+        self._pods = context.informers.informer(PODS, indexes={BY_JOB: _job_of})
+        self._expected: Expectations[ObjectKey] = Expectations()
+        self._backoff: dict[str, BackoffRecord] = {}
+        """By uid. Kept in memory only, as in Kubernetes: a restart forgets delays."""
+        self._controller: Controller[ObjectKey] = Controller("jobs", self._reconcile)
+        self._jobs.add_listener(self._job_changed)
+        self._pods.add_listener(self._pod_changed)
+
+    async def run(self) -> None:
+        await self._controller.run()
+
+    def _job_changed(self, old: RawJob | None, new: RawJob | None) -> None:
+        found = new or old
+        assert found is not None
+        if new is None:
+            self._backoff.pop(found.metadata.uid, None)
+        self._controller.queue.add(object_key(found))
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        for pod in (old, new):
+            for key in _job_of(pod) if pod is not None else ():
+                self._controller.queue.add(ObjectKey(*key.split("/")))
+
+    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
+        job = self._jobs.get(key.namespace, key.name)
+        pods = self._pods.by_index(BY_JOB, f"{key.namespace}/{key.name}")
+        if job is not None and not job.is_managed_here:
+            return ReconcileDone()
+        uid = job.metadata.uid if job is not None else ""
+        own = [pod for pod in pods if _owner_uid(pod) == uid]
+        # The finalizer of a pod whose Job is gone has nothing to wait for.
+        await self._release([pod for pod in pods if pod not in own])
+        if job is None:
+            self._expected.forget(key)
+            return ReconcileDone()
+        now = current_time()
+        backoff = self._backoff.get(uid, BackoffRecord())
+        plan = plan_job(job, self._expected.apply(key, own), backoff, now)
+        # Also before the write: a repeated pass must not count a failure again.
+        if plan.status != job.status:
+            await self._write_status(job, plan.status)
+        self._backoff[uid] = plan.backoff
+        for event in plan.events:
+            self._recorder.event(object_reference(RAW_JOBS, job), *event)
+        await self._execute(key, job, plan)
+        if plan.requeue_at is not None:
+            return RequeueAfter(max(0.1, (plan.requeue_at - current_time()).total_seconds()))
+        return ReconcileDone()
+
+    async def _execute(self, key: ObjectKey, job: RawJob, plan: JobPlan) -> None:
+        await self._release(plan.release)
+        await self._release(plan.withdraw)
+        for pod in (*plan.delete, *plan.withdraw):
+            await self._delete(job, pod)
+        # In growing batches (slow start): a pod that the server refuses is refused once only.
+        missing, batch = list(plan.create), 1
+        while missing:
+            await self._create(key, job, missing[:batch])
+            missing, batch = missing[batch:], batch * 2
+        if plan.delete_job:
+            with contextlib.suppress(NotFound):
+                await self._client.delete(
+                    RAW_JOBS,
+                    key.name,
+                    key.namespace,
+                    propagation="Foreground",
+                    uid=job.metadata.uid,
+                )
+
+    async def _create(self, key: ObjectKey, job: RawJob, indexes: Iterable[int | None]) -> None:
+        """Create pods concurrently; raises the first error after all creations were recorded."""
+        bodies = [build_job_pod(job, index) for index in indexes]
+        creations = [self._client.create(PODS, body, key.namespace) for body in bodies]
+        errors: list[BaseException] = []
+        for made in await asyncio.gather(*creations, return_exceptions=True):
+            if isinstance(made, BaseException):
+                errors.append(made)
+                continue
+            self._expected.expect_creation(key, made)
+            self._note(job, "Normal", "SuccessfulCreate", f"Created pod: {made.metadata.name}")
+        if errors:
+            self._note(job, "Warning", "FailedCreate", f"Error creating: {errors[0]}")
+            raise errors[0]
+
+    async def _delete(self, job: RawJob, pod: Pod) -> None:
+        meta = pod.metadata
+        with contextlib.suppress(NotFound):
+            await self._client.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
+            self._note(job, "Normal", "SuccessfulDelete", f"Deleted pod: {meta.name}")
+
+    async def _release(self, pods: Iterable[Pod]) -> None:
+        """Remove the finalizer from pods that have it."""
+        held = [pod for pod in pods if FINALIZER in pod.metadata.finalizers]
+        await asyncio.gather(*map(self._remove_finalizer, held))
+
+    async def _remove_finalizer(self, pod: Pod) -> None:
+        meta = pod.metadata
+        left = [each for each in meta.finalizers if each != FINALIZER]
+        patch = {
+            "metadata": {
+                "uid": meta.uid,
+                "resourceVersion": meta.resource_version,
+                "finalizers": left or None,
+            }
+        }
+        with contextlib.suppress(NotFound):
+            await self._client.patch(PODS, meta.name, patch, meta.namespace, kind=PatchKind.MERGE)
+
+    async def _write_status(self, job: RawJob, status: JobStatus) -> None:
+        """Write the status if the Job is still the one that was read.
+
+        Raises:
+            Conflict: it has changed: counts that are based on it could be wrong.
+        """
+        meta = job.metadata
+        encoded = msgspec.to_builtins(status)
+        patch = {
+            "metadata": {"resourceVersion": meta.resource_version},
+            "status": {
+                "startTime": None,
+                **dict.fromkeys(("active", "ready", "terminating", "succeeded", "failed"), 0),
+                "completedIndexes": None,
+                **encoded,
+                "uncountedTerminatedPods": {"succeeded": None, "failed": None}
+                | encoded.get("uncountedTerminatedPods", {}),
+            },
+        }
+        with contextlib.suppress(NotFound):
+            await self._client.patch(
+                RAW_JOBS,
+                meta.name,
+                patch,
+                meta.namespace,
+                kind=PatchKind.MERGE,
+                subresource="status",
+            )
+
+    def _note(self, job: RawJob, type_: str, reason: str, message: str) -> None:
+        self._recorder.event(object_reference(RAW_JOBS, job), type_, reason, message)
+
+
+def _owner_uid(pod: Pod) -> str:
+    owner = pod.metadata.controller
+    return owner.uid if owner is not None else ""

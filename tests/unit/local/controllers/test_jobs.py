@@ -1,0 +1,293 @@
+"""Jobs of batch/v1: pods to create and delete, counts, and the conditions of the end."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import (
+    ContainerState,
+    ContainerStateTerminated,
+    ContainerStatus,
+)
+from gangline.api.meta.objects import ObjectMeta
+from gangline.local.controllers.jobs.indexes import format_indexes, parse_indexes
+from gangline.local.controllers.jobs.plan import BackoffRecord, JobPlan, plan_job
+from gangline.local.controllers.jobs.pods import build_job_pod
+from gangline.local.controllers.jobs.types import (
+    FINALIZER,
+    INDEX,
+    JobStatus,
+    RawJob,
+    RawJobSpec,
+    UncountedPods,
+)
+from unit.local.controllers.builders import NOW, a_pod
+
+STARTED = JobStatus(start_time=NOW - timedelta(seconds=60))
+
+
+def a_job(status: JobStatus = STARTED, **spec: Any) -> RawJob:
+    return RawJob(
+        metadata=ObjectMeta(name="j", namespace="ns", uid="u"),
+        spec=RawJobSpec(**spec),
+        status=status,
+    )
+
+
+def pod_of(
+    name: str, phase: str = "Running", *, held: bool = True, index: int | None = None, **more: Any
+) -> Pod:
+    pod = a_pod(name, phase=phase, **more)
+    annotations = {} if index is None else {INDEX: str(index)}
+    metadata = msgspec.structs.replace(
+        pod.metadata, finalizers=[FINALIZER] if held else [], annotations=annotations
+    )
+    return msgspec.structs.replace(pod, metadata=metadata)
+
+
+def plan(job: RawJob, pods: Iterable[Pod] = (), backoff: BackoffRecord | None = None) -> JobPlan:
+    return plan_job(job, list(pods), backoff or BackoffRecord(), NOW)
+
+
+def conditions(status: JobStatus) -> dict[str, tuple[str, str]]:
+    return {each.type: (each.status, each.reason) for each in status.conditions}
+
+
+def names(pods: Iterable[Pod]) -> list[str]:
+    return [pod.metadata.name for pod in pods]
+
+
+def test_a_new_job_starts_and_creates_its_pods() -> None:
+    found = plan(a_job(JobStatus(), parallelism=3, completions=5))
+    assert found.status.start_time == NOW
+    assert found.create == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "succeeded", "running", "created"),
+    [
+        ({}, 0, 0, 1),
+        ({"completions": 5, "parallelism": 3}, 3, 0, 2),
+        ({"completions": 5, "parallelism": 3}, 3, 1, 1),
+        ({"parallelism": 3}, 0, 1, 2),
+        ({"parallelism": 3}, 1, 1, 0),
+        ({"parallelism": 0, "completions": 1}, 0, 0, 0),
+        ({"parallelism": 9999, "completions": 9999}, 0, 0, 500),
+    ],
+)
+def test_as_many_pods_run_as_are_left(
+    spec: dict[str, int], succeeded: int, running: int, created: int
+) -> None:
+    status = msgspec.structs.replace(STARTED, succeeded=succeeded)
+    found = plan(a_job(status, **spec), [pod_of(f"r{n}") for n in range(running)])
+    assert len(found.create) == created
+
+
+def test_surplus_pods_are_withdrawn_and_do_not_count_as_failed() -> None:
+    pods = [pod_of("old"), pod_of("young", ready_for=1)]
+    found = plan(a_job(parallelism=1, completions=5), pods)
+    assert names(found.withdraw) == ["young"]
+    gone = pod_of("young", held=False, going=True)
+    assert plan(a_job(parallelism=1, completions=5), [pods[0], gone]).status.failed == 0
+
+
+def test_an_ended_pod_is_counted_once_although_the_controller_may_end_in_between() -> None:
+    job = a_job(completions=2)
+    found = plan(job, [pod_of("a", "Succeeded"), pod_of("b", "Failed")])
+    assert found.status.uncounted_terminated_pods == UncountedPods(["uid-a"], ["uid-b"])
+    assert (found.status.succeeded, found.status.failed) == (0, 0)
+    assert names(found.release) == ["a", "b"]
+    # The status is written, the finalizers are not removed yet.
+    job = a_job(found.status, completions=2)
+    again = plan(job, [pod_of("a", "Succeeded"), pod_of("b", "Failed")])
+    assert again.status == found.status
+    assert names(again.release) == ["a", "b"]
+    # They are removed; one of the pods is deleted.
+    last = plan(job, [pod_of("a", "Succeeded", held=False)])
+    assert (last.status.succeeded, last.status.failed) == (1, 1)
+    assert last.status.uncounted_terminated_pods == UncountedPods()
+    job = a_job(last.status, completions=2)
+    after = plan(job, [pod_of("a", "Succeeded", held=False)])
+    assert (after.status.succeeded, after.status.failed) == (1, 1)
+
+
+def test_a_job_is_complete_when_no_pod_of_it_is_left() -> None:
+    status = msgspec.structs.replace(STARTED, succeeded=2)
+    found = plan(a_job(status, completions=2, parallelism=2), [pod_of("late")])
+    assert conditions(found.status) == {"SuccessCriteriaMet": ("True", "CompletionsReached")}
+    assert names(found.delete) == ["late"]
+    found = plan(a_job(found.status, completions=2, parallelism=2))
+    assert conditions(found.status)["Complete"] == ("True", "CompletionsReached")
+    assert found.status.completion_time == NOW
+    assert [event.reason for event in found.events] == ["Completed"]
+    after = plan(a_job(found.status, completions=2, parallelism=2))
+    assert (after.status, after.create, after.delete_job) == (found.status, (), False)
+
+
+def test_a_work_queue_ends_with_its_last_pod() -> None:
+    status = msgspec.structs.replace(STARTED, succeeded=1)
+    job = a_job(status, parallelism=2)
+    assert conditions(plan(job, [pod_of("busy")]).status) == {}
+    assert plan(job, [pod_of("busy")]).delete == ()
+    assert "Complete" in conditions(plan(job).status)
+
+
+def test_too_many_failures_end_a_job() -> None:
+    status = msgspec.structs.replace(STARTED, failed=1)
+    job = a_job(status, backoff_limit=1, completions=3, parallelism=3)
+    assert "FailureTarget" not in conditions(plan(job).status)
+    found = plan(job, [pod_of("bad", "Failed"), pod_of("fine")])
+    assert conditions(found.status) == {"FailureTarget": ("True", "BackoffLimitExceeded")}
+    assert names(found.delete) == ["fine"]
+    assert found.create == ()
+    status = msgspec.structs.replace(
+        found.status, uncounted_terminated_pods=UncountedPods(), failed=3
+    )
+    found = plan(a_job(status, backoff_limit=1, completions=3, parallelism=3))
+    assert conditions(found.status)["Failed"] == ("True", "BackoffLimitExceeded")
+    assert found.events[0].type == "Warning"
+
+
+@pytest.mark.parametrize(("limit", "restarts", "ends"), [(2, 1, False), (2, 2, True), (0, 1, True)])
+def test_restarts_of_containers_count_with_on_failure(
+    limit: int, restarts: int, ends: bool
+) -> None:
+    pod = pod_of("p")
+    status = msgspec.structs.replace(
+        pod.status, container_statuses=[ContainerStatus(name="c", restart_count=restarts)]
+    )
+    pods = [msgspec.structs.replace(pod, status=status)]
+    for policy, expected in (("OnFailure", ends), ("Never", False)):
+        job = a_job(backoff_limit=limit, template={"spec": {"restartPolicy": policy}})
+        assert ("FailureTarget" in conditions(plan(job, pods).status)) is expected
+
+
+def test_a_job_has_a_deadline() -> None:
+    found = plan(a_job(active_deadline_seconds=61), [pod_of("p")])
+    assert found.requeue_at == NOW + timedelta(seconds=1)
+    found = plan(a_job(active_deadline_seconds=60), [pod_of("p")])
+    assert conditions(found.status) == {"FailureTarget": ("True", "DeadlineExceeded")}
+    assert names(found.delete) == ["p"]
+
+
+def failed_at(name: str, time: datetime, phase: str = "Failed") -> Pod:
+    pod = pod_of(name, phase)
+    ended = ContainerState(terminated=ContainerStateTerminated(finished_at=time))
+    status = msgspec.structs.replace(
+        pod.status, container_statuses=[ContainerStatus(name="c", state=ended)]
+    )
+    return msgspec.structs.replace(pod, status=status)
+
+
+def test_failed_pods_are_replaced_after_a_growing_delay() -> None:
+    job = a_job(completions=1)
+    found = plan(job, [failed_at("a", NOW - timedelta(seconds=3))])
+    assert found.create == ()
+    assert found.requeue_at == NOW + timedelta(seconds=7)
+    assert plan(job, [], BackoffRecord(1, NOW - timedelta(seconds=10))).create == (None,)
+    second = plan(job, [failed_at("b", NOW)], found.backoff)
+    assert second.requeue_at == NOW + timedelta(seconds=20)
+    many = BackoffRecord(40, NOW)
+    assert plan(job, [], many).requeue_at == NOW + timedelta(minutes=10)
+    success = plan(a_job(completions=2), [failed_at("c", NOW, "Succeeded")], many)
+    assert success.backoff == BackoffRecord()
+    assert success.create == (None,)
+
+
+def test_a_suspended_job_has_no_pods_and_starts_anew_when_resumed() -> None:
+    found = plan(a_job(suspend=True, parallelism=2), [pod_of("p")])
+    assert names(found.withdraw) == ["p"]
+    assert found.create == ()
+    assert conditions(found.status) == {"Suspended": ("True", "JobSuspended")}
+    assert found.status.start_time is None
+    resumed = plan(a_job(found.status, suspend=False, parallelism=2))
+    assert conditions(resumed.status) == {"Suspended": ("False", "JobResumed")}
+    assert resumed.status.start_time == NOW
+    assert len(resumed.create) == 2
+
+
+def test_an_indexed_job_runs_each_index_until_it_has_succeeded() -> None:
+    spec: dict[str, Any] = {"completion_mode": "Indexed", "completions": 5, "parallelism": 3}
+    pods = [
+        pod_of("zero", "Succeeded", index=0),
+        pod_of("one", index=1),
+        pod_of("again", index=1, ready_for=1),
+        pod_of("beyond", index=9),
+    ]
+    found = plan(a_job(**spec), pods)
+    assert found.status.completed_indexes == "0"
+    assert found.status.succeeded == 1
+    assert names(found.release) == ["zero"]
+    assert sorted(names(found.withdraw)) == ["again", "beyond"]
+    found = plan(a_job(found.status, **spec), [pod_of("one", index=1)])
+    assert found.create == (2, 3)
+    status = msgspec.structs.replace(STARTED, completed_indexes="0-4", succeeded=5)
+    assert "Complete" in conditions(plan(a_job(status, **spec)).status)
+
+
+@pytest.mark.parametrize(("policy", "created"), [("TerminatingOrFailed", 1), ("Failed", 0)])
+def test_a_deleted_pod_is_replaced_by_policy(policy: str, created: int) -> None:
+    job = a_job(completions=1, pod_replacement_policy=policy)
+    found = plan(job, [pod_of("p", going=True)], BackoffRecord())
+    assert len(found.status.uncounted_terminated_pods.failed) == created
+    assert found.status.terminating == 1
+    # After the delay that follows a failure.
+    status = msgspec.structs.replace(found.status, start_time=STARTED.start_time)
+    job = a_job(status, completions=1, pod_replacement_policy=policy)
+    assert len(plan(job, [pod_of("p", going=True)]).create) == created
+
+
+def test_a_finished_job_expires() -> None:
+    status = plan(a_job(msgspec.structs.replace(STARTED, succeeded=1))).status
+    assert not plan(a_job(status)).delete_job
+    assert plan(a_job(status, ttl_seconds_after_finished=30)).requeue_at == NOW + timedelta(
+        seconds=30
+    )
+    assert plan(a_job(status, ttl_seconds_after_finished=0)).delete_job
+
+
+def test_a_job_in_deletion_only_releases_its_pods() -> None:
+    job = a_job(completions=3)
+    metadata = msgspec.structs.replace(job.metadata, deletion_timestamp=NOW)
+    found = plan(msgspec.structs.replace(job, metadata=metadata), [pod_of("p")])
+    assert names(found.release) == ["p"]
+    assert (found.create, found.delete, found.withdraw) == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "indexes"),
+    [("", []), ("0", [0]), ("0,2", [0, 2]), ("0,1", [0, 1]), ("0-2,5,7-9", [0, 1, 2, 5, 7, 8, 9])],
+)
+def test_indexes_have_the_form_of_kubernetes(text: str, indexes: list[int]) -> None:
+    assert format_indexes(indexes) == text
+    assert parse_indexes(text, 10) == set(indexes)
+
+
+def test_wrong_indexes_are_ignored() -> None:
+    assert parse_indexes("0-99999999999,x,-3", 3) == {0, 1, 2}
+
+
+def test_pods_know_their_job_and_their_index() -> None:
+    container = {"name": "c", "image": "i"}
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}}
+    job = a_job(template=template)
+    pod = build_job_pod(job, None)
+    assert pod["metadata"]["generateName"] == "j-"
+    assert pod["metadata"]["finalizers"] == [FINALIZER]
+    labels = pod["metadata"]["labels"]
+    assert (labels["a"], labels["job-name"], labels["batch.kubernetes.io/controller-uid"]) == (
+        "b",
+        "j",
+        "u",
+    )
+    pod = build_job_pod(job, 3)
+    assert pod["metadata"]["generateName"] == "j-3-"
+    assert pod["metadata"]["labels"][INDEX] == pod["metadata"]["annotations"][INDEX] == "3"
+    assert pod["spec"]["hostname"] == "j-3"
+    (variable,) = pod["spec"]["containers"][0]["env"]
+    assert variable["name"] == "JOB_COMPLETION_INDEX"
+    assert "env" not in container, "the template stays as it is"

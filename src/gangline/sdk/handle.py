@@ -1,26 +1,50 @@
 """A job that was started from Python, and what can be done with it."""
 
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
+from gangline.sdk.diagnosis.diagnosis import Diagnosis
 from gangline.sdk.functions.results import NoResult, is_result, read_results
 from gangline.sdk.jobs import Job, JobState, format_run_time
 from gangline.sdk.logs import LogLine
 
-if TYPE_CHECKING:
-    from gangline.sdk.diagnosis.diagnosis import Diagnosis
-    from gangline.sdk.session import Client, ProgressCallback
+ProgressCallback = Callable[[Job], None]
+"""Callback that receives a job whenever its state has changed."""
 
 
 class FunctionFailed(RuntimeError):
     """The job of a function has failed; the message has the cause."""
 
 
+class JobCalls(Protocol):
+    """What a handle needs of its client."""
+
+    def get(self, name: str) -> Job:
+        """Return a job."""
+        ...
+
+    def wait(self, name: str, progress: ProgressCallback | None = None) -> Job:
+        """Wait until a job has ended."""
+        ...
+
+    def logs(self, name: str, *, follow: bool = False) -> Iterator[LogLine]:
+        """Yield the lines of all replicas."""
+        ...
+
+    def diagnose(self, name: str) -> Diagnosis:
+        """Find out why a job failed or is pending."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete a job."""
+        ...
+
+
 class JobHandle:
     """A job of ``Client.run``. Its methods work while its client is open."""
 
-    def __init__(self, client: "Client", name: str) -> None:
+    def __init__(self, client: JobCalls, name: str) -> None:
         self._client = client
         self.name = name
 
@@ -33,7 +57,7 @@ class JobHandle:
         """
         return self._client.get(self.name)
 
-    def wait(self, progress: "ProgressCallback | None" = None) -> Job:
+    def wait(self, progress: ProgressCallback | None = None) -> Job:
         """Wait until the job has ended, and return it. A notebook shows its state meanwhile."""
         return self._client.wait(self.name, progress or _notebook_progress())
 
@@ -68,7 +92,7 @@ class JobHandle:
             raise NoResult(f"{self.name} has ranks 0 to {ranks - 1}, not {rank}")
         return found.get(rank)
 
-    def diagnose(self) -> "Diagnosis":
+    def diagnose(self) -> Diagnosis:
         """Find out why the job failed or is pending."""
         return self._client.diagnose(self.name)
 
@@ -84,7 +108,7 @@ class JobHandle:
         return self.job._repr_html_()
 
 
-def _notebook_progress() -> "ProgressCallback | None":
+def _notebook_progress() -> ProgressCallback | None:
     """Return a callback that updates one output of a notebook; None outside notebooks."""
     shell = sys.modules.get("IPython")
     if shell is None or shell.get_ipython() is None:

@@ -26,7 +26,7 @@ from gangline.sdk.functions.job import (
     build_function_job,
     default_name,
 )
-from gangline.sdk.handle import JobHandle
+from gangline.sdk.handle import JobHandle, ProgressCallback
 from gangline.sdk.job_editor import JobEditor
 from gangline.sdk.jobs import Job, format_run_time
 from gangline.sdk.kinds import JOB_KINDS
@@ -38,8 +38,6 @@ __getattr__ = renamed(
 
 T = TypeVar("T")
 EventList = list[EventRecord]
-ProgressCallback = Callable[[Job], None]
-"""Callback that receives a job whenever its state has changed."""
 _RESOURCES = {kind.resource.type: kind.resource for kind in JOB_KINDS}
 
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from gangline.api.cluster.admission import GROUP as ADMISSION
 from gangline.api.meta.json_objects import fill_absent, objects_in, subobject
-from gangline.local.apiserver.machinery.defaults import other_components
+from gangline.local.apiserver.machinery.defaults import other_components, workloads
 from gangline.local.apiserver.machinery.defaults.jobs import default_job
 from gangline.local.apiserver.machinery.defaults.pods import (
     canonicalize_pod_spec,
@@ -280,5 +280,6 @@ DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
     ("storage.k8s.io", "StorageClass"): _storage_class,
     **other_components.DEFAULTERS,
+    **workloads.DEFAULTERS,
 }
 """Default functions by group and kind."""

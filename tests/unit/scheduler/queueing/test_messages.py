@@ -213,3 +213,11 @@ def test_reserved_nodes_are_listed_up_to_a_number(size: int, listed: str) -> Non
         *gang("wants", size),
     )
     assert f"Nodes are reserved for it: {listed}" in group_message(decide(state), "wants")
+
+
+def test_message_states_what_is_requested_and_what_is_free() -> None:
+    state = cluster(
+        node("n1", cpu=4), node("n2", cpu=4), pod("used", cpu=3, on="n1"), *gang("g", 2, cpu=3)
+    )
+    message = group_message(decide(state), "g")
+    assert "Requested: cpu 6; free on the 2 nodes that accept it: cpu 5." in message

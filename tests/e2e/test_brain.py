@@ -85,8 +85,8 @@ async def test_w15_a_running_job_is_scaled_and_rolled_back_without_an_effect_on_
 ) -> None:
     elastic = scenario.of(ELASTIC_JOBS)
     fewest, most = 2, 6
-    # With this pause there is one change, and a rollback, which waits for none. Steps take long, and
-    # the price is low, because the machine's other load changes the times of six processes.
+    # With this pause there is one change, and a rollback, which waits for none. Steps take long and
+    # the price is low, because other load of the machine changes the times of six processes.
     await allow_all(scenario, factor=most / fewest, cooldown_s=3600, last_gpus=0.4)
     with brain(scenario, tmp_path) as observed:
         await address(observed)

@@ -48,6 +48,7 @@ def slice_of(
     return shared | {
         "hidden": shape.hidden, "heads": shape.heads, "kv_heads": shape.heads,
         "ffn": shape.mlp_width, "gated": False, "sequence": shape.sequence, "vocab": shape.vocab,
+        "parameters": shape.parameters,
     }  # fmt: skip
 
 

@@ -56,11 +56,13 @@ class Step:
 
 
 class ObservedTraining:
-    """An elastic training whose steps take ``RECORD_S`` for each record of a rank."""
+    """An elastic training whose steps take ``record_s`` for each record of a rank."""
 
-    def __init__(self, scenario: Scenario, name: str, nodes: str) -> None:
+    def __init__(
+        self, scenario: Scenario, name: str, nodes: str, record_s: float = RECORD_S
+    ) -> None:
         """Set the name, and the range of ``--nnodes``."""
-        self.scenario, self.name, self.nodes = scenario, name, nodes
+        self.scenario, self.name, self.nodes, self.record_s = scenario, name, nodes, record_s
         # Successive runs of a job have the same specification, so they train in the same folder.
         self.folder = scenario.shared / name.rpartition("-")[0]
         self.folder.mkdir(exist_ok=True)
@@ -73,7 +75,7 @@ class ObservedTraining:
         command = (
             f"exec python -m gangline.elastic.launcher --nnodes={self.nodes} --nproc_per_node=1 "
             f"--rdzv-conf last_call_timeout=1 --shutdown-timeout 1 --max-restarts 50 "
-            f"{SCRIPT} /training {RECORD_S} 0"
+            f"{SCRIPT} /training {self.record_s} 0"
         )
         spec, container = self._pod(["bash", "-c", command])
         container["volumeMounts"].append({"name": "training", "mountPath": "/training"})

@@ -22,8 +22,8 @@ from e2e.clusters import START_PATIENCE_S, ClusterUnderTest, Component
 from gangline.kube.config.config import load_config
 
 TESTS = Path(__file__).parents[1]
-DNS_ADDRESS = "10.244.0.1"
-"""The bridge of the pods, as ``up`` creates it."""
+BRIDGE_ADDRESS = "10.244.0.1"
+"""The bridge of the pods, as ``up`` creates it: their name server and the API server are here."""
 OUR_GROUPS = {
     "kubeflow.org/v1": ("pytorchjobs", "tfjobs"),
     "scheduling.volcano.sh/v1beta1": ("podgroups", "queues"),
@@ -55,14 +55,17 @@ class Kubernetes(ClusterUnderTest):
         self.state = folder / "realkube"
         self.built = {"KUBE_BIN": os.environ.get("KUBE_BIN", "/var/cache/realkube/bin")}
         self.kubeconfig = self.state / "admin.conf"
-        self.names: subprocess.Popen[bytes] | None = None
+        self.bridge: subprocess.Popen[bytes] | None = None
 
     def _script(self, name: str, *arguments: str) -> bool:
         """Run one of the scripts; returns whether it succeeded."""
         policy = self.folder / "audit-policy.yaml"
         policy.write_text(AUDIT_POLICY)
-        audit = f"--audit-log-path={self.audit_log} --audit-policy-file={policy}"
-        known = {"KUBE_RUN": str(self.state), "KUBE_APISERVER_ARGS": audit}
+        flags = (
+            f"--audit-log-path={self.audit_log} --audit-policy-file={policy} "
+            f"--advertise-address={BRIDGE_ADDRESS}"
+        )
+        known = {"KUBE_RUN": str(self.state), "KUBE_APISERVER_ARGS": flags}
         environment = os.environ | self.built | known
         # The servers that it starts inherit its output: a pipe would never be closed.
         log = self.folder / "realkube.log"
@@ -83,8 +86,8 @@ class Kubernetes(ClusterUnderTest):
         ended: list[str] = []
         for _ in range(STARTS):
             ended += self._forget_ended()
-            if self.names and self.names.poll() is not None:
-                self._serve_names()
+            if self.bridge and self.bridge.poll() is not None:
+                self._serve_bridge()
             if self._script("up", *arguments):
                 return ended
         raise AssertionError("\n".join([(self.folder / "realkube.log").read_text(), *ended]))
@@ -104,7 +107,7 @@ class Kubernetes(ClusterUnderTest):
         """Build if necessary, start, install our CRDs, start our components."""
         subprocess.run([self.scripts / "build"], check=True, env=os.environ | self.built)
         self._up()
-        self._serve_names()
+        self._serve_bridge()
         self._up("--nodes")
         crds = Path(__file__).parents[2] / "deploy" / "crds"
         self.kubectl("apply", "-f", str(crds))
@@ -126,12 +129,12 @@ class Kubernetes(ClusterUnderTest):
         given = [each["status"].get("conditions") or () for each in found]
         return all(("Established", "True") in {(c["type"], c["status"]) for c in g} for g in given)
 
-    def _serve_names(self) -> None:
-        """Start a name server; the scripts find it by its pid file, and stop it at the end."""
-        program = [sys.executable, "-m", "e2e.cluster_dns", str(self.kubeconfig), DNS_ADDRESS]
+    def _serve_bridge(self) -> None:
+        """Start the servers at the bridge; the scripts find and stop them by their pid file."""
+        program = [sys.executable, "-m", "e2e.bridge_servers", str(self.kubeconfig), BRIDGE_ADDRESS]
         with (self.state / "dns.log").open("wb") as log:
-            self.names = subprocess.Popen(program, cwd=TESTS, stderr=log, start_new_session=True)
-        (self.state / "dns.pid").write_text(f"{self.names.pid}\n")
+            self.bridge = subprocess.Popen(program, cwd=TESTS, stderr=log, start_new_session=True)
+        (self.state / "dns.pid").write_text(f"{self.bridge.pid}\n")
 
     def _lists(self, served: tuple[str, Sequence[str]]) -> bool:
         """Whether discovery lists the kinds of a group."""
@@ -156,8 +159,8 @@ class Kubernetes(ClusterUnderTest):
         """Stop our components, then the cluster, and forget its state."""
         super().stop()
         assert self._script("down", "--purge"), (self.folder / "realkube.log").read_text()
-        if self.names:
-            self.names.wait(60)
+        if self.bridge:
+            self.bridge.wait(60)
 
     def restart_api_server(self) -> None:
         """Kill only the API server; its state is in etcd, nodes and pods continue."""

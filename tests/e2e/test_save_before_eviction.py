@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from e2e.elastic_training import PATIENCE_S, Training
 from e2e.jobs import job, replica, until
 from e2e.scenario import Scenario
@@ -24,6 +26,7 @@ def runs(history: Path) -> list[list[int]]:
     return list(found.values())
 
 
+@pytest.mark.embedded_only("its pods need Gangline and torch in their image")
 async def test_an_evicted_training_continues_at_the_step_after_its_last_one(
     scenario: Scenario,
 ) -> None:
@@ -31,9 +34,7 @@ async def test_an_evicted_training_continues_at_the_step_after_its_last_one(
     training = Training(elastic, "saved", script=SCRIPT)
     history = training.folder / "history"
     nodes = (await scenario.client.list(NODES)).items
-    # Two workers fill 60 % of the nodes or of the only one; the other job needs 60 % of each node.
-    most = min(parse_quantity(n.status.allocatable["cpu"]).milli for n in nodes) * 6 // 10
-    cpu = f"{most // 2 if len(nodes) == 1 else most}m"
+    cpu = f"{min(parse_quantity(n.status.allocatable['cpu']).milli for n in nodes) * 6 // 10}m"
     urgent = f"urgent-{scenario.namespace}"
     await scenario.client.create(PRIORITY_CLASSES, {"metadata": {"name": urgent}, "value": 1000})
     try:
@@ -51,7 +52,7 @@ async def test_an_evicted_training_continues_at_the_step_after_its_last_one(
         await eventually(can_save, "the scheduler knows that it can save", PATIENCE_S)
         high = job(
             "high",
-            worker=replica(until("high"), len(nodes), shared=str(scenario.shared), cpu=f"{most}m"),
+            worker=replica(until("high"), len(nodes), shared=str(scenario.shared), cpu=cpu),
             schedulingPolicy={"priorityClass": urgent},
         )
         await scenario.submit(high)

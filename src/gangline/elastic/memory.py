@@ -43,6 +43,21 @@ def out_of_memory_kills(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> i
     return 0
 
 
+def cgroup_use_bytes(folder: Path) -> int | None:
+    """Return the memory use of a cgroup and those below it, without the file cache.
+
+    The kernel reclaims the pages of files when memory is short. ``None`` if the use is not known.
+    """
+    used, prefix = _number(folder / "memory.current"), ""
+    if used is None:  # version 1 of the interface, where plain names are of this cgroup alone
+        used, prefix = _number(folder / "memory.usage_in_bytes"), "total_"
+    stat = folder / "memory.stat"
+    cached = [_field(stat, f"{prefix}{name}") for name in ("inactive_file", "active_file")]
+    if used is None or None in cached:
+        return None
+    return max(used - sum(size for size in cached if size is not None), 0)
+
+
 def resident_bytes(pid: int, proc: Path = Path("/proc")) -> int:
     """Return the resident set size of a process; 0 if it has ended."""
     return _status_bytes(pid, "VmRSS:", proc)

@@ -23,6 +23,8 @@ class MeasuredCosts:
     """Efficiency of the output layer and the loss, as a share of that of the layers."""
     update_s: float = 0.0
     """Seconds that the optimizer takes for each parameter of a rank."""
+    copy_s: float = 0.0
+    """Seconds that a byte takes which FSDP copies to or from the buffer of an exchange."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,6 +308,7 @@ def _limit(candidate: Candidate, device: Device) -> str:
         "traffic between experts": step.expert,
         "keys and values of other ranks": step.context,
         "the optimizer": step.update,
+        "copies of weights and gradients": step.copies,
     }
     name = max(shares, key=lambda key: shares[key])
     full = memory.high / device.memory_bytes

@@ -36,6 +36,8 @@ class StepTime:
     context: float = 0.0
     update: float = 0.0
     """The optimizer, where a calibration has measured it; else a part of the efficiency."""
+    copies: float = 0.0
+    """Copies to and from the buffers of FSDP's exchanges, where a calibration has measured them."""
 
     @property
     def exposed(self) -> float:
@@ -44,7 +46,7 @@ class StepTime:
 
     @property
     def total(self) -> float:
-        return self.compute + self.bubble + self.exposed + self.update
+        return self.compute + self.bubble + self.exposed + self.update + self.copies
 
 
 def step_time(
@@ -76,6 +78,7 @@ def step_time(
         _time(sent.expert, group_bandwidth(device, inner, layout.expert), 1, device),
         _time(sent.context, group_bandwidth(device, inner, layout.context), 1, device),
         own * device.costs.update_s,
+        sent.copied * device.costs.copy_s,
     )
 
 

@@ -19,7 +19,7 @@ from gangline.sizing.steptime import (
     compute_time,
     data_parallel_time,
 )
-from gangline.sizing.traffic import all_reduce_bytes, sharded_bytes
+from gangline.sizing.traffic import all_reduce_bytes, copied_bytes, sharded_bytes
 
 COVERED = 0.95
 """Below this share of operators with a formula the operations are a lower bound."""
@@ -112,15 +112,23 @@ class TracedModel:
         data = data_parallel_time(sent, compute, layout, device, messages=sent / BUCKET_BYTES)
         own = self.parameters / (layout.data if layout.sharding > Sharding.NONE else 1)
         update = own * device.costs.update_s
-        return StepTime(compute, 0.0, data, 0.0, 0.0, 0.0, update=update)
+        copied = 0.0
+        if layout.sharding is Sharding.PARAMETERS:
+            copied = layout.micro_batches * copied_bytes(self._wire_bytes(states), 0.0, layout.data)
+        copies = copied * device.costs.copy_s
+        return StepTime(compute, 0.0, data, 0.0, 0.0, 0.0, update=update, copies=copies)
 
     def traffic(self, layout: Layout, states: StateBytes, *, full_reduce: bool = False) -> float:
         """Predict the bytes that a rank sends in an optimizer step."""
         if layout.sharding is Sharding.PARAMETERS:
-            wire = self.parameters * min(states.weights, states.element)
+            wire = self._wire_bytes(states)
             sent = sharded_bytes(wire, 0.0, layout.data, full_reduce=full_reduce)
             return layout.micro_batches * sent
         return all_reduce_bytes(self.parameters * states.gradients, layout.data)
+
+    def _wire_bytes(self, states: StateBytes) -> float:
+        """Bytes of all weights as FSDP gathers them."""
+        return self.parameters * min(states.weights, states.element)
 
 
 def read_trace(found: Mapping[str, Any]) -> TracedModel:

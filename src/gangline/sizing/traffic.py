@@ -26,6 +26,8 @@ class StepTraffic:
     pipeline: float
     expert: float
     context: float = 0.0
+    copied: float = 0.0
+    """Bytes that the rank copies to and from the buffers of FSDP's exchanges; they are not sent."""
 
     @property
     def total(self) -> float:
@@ -57,6 +59,21 @@ def sharded_bytes(
     return all_gather_bytes(2 * regathered + gathered_once + reduced, ranks)
 
 
+def copied_bytes(regathered: float, gathered_once: float, ranks: int) -> float:
+    """Bytes that a rank of FSDP2 copies for one forward and backward pass.
+
+    Each gathering copies the rank's own part into the buffer, and all parts from it into the
+    parameters. All gradients are copied into the buffer of the reduce-scatter.
+
+    Args:
+        regathered: bytes of parameters that are gathered for each of the two passes.
+        gathered_once: bytes of those that stay gathered between the passes.
+        ranks: their number.
+    """
+    gathered = 2 * regathered + gathered_once
+    return gathered * (1 + 1 / ranks) + regathered + gathered_once
+
+
 def step_traffic(
     shape: ModelShape, layout: Layout, states: StateBytes, *, full_reduce: bool = False
 ) -> StepTraffic:
@@ -75,26 +92,29 @@ def step_traffic(
     tokens = layout.micro_batch * shape.sequence / layout.context
     message = tokens * shape.hidden * states.element
     layers = shape.layers / layout.pipeline
+    copied = 0.0
     if layout.sharding is Sharding.PARAMETERS:  # gathered forward and backward, then reduced
         wire = min(states.weights, states.element)
         # A tied embedding is used by the first and the last module: FSDP2 leaves it gathered.
         ends = end_parameters(shape, layout) if shape.tied else 0.0
-        data = sharded_bytes(
-            (parameters - ends) * wire, ends * wire, ranks, full_reduce=full_reduce
-        ) + sharded_bytes(experts * wire, 0.0, ranks // layout.expert, full_reduce=full_reduce)
-        data *= passes
+        groups = (
+            ((parameters - ends) * wire, ends * wire, ranks),
+            (experts * wire, 0.0, ranks // layout.expert),
+        )
+        data = passes * sum(sharded_bytes(*each, full_reduce=full_reduce) for each in groups)
+        copied = passes * sum(copied_bytes(*each) for each in groups)
     else:
         data = all_reduce_bytes(parameters * states.gradients, ranks)
         data += all_reduce_bytes(experts * states.gradients, ranks // layout.expert)
     reductions = 6 if layout.recompute is Recompute.FULL else 4
     tensor = reductions * layers * passes * all_reduce_bytes(message, layout.tensor)
     pipeline = 2 * passes * message * layout.virtual if layout.pipeline > 1 else 0.0
-    routed = message * max(shape.active_experts, 1)
-    expert = 4 * layers * passes * all_gather_bytes(routed, layout.expert)
+    dispatched = message * max(shape.active_experts, 1)
+    expert = 4 * layers * passes * all_gather_bytes(dispatched, layout.expert)
     # Keys and values are gathered forward and backward, their gradients reduced (Llama 3, 2024).
     keys = tokens * 2 * shape.kv_width * states.element / layout.tensor
     context = 3 * layers * passes * (layout.context - 1) * keys
-    return StepTraffic(data, tensor, pipeline, expert, context)
+    return StepTraffic(data, tensor, pipeline, expert, context, copied)
 
 
 def group_bandwidth(device: Device, stride: int, ranks: int) -> float:

@@ -27,10 +27,29 @@ def test_create_dry_run_stores_nothing(kubectl: Kubectl) -> None:
     assert "NotFound" in kubectl.refused("get configmap dry")
 
 
-def test_create_a_job_of_batch_is_stored_with_a_warning(kubectl: Kubectl) -> None:
+STORED_ONLY = """
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: idle}
+spec: {podSelector: {}}
+"""
+
+
+def test_create_a_kind_without_a_controller_is_stored_with_a_warning(kubectl: Kubectl) -> None:
+    output = kubectl("create -f -", text=STORED_ONLY)
+    assert "idle created" in output
+    kind = "NetworkPolicy"
+    assert f"Warning: {kind} objects are stored by this cluster, but nothing acts on" in output
+    kubectl("delete networkpolicy idle")
+
+
+def test_jobs_of_batch_are_shown_as_on_kubernetes(kubectl: Kubectl) -> None:
     output = kubectl("create job idle --image=busybox:1 -- true")
-    assert "job.batch/idle created" in output
-    assert "Warning: Job objects are stored by this cluster, but nothing acts on them" in output
+    assert output.strip() == "job.batch/idle created"
+    header, row = kubectl("get jobs").splitlines()
+    assert header.split() == ["NAME", "STATUS", "COMPLETIONS", "DURATION", "AGE"]
+    assert row.split()[:3] == ["idle", "Running", "0/1"]
+    assert "Parallelism:" in kubectl("describe job idle")
     kubectl("delete job idle")
 
 

@@ -29,6 +29,9 @@ def test_a_calibration_of_two_processes_is_used_for_their_device(tmp_path: Path)
     found = json.loads(file.read_text())
     assert found["devices"] == 2
     assert sum(len(run["seconds"]) for run in found["layers"]["runs"]) == 30
+    # The slice has no embeddings: states of their size are updated beside those of its layers.
+    assert found["update"]["parameters"] == found["slice"]["parameters"]
+    assert found["copy"]["bytes"] == 2**23
     assert [each["bytes"] for each in found["all_reduce"]] == [4**n for n in range(6, 14)]
     used = plan(tmp_path, *SHAPE, "--gpu", "cpu", "--gpus", "2", "--precision", "fp32")
     assert used.returncode == 0, used.stderr

@@ -1,5 +1,6 @@
 """Calibrations: lines through measured times, and devices with measured figures."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,15 +9,16 @@ from hypothesis import strategies as st
 
 from gangline.sizing.flops import Recompute
 from gangline.sizing.hardware import find_device
-from gangline.sizing.layout import Layout
+from gangline.sizing.layout import Layout, Sharding
 from gangline.sizing.measured.calibration import read_calibration
 from gangline.sizing.model import ModelShape, ShapeError
 from gangline.sizing.plan import PlanRequest, make_plan
 from gangline.sizing.precision import Precision, state_bytes
 from gangline.sizing.steptime import step_time
+from gangline.sizing.traced import TracedModel
 from gangline.sizing.transformer import TransformerModel
 
-PEAK, RATE, PASS_S, BUS, START_S, UPDATE_S = 1e11, 4e10, 2e-3, 5e8, 3e-4, 2e-8
+PEAK, RATE, PASS_S, BUS, START_S, UPDATE_S, COPY_S = 1e11, 4e10, 2e-3, 5e8, 3e-4, 2e-8, 5e-10
 
 
 def measured(**changes: Any) -> dict[str, Any]:
@@ -31,6 +33,7 @@ def measured(**changes: Any) -> dict[str, Any]:
         "layers": {"count": 2, "runs": runs},
         "output": {"flops": RATE / 2, "seconds": [1.0] * 15},
         "update": {"parameters": 1000, "seconds": [1000 * UPDATE_S] * 15},
+        "copy": {"bytes": 2**23, "seconds": [2**23 * COPY_S] * 15},
         "all_reduce": sweep,
     }  # fmt: skip
     return found | changes
@@ -44,6 +47,7 @@ def test_the_figures_of_an_exact_machine_are_found() -> None:
     assert device.costs.pass_s == pytest.approx(PASS_S)
     assert device.costs.output_efficiency == pytest.approx(0.5)
     assert device.costs.update_s == pytest.approx(UPDATE_S)
+    assert device.costs.copy_s == pytest.approx(COPY_S)
     assert device.bus_bandwidth == pytest.approx(BUS, rel=1e-6)
     assert device.collective_s == pytest.approx(START_S, rel=1e-6)
 
@@ -57,9 +61,36 @@ def test_the_time_of_a_step_follows_from_the_figures() -> None:
     layers = 8 * TransformerModel(shape).sample_flops - output
     assert step.compute == pytest.approx(6 * PASS_S + layers / RATE + output / (RATE / 2))
     assert step.update == pytest.approx(shape.parameters * UPDATE_S)
+    assert step.copies == 0, "DDP's copies are measured with the optimizer"
     # Communication takes the processors that compute, so nothing hides it.
     sent = 4 * shape.parameters
     assert step.data == pytest.approx(sent / BUS + sent / 25 / 2**20 * START_S)
+
+
+def test_fsdp_copies_what_it_gathers_and_reduces() -> None:
+    device = read_calibration(measured()).device
+    states = state_bytes(Precision.FP32)
+    layout = Layout(
+        data=2, sharding=Sharding.PARAMETERS, recompute=Recompute.NONE, micro_batch=8,
+        global_batch=32,
+    )  # fmt: skip
+    traced = TracedModel(parameters=10**6, batch=1, flops=1e9, saved_bytes=0, largest_module=1)
+    step = traced.step(layout, states, device, 0.4)
+    # Of 4 MB, in each of two micro-batches: its half and all of them in both passes, all gradients.
+    assert step.copies == pytest.approx(2 * (2 * (2e6 + 4e6) + 4e6) * COPY_S)
+    shape = ModelShape(6, 256, 4, 128, 16384, positions=128)
+    step = step_time(shape, layout, states, device, 0.4)
+    # The tied embedding stays gathered between the passes.
+    blocks, ends = 4 * shape.parameters - 4 * 16384 * 256, 4 * 16384 * 256
+    copied = 2 * (1.5 * (2 * blocks + ends) + blocks + ends)
+    assert step.copies == pytest.approx(copied * COPY_S, rel=0.01)
+    assert step.total > replace(step, copies=0.0).total
+
+
+def test_a_calibration_of_an_earlier_version_has_no_copies() -> None:
+    older = measured()
+    del older["copy"]
+    assert read_calibration(older).device.costs.copy_s == 0
 
 
 def test_a_plan_uses_the_calibration_in_place_of_the_prior() -> None:
@@ -92,6 +123,7 @@ def test_noisy_times_never_give_a_negative_cost(seconds: list[float], factor: fl
         ({"element": "four"}, "is damaged"),
         ({"update": {"parameters": 0, "seconds": [1]}}, "is damaged"),
         ({"product": {"flops": 1, "seconds": []}}, "is damaged"),
+        ({"copy": {"bytes": 0, "seconds": [1]}}, "is damaged"),
         ({"update": {"parameters": 1, "seconds": [float("nan")]}}, "is damaged"),
     ],
 )

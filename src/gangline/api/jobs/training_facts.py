@@ -126,7 +126,7 @@ class PodFacts(Wire):
     since: int
     until: int
     peak_memory_bytes: int | None = None
-    """Peak of the pod's cgroup, or the sum of the peaks of its processes where it has none."""
+    """Peak of the pod's cgroup without the file cache, or the sum of the peaks of its processes."""
     cpu_millis_p50: int | None = None
     """Of one-minute means, as are the next two; of shorter ones in the first minute."""
     cpu_millis_p95: int | None = None

@@ -412,7 +412,8 @@ def calibrate_command(**flags: Unpack[CalibrateFlags]) -> None:
     click.echo(f"Efficiency  {calibration.source}")
     click.echo(
         f"Costs       {costs.pass_s * 1e3:.3g} ms a layer and pass, "
-        f"{costs.update_s * 1e9:.3g} ns a parameter and update"
+        f"{costs.update_s * 1e9:.3g} ns a parameter and update, "
+        f"{costs.copy_s * 1e9:.3g} ns a copied byte"
     )
     click.echo(f"File        {file}")
 
@@ -436,6 +437,7 @@ def _slice(flags: CalibrateFlags) -> dict[str, Any]:
         "gated": shape_given.gated,
         "sequence": shape_given.sequence,
         "vocab": shape_given.vocab,
+        "parameters": shape_given.parameters,
         "batch": flags["batch"],
         "element": element,
     }

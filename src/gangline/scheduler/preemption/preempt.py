@@ -102,6 +102,8 @@ class PreemptionEvaluator:
         self._lowest = state.lowest_priority()
         self._chosen_gangs: set[str] = set()
         """Gangs of which pods were chosen already."""
+        self._victims: list[PodInfo] = []
+        """These pods: they count as ending for the gangs that follow."""
         self._units: dict[str, list[EvictionUnit]] = {}
         """Eviction units by gang."""
 
@@ -129,7 +131,9 @@ class PreemptionEvaluator:
         known = self._state.reservations.get(preemptor.name)
         # Pods that did not end while a reservation waited for them may never end.
         waited = known is not None and known.preempting and has_expired(known, self._now)
-        ending = [] if waited else placed_on_rows(self._state, ending_pods(self._state))
+        ending = placed_on_rows(self._state, self._victims)
+        if not waited:
+            ending += placed_on_rows(self._state, ending_pods(self._state))
         clearing = Clearing(self._state, scratch, ending)
         if ending and rights.covers_limits(EvictionTally()):
             region = clearing.base.within
@@ -217,6 +221,7 @@ class PreemptionEvaluator:
     def _accept(self, preemptor: PendingGang, found: VictimSet) -> PreemptionResult:
         self._chosen_gangs |= {unit.gang.name for unit in found.units}
         victims = pods_to_evict(found.units)
+        self._victims += victims
         for pod in victims:
             self.reclaim_state.add_leaving(self._state.usage.queue_of(pod.group), pod)
         self.reclaim_state.add_expected(preemptor.name, preemptor.queue, preemptor.requested)

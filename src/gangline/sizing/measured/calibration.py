@@ -1,7 +1,8 @@
 """What a calibration has measured on a node, and what follows for its device.
 
 The measurements are those of ``sources.timed_slice``: a large matrix product, two layers of the
-model with two numbers of samples, the output layer, the optimizer, all-reduces of several sizes.
+model with two numbers of samples, the output layer, the optimizer, a copy, all-reduces of several
+sizes.
 A line through the two numbers of samples parts the time of a layer that does not depend on them.
 """
 
@@ -73,11 +74,12 @@ def _fit(found: Mapping[str, Any], file: str) -> Calibration:
     peak = max(device.peak(element), rate / _MOST_EFFICIENCY)
     output = found.get("output")
     output_rate = float(output["flops"]) / _median(output) if output else rate
-    update = found["update"]
+    update, copy = found["update"], found.get("copy")  # files of earlier versions have no copy
     costs = MeasuredCosts(
         pass_s=pass_s,
         output_efficiency=output_rate / rate,
         update_s=_median(update) / float(update["parameters"]),
+        copy_s=_median(copy) / float(copy["bytes"]) if copy else 0.0,
     )
     start_s, bandwidth = _bus(found["all_reduce"], devices, device.bus_bandwidth)
     device = replace(device, costs=costs, collective_s=start_s, bus_bandwidth=bandwidth)

@@ -23,6 +23,10 @@ STEPS = 15
 LAYERS = 2
 PRODUCT = 2048
 """Rows and columns of the large product; on a processor half of them."""
+UPDATED = 2**24
+"""Parameters that the optimizer updates at most: with their moments more than caches hold."""
+COPIED = 2**23
+"""Bytes of the copy, about as many as a block that FSDP gathers."""
 SWEEP = tuple(2**power for power in range(12, 27, 2))
 """Bytes of the all-reduces: 4 KiB to 64 MiB."""
 EXIT_REFUSED = 3
@@ -165,10 +169,20 @@ def time_output(torch: Any, clock: Clock, spec: dict[str, Any], place: dict[str,
     return {"flops": flops, "seconds": clock.seconds(step, STEPS)}
 
 
-def time_update(torch: Any, clock: Clock, model: Any, ranks: int) -> Any:
-    """Time AdamW on the slice, and the copies of its gradients to and from buckets."""
-    optimizer = torch.optim.AdamW(model.parameters())
-    gradients = [each.grad for each in model.parameters() if each.grad is not None]
+def time_update(torch: Any, clock: Clock, model: Any, ranks: int, parameters: int) -> Any:
+    """Time AdamW on the slice, and the copies of its gradients to and from buckets.
+
+    A tensor is added where the model has more parameters than the slice: states that fit into the
+    caches are updated several times as fast.
+    """
+    updated = [each for each in model.parameters() if each.grad is not None]
+    missing = min(parameters, UPDATED) - sum(each.numel() for each in updated)
+    if missing > 0:
+        rest = torch.nn.Parameter(torch.zeros(missing).to(updated[0]))
+        rest.grad = torch.zeros_like(rest)
+        updated.append(rest)
+    optimizer = torch.optim.AdamW(updated)
+    gradients = [each.grad for each in updated]
     sizes = [gradient.numel() for gradient in gradients]
 
     def step() -> None:
@@ -179,6 +193,12 @@ def time_update(torch: Any, clock: Clock, model: Any, ranks: int) -> Any:
         optimizer.step()
 
     return {"parameters": sum(sizes), "seconds": clock.seconds(step, STEPS)}
+
+
+def time_copy(torch: Any, clock: Clock, place: dict[str, Any]) -> Any:
+    """Time a copy into new memory."""
+    source = torch.zeros(COPIED // 4, device=place["device"])
+    return {"bytes": COPIED, "seconds": clock.seconds(source.clone, STEPS)}
 
 
 def time_product(torch: Any, clock: Clock, place: dict[str, Any]) -> Any:
@@ -232,7 +252,8 @@ def measure(torch: Any, given: argparse.Namespace, spec: dict[str, Any]) -> dict
         "product": product,
         "layers": layers,
         "output": time_output(torch, clock, spec, place),
-        "update": time_update(torch, clock, model, given.ranks),
+        "update": time_update(torch, clock, model, given.ranks, spec.get("parameters", 0)),
+        "copy": time_copy(torch, clock, place),
         "all_reduce": time_sweep(torch, clock, place) if given.ranks > 1 else [],
     }
     if given.ranks > 1:

@@ -69,12 +69,12 @@ def test_w3_with_the_true_curve_the_best_size_is_eleven() -> None:
 @pytest.mark.slow
 def test_w4_a_high_price_shrinks_and_an_idle_cluster_grows_back() -> None:
     job = simulate(Amdahl(0.08, 100.0), 2, 16, 4)
-    job.price = lambda now_s: 0.6 if 5 * 3600 < now_s < 10 * 3600 else 0.0
-    job.run(5)
+    job.price = lambda now_s: 0.6 if 3 * 3600 < now_s < 6 * 3600 else 0.0
+    job.run(3)
     idle = job.size
-    job.run(5)
+    job.run(3)
     busy = job.size
-    job.run(14)
+    job.run(6)
     assert idle >= 10
     assert busy <= 7
     assert job.size >= 10

@@ -10,9 +10,13 @@ LIBRARIES = {"sqlalchemy", "alembic", "psycopg", "pymysql"}
 
 
 def imported(path: Path) -> set[str]:
-    """First parts of the names of imported modules, late imports as well."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    """First parts of the names of imported modules, late imports as well; empty if no library is
+    named anywhere.
+    """
+    text, names = path.read_text(), set[str]()
+    if not any(library in text for library in LIBRARIES):
+        return names
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names.update(alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:

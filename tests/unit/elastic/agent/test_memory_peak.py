@@ -50,6 +50,33 @@ def test_cgroup_below_the_root_is_found_by_its_name(proc: Path, tmp_path: Path) 
     assert PeakMemory(proc, tmp_path / "cgroup", AGENT).peak_bytes() == 5000
 
 
+@pytest.mark.parametrize(
+    ("current", "prefix", "peak"),
+    [
+        ("memory.current", "", "memory.peak"),
+        ("memory.usage_in_bytes", "total_", "memory.max_usage_in_bytes"),
+    ],
+)
+def test_pages_of_files_do_not_count(
+    proc: Path, tmp_path: Path, current: str, prefix: str, peak: str
+) -> None:
+    own = cgroup(tmp_path / "cgroup", SHELL, AGENT, WORKER, peak=peak)
+    (own / peak).write_text("900000\n")
+    (own / current).write_text("800000\n")
+    cached = f"{prefix}inactive_file 400000\n{prefix}active_file 300000\n"
+    if prefix:  # plain names are of this cgroup without those below it
+        cached = "inactive_file 1\nactive_file 2\n" + cached
+    (own / "memory.stat").write_text(cached)
+    measured = PeakMemory(proc, own, AGENT)
+    assert measured.peak_bytes() == 100_000
+    (own / "memory.stat").write_text(cached.replace("300000", "395000"))
+    assert measured.peak_bytes() == 100_000, "a peak never falls"
+    (proc / str(WORKER) / "status").write_text("VmHWM:\t400 kB\n")
+    assert measured.peak_bytes() == (AGENT + 400) * 1024, "a short peak between two samples"
+    (proc / str(WORKER) / "status").write_text("VmHWM:\t4000 kB\n")
+    assert measured.peak_bytes() == 900_000, "shared pages are counted once in the cgroup"
+
+
 @pytest.mark.parametrize("other", [STRANGER, 0])
 def test_shared_cgroup_does_not_count(proc: Path, tmp_path: Path, other: int) -> None:
     shared = cgroup(tmp_path / "cgroup", SHELL, AGENT, WORKER, other)

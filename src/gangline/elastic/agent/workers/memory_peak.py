@@ -1,15 +1,20 @@
 """The highest memory use of this pod so far.
 
-A container has a cgroup of its own, whose peak the kernel records exactly. Processes without one,
-such as the pods of the embedded cluster, share a cgroup with others. Then the peaks of the resident
-sets of the agent and its descendants are added; pages that they share are counted repeatedly.
+A container has a cgroup of its own, whose peak the kernel records. That peak includes pages of
+files: reading a data set fills the memory up to its limit, although the kernel would reclaim those
+pages. So the peak of the cgroup is an upper bound, and two other figures are a lower one: the use
+without the file cache, which is sampled, and the sum of the peaks of the resident sets of the agent
+and its descendants, which holds short peaks too, and counts shared pages repeatedly.
+
+Processes without a cgroup of their own, such as the pods of the embedded cluster, share one with
+others. Then the sum is all that is known.
 """
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from gangline.elastic.memory import peak_resident_bytes
+from gangline.elastic.memory import cgroup_use_bytes, peak_resident_bytes
 
 _PEAK_FILES = ("memory.peak", "memory.max_usage_in_bytes")
 """The peak in a cgroup, for version 2 and 1 of the interface."""
@@ -23,26 +28,32 @@ class PeakMemory:
     ) -> None:
         self._proc, self._pid = proc, pid or os.getpid()
         self._cgroup = cgroup
-        self._cgroup_file: Path | None = None
+        self._peak_file: Path | None = None
         self._is_examined = False
         self._highest = 0
+        """Of the resident sets, and of the use without the file cache."""
+        self._bound = 0
+        """The peak of the cgroup; 0 if it has none."""
 
     def peak_bytes(self) -> int | None:
         """Return the highest use so far; None if it cannot be measured."""
         if not self._is_examined:
-            self._cgroup_file, self._is_examined = self._own_cgroup_file(), True
-        if self._cgroup_file is not None:
+            self._peak_file, self._is_examined = self._own_peak_file(), True
+        pids = [self._pid, *self._descendants(self._pid)]
+        resident = sum(peak_resident_bytes(pid, self._proc) for pid in pids)
+        self._highest = max(self._highest, resident)
+        if self._peak_file is not None:
             try:
-                self._highest = max(self._highest, int(self._cgroup_file.read_text()))
+                self._bound = max(self._bound, int(self._peak_file.read_text()))
             except (OSError, ValueError):
-                self._cgroup_file = None
-        if self._cgroup_file is None:
-            pids = [self._pid, *self._descendants(self._pid)]
-            now = sum(peak_resident_bytes(pid, self._proc) for pid in pids)
-            self._highest = max(self._highest, now)
-        return self._highest or None
+                self._peak_file = None
+            else:
+                used = cgroup_use_bytes(self._peak_file.parent)
+                # Without a figure for the file cache the upper bound is all that is certain.
+                self._highest = max(self._highest, self._bound if used is None else used)
+        return min(self._highest, self._bound or self._highest) or None
 
-    def _own_cgroup_file(self) -> Path | None:
+    def _own_peak_file(self) -> Path | None:
         """Return the file with the cgroup's peak, if all its processes belong to this pod."""
         own = {self._pid, *self._ancestors(), *self._descendants(self._pid)}
         for folder in self._cgroup_folders():

@@ -1,8 +1,11 @@
-"""DNS of the real Kubernetes, for its pods: ``cluster_dns.py KUBECONFIG ADDRESS``.
+"""What pods of the real Kubernetes reach at the bridge: ``bridge_servers.py KUBECONFIG ADDRESS``.
 
-Follows services and endpoints by watches. The scripts bring a name server that asks kubectl for
+DNS follows services and endpoints by watches. The scripts bring a name server that asks kubectl for
 everything twice a second, which takes a third of a processor while tests run; they start it only
 where none runs yet.
+
+The API server listens on 127.0.0.1 alone, and advertises the address of the bridge. Connections to
+that address are forwarded to it, so that pods reach it by the service ``kubernetes``, as usual.
 """
 
 import asyncio
@@ -10,6 +13,7 @@ import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from gangline.api.meta.objects import Object
 from gangline.api.resources import ENDPOINTS, SERVICES
@@ -18,6 +22,7 @@ from gangline.kube.config.config import load_config
 from gangline.kube.informers.informer import Informer, object_key
 from gangline.local.network.dns_server import DnsServer
 from gangline.local.network.dns_zone import DnsZone, service_records
+from gangline.local.network.service_forwarder import ServiceForwarder
 
 AGAIN_S = 0.1
 
@@ -40,16 +45,23 @@ async def follow(kubeconfig: Path, zone: DnsZone) -> None:
         await together(services.run(), endpoints.run())
 
 
-async def serve(zone: DnsZone, address: str) -> None:
+async def serve(zone: DnsZone, kubeconfig: Path, address: str) -> None:
     """Serve as soon as the address exists: it appears with the first pod."""
-    server = DnsServer(zone, address)
+    names = DnsServer(zone, address)
     while True:
         try:
-            await server.start()
+            await names.start()
         except OSError:
             await asyncio.sleep(AGAIN_S)
         else:
-            await asyncio.Event().wait()
+            break
+    server = urlsplit(load_config(str(kubeconfig)).server)
+    assert server.hostname
+    assert server.port
+    target = (server.hostname, server.port)
+    forwarder = ServiceForwarder()
+    assert await forwarder.apply({(address, server.port): (target,)})
+    await asyncio.Event().wait()
 
 
 async def together(*work: Coroutine[Any, Any, None]) -> None:
@@ -60,5 +72,5 @@ async def together(*work: Coroutine[Any, Any, None]) -> None:
 
 
 if __name__ == "__main__":
-    names = DnsZone()
-    asyncio.run(together(follow(Path(sys.argv[1]), names), serve(names, sys.argv[2])))
+    names, config = DnsZone(), Path(sys.argv[1])
+    asyncio.run(together(follow(config, names), serve(names, config, sys.argv[2])))

@@ -21,7 +21,8 @@ OPERATOR_ONLY: dict[str, Any] = {
 def chart_objects(**values: Any) -> list[Manifest]:
     """The objects of a release in the order of creation, the namespace first; without CRDs."""
     chart = Chart.load()
-    complete = chart.complete({"crds": {"install": False}, **values})
+    bare = {"crds": {"install": False}, "runtimes": {"install": False}}
+    complete = chart.complete({**bare, **values})
     return release_objects(chart, complete, ReleaseSettings(namespace=NAMESPACE))
 
 

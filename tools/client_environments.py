@@ -27,6 +27,7 @@ CLIENTS = {
     "kr8s": ["kr8s==0.20.15"],
     "lightkube": ["lightkube==1.0.1"],
     "kopf": ["kopf==1.45.2", "kubernetes_asyncio==36.1.0"],
+    "kubeflow": ["kubeflow==0.5.0"],
 }
 """Requirements by environment. The pinned official client is in the environment of the tests."""
 

@@ -1,4 +1,4 @@
-"""Writes deploy/crds from the structs of gangline.api; with ``--check`` only lists stale files."""
+"""Writes deploy/crds and deploy/runtimes from gangline.api; ``--check`` only lists stale files."""
 
 import sys
 from pathlib import Path
@@ -7,8 +7,10 @@ from typing import Any
 import yaml
 
 from gangline.api import crd
+from gangline.api.trainer.builtin_runtimes import builtin_runtimes
 
 FOLDER = Path(__file__).parents[1] / "deploy" / "crds"
+RUNTIMES = FOLDER.with_name("runtimes")
 HEADER = "# Made by tools/generate_crds.py from gangline.api; do not edit.\n"
 
 
@@ -21,11 +23,13 @@ class _Dumper(yaml.SafeDumper):
 
 def rendered() -> dict[Path, str]:
     """The text of each file."""
-    return {
-        FOLDER / f"{name}.yaml": HEADER
-        + yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=160)
-        for name, manifest in crd.crd_manifests().items()
-    }
+    definitions = {FOLDER / f"{name}.yaml": each for name, each in crd.crd_manifests().items()}
+    runtimes = {RUNTIMES / f"{each['metadata']['name']}.yaml": each for each in builtin_runtimes()}
+    return {path: HEADER + _text(each) for path, each in (definitions | runtimes).items()}
+
+
+def _text(manifest: Any) -> str:
+    return yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=160)
 
 
 def stale() -> list[Path]:
@@ -34,7 +38,8 @@ def stale() -> list[Path]:
     changed = [
         path for path, text in expected.items() if not path.exists() or path.read_text() != text
     ]
-    return changed + [path for path in FOLDER.glob("*.yaml") if path not in expected]
+    present = [*FOLDER.glob("*.yaml"), *RUNTIMES.glob("*.yaml")]
+    return changed + [path for path in present if path not in expected]
 
 
 def main(arguments: list[str]) -> int:
@@ -44,7 +49,8 @@ def main(arguments: list[str]) -> int:
         for path in found:
             print(f"{path} is stale: run tools/generate_crds.py")
         return 1 if found else 0
-    FOLDER.mkdir(parents=True, exist_ok=True)
+    for folder in (FOLDER, RUNTIMES):
+        folder.mkdir(parents=True, exist_ok=True)
     for path in found:
         path.unlink(missing_ok=True)
     for path, text in rendered().items():

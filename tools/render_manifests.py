@@ -17,6 +17,8 @@ from gangline.deploy.manifests import release_objects
 DEPLOY = Path(__file__).parents[1] / "deploy"
 HEADER = "# Made by tools/render_manifests.py from deploy/chart; do not edit.\n"
 _NO_CRDS = {"crds": {"install": False}}
+# kubectl refuses objects of a kind whose definition the same command creates: see deploy/runtimes.
+_NO_RUNTIMES = {"runtimes": {"install": False}}
 _OFF = {"enabled": False}
 
 
@@ -62,7 +64,7 @@ patches:
             "scheduler": _OFF,
             "webhook": _OFF,
             "priorityClass": {"create": False},
-            "operator": {"readNodes": False},
+            "operator": {"readNodes": False, "readClusterRuntimes": False},
         },
         namespace=False,
         kustomization="namespace: gangline-system\nresources: [manifests.yaml]\n",
@@ -100,7 +102,8 @@ def rendered() -> dict[Path, str]:
     release = ReleaseSettings(service="kubectl")
 
     def objects(values: Mapping[str, Any], *, namespace: bool = True) -> list[Manifest]:
-        return release_objects(chart, chart.complete(values), release, namespace=namespace)
+        complete = chart.complete(values, _NO_RUNTIMES)
+        return release_objects(chart, complete, release, namespace=namespace)
 
     files = {DEPLOY / "install.yaml": HEADER + _text(objects({}))}
     for name, base in BASES.items():

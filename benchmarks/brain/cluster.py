@@ -13,6 +13,7 @@ published objectives only:
 * Oracle: our own allocation with true curves and rests, without a guard.
 """
 
+import math
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +39,14 @@ from gangline.brain.guard.state import ClusterState, JobState, Verdict
 from gangline.brain.models.throughput import ThroughputModel, observations
 from gangline.brain.models.throughput_fit import fit_throughput
 from gangline.scheduler.simulate.cluster import SimulatedCluster
-from gangline.scheduler.simulate.engine import JobRun, Resizer, ResizeView, Resizing, Simulation
+from gangline.scheduler.simulate.engine import (
+    JobRun,
+    Resizer,
+    ResizeView,
+    Resizing,
+    Simulation,
+    SimulationHistory,
+)
 from gangline.scheduler.simulate.generate import TRACE_SHAPES, generate_trace
 from gangline.scheduler.simulate.trace import Scaling, TraceJob, pod_request
 from gangline.scheduler.types.types import NodeInfo, NodeName, QueueInfo
@@ -405,6 +413,8 @@ class Outcome:
     """Of an elastic job."""
     useful: float
     """Device seconds of jobs, at their own sizes, that ended before the last arrival; a share."""
+    used: float
+    """Devices in use until the last arrival, as a share."""
 
 
 def simulate(
@@ -426,7 +436,18 @@ def simulate(
         inelastic=statistics.mean(rigid),
         resizes=sum(run.resized for run in flexible) / max(len(flexible), 1),
         useful=done / (last * NODES * DEVICES),
+        used=used_share(history, last),
     )
+
+
+def used_share(history: SimulationHistory, until: float) -> float:
+    """Return the mean share of the devices that pods have until a time."""
+    ends = [*(sample.at for sample in history.samples[1:]), math.inf]
+    used = sum(
+        sample.running.get(GPU, 0) * max(min(end, until) - sample.at, 0.0)
+        for sample, end in zip(history.samples, ends, strict=True)
+    )
+    return used / (until * NODES * DEVICES)
 
 
 def policies(seed: int) -> dict[str, Callable[[list[TraceJob]], Outcome]]:
@@ -464,7 +485,8 @@ def main(
                     f"({statistics.mean(o.mean / b.mean for o, b in pairs):.2f} of static), p99 "
                     f"{statistics.mean(o.p99 / b.p99 for o, b in pairs):.2f}, inelastic "
                     f"{statistics.mean(o.inelastic / b.inelastic for o, b in pairs):.2f}, useful "
-                    f"{statistics.mean(o.useful / b.useful for o, b in pairs):.2f}, "
+                    f"{statistics.mean(o.useful / b.useful for o, b in pairs):.2f}, used "
+                    f"{statistics.mean(o.used for o in outcomes):.2f} of the devices, "
                     f"{statistics.mean(o.resizes for o in outcomes):.1f} resizes",
                     flush=True,
                 )

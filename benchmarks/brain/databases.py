@@ -35,6 +35,9 @@ class DatabaseServer(Protocol):
     def create_database(self, database: str) -> str:
         """Create a database and return its URL."""
 
+    def connect(self, database: str) -> Any:
+        """Connect with the driver, as the user who may do everything."""
+
     def start(self) -> None:
         """Start it; returns when it answers."""
 
@@ -46,6 +49,9 @@ class DatabaseServer(Protocol):
 
     def thaw(self) -> None:
         """Let them go on."""
+
+    def processor_s(self) -> float:
+        """Processor time of the threads and processes that it has now, in seconds."""
 
 
 def missing_programs() -> dict[str, str]:
@@ -109,6 +115,18 @@ class _Server:
         assert self._process is not None, "it runs"
         os.killpg(self._process.pid, signal.SIGCONT)
 
+    def processor_s(self) -> float:
+        assert self._process is not None, "it runs"
+        own = Path(f"/proc/{self._process.pid}/task")
+        tasks = list(own.iterdir())
+        for child in (own / str(self._process.pid) / "children").read_text().split():
+            tasks += Path(f"/proc/{child}/task").glob("*")
+        found = 0
+        for task in tasks:
+            with contextlib.suppress(OSError):  # it has ended
+                found += int((task / "schedstat").read_text().split()[0])
+        return found / 1e9
+
     def _run(self, *command: str | Path) -> None:
         done = subprocess.run(
             command, user=self._user, cwd=self.folder, capture_output=True, check=False
@@ -168,6 +186,9 @@ class Postgres(_Server):
             "shared_buffers": "1GB" if self._durable else "64MB",
             "maintenance_work_mem": "512MB",
             "max_wal_size": "4GB",
+            # A table that is filled in the transaction that emptied it is not logged.
+            "wal_level": "minimal",
+            "max_wal_senders": "0",
         }
         arguments = [part for pair in settings.items() for part in ("-c", "=".join(pair))]
         self._launch(_program("postgres"), "-D", self.folder / "data", *arguments)

@@ -7,12 +7,21 @@ jobs are spread evenly over 400 days, in the order of their ids.
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Index, Table, text
+from sqlalchemy import Connection, Engine, Table, UniqueConstraint, text
+from sqlalchemy.schema import (
+    AddConstraint,
+    CreateIndex,
+    DropConstraint,
+    DropIndex,
+    ExecutableDDLElement,
+)
 
 from gangline.brain.facts.records import Image, Job, ModelFacts, Outcome, RoleSize
 from gangline.brain.store.keys import Keys
+from gangline.brain.store.retention import RetentionSettings
 from gangline.brain.store.sql import rows, tables
 
 DAYS: Final = 400
@@ -33,6 +42,25 @@ class HistorySize:
     jobs: int
     pods_per_job: int
     segments_per_job: int
+    retained: bool = False
+    """Segments and pod runs of those jobs only whose rows retention does not delete."""
+
+    @property
+    def pod_days(self) -> int:
+        """Pod runs are of jobs that ended within so many days; segments likewise."""
+        return RetentionSettings().pods_days if self.retained else DAYS
+
+    @property
+    def segment_days(self) -> int:
+        return RetentionSettings().segments_days if self.retained else DAYS
+
+    @property
+    def pods(self) -> int:
+        return self.jobs * self.pod_days // DAYS * self.pods_per_job
+
+    @property
+    def segments(self) -> int:
+        return self.jobs * self.segment_days // DAYS * self.segments_per_job
 
     @property
     def families(self) -> int:
@@ -87,22 +115,31 @@ def job(size: HistorySize, number: int) -> Job:
 
 
 def load(engine: Engine, size: HistorySize) -> None:
-    """Fill an empty schema."""
-    indices = [] if engine.dialect.name in ("mysql", "mariadb") else _drop_indices(engine)
+    """Fill an empty schema. PostgreSQL fills two tables at a time, and makes their indices last."""
+    parts = _dropped_parts(engine)
     keys = Keys(SECRET)
     with _unlimited(engine) as connection:
         _load_families(connection, keys, size)
         _load_jobs(connection, keys, size)
-    for statement in _derived(engine.dialect.name, size):
+    made = _derived(engine.dialect.name, size)
+
+    def fill(table: Table) -> None:
         with _unlimited(engine) as connection:
-            connection.execute(text(statement))
-    for index in indices:
-        with _unlimited(engine) as connection:
-            index.create(connection)
+            if statement := made.get(table.name):
+                if engine.dialect.name == "postgresql":
+                    # A table that is emptied in the same transaction needs no log (wal_level).
+                    connection.execute(text(f"TRUNCATE {table.name}"))
+                connection.execute(text(statement))
+            for part in parts.get(table.name, ()):
+                connection.execute(part)
+
+    names = (tables.segment, tables.pod_run, tables.job, tables.role_size, tables.model)
+    with ThreadPoolExecutor(2 if engine.dialect.name == "postgresql" else 1) as pool:
+        list(pool.map(fill, names))
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(text("SET statement_timeout = 0"))
-        for statement in _statistics(engine.dialect.name):
+        for statement in _finishing(engine.dialect.name):
             connection.execute(text(statement))
 
 
@@ -116,22 +153,32 @@ def _unlimited(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
-def _drop_indices(engine: Engine) -> list[Index]:
-    indices = [
-        index
-        for table in (tables.job, tables.segment, tables.pod_run)
-        for index in sorted(table.indexes, key=lambda index: str(index.name))
-    ]
+def _dropped_parts(engine: Engine) -> dict[str, list[ExecutableDDLElement]]:
+    """Drop what makes inserts slow, and return what makes it again, by table."""
+    again: dict[str, list[ExecutableDDLElement]] = {}
+    if engine.dialect.name in ("mysql", "mariadb"):
+        return again
     with engine.connect() as connection, connection.begin():
-        for index in indices:
-            index.drop(connection)
-    return indices
+        for table in (tables.job, tables.segment, tables.pod_run):
+            made = again.setdefault(table.name, [])
+            for index in sorted(table.indexes, key=lambda index: str(index.name)):
+                connection.execute(DropIndex(index))
+                made.append(CreateIndex(index))
+            if engine.dialect.name == "sqlite" or table is tables.job:
+                continue
+            unique = [each for each in table.constraints if isinstance(each, UniqueConstraint)]
+            for constraint in (*unique, table.primary_key):
+                connection.execute(DropConstraint(constraint))
+                made.append(AddConstraint(constraint))
+    return again
 
 
 def _load_families(connection: Connection, keys: Keys, size: HistorySize) -> None:
     families: dict[int, Job] = {}
     for number in range(1, size.jobs + 1):
-        families.setdefault(family_number(size, number), job(size, number))
+        family = family_number(size, number)
+        if family not in families:
+            families[family] = job(size, number)
     images: dict[Image, int] = {}
     for each in families.values():
         images.setdefault(each.image, len(images) + 1)
@@ -217,45 +264,61 @@ def _insert(connection: Connection, table: Table, made: Iterable[dict[str, Any]]
         connection.execute(table.insert(), batch)
 
 
-def _derived(dialect: str, size: HistorySize) -> Iterator[str]:
-    """Statements that make the rows of each job on the server."""
+def _derived(dialect: str, size: HistorySize) -> dict[str, str]:
+    """Statements that make the rows of each job on the server, by table."""
 
-    def numbers(count: int) -> tuple[str, str]:
+    def each(count: int, days: int) -> tuple[str, str]:
+        """What precedes a statement, and jobs with numbers from 0 to below ``count``."""
+        kept = f" WHERE finished_ms >= {NOW_MS - days * DAY_MS}" if size.retained else ""
         if dialect == "postgresql":
-            return "", f"(SELECT generate_series(0, {count - 1}) AS n) AS numbers"
+            series = f"LATERAL (SELECT generate_series(0, {count - 1}) AS n) AS numbers"
+            return "", f"job CROSS JOIN {series}{kept}"
         if dialect == "sqlite":
             series = f"SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count - 1}"
-            return f"WITH RECURSIVE numbers(n) AS ({series}) ", "numbers"
-        return "", f"(SELECT seq AS n FROM seq_0_to_{count - 1}) AS numbers"
+            ordered = f"job CROSS JOIN numbers{kept} ORDER BY job.id, n"
+            return f"WITH RECURSIVE numbers(n) AS ({series}) ", ordered
+        series = f"(SELECT seq AS n FROM seq_0_to_{count - 1}) AS numbers"
+        return "", f"job CROSS JOIN {series}{kept} ORDER BY job.id, n"
 
     no = "FALSE" if dialect == "postgresql" else "0"
-    yield (
-        "INSERT INTO role_size (job_id, role, since_ms, replicas, memory_bytes, gpus, gpu_model,"
-        " source) SELECT id, 'worker', submitted_ms, 4, 34359738368, 8, 'A100', 'user' FROM job"
-    )
-    yield (
-        "INSERT INTO model (job_id, parameters, sequence, source) SELECT id,"
-        " 1000000000 * (1 + family_id % 70), 4096, 'reported' FROM job WHERE family_id % 3 = 0"
-    )
-    prefix, series = numbers(size.pods_per_job)
-    yield (
-        f"INSERT INTO pod_run (job_id, role, rank, number, node_id, started_ms, ended_ms, oom,"
+    rank = '"rank"' if dialect in ("postgresql", "sqlite") else "`rank`"
+    prefix, pods = each(size.pods_per_job, size.pod_days)
+    of_pods = (
+        f"INSERT INTO pod_run (job_id, role, {rank}, number, node_id, started_ms, ended_ms, oom,"
         f" limit_memory_bytes, peak_memory_bytes, cpu_p95_millis, samples) {prefix}"
         f" SELECT job.id, 'worker', n, 0, 1 + (job.id + n) % {_NODES}, started_ms, finished_ms,"
-        f" {no}, 34359738368, 9000000000 + (job.id + n) % 1000000000, 3000, 100"
-        f" FROM job CROSS JOIN {series} ORDER BY job.id, n"
-    ).replace(", rank,", ', "rank",' if dialect in ("postgresql", "sqlite") else ", `rank`,")
-    prefix, series = numbers(size.segments_per_job)
-    yield (
+        f" {no}, 34359738368, 9000000000 + (job.id + n) % 1000000000, 3000, 100 FROM {pods}"
+    )
+    prefix, segments = each(size.segments_per_job, size.segment_days)
+    of_segments = (
         f"INSERT INTO segment (job_id, round, since_ms, until_ms, nodes, procs, gpu_model,"
         f" micro_batch, global_batch, steps, step_mean_us, step_m2, compute_us, sync_us, quality)"
         f" {prefix} SELECT job.id, 1, started_ms + n * 100000, started_ms + n * 100000 + 100000,"
         f" 4, 32, 'A100', 8, 256, 300, 100000 + (job.id + n) % 1000, 1000, 90000, 9000, 'good'"
-        f" FROM job CROSS JOIN {series} ORDER BY job.id, n"
+        f" FROM {segments}"
     )
+    of_roles = (
+        "INSERT INTO role_size (job_id, role, since_ms, replicas, memory_bytes, gpus, gpu_model,"
+        " source) SELECT id, 'worker', submitted_ms, 4, 34359738368, 8, 'A100', 'user' FROM job"
+    )
+    of_models = (
+        "INSERT INTO model (job_id, parameters, sequence, source) SELECT id,"
+        " 1000000000 * (1 + family_id % 70), 4096, 'reported' FROM job WHERE family_id % 3 = 0"
+    )
+    return {
+        "pod_run": of_pods,
+        "segment": of_segments,
+        "role_size": of_roles,
+        "model": of_models,
+    }
+
+
+def _finishing(dialect: str) -> Iterator[str]:
+    """Numbers of the next rows, and statistics for the planner."""
     if dialect == "postgresql":
         for name in ("job", "family", "image", "node", "pod_run", "segment"):
             yield f"SELECT setval(pg_get_serial_sequence('{name}', 'id'), max(id)) FROM {name}"
+    yield from _statistics(dialect)
 
 
 def _statistics(dialect: str) -> Iterator[str]:

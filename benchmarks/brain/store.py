@@ -2,21 +2,26 @@
 
 ``python -m benchmarks.brain.store [--jobs N] [--databases postgresql,mariadb,sqlite]``; a million
 jobs are the size for which the goals are meant, the default is a hundredth. PostgreSQL and MariaDB
-have 20 pod runs and 50 segments for each job, SQLite 2 and 5. There is no peer: the figures are
-compared with fixed goals. Servers run with fsync.
+have 20 pod runs and 50 segments for each job (or those of ``--rows PODS,SEGMENTS``), SQLite 2 and
+5; with ``--retained`` jobs that ended longer ago than the default retention have none. There is no
+peer: the figures are compared with fixed goals. Servers run with fsync. Beside the time, the
+processor time of the program and the server together is printed: other load on the machine
+changes it less.
 """
 
 import argparse
 import asyncio
 import contextlib
+import gc
 import itertools
+import os
 import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import Engine, event
 
@@ -35,8 +40,13 @@ from gangline.brain.store.batch import Fact, PodFact, SegmentFact
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.reading.reader import HistoryFilter
 from gangline.brain.store.retention import RetentionSettings
+from gangline.cli.event_loop import GC_THRESHOLDS
 
+Processor: TypeAlias = Callable[[], float]
+"""Seconds of processor time so far."""
 SAMPLES = 300
+WARM_UP = 30
+"""A server plans a statement of a connection anew until it has seen it a few times."""
 FACTS = 500
 GOALS_MS = {"sqlite": (80, 30, 150), "postgresql": (50, 20, 100), "mariadb": (50, 20, 100)}
 """p99 of similar runs, of history, and of an insert of 500 facts."""
@@ -45,26 +55,45 @@ PRUNED_DAYS = DAYS // 100
 
 
 @contextlib.contextmanager
-def opened(name: str) -> Iterator[str]:
-    """Yield the address of an empty database."""
+def opened(name: str) -> Iterator[tuple[str, Processor]]:
+    """Yield the address of an empty database, and what measures its server's processor time."""
     if name == "sqlite":
         with tempfile.TemporaryDirectory() as folder:
-            yield f"sqlite:///{Path(folder, 'brain.db')}"
+            yield f"sqlite:///{Path(folder, 'brain.db')}", lambda: 0.0
         return
     with {"postgresql": postgresql, "mariadb": mariadb}[name](durable=True) as server:
-        yield server.create_database("brain")
+        yield server.create_database("brain"), server.processor_s
 
 
-def measured(work: Callable[[int], object], samples: int = SAMPLES) -> tuple[float, float]:
-    """Median and 99th percentile of the times of ``work``, in milliseconds."""
-    for number in range(10):
+class Times(NamedTuple):
+    """Times of one kind of work, in milliseconds."""
+
+    wall: list[float]
+    processor: list[float]
+
+    def __str__(self) -> str:
+        return "  ".join(
+            f"{name} p50 {statistics.median(times):6.1f} ms  p99 {percentile(times):6.1f} ms"
+            for name, times in (("time", self.wall), ("processor", self.processor))
+        )
+
+
+def percentile(times: Sequence[float]) -> float:
+    """The 99th percentile."""
+    return statistics.quantiles(times, n=100)[98] if len(times) > 1 else times[0]
+
+
+def measured(work: Callable[[int], object], server: Processor, samples: int = SAMPLES) -> Times:
+    """Measure ``work`` several times."""
+    for number in range(WARM_UP):
         work(-1 - number)
-    times = []
+    found = Times([], [])
     for number in range(samples):
-        begun = time.perf_counter()
+        used, begun = time.process_time() + server(), time.perf_counter()
         work(number)
-        times.append((time.perf_counter() - begun) * 1000)
-    return statistics.median(times), statistics.quantiles(times, n=100)[98]
+        found.wall.append((time.perf_counter() - begun) * 1000)
+        found.processor.append((time.process_time() + server() - used) * 1000)
+    return found
 
 
 class Facts:
@@ -128,7 +157,9 @@ class Statements:
         self.slowest = max(self.slowest, (taken, statement))
 
 
-async def pruning(store: Store, facts: Facts) -> tuple[int, float, tuple[float, str]]:
+async def pruning(
+    store: Store, facts: Facts, size: HistorySize
+) -> tuple[int, float, tuple[float, str]]:
     """Delete a hundredth while facts are inserted; rows, p99 of inserts, slowest statement."""
     done = asyncio.Event()
     times: list[float] = []
@@ -141,28 +172,30 @@ async def pruning(store: Store, facts: Facts) -> tuple[int, float, tuple[float, 
             await asyncio.sleep(0.2)
 
     days = DAYS - PRUNED_DAYS
-    settings = RetentionSettings(segments_days=days, pods_days=days, jobs_days=days)
+    settings = RetentionSettings(
+        segments_days=days * size.segment_days // DAYS,
+        pods_days=days * size.pod_days // DAYS,
+        jobs_days=days,
+    )
     with Statements(store.engine) as statements:
         async with asyncio.TaskGroup() as group:
             group.create_task(insert())
             deleted = await store.prune(NOW_MS, settings, pause_s=0.0)
             done.set()
-    p99 = statistics.quantiles(times, n=100)[98] if len(times) > 1 else times[0]
-    return sum(deleted.values()), p99, statements.slowest
+    return sum(deleted.values()), percentile(times), statements.slowest
 
 
-def measure(name: str, jobs: int) -> None:
+def measure(name: str, size: HistorySize) -> None:
     """Fill one database, measure it, and print the figures."""
-    per_job = (2, 5) if name == "sqlite" else (20, 50)
-    size = HistorySize(jobs, *per_job)
+    jobs = size.jobs
     chosen = random.Random(1)
-    with opened(name) as address:
+    with opened(name) as (address, server):
         store = open_store(address, secret=SECRET, clock_ms=lambda: NOW_MS)
         begun = time.perf_counter()
         load(store.engine, size)
         took = time.perf_counter() - begun
         print(
-            f"{name}: {jobs:,} jobs, {jobs * per_job[0]:,} pod runs, {jobs * per_job[1]:,} segments"
+            f"{name}: {jobs:,} jobs, {size.pods:,} pod runs, {size.segments:,} segments"
             f" (loaded in {took:.0f} s)",
             flush=True,
         )
@@ -187,11 +220,9 @@ def measure(name: str, jobs: int) -> None:
             f"insert of {FACTS} facts": lambda _: store.write.facts(facts.batch()),
         }
         for (label, work), goal in zip(works.items(), GOALS_MS[name], strict=True):
-            p50, p99 = measured(work)
-            print(
-                f"  {label:40} p50 {p50:7.1f} ms  p99 {p99:7.1f} ms (to reach: {goal})", flush=True
-            )
-        rows, p99, (slowest, statement) = asyncio.run(pruning(store, facts))
+            print(f"  {label:40} {measured(work, server)} (p99 to reach: {goal})", flush=True)
+        print(f"  load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
+        rows, p99, (slowest, statement) = asyncio.run(pruning(store, facts, size))
         print(
             f"  pruning {rows:,} rows: slowest statement {slowest:.1f} ms"
             f" (to reach: {STATEMENT_GOAL_MS})"
@@ -205,13 +236,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.brain.store")
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--databases", default="postgresql,mariadb,sqlite")
+    parser.add_argument("--rows", default="20,50")
+    parser.add_argument("--retained", action="store_true")
     asked = parser.parse_args(arguments or [])
+    pods, segments = map(int, asked.rows.split(","))
+    gc.set_threshold(*GC_THRESHOLDS)  # as ``gangline brain`` does
     missing = missing_programs()
     for name in asked.databases.split(","):
         if name in missing:
             print(f"{name}: not measured, {missing[name]} is not installed")
         else:
-            measure(name, asked.jobs)
+            rows = (2, 5) if name == "sqlite" else (pods, segments)
+            measure(name, HistorySize(asked.jobs, *rows, retained=asked.retained))
 
 
 if __name__ == "__main__":

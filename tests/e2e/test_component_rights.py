@@ -20,7 +20,16 @@ NEWER = "the API server is too old for the kind"
 REPEATED = "an event of equal text is counted up; it depends on time which scenario has one"
 STANDBY = "one scheduler runs here, without leader election"
 
-JOBS = ("kubeflow.org", "mindspore.gitee.com", "batch.paddlepaddle.org", "elastic.iml.github.io")
+CLAIMS = "claims of a runtime's volumeClaimPolicies"
+TTL = "jobs with a time to live; other kinds have such scenarios here"
+
+JOBS = (
+    "kubeflow.org",
+    "mindspore.gitee.com",
+    "batch.paddlepaddle.org",
+    "elastic.iml.github.io",
+    "trainer.kubeflow.org",
+)
 
 UNUSED: dict[str, dict[Right, str]] = {
     "operator": {
@@ -38,6 +47,8 @@ UNUSED: dict[str, dict[Right, str]] = {
         ("", "configmaps", "patch"): CHANGED,
         ("rbac.authorization.k8s.io", "*", "patch"): CHANGED,
         ("autoscaling", "*", "*"): AUTOSCALER,
+        ("", "persistentvolumeclaims", "*"): CLAIMS,
+        ("trainer.kubeflow.org", "trainjobs", "delete"): TTL,
     },
     "scheduler": {
         ("", "persistentvolume*", "*"): VOLUMES,

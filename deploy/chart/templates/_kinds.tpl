@@ -9,6 +9,7 @@ PaddleJob.kubeflow.org: {group: kubeflow.org, plural: paddlejobs, scalable: true
 MSJob: {group: mindspore.gitee.com, plural: msjobs, scalable: true}
 PaddleJob: {group: batch.paddlepaddle.org, plural: paddlejobs, scalable: false}
 ElasticJob: {group: elastic.iml.github.io, plural: elasticjobs, scalable: true}
+TrainJob: {group: trainer.kubeflow.org, plural: trainjobs, scalable: false}
 {{- end }}
 
 {{/* The kinds that the operator runs, as a map like gangline.kinds. */}}

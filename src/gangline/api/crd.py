@@ -19,7 +19,15 @@ from gangline.api.cluster.apiextensions import (
 from gangline.api.job_resources import JOB_KINDS
 from gangline.api.jobs.kind import JobKind
 from gangline.api.meta.resource import Resource
-from gangline.api.resources import HYPERNODES, JOB_ADVICE, POD_GROUPS, QUEUES, SCALE_PLANS
+from gangline.api.resources import (
+    CLUSTER_TRAINING_RUNTIMES,
+    HYPERNODES,
+    JOB_ADVICE,
+    POD_GROUPS,
+    QUEUES,
+    SCALE_PLANS,
+    TRAINING_RUNTIMES,
+)
 from gangline.api.schema.openapi import Json, structural_schema, without_descriptions
 
 _AGE = CustomResourceColumnDefinition(
@@ -49,6 +57,7 @@ class _Definition:
     categories: list[str] = field(default_factory=list)
     scale: CustomResourceSubresourceScale | None = None
     other_versions: tuple[str, ...] = ()
+    has_status: bool = True
 
 
 def _training_columns(roles_path: str) -> list[CustomResourceColumnDefinition]:
@@ -87,6 +96,14 @@ _OTHER_COLUMNS = {
         _column("Reason", ".status.conditions[-1:].reason", wide=True),
         _column("Message", ".status.conditions[-1:].message", wide=True),
     ],
+    "TrainJob": [
+        _column("State", ".status.gangline.phase"),
+        _AGE,
+        _column("Runtime", ".spec.runtimeRef.name", wide=True),
+        _column("Ready", ".status.gangline.nodesReady", "integer", wide=True),
+        _column("Restarts", ".status.gangline.restarts.total", "integer", wide=True),
+        _column("Message", ".status.gangline.message", wide=True),
+    ],
 }
 """Columns of the kinds whose upstream has others than Kubeflow."""
 
@@ -113,6 +130,22 @@ def _job_definition(kind: JobKind) -> _Definition:
 
 _DEFINITIONS = (
     *map(_job_definition, JOB_KINDS),
+    *(
+        _Definition(
+            resource,
+            short_names=[short_name],
+            columns=[
+                _column("Framework", r".metadata.labels.trainer\.kubeflow\.org/framework"),
+                _column("Nodes", ".spec.mlPolicy.numNodes", "integer"),
+                _AGE,
+            ],
+            has_status=False,
+        )
+        for resource, short_name in (
+            (TRAINING_RUNTIMES, "trt"),
+            (CLUSTER_TRAINING_RUNTIMES, "ctrt"),
+        )
+    ),
     _Definition(
         SCALE_PLANS,
         short_names=[],
@@ -211,7 +244,7 @@ def _version(definition: _Definition, name: str, *, stored: bool) -> Json:
         "served": True,
         "storage": stored,
         "additionalPrinterColumns": msgspec.to_builtins(definition.columns),
-        "subresources": _subresources(definition),
+        **({"subresources": _subresources(definition)} if definition.has_status else {}),
         "schema": {"openAPIV3Schema": schema if stored else without_descriptions(schema)},
     }
 

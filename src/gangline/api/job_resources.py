@@ -18,6 +18,8 @@ from gangline.api.jobs.mindspore import MSJob
 from gangline.api.jobs.mpi import MPIJob
 from gangline.api.jobs.paddle import PaddleJob
 from gangline.api.jobs.tensorflow import TFJob
+from gangline.api.jobs.train import TrainJob
+from gangline.api.jobs.training_runtime import ClusterTrainingRuntime, TrainingRuntime
 from gangline.api.jobs.xgboost import XGBoostJob
 from gangline.api.meta.resource import Resource
 from gangline.api.volcano.scheduling import PodGroup, Queue
@@ -35,6 +37,18 @@ KUBEFLOW_PADDLE_JOBS = Resource(KubeflowPaddleJob, "kubeflow.org", "v1", "paddle
 MPI_JOBS = Resource(MPIJob, "kubeflow.org", "v1", "mpijobs", "MPIJob")
 ELASTIC_JOBS = Resource(
     ElasticJob, "elastic.iml.github.io", "v1alpha1", "elasticjobs", "ElasticJob"
+)
+TRAIN_JOBS = Resource(TrainJob, "trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob")
+TRAINING_RUNTIMES = Resource(
+    TrainingRuntime, TRAIN_JOBS.group, TRAIN_JOBS.version, "trainingruntimes", "TrainingRuntime"
+)
+CLUSTER_TRAINING_RUNTIMES = Resource(
+    ClusterTrainingRuntime,
+    TRAIN_JOBS.group,
+    TRAIN_JOBS.version,
+    "clustertrainingruntimes",
+    "ClusterTrainingRuntime",
+    namespaced=False,
 )
 SCALE_PLANS = Resource(ScalePlan, "elastic.iml.github.io", "v1alpha1", "scaleplans", "ScalePlan")
 JOB_ADVICE = Resource(
@@ -100,6 +114,13 @@ JOB_KINDS = (
         "paddle_replica_specs",
         is_scalable=True,
         is_named_with_group=True,
+    ),
+    JobKind(
+        TRAIN_JOBS,
+        "train",
+        "trj",
+        ("node", "launcher", "dataset-initializer", "model-initializer"),
+        suspend_path=("spec", "suspend"),
     ),
 )
 """In the order in which lists show them."""

@@ -114,6 +114,10 @@ HYPERNODES = Resource(
     namespaced=False,
 )
 
+TRAIN_JOBS = job_resources.TRAIN_JOBS
+TRAINING_RUNTIMES = job_resources.TRAINING_RUNTIMES
+CLUSTER_TRAINING_RUNTIMES = job_resources.CLUSTER_TRAINING_RUNTIMES
+
 BUILT_IN_RESOURCES: tuple[Resource[Any], ...] = (
     NAMESPACES,
     NODES,
@@ -148,6 +152,8 @@ BUILT_IN_RESOURCES: tuple[Resource[Any], ...] = (
 
 CUSTOM_RESOURCES: tuple[Resource[Any], ...] = (
     *(kind.resource for kind in job_resources.JOB_KINDS),
+    TRAINING_RUNTIMES,
+    CLUSTER_TRAINING_RUNTIMES,
     SCALE_PLANS,
     POD_GROUPS,
     QUEUES,

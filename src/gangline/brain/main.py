@@ -22,13 +22,13 @@ from gangline.brain.evaluation.manifest_advice import ManifestAdviser
 from gangline.brain.publication.publisher import Publisher
 from gangline.brain.server.app import serve_api
 from gangline.brain.server.routes import BrainApi
-from gangline.brain.settings import BrainSettings
+from gangline.brain.settings import BadSettings, BrainSettings
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.errors import StoreError
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.controller.leader_election import LeaderElector
-from gangline.kube.errors import AlreadyExists, ApiError, ConfigError
+from gangline.kube.errors import AlreadyExists, ApiError
 from gangline.kube.probes import Address, Health, serve_probes
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ async def run(
     """Run the Brain until ``stop`` is set.
 
     Raises:
-        ConfigError: the database is wrong, or an address cannot be served.
+        BadSettings: the database is wrong, or an address cannot be served.
     """
     health = health or Health()
     store = await _open(settings)
@@ -82,7 +82,7 @@ async def _open(settings: BrainSettings) -> Store:
             wait_for_server=True,
         )
     except StoreError as error:
-        raise ConfigError(f"--database: {error}") from error
+        raise BadSettings(f"--database: {error}") from error
 
 
 async def _flush_rest(store: Store) -> None:

@@ -8,6 +8,10 @@ from gangline.kube.controller.leader_election import LeaderElectionTiming
 from gangline.kube.probes import Address
 
 
+class BadSettings(Exception):
+    """A setting is wrong: the message names it, and what would be right."""
+
+
 @dataclass(frozen=True, slots=True)
 class BrainSettings:
     """Built once, from defaults < environment < flags."""

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from gangline.api.crd import crd_manifests
+from gangline.api.trainer.builtin_runtimes import builtin_runtimes
 from gangline.deploy.template.render import Renderer
 from gangline.deploy.template.syntax import Node, TemplateError, parse
 from gangline.deploy.values import InvalidValues, Values, find_errors, merge_values
@@ -22,6 +23,7 @@ from gangline.deploy.values import InvalidValues, Values, find_errors, merge_val
 Manifest = dict[str, Any]
 
 _CRDS = "files/crds"
+_RUNTIMES = "files/runtimes"
 _HOOK = "helm.sh/hook"
 
 
@@ -118,7 +120,7 @@ class Chart:
         except TemplateError as error:
             raise InvalidValues([str(error)]) from error
         found = [manifest for text in texts for manifest in _documents(text)]
-        return [each for each in found if _HOOK not in _annotations(each)]
+        return [each for each in found if _annotations(each).get(_HOOK) != "test"]
 
     @cached_property
     def _parsed(self) -> tuple[dict[str, list[Node]], dict[str, list[Node]]]:
@@ -142,7 +144,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class _ChartFiles:
-    """``.Files``: only the CRDs, as JSON, which is YAML and faster to read."""
+    """``.Files``: the CRDs and runtimes, as JSON, which is YAML and faster to read."""
 
     texts: dict[str, str] = field(default_factory=dict)
 
@@ -150,6 +152,9 @@ class _ChartFiles:
         if not self.texts:
             for name, manifest in crd_manifests().items():
                 self.texts[f"{_CRDS}/{name}.yaml"] = json.dumps(manifest)
+            for manifest in builtin_runtimes():
+                path = f"{_RUNTIMES}/{manifest['metadata']['name']}.yaml"
+                self.texts[path] = json.dumps(manifest)
         return {path: text for path, text in self.texts.items() if fnmatch.fnmatch(path, pattern)}
 
     def Get(self, path: str) -> str:

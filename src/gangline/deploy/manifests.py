@@ -30,6 +30,8 @@ KIND_VERSIONS: Mapping[str, tuple[str, ...]] = {
     "Service": ("v1",),
     "ServiceMonitor": ("monitoring.coreos.com/v1",),
     "Deployment": ("apps/v1",),
+    # Last: its definition is served a moment after it was created.
+    "ClusterTrainingRuntime": ("trainer.kubeflow.org/v1alpha1",),
 }
 """Kinds in the order of creation, so that pods start when their rights and configuration exist.
 

@@ -117,7 +117,7 @@ async def unfinished_jobs(client: ApiClient) -> list[str]:
 def _is_finished(status: dict[str, Any]) -> bool:
     conditions = status.get("conditions") or ()
     ended = any(
-        each.get("type") in ("Succeeded", "Failed") and each.get("status") == "True"
+        each.get("type") in (*_TERMINAL, "Complete") and each.get("status") == "True"
         for each in conditions
     )
     phase = status.get("phase")

@@ -215,6 +215,7 @@ class EmbeddedCluster:
         from gangline.local.controllers.context import ControllerSettings  # noqa: PLC0415
         from gangline.local.kubelets import Kubelets  # noqa: PLC0415
         from gangline.local.port_conflicts import PortConflicts  # noqa: PLC0415
+        from gangline.local.training_runtimes import install_runtimes  # noqa: PLC0415
         from gangline.local.virtual_nodes import VirtualNodes  # noqa: PLC0415
 
         async with (
@@ -222,6 +223,7 @@ class EmbeddedCluster:
             EventRecorder(client, "network") as recorder,
         ):
             await custom_resources.install_definitions(client)
+            await install_runtimes(client)
             # After the definitions: clients submit jobs as soon as the cluster is reported ready.
             self._announce(ready)
             report_ready()

@@ -3,10 +3,10 @@
     from gangline.sdk import Client
 
     with Client() as client:
-        client.run(train, workers=3, image="pytorch/pytorch:2.7.1", name="digits")
-        for line in client.logs("digits", follow=True):
+        job = client.run(train, workers=3, image="pytorch/pytorch:2.7.1", name="digits")
+        for line in job.logs(follow=True):
             print(line.replica, line.text)
-        job = client.wait("digits")
+        accuracy = job.result()
 
 What a training needs is planned before it is submitted:
 
@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Any
 from gangline.moved_modules import install_moved_sdk_modules
 
 if TYPE_CHECKING:
+    from gangline.sdk.handle import FunctionFailed as FunctionFailed
+    from gangline.sdk.handle import JobHandle as JobHandle
     from gangline.sdk.session import AsyncClient as AsyncClient
     from gangline.sdk.session import Client as Client
     from gangline.sizing.hardware import Device as Device
@@ -43,6 +45,8 @@ _MODULES = {
     "AsyncClient": "gangline.sdk.session",
     "Client": "gangline.sdk.session",
     "Device": "gangline.sizing.hardware",
+    "FunctionFailed": "gangline.sdk.handle",
+    "JobHandle": "gangline.sdk.handle",
     "ModelShape": "gangline.sizing.model",
     "Plan": "gangline.sizing.plan",
     "PlanRequest": "gangline.sizing.plan",
@@ -58,6 +62,8 @@ __all__ = [
     "AsyncClient",
     "Client",
     "Device",
+    "FunctionFailed",
+    "JobHandle",
     "ModelShape",
     "Plan",
     "PlanRequest",

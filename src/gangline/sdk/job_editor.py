@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from gangline.api.meta.json_objects import subobject
 from gangline.api.resources import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -48,10 +49,13 @@ class JobEditor:
         if job.state.finished:
             raise JobError(f"job {name!r} has ended ({job.state}): only 'restart' runs it again")
         stored = await self.jobs.manifest(name, namespace)
-        policy = stored["spec"].get("runPolicy") or {}
-        if bool(policy.get("suspend")) is suspended:
+        *parents, field = job.kind.suspend_path
+        if bool(subobject(stored, *parents).get(field)) is suspended:
             return False
-        await self._patch(stored, {"spec": {"runPolicy": {"suspend": suspended}}})
+        patch: Manifest = {field: suspended}
+        for parent in reversed(parents):
+            patch = {parent: patch}
+        await self._patch(stored, patch)
         return True
 
     async def scale(
@@ -82,6 +86,9 @@ class JobEditor:
         try:
             patch = scale_patch(stored, role, after)
         except KeyError as error:
+            if not error.args[0]:
+                message = f"{job.qualified_name}: the number of its pods cannot be changed"
+                raise JobError(message) from error
             raise JobError(f"job {name!r} has no role {role!r}; it has {error.args[0]}") from error
         await self._patch(stored, patch)
         return before, after

@@ -14,7 +14,7 @@ import msgspec
 
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import ContainerStatus
-from gangline.api.jobs.kubeflow import AWAITS_FORMER_PODS, MANAGED_BY_MULTI_KUEUE
+from gangline.api.jobs.kubeflow import AWAITS_FORMER_PODS, MANAGED_BY_MULTI_KUEUE, JobStatus
 from gangline.api.meta.conditions import find_condition, is_condition_true
 from gangline.api.meta.objects import Condition
 from gangline.api.resource_list import GPU, pod_request_for
@@ -228,7 +228,8 @@ def build_job(
         (read_replica(pod, leader) for pod in pods),
         key=lambda replica: (replica.role != leader, replica.role, replica.index),
     )
-    state = _state(job, replicas, groups)
+    status = kind.status(job)
+    state = _state(status, replicas, groups)
     policy = job.spec.run_policy.scheduling_policy
     return Job(
         kind=kind,
@@ -236,16 +237,16 @@ def build_job(
         namespace=job.metadata.namespace,
         uid=job.metadata.uid,
         state=state,
-        reason=_reason(job, state, pods, groups, replicas),
+        reason=_reason(status, state, pods, groups, replicas),
         replicas=tuple(replicas),
         desired=sum(_count(spec) for spec in specs.values()),
         requested_gpus=sum(_count(spec) * _gpus(spec) for spec in specs.values()),
         created=job.metadata.creation_timestamp or datetime.now(UTC),
-        started=job.status.start_time,
-        finished=job.status.completion_time or _end_time(job.status.conditions),
+        started=status.start_time,
+        finished=status.completion_time or _end_time(status.conditions),
         priority=policy.priority_class if policy else "",
         queue=policy.queue if policy else "",
-        observed=bool(job.status.conditions),
+        observed=bool(status.conditions),
         roles=tuple((role.lower(), _count(spec)) for role, spec in specs.items()),
         managed_elsewhere=job.spec.run_policy.managed_by == MANAGED_BY_MULTI_KUEUE,
     )
@@ -299,8 +300,8 @@ def _container_status_text(status: _AnyContainerStatus) -> str:
     return ""
 
 
-def _state(job: JobObject, replicas: Sequence[Replica], groups: Sequence[PodGroup]) -> JobState:
-    conditions = job.status.conditions
+def _state(status: JobStatus, replicas: Sequence[Replica], groups: Sequence[PodGroup]) -> JobState:
+    conditions = status.conditions
     for type_, state in (
         ("Failed", JobState.FAILED),
         ("Succeeded", JobState.SUCCEEDED),
@@ -317,14 +318,14 @@ def _state(job: JobObject, replicas: Sequence[Replica], groups: Sequence[PodGrou
 
 
 def _reason(
-    job: JobObject,
+    status: JobStatus,
     state: JobState,
     pods: Sequence[AnyPod],
     groups: Sequence[PodGroup],
     replicas: Sequence[Replica],
 ) -> str:
     """Return the message that best explains why a job does not run."""
-    conditions = job.status.conditions
+    conditions = status.conditions
     if state is JobState.SUCCEEDED:
         return ""
     for type_ in ("Failed", "InvalidSpec", "Stalled", "Suspended"):

@@ -7,7 +7,7 @@ as in notebooks.
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 import msgspec
 
@@ -20,7 +20,13 @@ from gangline.sdk.client import JobClient
 from gangline.sdk.diagnosis.diagnosis import Diagnosis
 from gangline.sdk.diagnosis.inputs import diagnose_job
 from gangline.sdk.events import EventRecord, job_events
-from gangline.sdk.functions import FunctionJobOptions, build_function_job
+from gangline.sdk.functions.job import (
+    FunctionJobOptions,
+    FunctionOptions,
+    build_function_job,
+    default_name,
+)
+from gangline.sdk.handle import JobHandle, ProgressCallback
 from gangline.sdk.job_editor import JobEditor
 from gangline.sdk.jobs import Job, format_run_time
 from gangline.sdk.kinds import JOB_KINDS
@@ -32,8 +38,6 @@ __getattr__ = renamed(
 
 T = TypeVar("T")
 EventList = list[EventRecord]
-ProgressCallback = Callable[[Job], None]
-"""Callback that receives a job whenever its state has changed."""
 _RESOURCES = {kind.resource.type: kind.resource for kind in JOB_KINDS}
 
 
@@ -106,17 +110,24 @@ class AsyncClient:
         image: str,
         name: str = "",
         arguments: Mapping[str, Any] | None = None,
-        **shape: Any,
+        **options: Unpack[FunctionOptions],
     ) -> Job:
-        """Call a function in each replica of a new job; ``Shape`` has the further arguments.
+        """Call a function in each replica of a new job.
+
+        Args:
+            function: its source is sent, with what it uses of its module.
+            image: has the packages that the function imports; any on an embedded cluster.
+            name: of the job; default: that of the function.
+            arguments: of the function by name: plain data.
+            options: workers (pods in all), their resources and policies.
 
         Raises:
-            NotShippable: the function cannot be sent as source.
+            UnsupportedFunction: the function cannot be sent as source.
             AlreadyExists: a job of this name exists.
         """
-        called = name or function.__name__.replace("_", "-").strip("-").lower()
+        called = name or default_name(function)
         job = build_function_job(
-            called, function, arguments or {}, FunctionJobOptions(image=image, **shape)
+            called, function, arguments or {}, FunctionJobOptions(image=image, **options)
         )
         return await self.submit(job)
 
@@ -227,9 +238,28 @@ class Client:
         """Create a job; see ``AsyncClient.submit``."""
         return self._run(self._client.submit(job))
 
-    def run(self, function: Callable[..., object], *, image: str, **further: Any) -> Job:
+    def run(
+        self,
+        function: Callable[..., object],
+        *,
+        image: str,
+        name: str = "",
+        arguments: Mapping[str, Any] | None = None,
+        **options: Unpack[FunctionOptions],
+    ) -> JobHandle:
         """Call a function in each replica of a new job; see ``AsyncClient.run``."""
-        return self._run(self._client.run(function, image=image, **further))
+        starting = self._client.run(
+            function, image=image, name=name, arguments=arguments, **options
+        )
+        return JobHandle(self, self._run(starting).name)
+
+    def handle(self, name: str) -> JobHandle:
+        """Return a handle of a job that exists, such as one of an earlier session.
+
+        Raises:
+            NoSuchJob, AmbiguousJob: no job, or several jobs have this name.
+        """
+        return JobHandle(self, self.get(name).name)
 
     def get(self, name: str) -> Job:
         """Return a job; see ``AsyncClient.get``."""

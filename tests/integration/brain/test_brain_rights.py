@@ -9,8 +9,11 @@ import yaml
 
 from chart_objects import OFF, chart_objects
 from gangline.api.meta.resource import Resource
+from gangline.api.resources import CONFIG_MAPS, EVENTS, JOB_ADVICE
+from gangline.brain.collection.policy_config import POLICY_NAME
 from gangline.kube.client.client import ApiClient
-from integration.brain.brain_process import brain_process, brain_url
+from gangline.kube.errors import NotFound
+from integration.brain.brain_process import BrainProcess, brain_process, brain_url
 from integration.brain.test_brain_process import (
     advice_on,
     release_jobs,
@@ -75,6 +78,42 @@ def write_kubeconfig(admin: Path, target: Path, token: str) -> None:
     target.write_text(yaml.safe_dump(config))
 
 
+async def policy_is_followed(client: ApiClient, brain: BrainProcess) -> None:
+    """All mistakes of a policy are named in one event, and the last good one stays in force."""
+
+    async def is_withdrawn() -> bool:
+        return not (await client.list(JOB_ADVICE, "default")).items
+
+    async def events() -> list[str]:
+        found = (await client.list(EVENTS, NAMESPACE)).items
+        return [event.message for event in found if event.reason == "InvalidPolicy"]
+
+    await write_policy(client, "rules: [{mode: off}]")
+    await until(is_withdrawn, 30.0, brain.said)
+    await write_policy(client, "rules: [{mode: sometimes, may: [all]}, {budgets: {speed: 1}}]")
+    [message] = await until(events, 30.0, brain.said)
+    assert message.startswith("the last policy without mistakes stays in force: ")
+    places = [mistake.partition(":")[0] for mistake in message.partition(": ")[2].split("; rules")]
+    assert places == ["rules[0].mode", "[0].may", "[1].budgets.speed"]
+    assert await is_withdrawn()
+    await write_policy(client, "rules: [{mode: advise}]")
+    await advice_on(client, "train-2", brain)
+
+
+async def write_policy(client: ApiClient, text: str) -> None:
+    data = {"policy": text}
+    try:
+        await client.patch(CONFIG_MAPS, POLICY_NAME, {"data": data}, NAMESPACE)
+    except NotFound:
+        policy = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": POLICY_NAME},
+            "data": data,
+        }
+        await client.create(CONFIG_MAPS, policy, NAMESPACE)
+
+
 async def test_rights_of_the_manifests_suffice(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     release = signal_file(tmp_path)
     async with cluster.client() as client:
@@ -93,5 +132,6 @@ async def test_rights_of_the_manifests_suffice(cluster: EmbeddedCluster, tmp_pat
                 return "leading" in brain.said()
 
             await until(leads, 30.0, brain.said)
+            await policy_is_followed(client, brain)
             assert "forbidden" not in brain.said().lower()
             release_jobs(release)

@@ -57,3 +57,13 @@ def test_commands_run_as_printed(
     printed = run(lines, tmp_path)
     for rank in ranks:
         assert f"rank {rank} of 3: the sum is 3" in printed
+
+
+def test_example_of_the_python_page_runs_as_printed(tmp_path: Path) -> None:
+    text = (ROOT / "docs/sdk.md").read_text(encoding="utf-8")
+    (tmp_path / "example.py").write_text(text.split("```python\n")[1].split("```")[0])
+    expected = re.findall(r"^    (\S+-\d rank .*|0\.6\d+)$", text, re.MULTILINE)
+    lines = ["gangline up --detach", f"cd {tmp_path}", "export KUBECONFIG=~/.gangline/kubeconfig"]
+    printed = run([*lines, "python example.py"], tmp_path)
+    assert len(expected) == 4
+    assert all(f"\n{line}\n" in printed for line in expected), printed

@@ -26,6 +26,7 @@ from integration.operator.process import OperatorProcess, apply, deployed, kubec
 from unit.operator.builders import manifest
 
 ACCOUNT = "gangline-system/gangline-operator"
+LEAST = {"readNodes": False, "readClusterRuntimes": False}
 RUNNING = {"master-0": "Running", "worker-0": "Running"}
 
 
@@ -87,7 +88,7 @@ async def test_rights_in_the_watched_namespaces_are_enough(
     for namespace in ("red", "blue", "green"):
         await make_namespace(stage, namespace)
         await submit_to(stage, namespace)
-    for shipped in deployed(namespaces=["red", "blue"], operator={"readNodes": False}):
+    for shipped in deployed(namespaces=["red", "blue"], operator=LEAST):
         assert not shipped["kind"].startswith("Cluster")
         await apply(stage.client, shipped)
     limited = await kubeconfig_of(stage.client, ACCOUNT, admin, tmp_path / "limited")

@@ -10,6 +10,8 @@ from gangline.api.resources import PYTORCH_JOBS
 from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.sdk import Client
 from gangline.sdk.client import NoSuchJob
+from gangline.sdk.functions.results import NoResult
+from gangline.sdk.handle import FunctionFailed
 from gangline.sdk.jobs import JobState
 from integration.cluster.embedded import EmbeddedCluster, until
 
@@ -23,8 +25,43 @@ def train(steps: int) -> None:
         print(f"step {step} of rank {os.environ['RANK']}")
 
 
+SCALE = 10
+
+
+def share_of(number: int) -> int:
+    return number * SCALE
+
+
+def computes(number: int) -> dict[str, int]:
+    import os  # noqa: PLC0415 - as in a notebook
+
+    rank = int(os.environ["RANK"])
+    print(f"rank {rank} computes")
+    if number < 0:
+        raise ValueError("number must not be negative")
+    return {"rank": rank, "share": share_of(number + rank)}
+
+
+def use_handle(client: Client) -> None:
+    """Results come back by rank, and a failure has its cause."""
+    handle = client.run(computes, image="any", workers=2, arguments={"number": 1}, cpu="50m")
+    assert handle.result() == {"rank": 0, "share": 10}
+    assert handle.results()[1] == {"rank": 1, "share": 20}
+    assert sorted(line.text for line in handle.logs()) == ["rank 0 computes", "rank 1 computes"]
+    assert repr(handle) == "<job computes: SUCCEEDED, 0/2 running>"
+    assert "pytorchjob/computes" in handle._repr_html_()
+    with pytest.raises(NoResult, match="ranks 0 to 1"):
+        handle.result(rank=2)
+    handle.delete()
+    failing = client.run(computes, image="any", name="fails", arguments={"number": -1}, cpu="50m")
+    with pytest.raises(FunctionFailed, match=r"ValueError|exit code 1"):
+        failing.result()
+    client.handle("fails").delete()
+
+
 def work(kubeconfig: str) -> None:
     with Client(kubeconfig=kubeconfig) as client:
+        use_handle(client)
         # Limits are low: the nodes of tests share a small machine.
         client.run(train, image="any", workers=2, arguments={"steps": 3}, cpu="50m")
         lines = [(line.replica, line.text) for line in client.logs("train", follow=True)]

@@ -308,7 +308,7 @@ async def test_user_without_any_readable_kind_is_refused(api: FakeApi, typed: Ty
     add_job(api, "digits")
     api.forbidden = {
         "pytorchjobs", "tfjobs", "mpijobs", "xgboostjobs", "jaxjobs", "paddlejobs", "msjobs",
-        "elasticjobs",
+        "elasticjobs", "trainjobs",
     }  # fmt: skip
     for args in (("list",), ("get", "digits"), ("delete", "digits"), (*SUBMIT, "true")):
         result = await typed(*args)

@@ -21,6 +21,7 @@ NAMESPACE = "gangline-system"
 CLUSTER_WIDE = {
     "ClusterRole",
     "ClusterRoleBinding",
+    "ClusterTrainingRuntime",
     "CustomResourceDefinition",
     "MutatingWebhookConfiguration",
     "PriorityClass",
@@ -259,6 +260,8 @@ def test_it_knows_the_kinds_of_the_program() -> None:
         jobs = {f"{plural}.{group}" for group, plural in others}
         assert crds & jobs == {f"{resource.plural}.{resource.group}"}
         assert ("scaleplans.elastic.iml.github.io" in crds) == (kind.identity == "ElasticJob")
+        runtimes = "clustertrainingruntimes.trainer.kubeflow.org"
+        assert (runtimes in crds) == (kind.identity == "TrainJob")
 
 
 def rights(manifests: list[Manifest], component: str = "") -> set[tuple[str, ...]]:
@@ -279,9 +282,10 @@ def rights(manifests: list[Manifest], component: str = "") -> set[tuple[str, ...
 def test_it_is_rendered_without_helm_as_by_helm(values: Manifest) -> None:
     release = ReleaseSettings(name="train", namespace=NAMESPACE, service="Helm")
     ours = CHART_WITHOUT_HELM.render(CHART_WITHOUT_HELM.complete(values | NO_CRDS), release)
-    hooks = "helm.sh/hook"
     theirs = [
-        each for each in render(values) if hooks not in each["metadata"].get("annotations", {})
+        each
+        for each in render(values)
+        if each["metadata"].get("annotations", {}).get("helm.sh/hook") != "test"
     ]
     assert {identity(each): each for each in ours} == {identity(each): each for each in theirs}
 
@@ -310,11 +314,17 @@ def test_with_namespaces_only_nodes_are_read_in_the_whole_cluster() -> None:
         "webhook": {"enabled": False},
     }
     found = render(values)
-    (role,) = of_kind(found, "ClusterRole")
-    assert rights([role]) == {("", "", "nodes", "list"), ("", "", "nodes", "watch")}
+    runtimes = ("", "trainer.kubeflow.org", "clustertrainingruntimes")
+    assert rights(of_kind(found, "ClusterRole")) == {
+        ("", "", "nodes", "list"),
+        ("", "", "nodes", "watch"),
+        (*runtimes, "list"),
+        (*runtimes, "watch"),
+    }
     namespaces = {each["metadata"]["namespace"] for each in of_kind(found, "Role")}
     assert namespaces == {"a", "b", NAMESPACE}
-    assert not of_kind(render(values | {"operator": {"readNodes": False}}), "ClusterRole")
+    least = {"readNodes": False, "readClusterRuntimes": False}
+    assert not of_kind(render(values | {"operator": least}), "ClusterRole")
 
 
 def test_kinds_that_are_not_run_need_no_rights() -> None:

@@ -10,7 +10,8 @@ from gangline.api.job_resources import JOB_KINDS
 
 def operator_objects(**values: Any) -> list[dict[str, Any]]:
     """The operator's objects without the role that reads nodes."""
-    return chart_objects(**{**OPERATOR_ONLY, "operator": {"readNodes": False}, **values})
+    least = {"readNodes": False, "readClusterRuntimes": False}
+    return chart_objects(**{**OPERATOR_ONLY, "operator": least, **values})
 
 
 def test_roles_of_one_namespace_have_the_rules_of_the_cluster_roles() -> None:
@@ -24,7 +25,7 @@ def test_roles_of_one_namespace_grant_nothing_cluster_wide() -> None:
 
 @pytest.mark.parametrize("resource", ["secrets", "serviceaccounts", "roles", "pods/exec"])
 def test_the_rights_of_all_kinds_do_not_include_those_of_few(resource: str) -> None:
-    few = {"MPIJob", "ElasticJob"}
+    few = {"MPIJob", "ElasticJob", "TrainJob"}
     kinds = [kind.identity for kind in JOB_KINDS if kind.identity not in few]
     assert resource not in {right[1] for right in rights_of(operator_objects(kinds=kinds))}
 

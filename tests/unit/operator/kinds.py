@@ -14,6 +14,7 @@ from gangline.operator.frameworks.pytorch import PyTorchFramework
 from gangline.operator.frameworks.tensorflow import TensorFlowFramework
 from gangline.operator.frameworks.xgboost import XGBoostFramework
 from gangline.operator.model.framework import Framework
+from unit.operator.train_jobs import TrainFrameworkOfTests
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ _MAKERS: tuple[Callable[[], KindUnderTest], ...] = (
     lambda: KindUnderTest(JaxFramework(), "jaxReplicaSpecs", ()),
     lambda: KindUnderTest(XGBoostFramework(), "xgbReplicaSpecs", (("Master", 1),)),
     lambda: KindUnderTest(KubeflowPaddleFramework(), "paddleReplicaSpecs", (("Master", 1),)),
+    lambda: KindUnderTest(TrainFrameworkOfTests(), "", (), "node"),
 )
 
 KINDS = {kind.name: kind for kind in (make() for make in _MAKERS)}

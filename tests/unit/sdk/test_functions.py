@@ -8,7 +8,7 @@ import pytest
 
 import gangline.sdk
 from gangline.api.validation.validate import validate_manifest
-from gangline.sdk.functions import (
+from gangline.sdk.functions.job import (
     FunctionJobOptions,
     UnsupportedFunction,
     build_function_job,

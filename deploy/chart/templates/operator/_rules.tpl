@@ -48,6 +48,22 @@
   resources: [pods/exec]
   verbs: [create, get]
 {{- end }}
+{{- if hasKey . "TrainJob" }}
+# The runtimes that TrainJobs name, and the claims of a runtime's volumeClaimPolicies.
+- apiGroups: [trainer.kubeflow.org]
+  resources: [trainingruntimes]
+  verbs: [list, watch]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [create, delete, get, list, patch, watch]
+{{- if not (or (hasKey . "MPIJob") (hasKey . "ElasticJob")) }}
+# The pods of an MPI runtime reach each other by a key pair: its Secret is created, never read, and
+# deleted with the job.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
+{{- end }}
+{{- end }}
 {{- if hasKey . "ElasticJob" }}
 - apiGroups: [elastic.iml.github.io]
   resources: [scaleplans]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from gangline.api.jobs.kubeflow import JobStatus, RunPolicy
 from gangline.api.meta.objects import ObjectMeta
@@ -27,7 +27,7 @@ class _Spec(Protocol):
 
 
 class JobObject(Protocol):
-    """A stored job of any kind."""
+    """A stored job of any kind. ``JobKind.status`` reads its status."""
 
     @property
     def metadata(self) -> ObjectMeta: ...
@@ -36,7 +36,18 @@ class JobObject(Protocol):
     def spec(self) -> _Spec: ...
 
     @property
-    def status(self) -> JobStatus: ...
+    def status(self) -> Any: ...
+
+
+@runtime_checkable
+class RunsFromTemplate(Protocol):
+    """A job whose roles are in another object, and whose status has another form."""
+
+    def replica_specs(self) -> Mapping[str, ReplicaSpecLike]:
+        """Return the roles as far as they are known, the leading role first."""
+
+    def common_status(self) -> JobStatus:
+        """Return the status in the form that other kinds have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,8 @@ class JobKind:
     """Further versions in which it is served, with the schema of the first."""
     is_named_with_group: bool = False
     """True if an earlier kind of the table has the same name in another group."""
+    suspend_path: tuple[str, ...] = ("spec", "runPolicy", "suspend")
+    """The field that suspends a job."""
 
     @property
     def identity(self) -> str:
@@ -91,9 +104,16 @@ class JobKind:
 
     def replica_specs(self, job: JobObject) -> Mapping[str, ReplicaSpecLike]:
         """Return replica specs by the canonical name of the role, the leading role first."""
+        if isinstance(job, RunsFromTemplate):
+            return job.replica_specs()
         if self.replica_specs_field:
             written: Mapping[str, ReplicaSpecLike] = getattr(job.spec, self.replica_specs_field)
         else:
             written = {role: getattr(job.spec, role) for role in self.roles}
         known = {name.lower(): spec for name, spec in written.items() if spec is not None}
         return {role: known[role.lower()] for role in self.roles if role.lower() in known}
+
+    def status(self, job: JobObject) -> JobStatus:
+        """Return the status of a job in the form that all kinds share."""
+        found: JobStatus = job.common_status() if isinstance(job, RunsFromTemplate) else job.status
+        return found

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gangline.api.job_resources import (
+    CLUSTER_TRAINING_RUNTIMES,
     JOB_KINDS,
     POD_GROUPS,
     QUEUES,
     SCALE_PLANS,
+    TRAINING_RUNTIMES,
     find_job_kind,
 )
 from gangline.api.jobs.kind import JobKind
@@ -71,6 +73,12 @@ def _scale_plan_errors(plan: Any, old: Any) -> Iterable[FieldError]:
     return elastic.validate_scale_plan(plan, old)
 
 
+def _runtime_errors(runtime: Any, old: Any) -> Iterable[FieldError]:
+    from gangline.api.validation import training_runtime  # noqa: PLC0415 - see rules_of
+
+    return training_runtime.validate(runtime, old)
+
+
 def _validate_pod_group(group: PodGroup, old: PodGroup | None = None) -> Iterator[FieldError]:
     for name, written in (group.spec.min_resources or {}).items():
         yield from quantity_errors(child_path("spec.minResources", name), written)
@@ -94,6 +102,10 @@ def _validate_queue(queue: Queue, old: Queue | None = None) -> Iterator[FieldErr
 
 _RULES: tuple[tuple[Resource[Any], _KindRules], ...] = (
     (SCALE_PLANS, _KindRules(SCALE_PLANS.type, _scale_plan_errors)),
+    *(
+        (each, _KindRules(each.type, _runtime_errors))
+        for each in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
+    ),
     (POD_GROUPS, _KindRules(POD_GROUPS.type, _validate_pod_group)),
     (QUEUES, _KindRules(QUEUES.type, _validate_queue)),
 )

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 Value = str | int | float | list[str]
 
@@ -38,6 +39,7 @@ class QuantityKind:
         return text
 
 
+@lru_cache(maxsize=65_536)
 def three_digits(value: float) -> str:
     """A number with three significant digits, never in exponent notation."""
     if value == 0:

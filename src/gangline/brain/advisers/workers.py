@@ -89,23 +89,20 @@ def size_choices(view: View, model: ThroughputModel) -> list[Choice]:
     here = configuration_at(present, present.nodes)
     if here is None:
         return []
-    times = model.sample(here)
-    step_s = model.step_time(here)
     unit = max(job.unit, 1)
     sizes = {n for n in range(low, high + 1) if n % unit == 0 or n in (low, high)}
     most = largest_micro_batch(view.run)
     found = {size: configuration_at(present, size, most) for size in {*sizes, present.nodes}}
     places = {size: at for size, at in sorted(found.items()) if at is not None}
-    drawn = np.array([times / model.sample(at) for at in places.values()])
-    ends = np.quantile(drawn, (0.1, 0.9), axis=1).T
+    step_s, times = model.samples([here, *places.values()])
+    ends = np.quantile(times[0] / times[1:], (0.1, 0.9), axis=1).T
     choices = []
-    for (size, at), (bottom, top) in zip(places.items(), ends, strict=True):
-        goodput = step_s / model.step_time(at)
+    for size, goodput, (bottom, top) in zip(places, step_s[0] / step_s[1:], ends, strict=True):
         wider = math.exp(_Z * view.prediction_error) if size != present.nodes else 1.0
         choices.append(
             Choice(
                 value=size,
-                goodput=goodput,
+                goodput=float(goodput),
                 low=float(min(bottom, goodput)) / wider,
                 high=float(max(top, goodput)) * wider,
             )

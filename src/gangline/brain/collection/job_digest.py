@@ -19,7 +19,7 @@ from gangline.api.job_resources import MAIN_CONTAINERS
 from gangline.api.jobs.elastic import MANUAL_MODES, PARAMETER_SERVER, WORKER, ElasticJob
 from gangline.api.jobs.elastic_fields import job_node_range
 from gangline.api.jobs.kind import JobKind, JobObject, ReplicaSpecLike
-from gangline.api.jobs.kubeflow import PyTorchJob
+from gangline.api.jobs.kubeflow import JobStatus, PyTorchJob
 from gangline.api.jobs.paddle import PaddleJob
 from gangline.api.meta.conditions import find_condition, is_condition_true
 from gangline.api.names import name_stem
@@ -57,7 +57,8 @@ def digest_job(kind: JobKind, job: JobObject, settings: DigestSettings) -> Diges
     leading = _leading_role(roles)
     container = main_container(roles[leading].template) if leading else {}
     wishes, problems = read_wishes(meta.annotations, job)
-    outcome, finished, cause = _outcome(job)
+    status = kind.status(job)
+    outcome, finished, cause = _outcome(status)
     low, high, asked = _worker_range(job, meta.annotations, container, roles)
     command = [container.get("command") or [], container.get("args") or []]
     return DigestedJob(
@@ -75,7 +76,7 @@ def digest_job(kind: JobKind, job: JobObject, settings: DigestSettings) -> Diges
             command_digest=settings.digest(*_without_name(command, meta.name)),
             spec_digest=settings.digest(kind.identity, *_comparable(roles, ranged=low != high)),
             submitted_ms=to_ms(meta.creation_timestamp) or 0,
-            started_ms=to_ms(job.status.start_time),
+            started_ms=to_ms(status.start_time),
             finished_ms=finished,
             outcome=outcome,
             cause=cause,
@@ -84,7 +85,7 @@ def digest_job(kind: JobKind, job: JobObject, settings: DigestSettings) -> Diges
             workers_asked=asked,
             wishes=wishes,
             roles=tuple(_role_sizes(roles, to_ms(meta.creation_timestamp) or 0)),
-            restarts=job.status.restarts.total,
+            restarts=status.restarts.total,
         ),
         problems,
     )
@@ -222,12 +223,12 @@ def _queue(job: JobObject) -> str:
     return str(getattr(policy, "queue", "") or "default")
 
 
-def _outcome(job: JobObject) -> tuple[Outcome, int | None, str]:
-    conditions = job.status.conditions
+def _outcome(status: JobStatus) -> tuple[Outcome, int | None, str]:
+    conditions = status.conditions
     for type_, outcome in (("Succeeded", Outcome.SUCCEEDED), ("Failed", Outcome.FAILED)):
         if is_condition_true(conditions, type_):
             found = find_condition(conditions, type_)
-            ended = to_ms(job.status.completion_time) or to_ms(
+            ended = to_ms(status.completion_time) or to_ms(
                 found.last_transition_time if found else None
             )
             cause = found.reason if found and outcome is Outcome.FAILED else ""

@@ -10,9 +10,9 @@ from gangline.brain.advisers.batch import advise_batch
 from gangline.brain.advisers.checkpoints import advise_checkpoints
 from gangline.brain.advisers.servers import advise_servers
 from gangline.brain.advisers.stragglers import advise_stragglers
-from gangline.brain.advisers.view import View
+from gangline.brain.advisers.view import SimilarRuns, View
 from gangline.brain.advisers.workers import advise_workers, fitted_segments, size_choices
-from gangline.brain.facts.records import Segment
+from gangline.brain.facts.records import Run, Segment
 from gangline.brain.models.prior import job_prior
 from gangline.brain.models.throughput import ThroughputModel, observations
 from gangline.brain.models.throughput_fit import fit_throughput
@@ -20,23 +20,57 @@ from gangline.brain.models.throughput_fit import fit_throughput
 log = logging.getLogger(__name__)
 
 
+class Fitted(NamedTuple):
+    """The throughput of a job, and all that it rests on: while that stays, it stays."""
+
+    run: Run
+    similar: SimilarRuns | None
+    prediction_error: float
+    model: ThroughputModel | None
+    choices: tuple[Choice, ...]
+    """Predicted goodput by number of workers; empty where it is not known."""
+
+    def is_of(self, view: View) -> bool:
+        """Whether a fit for ``view`` would be this one."""
+        return (
+            self.run.job == view.run.job
+            and self.run.segments == view.run.segments
+            and self.similar == view.similar
+            and self.prediction_error == view.prediction_error
+        )
+
+
 class Advised(NamedTuple):
     """All advice on one job, one piece for each subject, and the sizes that it may have."""
 
     advice: list[Advice]
-    choices: tuple[Choice, ...]
-    """Predicted goodput by number of workers; empty where it is not known."""
+    fitted: Fitted
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return self.fitted.choices
 
 
-def advise(view: View) -> Advised:
-    """Return all advice on one job."""
+def advise(view: View, known: Fitted | None = None) -> Advised:
+    """Return all advice on one job.
+
+    Args:
+        view: the job.
+        known: its fit in an earlier evaluation; segments close every five minutes only.
+    """
     found: dict[tuple[str, str, int, str], Advice] = {}
-    model = _fit(view) if view.run.segments else None
-    choices = _choices(view, model)
+    fitted = known if known is not None and known.is_of(view) else _fitted(view)
+    model, choices = fitted.model, fitted.choices
     for adviser in (*_plain(view), *_with_model(view, model, choices)):
         for advice in _advice_of(adviser, view):
             found.setdefault(advice.key, advice)
-    return Advised(list(found.values()), choices)
+    return Advised(list(found.values()), fitted)
+
+
+def _fitted(view: View) -> Fitted:
+    model = _fit(view) if view.run.segments else None
+    choices = _choices(view, model)
+    return Fitted(view.run, view.similar, view.prediction_error, model, choices)
 
 
 def _choices(view: View, model: ThroughputModel | None) -> tuple[Choice, ...]:
@@ -76,13 +110,18 @@ def _advice_of(adviser: Callable[[], list[Advice]], view: View) -> list[Advice]:
 
 
 def _fit(view: View) -> ThroughputModel | None:
-    """Fit the throughput to the job and its family: the same program, up to the specification."""
+    """Fit the throughput to the job and its family: the same program, up to the specification.
+
+    Ages are counted from the newest segment on. The weights of all segments shrink alike with time,
+    so the present time has no effect.
+    """
     family = view.similar.runs if view.similar is not None and view.similar.level <= 1 else ()
     segments: list[Segment] = list(view.run.segments)
     for run in family:
         segments += run.segments
     try:
-        data = observations(fitted_segments(segments), view.now_ms)
+        now_ms = max(segment.until_ms for segment in segments)
+        data = observations(fitted_segments(segments), now_ms)
         return fit_throughput(data, job_prior([view.run, *family]))
     except (ArithmeticError, ValueError):
         log.exception("the throughput could not be fitted")

@@ -9,7 +9,7 @@ from gangline.brain.collection.live_facts import node_checks, rank_speeds
 from gangline.brain.evaluation.exposure import exposure_by_node, total
 from gangline.brain.evaluation.history import History
 from gangline.brain.evaluation.node_days import DAY_MS, NodeDays
-from gangline.brain.facts.records import NodeCapacity, NodeSpeed, Run
+from gangline.brain.facts.records import Job, NodeCapacity, NodeSpeed, Run
 
 REFRESH_S = 60.0
 HISTORY_DAYS = 30
@@ -68,12 +68,10 @@ def _joined(stored: Iterable[NodeSpeed], today: Iterable[NodeSpeed]) -> tuple[No
     return tuple(found[key] for key in sorted(found))
 
 
-def devices_in_restart(runs: Iterable[tuple[Run, bool]]) -> int:
+def devices_in_restart(jobs: Iterable[tuple[Job, bool]]) -> int:
     """Return the devices of jobs that do not train because of a change of their size.
 
     Args:
-        runs: each running job, and whether a plan of it is not finished.
+        jobs: each running job, and whether a plan of it is not finished.
     """
-    return sum(
-        role.replicas * role.gpus for run, is_open in runs if is_open for role in run.job.roles
-    )
+    return sum(role.replicas * role.gpus for job, is_open in jobs if is_open for role in job.roles)

@@ -5,10 +5,13 @@ Nothing here is waited for by a job.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeAlias
 
 import msgspec
 
@@ -16,12 +19,12 @@ from gangline.api.brain.job_advice import APPLIED, HELD, OPEN, AdviceEvidence, A
 from gangline.api.meta.objects import Object
 from gangline.brain.advisers.advice import Advice, What
 from gangline.brain.advisers.decisions import ActionRecord, AdviceRecord, AdviceState
-from gangline.brain.advisers.view import ClusterView, SimilarRuns
+from gangline.brain.advisers.view import ClusterView, SimilarRuns, View
 from gangline.brain.advisers.workers import expected_rest_s
 from gangline.brain.collection.collector import Collector, WatchedJob
 from gangline.brain.collection.policy_config import PolicyWatch
 from gangline.brain.evaluation import metrics
-from gangline.brain.evaluation.advisers import advise
+from gangline.brain.evaluation.advisers import Advised, Fitted, advise
 from gangline.brain.evaluation.chores import Chores
 from gangline.brain.evaluation.cluster_facts import ClusterFacts, devices_in_restart
 from gangline.brain.evaluation.cluster_round import (
@@ -33,7 +36,7 @@ from gangline.brain.evaluation.cluster_round import (
 )
 from gangline.brain.evaluation.history import History
 from gangline.brain.evaluation.job_state import decode_action, job_state, record_person_edit
-from gangline.brain.evaluation.sentences import hold_sentence, published
+from gangline.brain.evaluation.sentences import PublishedAdvice, hold_sentence, published
 from gangline.brain.evaluation.trials import Trials
 from gangline.brain.evaluation.views import build_view, with_live_facts
 from gangline.brain.facts.records import Job, Mode, Run
@@ -46,6 +49,7 @@ from gangline.brain.publication.estimates import run_time_estimate_s, write_esti
 from gangline.brain.publication.items import ROLLED_BACK_EVENT, advice_item
 from gangline.brain.publication.plans import BRAIN_PLAN_LABEL
 from gangline.brain.publication.publisher import Publisher
+from gangline.brain.store.reading.reader import MAX_RECENT_ACTIONS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.errors import ApiError
@@ -56,7 +60,13 @@ DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 ADVICE_LIFE_MS = HOUR_MS
 MAX_NAMED_RUNS = 10
+TOGETHER = 32
+"""Jobs whose advice is computed in one call of a thread, and stored in one transaction."""
 HISTORY_AWAY = "history not available"
+
+
+_AdviceKey: TypeAlias = tuple[str, str, int, str]
+_Shown: TypeAlias = tuple[Advice, PublishedAdvice]
 
 
 class Evaluator:
@@ -84,10 +94,17 @@ class Evaluator:
         self._trials = Trials(history, self._actuator, cluster)
         self._states: dict[str, JobState] = {}
         self._seen_jobs: dict[str, Job] = {}
+        self._shown: dict[str, dict[_AdviceKey, _Shown]] = {}
+        """Advice of the last cycle as it was published, by uid of the job."""
+        self._fitted: dict[str, Fitted] = {}
+        """By uid of the job."""
         self._cluster_state = ClusterState()
         self._cluster_facts = ClusterFacts(collector, history)
         self._round = ClusterRound()
         self._members: list[RoundMember] = []
+        self._records: dict[str, list[ActionRecord]] | None = {}
+        """Actions of the last day, by uid of the job; None: they are read for each job."""
+        self._unwritten: dict[str, list[AdviceRecord]] = {}
         self._earlier_loaded: set[str] = set()
         self._chores = Chores(
             collector, history, self._actuator, client.transport.clock_skew_s, clock
@@ -121,14 +138,11 @@ class Evaluator:
         for uid in self._states.keys() - running:
             del self._states[uid]
             self._seen_jobs.pop(uid, None)
+            self._shown.pop(uid, None)
+            self._fitted.pop(uid, None)
         self._members.clear()
-        for watched in jobs:
-            try:
-                await self._evaluate(watched, cluster_view)
-            except ApiError as error:
-                log.info("a job is evaluated later: %s", error, extra=_fields(watched))
-            except Exception:
-                log.exception("the evaluation of a job failed", extra=_fields(watched))
+        for first in range(0, len(jobs), TOGETHER):
+            await self._evaluate(jobs[first : first + TOGETHER], cluster_view)
         await self._divide_devices(cluster_view)
         await self._chores.run_due()
         self.cycles += 1
@@ -141,7 +155,7 @@ class Evaluator:
 
     async def _divide_devices(self, view: ClusterView) -> None:
         """Decide the sizes of all elastic jobs together; the next cycle applies them."""
-        jobs = [run.job for each in self._collector.running() if (run := each.observations.run())]
+        jobs = [job for each in self._collector.running() if (job := each.observations.job)]
         elastic = {member.run.job.uid for member in self._members}
         fixed: dict[str, float] = {}
         for job in jobs:
@@ -173,12 +187,19 @@ class Evaluator:
             for pod in earlier.pods if earlier else ():
                 watched.observations.earlier[pod.role, pod.rank, pod.started_ms] = pod
         self._earlier_loaded &= self._collector.jobs.keys()
-        self._history.add(self._collector.changed_runs())
-        await self._history.flush()
+        is_available = True
+        for run in self._collector.changed_runs():
+            self._history.add([run])
+            # After a start each job is given completely, which is more than memory is for.
+            if is_available and self._history.is_filling:
+                is_available = await self._history.flush()
+        if is_available:
+            await self._history.flush()
 
     async def _observe_cluster(self, view: ClusterView) -> None:
         now_ms = self._now_ms()
         recent = await self._history.recent_actions(now_ms - DAY_MS)
+        self._records = _by_job(recent or ())
         open_plans = [
             plan
             for plan in self._collector.plans.items()
@@ -205,41 +226,71 @@ class Evaluator:
                 self._cluster_state = block_direction(self._cluster_state, action, action.judged_ms)
 
     def _gpus_in_restart(self) -> int:
-        runs = (
-            (run, bool(self._collector.open_plans(run.job.namespace, run.job.name)))
+        jobs = (
+            (job, bool(self._collector.open_plans(job.namespace, job.name)))
             for watched in self._collector.running()
-            if (run := watched.observations.run())
+            if (job := watched.observations.job)
         )
-        return devices_in_restart(runs)
+        return devices_in_restart(jobs)
 
-    async def _evaluate(self, watched: WatchedJob, cluster: ClusterView) -> None:
+    async def _evaluate(self, jobs: Sequence[WatchedJob], cluster: ClusterView) -> None:
+        """Evaluate some jobs: their advice is computed in one thread and stored at one time."""
+        asked: list[_Asked] = []
+        for watched in jobs:
+            with _alone(watched):
+                found = await self._prepare(watched, cluster)
+                if found is not None:
+                    asked.append(found)
+        advised = await asyncio.to_thread(_advise_all, asked)
+        answered: list[tuple[_Asked, list[AdviceItem]]] = []
+        for each, advice in zip(asked, advised, strict=True):
+            if advice is not None:
+                with _alone(each.watched):
+                    answered.append((each, await self._conclude(each, advice)))
+        await self._write_advice()
+        away = HISTORY_AWAY if self._history.problem else ""
+        for each, items in answered:
+            with _alone(each.watched):
+                await self._publisher.publish(each.target, each.permission.mode, items, away)
+
+    async def _prepare(self, watched: WatchedJob, cluster: ClusterView) -> "_Asked | None":
+        """Collect what advice on a job rests on; None if there is to be none."""
         run, stored = watched.observations.run(), watched.stored
         if run is None or stored is None:
-            return
+            return None
         permission = self._permission(watched, run.job)
+        target = _reference(watched, stored)
         if permission.mode is Mode.OFF:
-            return await self._publisher.withdraw(_reference(watched, stored))
+            await self._publisher.withdraw(target)
+            return None
         now_ms = self._now_ms()
         similar = await self._history.similar(run, now_ms)
         samples = [sample for samples in watched.memory.values() for sample in samples]
         view = build_view(run, similar, cluster, now_ms, samples)
         nodes = self._cluster_facts.by_node
         view = with_live_facts(view, watched.observations, watched.servers, nodes)
-        state, records = await self._state_of(watched, run, expected_rest_s(view), now_ms)
+        records = await self._records_of(run.job.uid, now_ms)
+        state = self._state_of(watched, run, records, expected_rest_s(view), now_ms)
         view = msgspec.structs.replace(view, probes=state.probes)
-        advised = await asyncio.to_thread(advise, view)
+        fitted = self._fitted.get(run.job.uid)
+        return _Asked(watched, target, permission, view, state, records, fitted)
+
+    async def _conclude(self, asked: "_Asked", advised: Advised) -> list[AdviceItem]:
+        """Judge what was done, decide what to do, and return what is published."""
+        view, state, permission = asked.view, asked.state, asked.permission
+        run, now_ms = view.run, view.now_ms
+        self._fitted[run.job.uid] = advised.fitted
         if run.job.kind == "ElasticJob" and permission.may_change(What.WORKERS):
             member = RoundMember(run=run, choices=advised.choices, state=state)
             self._members.append(member)
         advice = with_allocation(self._round, run.job.uid, advised.advice)
-        await self._estimate(run, similar)
+        await self._estimate(run, view.similar)
         state = observe(state, advice, now_ms)
-        target = _reference(watched, stored)
-        if permission.mode is Mode.APPLY and records:
-            state = await self._judge(target, run, records, state, permission, now_ms)
-        items = await self._decide(target, run, similar, advice, state, permission, now_ms)
-        away = HISTORY_AWAY if self._history.problem else ""
-        await self._publisher.publish(target, permission.mode, items, away)
+        if permission.mode is Mode.APPLY and asked.records:
+            state = await self._judge(asked.target, run, asked.records, state, permission, now_ms)
+        return await self._decide(
+            asked.target, run, view.similar, advice, state, permission, now_ms
+        )
 
     def _permission(self, watched: WatchedJob, job: Job) -> Permission:
         subject = PolicySubject(
@@ -258,11 +309,21 @@ class Evaluator:
         if group is not None:
             await write_estimate(self._client, group, run_time_estimate_s(similar))
 
-    async def _state_of(
-        self, watched: WatchedJob, run: Run, remaining_s: float | None, now_ms: int
-    ) -> tuple[JobState, list[ActionRecord]]:
+    async def _records_of(self, uid: str, now_ms: int) -> list[ActionRecord]:
+        """Return the actions of a job in the last day."""
+        if self._records is not None:
+            return self._records.get(uid, [])
+        return await self._history.actions(uid, now_ms - DAY_MS) or []
+
+    def _state_of(
+        self,
+        watched: WatchedJob,
+        run: Run,
+        records: list[ActionRecord],
+        remaining_s: float | None,
+        now_ms: int,
+    ) -> JobState:
         uid = run.job.uid
-        records = await self._history.actions(uid, now_ms - DAY_MS) or []
         actions = [action for action in map(decode_action, records) if action is not None]
         key = f"{run.job.namespace}/{run.job.name}"
         plans = self._collector.plans.by_index("job", key)
@@ -273,7 +334,7 @@ class Evaluator:
             state = record_person_edit(state, before, run.job, now_ms)
         self._seen_jobs[uid] = run.job
         self._states[uid] = state
-        return state, records
+        return state
 
     async def _judge(
         self,
@@ -316,11 +377,28 @@ class Evaluator:
             applies = permission.mode is Mode.APPLY
             kept = AdviceState.HELD if applies and held else AdviceState.OPEN
             decisions.append((each, decision, kept, held if applies else ""))
-        given = [(each, kept, held) for each, _, kept, held in decisions]
-        ids = await self._store_advice(run, permission, given, now_ms)
+        self._unwritten[run.job.uid] = [
+            AdviceRecord(
+                cluster=self._cluster,
+                uid=run.job.uid,
+                advice=each,
+                at_ms=now_ms,
+                expires_ms=now_ms + ADVICE_LIFE_MS,
+                mode=permission.mode,
+                state=kept,
+                held_because=held,
+            )
+            for each, _, kept, held in decisions
+        ]
+        acts = self._cluster_state.leader and any(decision.act for _, decision, _, _ in decisions)
+        # An action names its advice, so that the advice is in the history before it.
+        stored = (await self._write_advice()).get(run.job.uid, ()) if acts else ()
+        ids = {record.advice.key: record.id for record in stored}
         items: list[AdviceItem] = []
+        former, self._shown[run.job.uid] = self._shown.get(run.job.uid, {}), {}
         for each, decision, kept, held in decisions:
-            shown = published(each)
+            shown = _published_as(former.get(each.key), each)
+            self._shown[run.job.uid][each.key] = each, shown
             word = HELD if kept is AdviceState.HELD else OPEN
             if decision.act and self._cluster_state.leader:
                 done = await self._trials.begin(
@@ -344,31 +422,63 @@ class Evaluator:
         self._states[run.job.uid] = state
         return items
 
-    async def _store_advice(
-        self,
-        run: Run,
-        permission: Permission,
-        decisions: list[tuple[Advice, AdviceState, str]],
-        now_ms: int,
-    ) -> dict[tuple[str, str, int, str], int]:
-        records = [
-            AdviceRecord(
-                cluster=self._cluster,
-                uid=run.job.uid,
-                advice=each,
-                at_ms=now_ms,
-                expires_ms=now_ms + ADVICE_LIFE_MS,
-                mode=permission.mode,
-                state=kept,
-                held_because=held,
-            )
-            for each, kept, held in decisions
-        ]
-        stored = await self._history.write_advice(run.job.uid, records)
-        return {record.advice.key: record.id for record in stored}
+    async def _write_advice(self) -> Mapping[str, list[AdviceRecord]]:
+        """Store the advice that was decided upon since the last call, by uid of the job."""
+        given, self._unwritten = self._unwritten, {}
+        return await self._history.write_advice(given)
 
     def _now_ms(self) -> int:
         return round(self._clock() * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A job, and what advice on it rests on."""
+
+    watched: WatchedJob
+    target: Object
+    permission: Permission
+    view: View
+    state: JobState
+    records: list[ActionRecord]
+    """Its actions of the last day."""
+    fitted: Fitted | None
+    """Of the last cycle."""
+
+
+def _advise_all(asked: Sequence[_Asked]) -> list[Advised | None]:
+    found: list[Advised | None] = []
+    for each in asked:
+        found.append(None)
+        with _alone(each.watched):
+            found[-1] = advise(each.view, each.fitted)
+    return found
+
+
+@contextlib.contextmanager
+def _alone(watched: WatchedJob) -> Iterator[None]:
+    """Log what goes wrong with one job, so that the others are evaluated."""
+    try:
+        yield
+    except ApiError as error:
+        log.info("a job is evaluated later: %s", error, extra=_fields(watched))
+    except Exception:
+        log.exception("the evaluation of a job failed", extra=_fields(watched))
+
+
+def _published_as(former: _Shown | None, advice: Advice) -> PublishedAdvice:
+    """Return advice as it is published. Most of it stays, and to write a sentence takes long."""
+    return former[1] if former is not None and former[0] == advice else published(advice)
+
+
+def _by_job(records: Sequence[ActionRecord]) -> dict[str, list[ActionRecord]] | None:
+    """Return the records of each job; None if these are so many that some are missing."""
+    if len(records) >= MAX_RECENT_ACTIONS:
+        return None
+    found: dict[str, list[ActionRecord]] = {}
+    for record in records:
+        found.setdefault(record.uid, []).append(record)
+    return found
 
 
 def evidence(advice: Advice, job: Job, similar: SimilarRuns | None) -> AdviceEvidence:

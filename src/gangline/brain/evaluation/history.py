@@ -6,16 +6,23 @@ as well, so that advice goes on without the database; it is marked then, and not
 
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
+from zlib import crc32
 
 import msgspec
 
 from gangline.brain.advisers.decisions import ActionRecord, AdviceRecord
-from gangline.brain.advisers.similarity import select_similar
+from gangline.brain.advisers.similarity import (
+    LEVEL_WEIGHTS,
+    select_similar,
+    similarity_level,
+)
 from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.facts.records import NodeSpeed, Outcome, Run
-from gangline.brain.store.batch import SpeedFact, facts_of
+from gangline.brain.store.batch import SpeedFact, changed_facts, facts_of
 from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import Fenced, StoreError
 from gangline.brain.store.retention import RetentionSettings
@@ -24,14 +31,15 @@ log = logging.getLogger(__name__)
 
 REMEMBERED_RUNS = 500
 CACHE_S = 300.0
-"""Similar runs are read again after this time, or when any job has ended."""
+"""Similar runs are read again after this time at the latest, or when a similar job has ended."""
 
 
 @dataclass(slots=True)
 class _Cached:
     similar: SimilarRuns | None
-    read_at: float
-    generation: int
+    until: float
+    ended: int
+    """Jobs that had ended, of those that this process has seen."""
 
 
 class History:
@@ -41,8 +49,12 @@ class History:
         self._store, self._cluster = store, cluster
         self._fence: int | None = None
         self._ended: dict[str, Run] = {}
-        self._generation = 0
+        self._last_ended: deque[Run] = deque(maxlen=REMEMBERED_RUNS)
+        self._ended_count = 0
         self._cache: dict[str, _Cached] = {}
+        self._given: dict[str, Run] = {}
+        """What the store has taken of each running job."""
+        self._losses = 0
 
     @property
     def problem(self) -> str:
@@ -59,14 +71,29 @@ class History:
 
     def add(self, runs: Iterable[Run]) -> None:
         """Take runs to be written; does not wait for the database."""
+        if self._losses != self._store.losses:
+            self._losses = self._store.losses
+            self._given.clear()
         for run in runs:
+            before = self._given.pop(run.job.uid, None)
+            if run.job.outcome is Outcome.RUNNING:
+                self._store.add(changed_facts(before, run) if before else facts_of(run))
+                self._given[run.job.uid] = run
+                continue
+            # At its end a job is given completely: what another writer has lost is healed.
             self._store.add(facts_of(run))
-            if run.job.outcome is not Outcome.RUNNING:
-                if run.job.uid not in self._ended:
-                    self._generation += 1
-                self._ended[run.job.uid] = run
+            if run.job.uid not in self._ended:
+                self._last_ended.append(run)
+                self._ended_count += 1
+            self._ended[run.job.uid] = run
         while len(self._ended) > REMEMBERED_RUNS:
             del self._ended[next(iter(self._ended))]
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether so many facts wait to be written that some may soon be dropped."""
+        buffer = self._store.buffer
+        return 2 * len(buffer) >= buffer.capacity
 
     def add_speeds(self, speeds: Iterable[NodeSpeed]) -> None:
         """Take days of nodes to be written; does not wait for the database."""
@@ -89,6 +116,7 @@ class History:
             written = await self._store.flush()
         except StoreError as error:
             log.debug("facts stay in memory: %s", error)
+            self._given.clear()  # what the database has when it is back is not known
             return False
         for refused in written.refused[:10]:
             log.info("a fact was not stored: %s", refused)
@@ -134,34 +162,58 @@ class History:
         """Return similar runs: of the store, or of memory while it is away."""
         uid, now = run.job.uid, time.monotonic()
         cached = self._cache.get(uid)
-        if cached and cached.generation == self._generation and now - cached.read_at < CACHE_S:
+        if cached and now < cached.until and not self._has_ended_since(run, cached):
+            cached.ended = self._ended_count
             return cached.similar
+        ended = self._ended_count
         try:
             found = await self._store.query(lambda r: r.similar_runs(run.job, now_ms=now_ms))
         except StoreError:
             return select_similar(run, self._ended.values(), now_ms)
-        self._cache[uid] = _Cached(found, now, self._generation)
+        # Between a half and all of it, so that not all jobs are read again in one cycle.
+        life_s = CACHE_S * (1 + crc32(uid.encode()) / 2**32) / 2
+        self._cache[uid] = _Cached(found, now + life_s, ended)
         return found
+
+    def _has_ended_since(self, run: Run, cached: _Cached) -> bool:
+        """Whether a job has ended that would be among the similar runs of a new look-up."""
+        count = self._ended_count - cached.ended
+        if count > len(self._last_ended):
+            return True
+        # A look-up with enough runs at one level does not reach the next.
+        known = cached.similar
+        last = known.level if known is not None and known.runs else len(LEVEL_WEIGHTS)
+        asked = Run(job=run.job)
+        for ended in islice(reversed(self._last_ended), count):
+            for each in (ended, Run(job=ended.job)):
+                level = similarity_level(asked, each)
+                if level is not None and level <= last:
+                    return True
+        return False
 
     def forget_cached(self, uids: Iterable[str]) -> None:
         """Drop the caches of all jobs but these."""
         kept = set(uids)
-        for uid in [uid for uid in self._cache if uid not in kept]:
-            del self._cache[uid]
+        for cache in (self._cache, self._given):
+            for uid in [uid for uid in cache if uid not in kept]:
+                del cache[uid]
 
-    async def write_advice(self, uid: str, records: list[AdviceRecord]) -> list[AdviceRecord]:
-        """Make ``records`` the current advice of a job. Without the store they have no ids."""
+    async def write_advice(
+        self, current: Mapping[str, list[AdviceRecord]]
+    ) -> Mapping[str, list[AdviceRecord]]:
+        """Make ``current`` the advice of some jobs, by uid. Without the store it has no ids."""
         fence = self._fence
-        if fence is None:
-            return records
+        if fence is None or not current:
+            return current
         try:
-            return await self._store.update(
-                lambda w: w.advice(self._cluster, uid, records, fence=fence)
+            stored = await self._store.update(
+                lambda w: w.advice_of_jobs(self._cluster, current, fence=fence)
             )
         except StoreError as error:
             self._note_fencing(error)
             log.debug("advice was not stored: %s", error)
-            return records
+            return current
+        return {**current, **stored}
 
     async def actions(self, uid: str, since_ms: int) -> list[ActionRecord] | None:
         """Return the actions of a job; None if they are not known."""
@@ -173,7 +225,7 @@ class History:
             return None
 
     async def recent_actions(self, since_ms: int) -> list[ActionRecord] | None:
-        """Return the actions of all jobs; None if they are not known."""
+        """Return the actions of all jobs, oldest first; None if they are not known."""
         try:
             return await self._store.query(lambda r: r.recent_actions(self._cluster, since_ms))
         except StoreError:

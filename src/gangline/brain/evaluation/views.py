@@ -1,6 +1,7 @@
 """Assembles what advisers see of one job. Pure."""
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -90,6 +91,7 @@ def device_memory(run: Run) -> int | None:
     return _model_memory(next(iter(models)))
 
 
+@lru_cache(maxsize=1024)
 def _model_memory(model: str) -> int | None:
     try:
         return int(find_device(model).memory_bytes)

@@ -23,7 +23,7 @@ _DAY_MS = 86_400_000
 _FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class HistogramKind:
     """Bounds of the buckets, and how fast samples fade."""
 
@@ -163,13 +163,19 @@ class Histogram:
 
     def _extend(self, value: int, first_ms: int, last_ms: int, count: int) -> None:
         self.peak = max(self.peak, value)
-        self.first_ms = first_ms if self.first_ms is None else min(self.first_ms, first_ms)
-        self.last_ms = last_ms if self.last_ms is None else max(self.last_ms, last_ms)
         self.count += count
+        half_life = self.kind.half_life_ms
+        before = self.last_ms
+        if self.first_ms is None or first_ms < self.first_ms:
+            self.first_ms = first_ms
+        if before is None or last_ms > before:
+            self.last_ms = before = last_ms
+        elif first_ms // half_life >= before // half_life - _SLOTS:
+            return  # the newest sample is as before, and nothing older than it allows was added
         # What is dropped depends on the newest sample only, hence not on the order of merging.
-        newest = self.last_ms // self.kind.half_life_ms
-        if any(slot < newest - _SLOTS for _, slot in self.slots):
-            self.slots = {key: w for key, w in self.slots.items() if key[1] >= newest - _SLOTS}
+        oldest = before // half_life - _SLOTS
+        if any(slot < oldest for _, slot in self.slots):
+            self.slots = {key: w for key, w in self.slots.items() if key[1] >= oldest}
 
 
 def _encode_number(number: int) -> bytes:

@@ -7,6 +7,7 @@ all of them needs no iteration and no tolerance of convergence, and it also find
 solutions that fit as well, where the data does not separate columns.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
@@ -42,7 +43,8 @@ def nnls(a: Array, b: Array) -> Solution:
     Raises:
         ValueError: the shapes do not fit, there are too many columns, or a value is not finite.
     """
-    return _solutions(a, b)[0]
+    found = _solutions(a, b)
+    return found.solution(found.order[0])
 
 
 def equivalent_solutions(a: Array, b: Array, tolerance: float = 1e-9) -> list[Solution]:
@@ -57,12 +59,29 @@ def equivalent_solutions(a: Array, b: Array, tolerance: float = 1e-9) -> list[So
         tolerance: residuals may differ by this share of the squared length of ``b``.
     """
     found = _solutions(a, b)
-    limit = found[0].squares + tolerance * float(b @ b)
-    return [each for each in found if each.squares <= limit]
+    limit = found.squares[found.order[0]] + tolerance * float(b @ b)
+    return [found.solution(each) for each in found.order if found.squares[each] <= limit]
 
 
-def _solutions(a: Array, b: Array) -> list[Solution]:
-    """All feasible basic solutions, by their residual; fewer columns first where these equal."""
+@dataclass(frozen=True, slots=True)
+class _Solutions:
+    """All feasible basic solutions; few of them are ever looked at."""
+
+    columns: int
+    squares: list[float]
+    supports: list[NDArray[np.intp]]
+    values: list[Array]
+    order: list[int]
+    """By residual; fewer columns first where these equal."""
+
+    def solution(self, index: int) -> Solution:
+        support = self.supports[index]
+        x = np.zeros(self.columns)
+        x[support] = self.values[index]
+        return Solution(x, tuple(support.tolist()), self.squares[index])
+
+
+def _solutions(a: Array, b: Array) -> _Solutions:
     rows, columns = _checked_shape(a, b)
     lengths = np.sqrt((a * a).sum(axis=0))
     used = np.flatnonzero(lengths > 0)
@@ -76,27 +95,32 @@ def _solutions(a: Array, b: Array) -> list[Solution]:
     normal = a[:, used] / lengths[used]
     gram = normal.T @ normal
     right = normal.T @ b
-    found = [Solution(np.zeros(columns), (), float(b @ b) + outside)]
+    lengths = lengths[used]
+    squares = [float(b @ b) + outside]
+    found = [used[:0]]
+    values = [lengths[:0]]
     for size in range(1, len(used) + 1):
         supports = _supports(len(used), size)
-        systems = gram[supports[:, :, None], supports[:, None, :]]
-        independent = np.linalg.det(systems) > _DEPENDENT
-        supports, systems = supports[independent], systems[independent]
-        if not len(supports):
-            continue
-        scaled = np.linalg.solve(systems, right[supports][:, :, None])[:, :, 0]
+        if size == 1:
+            scaled = (right / gram.diagonal())[:, None]
+        else:
+            systems = gram[supports[:, :, None], supports[:, None, :]]
+            independent = np.linalg.det(systems) > _DEPENDENT
+            supports, systems = supports[independent], systems[independent]
+            if not len(supports):
+                continue
+            scaled = np.linalg.solve(systems, right[supports][:, :, None])[:, :, 0]
         lowest = scaled.min(axis=1)
         feasible = lowest >= -_NEGATIVE * np.abs(scaled).max(axis=1)
-        for support, solution in zip(supports[feasible], scaled[feasible], strict=True):
-            values = np.maximum(solution, 0.0)
-            rest = normal[:, support] @ values - b
-            x = np.zeros(columns)
-            x[used[support]] = values / lengths[used[support]]
-            where = tuple(int(each) for each in used[support])
-            found.append(Solution(x, where, float(rest @ rest) + outside))
-    rounding = 1e-15 * (float(b @ b) + outside)
-    found.sort(key=lambda each: (each.squares // rounding if rounding else 0.0, len(each.support)))
-    return found
+        supports, scaled = supports[feasible], np.maximum(scaled[feasible], 0.0)
+        rest = (normal[:, supports].transpose(1, 0, 2) @ scaled[:, :, None])[:, :, 0] - b
+        squares += ((rest * rest).sum(axis=1) + outside).tolist()
+        found += list(used[supports])
+        values += list(scaled / lengths[supports])
+    rounding = 1e-15 * squares[0]
+    rough = [each // rounding if rounding else 0.0 for each in squares]
+    order = sorted(range(len(squares)), key=lambda each: (rough[each], len(found[each])))
+    return _Solutions(columns, squares, found, values, order)
 
 
 @cache
@@ -109,6 +133,7 @@ def _checked_shape(a: Array, b: Array) -> tuple[int, int]:
         raise ValueError(f"shapes {a.shape} and {b.shape} do not fit: one value of b for each row")
     if a.shape[1] > MOST_COLUMNS:
         raise ValueError(f"{a.shape[1]} columns; at most {MOST_COLUMNS} are possible")
-    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+    # A sum of finite numbers may be infinite; one with another number is never finite.
+    if not math.isfinite(a.sum() + b.sum()) and not (np.isfinite(a).all() and np.isfinite(b).all()):
         raise ValueError("a value is not finite; drop such rows first")
     return a.shape[0], a.shape[1]

@@ -17,6 +17,8 @@ data does not support; settings outside of what was run are marked as extrapolat
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,9 +44,8 @@ A0, A1, R0, R1, X0, X1, X2, FIXED = range(8)
 COMPUTE, INTRA, INTER = [A0, A1], [R0, R1], [X0, X1, X2]
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
-    """A size of a job."""
+class Configuration(NamedTuple):
+    """A size of a job. A tuple, because it is the key of much that is remembered."""
 
     nodes: int
     procs: int
@@ -153,12 +154,21 @@ class ThroughputModel:
     def sample(self, at: Configuration) -> Array:
         """Return 200 possible step times. The same draws serve all configurations, so that the
         ratio of two samples has the distribution of the gain."""
-        middle = self.step_time(at)
-        times = step_times(self.draws, self.gamma, at)
-        wider = WIDER_PER_DOUBLING ** self.seen.doublings(at)
-        error = _MISSED * self.error * math.sqrt(wider**2 - 1) if wider > 1 else 0.0
-        noise = _MISSED * self.error * _own_noise(at) + error * _common_noise()
-        return np.asarray(middle * (times / middle) ** wider * np.exp(noise))
+        return np.asarray(self.samples([at])[1][0])
+
+    def samples(self, places: Sequence[Configuration]) -> tuple[Array, Array]:
+        """Return the most likely step time of each configuration, and 200 possible ones of each.
+
+        All configurations together take little more time than one of them.
+        """
+        middles = step_times_at(self.coefficients[None, :], self.gamma, places)
+        times = step_times_at(self.draws, self.gamma, places)
+        wider = np.array([WIDER_PER_DOUBLING ** self.seen.doublings(at) for at in places])
+        errors = _MISSED * self.error * np.sqrt(np.maximum(wider**2 - 1, 0.0))
+        own = np.array([_own_noise(at) for at in places])
+        noise = _MISSED * self.error * own + errors[:, None] * _common_noise()
+        spread = (times / middles) ** wider[:, None]
+        return middles[:, 0], np.asarray(middles * spread * np.exp(noise))
 
     def extrapolated(self, at: Configuration) -> bool:
         """Whether a configuration is outside of what was observed."""
@@ -169,11 +179,16 @@ class ThroughputModel:
 
 def step_times(coefficients: Array, gamma: float, at: Configuration) -> Array:
     """Return the seconds of a step for each row of coefficients; never 0."""
-    compute, exchange, fixed = columns(at)
-    one = coefficients @ compute
-    sync = coefficients @ exchange
-    waits = (at.accumulation - 1) * one
-    times = coefficients @ fixed + waits + combine(one, sync, gamma)
+    return np.asarray(step_times_at(coefficients, gamma, [at])[0])
+
+
+def step_times_at(coefficients: Array, gamma: float, places: Sequence[Configuration]) -> Array:
+    """Return the seconds of a step for each configuration and each row of coefficients."""
+    compute, exchange, fixed = (np.array(rows) for rows in zip(*map(columns, places), strict=True))
+    one = compute @ coefficients.T
+    sync = exchange @ coefficients.T
+    more = np.array([at.accumulation - 1 for at in places])
+    times = fixed @ coefficients.T + more[:, None] * one + combine(one, sync, gamma)
     return np.asarray(np.maximum(times, SHORTEST_STEP_US * 1e-6))
 
 
@@ -184,8 +199,9 @@ def combine(one: Array, sync: Array, gamma: float | Array) -> Array:
     return np.asarray(both * (1 + share**gamma) ** (1 / gamma))
 
 
+@lru_cache(maxsize=4096)
 def columns(at: Configuration) -> tuple[Array, Array, Array]:
-    """Return the rows of T_c, T_x and o for a configuration."""
+    """Return the rows of T_c, T_x and o for a configuration; they may not be changed."""
     compute, exchange, fixed = np.zeros(8), np.zeros(8), np.zeros(8)
     compute[A0], compute[A1] = 1.0, at.micro_batch
     volume = 2.0 * (at.procs - 1) / at.procs
@@ -194,6 +210,8 @@ def columns(at: Configuration) -> tuple[Array, Array, Array]:
     elif at.procs > 1:
         exchange[R0], exchange[R1] = 1.0, volume
     fixed[FIXED] = 1.0
+    for row in (compute, exchange, fixed):
+        row.flags.writeable = False
     return compute, exchange, fixed
 
 
@@ -257,10 +275,17 @@ def seen_range(data: Sequence[Observation]) -> SeenRange:
 
 def _own_noise(at: Configuration) -> NDArray[np.float64]:
     """Errors of a configuration of its own: what the form of the model misses there."""
-    seed = [at.nodes, at.procs, round(at.micro_batch * 1000), at.accumulation]
-    return np.random.default_rng([20261123, *seed]).standard_normal(DRAWS)
+    return _noise(20261123, at.nodes, at.procs, round(at.micro_batch * 1000), at.accumulation)
 
 
 def _common_noise() -> NDArray[np.float64]:
     """Errors that all configurations outside of what was seen have in common."""
-    return np.random.default_rng(20261124).standard_normal(DRAWS)
+    return _noise(20261124)
+
+
+@lru_cache(maxsize=4096)
+def _noise(*seed: int) -> NDArray[np.float64]:
+    # A generator costs more than all else that a prediction does; jobs ask for the same sizes.
+    drawn = np.random.default_rng(seed).standard_normal(DRAWS)
+    drawn.flags.writeable = False
+    return drawn

@@ -9,6 +9,7 @@ that fit as well become alternatives, which widen the ranges.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -299,10 +300,16 @@ def _merged(group: Sequence[Observation]) -> Observation:
 
 def _draws(fitted: _Fitted) -> Array:
     """Coefficients drawn about the best ones and, in turn, about the alternatives."""
-    random = np.random.default_rng(20261122)
-    centres = [fitted.coefficients, *fitted.alternatives]
+    centres = np.array([fitted.coefficients, *fitted.alternatives])
     values, vectors = np.linalg.eigh(fitted.covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
-    noise = random.standard_normal((DRAWS, 8)) @ root.T
-    centre = np.array([centres[index % len(centres)] for index in range(DRAWS)])
-    return np.asarray(np.maximum(centre + noise, 0.0))
+    centre = centres[np.arange(DRAWS) % len(centres)]
+    return np.asarray(np.maximum(centre + _deviations() @ root.T, 0.0))
+
+
+@cache
+def _deviations() -> Array:
+    """The same for all models, so that these can be compared."""
+    drawn = np.random.default_rng(20261122).standard_normal((DRAWS, 8))
+    drawn.flags.writeable = False
+    return drawn

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from gangline.brain.server.access import LOCAL
 from gangline.brain.server.routes import ASKER, MAX_BODY, BrainApi, translate_errors
-from gangline.kube.errors import ConfigError
+from gangline.brain.settings import BadSettings
 from gangline.kube.probes import Address
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -22,11 +22,11 @@ async def serve_api(
     """Serve the API while the context is open; yields the port.
 
     Raises:
-        ConfigError: the address is not available, or is not loopback and has no certificate.
+        BadSettings: the address is not available, or is not loopback and has no certificate.
     """
     local = is_loopback(address.host)
     if not local and not (certificate and key):
-        raise ConfigError(
+        raise BadSettings(
             f"--api-bind-address {address}: only loopback is served without TLS; "
             "give --tls-cert-file and --tls-key-file, or an address such as 127.0.0.1:8090"
         )
@@ -58,7 +58,7 @@ async def serve_api(
             await site.start()
         except OSError as error:
             why = error.strerror or str(error)
-            raise ConfigError(f"--api-bind-address {address}: {why}") from error
+            raise BadSettings(f"--api-bind-address {address}: {why}") from error
         yield int(runner.addresses[0][1])
     finally:
         await runner.cleanup()
@@ -79,5 +79,5 @@ def _tls(certificate: str, key: str) -> ssl.SSLContext:
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"--tls-cert-file {certificate}: {error}") from error
+        raise BadSettings(f"--tls-cert-file {certificate}: {error}") from error
     return context

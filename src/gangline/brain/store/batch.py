@@ -60,6 +60,20 @@ def facts_of(run: Run) -> Iterator[Fact]:
         yield PodFact(run.job.cluster, run.job.uid, pod)
 
 
+def changed_facts(before: Run, run: Run) -> Iterator[Fact]:
+    """Take a run apart, without what an earlier state of it had."""
+    if run.job != before.job:
+        yield run.job
+    segments = {(each.round, each.since_ms): each for each in before.segments}
+    for segment in run.segments:
+        if segments.get((segment.round, segment.since_ms)) != segment:
+            yield SegmentFact(run.job.cluster, run.job.uid, segment)
+    pods = {(each.role, each.rank, each.number): each for each in before.pods}
+    for pod in run.pods:
+        if pods.get((pod.role, pod.rank, pod.number)) != pod:
+            yield PodFact(run.job.cluster, run.job.uid, pod)
+
+
 def batches(facts: Iterable[Fact]) -> Iterator[list[Fact]]:
     """Split facts so that each batch changes at most ``MAX_ROWS`` rows, jobs first."""
     batch: list[Fact] = []

@@ -141,6 +141,11 @@ class Store:
         """
         return dict(self._context.dropped) | {"buffer": self.buffer.dropped}
 
+    @property
+    def losses(self) -> int:
+        """How often facts that the store had taken were lost; the number only grows."""
+        return self._context.database.renewed + self.buffer.dropped
+
     def digest(self, *parts: object) -> str:
         """Return a keyed digest of JSON values: equal ones match within this database only."""
         text = msgspec.json.encode(parts, order="deterministic").decode()
@@ -244,13 +249,20 @@ def _now_ms() -> int:
 def _check_file(path: Path) -> None:
     """Refuse a path at which no SQLite file can be, with words that SQLite does not have."""
     folder = path.parent
-    if not folder.is_dir():
-        raise BadAddress(f"the folder {folder} of the database does not exist: create it")
-    if path.is_dir():
-        raise BadAddress(f"{path} is a folder: name a file for the database")
-    needs = path if path.exists() else folder
+    try:
+        if not folder.is_dir():
+            raise BadAddress(f"the folder {folder} of the database does not exist: create it")
+        if path.is_dir():
+            raise BadAddress(f"{path} is a folder: name a file for the database")
+        needs = path if path.exists() else folder
+    except PermissionError as error:  # a folder on the way is closed
+        raise NoRights(_no_access(path)) from error
     if not os.access(needs, os.R_OK | os.W_OK) or not os.access(folder, os.W_OK):
-        raise NoRights(f"{needs} may not be read and written by user {os.geteuid()}")
+        raise NoRights(_no_access(needs))
+
+
+def _no_access(path: Path) -> str:
+    return f"{path} may not be read and written by user {os.geteuid()}"
 
 
 def _secret_loader(database: Database) -> Callable[[], bytes]:

@@ -155,10 +155,14 @@ def brain_command(
         return
     require_brain_packages()
     from gangline.brain.main import run  # noqa: PLC0415
+    from gangline.brain.settings import BadSettings  # noqa: PLC0415
 
     settings = build_brain_settings(flags)
     start_logging(log_level, form=log_format)
-    target.serve("gangline-brain", lambda client, stop: run(client, settings, stop))
+    try:
+        target.serve("gangline-brain", lambda client, stop: run(client, settings, stop))
+    except BadSettings as error:
+        raise CommandError(str(error), code=ExitCode.USAGE) from error
 
 
 @brain_command.command("migrate")

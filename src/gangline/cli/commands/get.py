@@ -83,6 +83,11 @@ def _print_jobs(jobs: "Sequence[Job]", output: str, *, namespaces: bool, head: b
 @click.option("-g", "--gpus", is_flag=True, help="Show the GPUs of each replica too.")
 @watch_option("a job when it changes")
 @click.option("--spec", is_flag=True, help="Print manifests for submitting the job again, as YAML.")
+@click.option(
+    "--effective",
+    is_flag=True,
+    help="Print what a TrainJob runs: its runtime with the job's changes, as YAML.",
+)
 @output_option()
 async def get_command(  # noqa: PLR0913, PLR0917 - one for each flag
     job: str,
@@ -93,6 +98,7 @@ async def get_command(  # noqa: PLR0913, PLR0917 - one for each flag
     gpus: bool,
     watch: bool,
     spec: bool,
+    effective: bool,
     output: str,
 ) -> None:
     """Show one job or selected jobs: state, replicas, and why it is pending or failed."""
@@ -101,6 +107,10 @@ async def get_command(  # noqa: PLR0913, PLR0917 - one for each flag
     if spec:
         for each in await choice.find_jobs(jobs):
             await _print_spec(cluster, each, output)
+        return
+    if effective:
+        for number, each in enumerate(await choice.find_jobs(jobs)):
+            await _print_effective(cluster, each, output, first=number == 0)
         return
     first = True
     async for found in choice.poll_jobs(jobs, watch=watch):
@@ -118,6 +128,16 @@ async def _print_spec(cluster: ClusterSession, job: "Job", output: str) -> None:
     objects = await cluster.editor.collect_manifests(job.name, job.namespace)
     texts = [serialize(each, form) for each in objects]
     click.echo("\n---\n".join(texts) if form == "yaml" else "\n".join(texts))
+
+
+async def _print_effective(
+    cluster: ClusterSession, job: "Job", output: str, *, first: bool
+) -> None:
+    from gangline.sdk.effective import effective_manifest  # noqa: PLC0415
+
+    form = "json" if output == "json" else "yaml"
+    text = serialize(await effective_manifest(cluster.client, job), form)
+    click.echo(text if first or form == "json" else f"---\n{text}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ so that its children end with it, and is killed by the kernel if the agent dies 
 import asyncio
 import contextlib
 import ctypes
+import itertools
 import os
 import signal
 import socket
@@ -161,11 +162,20 @@ def adopt_process(pid: int) -> Process:
 @contextlib.contextmanager
 def as_subreaper() -> Iterator[None]:
     """Become the parent of descendants whose parents end meanwhile (prctl(2))."""
+    number = next(_subreaper_numbers)
+    _subreapers.add(number)
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         yield
     finally:
-        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        _subreapers.remove(number)
+        if not _subreapers:
+            _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+_subreaper_numbers = itertools.count()
+_subreapers: set[int] = set()
+"""Numbers of the blocks in which this process is a subreaper."""
 
 
 def _watch(popen: subprocess.Popen[bytes] | AdoptedChild) -> Process:

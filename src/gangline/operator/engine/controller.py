@@ -18,8 +18,6 @@ from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-import msgspec
-
 from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.meta.conditions import TRUE, find_condition, is_condition_true
 from gangline.kube.client.client import ApiClient, PatchKind
@@ -48,6 +46,7 @@ from gangline.operator.engine.status import (
     mark_stalled,
     transition_events,
 )
+from gangline.operator.engine.stored_status import decode_status, encode_status
 from gangline.operator.model import conditions
 from gangline.operator.model.job import Manifest, OrdersStartup, RawJob, implements
 from gangline.operator.model.plan import EngineSettings, PlannedEvent, ReconcilePlan
@@ -74,8 +73,6 @@ INCOMPLETE_CRD = (
 
 STALLED_RETRY_S = (1.0, 300.0)
 """The shortest and the longest delay in seconds before a refused creation is retried."""
-
-_STATUS = msgspec.json.Decoder(JobStatus)
 
 
 class JobReconciler:
@@ -183,6 +180,7 @@ class JobReconciler:
         """
         # A patch in this pass has changed the stored job.
         stored = self._cache.written_statuses.latest(observation.stored)
+        kind = observation.job_state.job.kind
         operations = [
             {
                 "op": "replace",
@@ -192,13 +190,13 @@ class JobReconciler:
             {
                 "op": "add",
                 "path": "/status",
-                "value": {**fields, **msgspec.to_builtins(status)} if fields else status,
+                "value": encode_status(kind, status, fields),
             },
         ]
         metrics.WRITES.labels("Job", "status").inc()
         try:
             after: RawJob = await self._client.patch(
-                job_resource(observation.job_state.job.kind),
+                job_resource(kind),
                 key.name,
                 operations,
                 key.namespace,
@@ -211,7 +209,7 @@ class JobReconciler:
         self._stored_at[key] = time.monotonic()
         self._minor_since.pop(key, None)
         # With a CRD that lacks this field the API server drops it silently: no restart would count.
-        kept = _STATUS.decode(after.status).restarts
+        kept = decode_status(kind, after.status).restarts
         if (kept.total, kept.ranks.keys()) != (status.restarts.total, status.restarts.ranks.keys()):
             raise TerminalError(INCOMPLETE_CRD)
         metrics.count_transitions(observation.job_state, status)

@@ -22,8 +22,16 @@ from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.informer import Informer
 from gangline.operator.engine import adoption
 from gangline.operator.engine.mutation_cache import UnobservedWrites, WrittenStatuses
+from gangline.operator.engine.runtimes import RuntimeCache, StoredCopy
+from gangline.operator.engine.stored_status import decode_status, kind_fields
 from gangline.operator.model import labels
-from gangline.operator.model.framework import DecodesStatus, Framework, ParsedJob
+from gangline.operator.model.framework import (
+    DecodesStatus,
+    Framework,
+    NeedsRuntime,
+    ParsedJob,
+    RuntimeCopy,
+)
 from gangline.operator.model.job import (
     ExtendsStatus,
     JobKindInfo,
@@ -36,8 +44,6 @@ from gangline.operator.model.job import (
 from gangline.operator.model.plan import ObservedJob, OwnedObject, TargetKind
 from gangline.operator.model.replicas import ObservedNode, ObservedPod, ObservedService, strip_pod
 
-_STATUS = msgspec.json.Decoder(JobStatus)
-_COMMON_FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields(JobStatus))
 _JOB = "job"
 _NODE = "node"
 
@@ -58,6 +64,9 @@ OWNED_RESOURCES = {
     TargetKind.ROLE_BINDING: Resource(OwnedObject, _RBAC, "v1", "rolebindings", "RoleBinding"),
     TargetKind.AUTOSCALER: Resource(
         OwnedObject, "autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"
+    ),
+    TargetKind.CLAIM: Resource(
+        OwnedObject, "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"
     ),
 }
 """Resources of the owned objects, by kind."""
@@ -121,6 +130,8 @@ class ClusterCache:
         )
         self.groups = Informer(client, POD_GROUPS, namespace) if with_groups else None
         self.nodes = Informer(client, NODES)
+        needs_runtimes = any(isinstance(f, NeedsRuntime) for f in frameworks)
+        self.runtimes = RuntimeCache(client, namespace) if needs_runtimes else None
         self.owned_objects = {
             target: Informer(
                 client,
@@ -141,7 +152,7 @@ class ClusterCache:
             target: UnobservedWrites() for target in OWNED_RESOURCES
         }
         self.written_statuses = WrittenStatuses()
-        self._readings: dict[JobKey, tuple[tuple[str, int], ParsedJob]] = {}
+        self._readings: dict[JobKey, tuple[tuple[str, int, str], ParsedJob]] = {}
         self._add_listeners()
 
     async def run(self) -> None:
@@ -158,6 +169,8 @@ class ClusterCache:
                 tasks.create_task(informer.run())
             if self.groups:
                 tasks.create_task(self.groups.run())
+            if self.runtimes:
+                tasks.create_task(self.runtimes.run())
 
     async def synced(self) -> None:
         """Wait until the pods, services and pod groups of all jobs are cached.
@@ -213,15 +226,21 @@ class ClusterCache:
 
         if self.groups:
             self.groups.add_listener(group)
+        if self.runtimes:
+
+            def runtime_copy(copy: StoredCopy) -> None:
+                owned(None, copy)
+
+            self.runtimes.add_listener(runtime_copy, partial(self._enqueue_runtime_users, enqueue))
 
     def observe(self, key: JobKey) -> Observation | None:
-        """Build the observation of a job; None if there is no such job.
+        """Build the observation of a job; None if there is no such job, or it cannot be read yet.
 
         Raises:
             msgspec.DecodeError: the job's stored status cannot be decoded.
         """
         cached = self.jobs[key.kind].get(key.namespace, key.name)
-        if cached is None:
+        if cached is None or not self._can_read(key.kind):
             return None
         stored = self.written_statuses.latest(cached)
         uid = stored.metadata.uid
@@ -283,18 +302,44 @@ class ClusterCache:
 
     def _parse(self, key: JobKey, stored: RawJob) -> ParsedJob:
         """Parse a job once per generation: parsing includes validation, which is expensive."""
-        meta = stored.metadata
-        version = (meta.uid, meta.generation)
+        meta, framework = stored.metadata, self.frameworks[key.kind]
+        runtime, is_known = self._runtime_of(framework, stored)
+        version = (meta.uid, meta.generation, runtime.version if runtime else f"{is_known}")
         known = self._readings.get(key)
         if known is None or known[0] != version or not meta.generation:
-            known = self._readings[key] = version, self.frameworks[key.kind].read(stored)
+            reading = (
+                framework.read_with_runtime(stored, runtime, is_known=is_known)
+                if isinstance(framework, NeedsRuntime)
+                else framework.read(stored)
+            )
+            known = self._readings[key] = version, reading
         return replace(known[1], job=replace(known[1].job, meta=meta))
+
+    def _can_read(self, kind: str) -> bool:
+        """Return whether jobs of a kind can be read: not by a runtime of which copies may exist."""
+        needs = isinstance(self.frameworks[kind], NeedsRuntime)
+        return not needs or self.runtimes is None or self.runtimes.copies.has_synced
+
+    def _runtime_of(self, framework: Framework, stored: RawJob) -> tuple[RuntimeCopy | None, bool]:
+        if self.runtimes is None or not isinstance(framework, NeedsRuntime):
+            return None, True
+        kind, name = framework.runtime_of(stored)
+        return self.runtimes.find(stored.metadata, kind, name), self.runtimes.has_synced(kind)
+
+    def _enqueue_runtime_users(self, enqueue: Callable[[JobKey], None], namespace: str) -> None:
+        """Enqueue the jobs that may wait for a runtime."""
+        for kind, framework in self.frameworks.items():
+            if isinstance(framework, NeedsRuntime):
+                for job in self.jobs[kind].items():
+                    meta = job.metadata
+                    if namespace in ("", meta.namespace):
+                        enqueue(JobKey(kind, meta.namespace, meta.name))
 
     def _status(self, kind: str, stored: RawJob) -> JobStatus:
         framework = self.frameworks[kind]
         if isinstance(framework, DecodesStatus):
             return framework.read_status(stored)
-        return _STATUS.decode(stored.status)
+        return decode_status(framework.kind, stored.status)
 
     def _owned_objects_of(
         self, uid: str, key: JobKey
@@ -369,10 +414,7 @@ class ClusterCache:
 
 
 def _kind_status(stored: RawJob, job: NormalizedJob) -> Manifest:
-    if not implements(job.rules, ExtendsStatus):
-        return {}
-    status: Manifest = msgspec.json.decode(stored.status)
-    return {name: value for name, value in status.items() if name not in _COMMON_FIELDS}
+    return kind_fields(job.kind, stored.status) if implements(job.rules, ExtendsStatus) else {}
 
 
 def _with_kind(target: TargetKind, item: OwnedObject) -> OwnedObject:

@@ -55,12 +55,14 @@ from gangline.operator.model.job import (
     NormalizedJob,
     OrdersStartup,
     ReplicaRole,
+    RetainsObjects,
     ToleratesFailures,
     implements,
 )
 from gangline.operator.model.plan import (
     EngineSettings,
     ObservedJob,
+    OwnedObject,
     PlannedCreation,
     PlannedDeletion,
     PlannedPatch,
@@ -93,7 +95,8 @@ def plan_reconcile(observed: ObservedJob, now: datetime, settings: EngineSetting
     job, rules = observed.job, observed.job.rules
     if patch := store_version(job):
         plan = replace(plan, patches=(*plan.patches, patch))
-    if job.is_deleting or not implements(rules, ExtendsStatus):
+    ours = job.policy.managed_by in (None, MANAGED_BY_US)
+    if job.is_deleting or not ours or not implements(rules, ExtendsStatus):
         return plan
     if gang is None:
         gang = assign_slots(observed, plan.status)
@@ -159,17 +162,40 @@ def _plan_suspended(
     if job.rules.has_succeeded(job, gang):
         status = mark_started(job, observed.status, stamp)
         return ReconcilePlan(mark_succeeded(job, count_replicas(job, status, gang), stamp))
+    status = mark_suspended(job, observed.status, stamp)
     return ReconcilePlan(
-        mark_suspended(observed.job, observed.status, stamp),
+        status,
+        creations=_created_early(observed, status),
         deletions=plan_deletions(
             observed,
             observed.pods,
             observed.services,
             now,
             settings,
-            extras=observed.owned_objects,
+            extras=_not_retained(observed),
         ),
         requeue_after=time_to_force_delete(observed, now, settings),
+    )
+
+
+def _not_retained(observed: ObservedJob) -> list[OwnedObject]:
+    rules, owned = observed.job.rules, observed.owned_objects
+    if not implements(rules, RetainsObjects):
+        return list(owned)
+    return [each for each in owned if not rules.is_retained(each.metadata.name)]
+
+
+def _created_early(observed: ObservedJob, status: JobStatus) -> tuple[PlannedCreation, ...]:
+    """The objects that are created for a suspended job too."""
+    rules = observed.job.rules
+    if not implements(rules, RetainsObjects):
+        return ()
+    desired = owned_objects.desired_objects(observed.job, assign_slots(observed, status))
+    missing = owned_objects.missing_objects(desired, observed.owned_objects)
+    return tuple(
+        each
+        for each in missing
+        if rules.is_needed_early(each.name) and (each.target, each.name) not in observed.occupied
     )
 
 

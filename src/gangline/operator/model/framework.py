@@ -26,6 +26,37 @@ class DecodesStatus(Protocol):
         """Decode the stored status into the common form."""
 
 
+@dataclass(frozen=True, slots=True)
+class RuntimeCopy:
+    """A runtime as a job uses it."""
+
+    manifest: bytes
+    """The runtime as JSON."""
+    version: str
+    """Differs between two contents."""
+    is_stored: bool
+    """True if it is the copy that was stored for the job; later changes do not reach the job."""
+
+
+@runtime_checkable
+class NeedsRuntime(Protocol):
+    """For kinds whose jobs are completed by a runtime: a further object that they name."""
+
+    def runtime_of(self, stored: RawJob) -> tuple[str, str]:
+        """Return kind and name of a job's runtime; empty texts if they cannot be decoded."""
+
+    def read_with_runtime(
+        self, stored: RawJob, runtime: RuntimeCopy | None, *, is_known: bool
+    ) -> ParsedJob:
+        """Read a job into the common form.
+
+        Args:
+            stored: the job.
+            runtime: its runtime; None: it was not found.
+            is_known: whether all runtimes were read, so that one that was not found does not exist.
+        """
+
+
 class Framework(Protocol):
     """Reads jobs of one kind. ``read`` never raises: errors in the job are part of the result."""
 

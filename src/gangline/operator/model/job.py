@@ -118,6 +118,8 @@ class JobKindInfo:
     """The roles whose pods mount memory at /dev/shm unless the job disables it."""
     related_resources: tuple[Resource[Any], ...] = ()
     """Other resources about these jobs that the webhook validates."""
+    status_field: str = ""
+    """The field of the status that holds the common status; empty: it is the status itself."""
 
     @property
     def kind(self) -> str:
@@ -222,6 +224,17 @@ class OwnsObjects(Protocol):
 
 
 @runtime_checkable
+class RetainsObjects(Protocol):
+    """For kinds some of whose owned objects outlive a suspension."""
+
+    def is_retained(self, name: str) -> bool:
+        """Return whether an owned object stays while the job is suspended."""
+
+    def is_needed_early(self, name: str) -> bool:
+        """Return whether an owned object is created for a suspended job too."""
+
+
+@runtime_checkable
 class ToleratesFailures(Protocol):
     """For kinds that continue without a replica that has failed."""
 
@@ -276,6 +289,8 @@ class NormalizedJob:
     """In the kind's order, which is also the order of creation."""
     policy: JobRunPolicy
     rules: JobRules
+    restarts_together: bool = False
+    """True if the failure of one replica restarts all, as the annotation requests it too."""
     restart_on_resize: bool = False
     """True if a changed number of replicas restarts all, because running ones cannot be notified.
     """

@@ -39,6 +39,7 @@ class TargetKind(StrEnum):
     ROLE = "Role"
     ROLE_BINDING = "RoleBinding"
     AUTOSCALER = "HorizontalPodAutoscaler"
+    CLAIM = "PersistentVolumeClaim"
 
 
 UNWATCHED = frozenset({TargetKind.SECRET})

@@ -31,7 +31,7 @@ REPLICAS_ANNOTATION = "gangline.dev/world"
 
 def restarts_gang(job: NormalizedJob) -> bool:
     """Return whether the failure of one replica restarts all."""
-    return job.meta.annotations.get(RESTART_ANNOTATION) == "gang"
+    return job.restarts_together or job.meta.annotations.get(RESTART_ANNOTATION) == "gang"
 
 
 def restarts_on_resize(job: NormalizedJob) -> bool:

@@ -188,7 +188,7 @@ def _rule(kind: Resource[Any], *operations: str) -> dict[str, Any]:
         "apiGroups": [kind.group],
         "apiVersions": [kind.version, *_other_versions(kind)],
         "resources": [kind.plural],
-        "scope": "Namespaced",
+        "scope": "Namespaced" if kind.namespaced else "Cluster",
     }
 
 

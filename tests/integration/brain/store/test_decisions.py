@@ -71,6 +71,46 @@ def test_advice_whose_prediction_moves_a_little_is_repeated(store: Store, fence:
     assert len(store.read.advice_history("cluster", "uid-1")) == 2
 
 
+def test_advice_of_several_jobs_is_that_of_each(store: Store, fence: int) -> None:
+    """In one transaction, with the rules of one job; a job that is not stored is left out."""
+    store.write.jobs([a_running_job(2), a_running_job(3)])
+    memory, workers = advised(What.MEMORY, 1e9), advised(What.WORKERS, 4.0)
+    first = store.write.advice_of_jobs(
+        "cluster",
+        {"uid-1": [memory, workers], "uid-2": [memory], "uid-9": [memory], "uid-3": []},
+        fence=fence,
+    )
+    assert list(first) == ["uid-1", "uid-2", "uid-3"]
+    assert first["uid-3"] == []
+    assert len({each.id for given in first.values() for each in given}) == 3
+    later = advised(What.MEMORY, 1e9, at_ms=NOW_MS + 9, expires_ms=NOW_MS + 2000, state="held")
+    other = advised(What.MEMORY, 2e9)
+    second = store.write.advice_of_jobs(
+        "cluster", {"uid-1": [later], "uid-2": [other]}, fence=fence
+    )
+    [repeated], [new] = second["uid-1"], second["uid-2"]
+    assert (repeated.id, repeated.at_ms) == (first["uid-1"][0].id, NOW_MS)
+    assert (repeated.expires_ms, repeated.state) == (NOW_MS + 2000, AdviceState.HELD)
+    assert new.id != first["uid-2"][0].id
+    assert store.read.open_advice("cluster", "uid-1") == [repeated]
+    assert [each.id for each in store.read.open_advice("cluster", "uid-2")] == [new.id]
+    # Jobs that were not named keep theirs.
+    store.write.advice_of_jobs("cluster", {"uid-1": []}, fence=fence)
+    assert store.read.open_advice("cluster", "uid-1") == []
+    assert [each.id for each in store.read.open_advice("cluster", "uid-2")] == [new.id]
+    with pytest.raises(Fenced):
+        store.write.advice_of_jobs("cluster", {"uid-2": []}, fence=fence - 1)
+
+
+def test_the_newest_actions_are_the_recent_ones(store: Store, fence: int) -> None:
+    store.write.jobs([a_running_job(n) for n in range(2, 7)])
+    for n in range(1, 7):
+        action = msgspec.structs.replace(ACTION, uid=f"uid-{n}", at_ms=NOW_MS + n)
+        store.write.begin_action(action, fence=fence)
+    found = store.read.recent_actions("cluster", NOW_MS + 2, limit=3)
+    assert [each.uid for each in found] == ["uid-4", "uid-5", "uid-6"]
+
+
 def test_advice_expires(store: Store, fence: int) -> None:
     store.write.advice("cluster", "uid-1", [advised(What.MEMORY, 1e9)], fence=fence)
     assert store.write.expire_advice("cluster", NOW_MS, fence=fence) == 0

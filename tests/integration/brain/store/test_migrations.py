@@ -1,14 +1,18 @@
 """The schema: made, compared, refused if it is newer; several programs at once (G5)."""
 
+import itertools
+import os
 import threading
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from benchmarks.brain.databases import DatabaseServer
 from sqlalchemy import inspect, text
 
 from brain_records import a_run
+from gangline.brain.store.batch import facts_of
 from gangline.brain.store.engine import open_store
 from gangline.brain.store.errors import (
     BadAddress,
@@ -21,6 +25,9 @@ from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.database import Database
 from gangline.brain.store.sql.dialect import parse_address
 from gangline.brain.store.sql.schema import known_version
+from integration.brain.store.conftest import SERVERS, Servers
+
+NUMBERS = itertools.count()
 
 
 def test_migrations_make_the_schema_of_the_tables(address: str) -> None:
@@ -141,6 +148,74 @@ def test_missing_database_and_rights_are_named(address: str) -> None:
     stranger = address.replace("gangline@", "stranger@").replace("root@", "stranger@")
     with pytest.raises(NoRights, match="stranger"):
         open_store(stranger)
+
+
+@pytest.fixture(params=sorted(SERVERS))
+def server(request: pytest.FixtureRequest, servers: Servers) -> DatabaseServer:
+    return servers.get(request.param)
+
+
+def weak_user(server: DatabaseServer, database: str, *, reads: bool) -> str:
+    """The address of a user who may connect, and at most read."""
+    name = f"weak{next(NUMBERS)}"
+    if server.name == "postgresql":
+        statements = [
+            f"CREATE ROLE {name} LOGIN",
+            "REVOKE CREATE ON SCHEMA public FROM PUBLIC",  # the default since version 15
+            *([f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}"] if reads else ()),
+        ]
+    else:
+        granted = "SELECT" if reads else "CREATE TEMPORARY TABLES"
+        statements = [
+            f"CREATE USER {name}@localhost",
+            f"GRANT {granted} ON `{database}`.* TO {name}@localhost",
+        ]
+    connection = server.connect(database)
+    try:
+        for statement in statements:
+            connection.cursor().execute(statement)
+    finally:
+        connection.close()
+    return server.address(database).replace("gangline@", f"{name}@").replace("root@", f"{name}@")
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_user_without_rights_to_the_tables_is_refused_by_name(
+    server: DatabaseServer, reads: bool
+) -> None:
+    database = f"rights_{os.getpid()}_{next(NUMBERS)}"
+    address = server.create_database(database)
+    if reads:
+        open_store(address).close()
+    weak = weak_user(server, database, reads=reads)
+    with pytest.raises(NoRights, match=r"denied") as error:
+        open_store(weak)
+    assert database in str(error.value)
+
+
+def test_rights_that_are_taken_away_stop_writing_and_are_reported(
+    server: DatabaseServer,
+) -> None:
+    """Facts stay in memory, and are written when the rights are back."""
+    database = f"rights_{os.getpid()}_{next(NUMBERS)}"
+    address = server.create_database(database)
+    open_store(address, secret=b"secret").close()
+    weak = weak_user(server, database, reads=True)
+    problems: list[str] = []
+    store = open_store(weak, secret=b"secret", on_problem=problems.append)
+    store.add(facts_of(a_run(1)))
+    for _ in range(2):
+        with pytest.raises(NoRights):
+            store.flush_now()
+    assert not store.healthy
+    assert len(problems) == 1
+    assert "denied" in problems[0]
+    owner = open_store(address, secret=b"secret")
+    owner.buffer.put(store.buffer.take(99))
+    owner.flush_now()
+    assert owner.read.run("cluster", "uid-1") == a_run(1)
+    for opened in (store, owner):
+        opened.close()
 
 
 def test_database_is_prepared_when_it_is_reachable_again(tmp_path: Path) -> None:

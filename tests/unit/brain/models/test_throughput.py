@@ -17,6 +17,7 @@ from gangline.brain.models.throughput import (
     Prior,
     observations,
     step_times,
+    step_times_at,
 )
 from gangline.brain.models.throughput_fit import fit_throughput
 
@@ -168,7 +169,7 @@ def test_fit_follows_the_units_of_time_and_of_samples(
     seconds: float, samples: float, parts: bool
 ) -> None:
     def scaled(c: Configuration) -> Configuration:
-        return replace(c, micro_batch=c.micro_batch * samples)
+        return c._replace(micro_batch=c.micro_batch * samples)
 
     data = [measured(c, parts=parts, noise=0.05, seed=1) for c in VARIED]
     other = [
@@ -232,3 +233,46 @@ def test_only_good_segments_with_a_known_batch_are_fitted() -> None:
     assert observations([segment(**each) for each in bad], 10) == []
     (kept,) = observations([segment(accumulation=None)], 10 + 86_400_000)
     assert kept == Observation(Configuration(1, 4, 8.0, 1), 50, 2.0, 1.0, None, 1.0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 40), st.integers(1, 8), st.floats(0.5, 64), st.integers(1, 4)),
+        min_size=1,
+        max_size=12,
+    ),
+    st.floats(1, 10),
+    st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=60, deadline=None)
+def test_times_of_many_configurations_are_those_of_each(
+    sizes: list[tuple[int, int, float, int]], gamma: float, seed: int
+) -> None:
+    """The formula of the model, written out for one configuration and one row at a time."""
+    coefficients = np.abs(np.random.default_rng(seed).normal(0, 0.1, (5, 8)))
+    places = [Configuration(n, n * each, micro, steps) for n, each, micro, steps in sizes]
+    together = step_times_at(coefficients, gamma, places)
+    for row, c in zip(together, places, strict=True):
+        for value, (a0, a1, r0, r1, x0, x1, x2, fixed) in zip(row, coefficients, strict=True):
+            one = a0 + a1 * c.micro_batch
+            volume = 2 * (c.procs - 1) / c.procs
+            sync = 0.0
+            if c.nodes > 1:
+                sync = x0 + x1 * volume + x2 * max(c.nodes - 2, 0)
+            elif c.procs > 1:
+                sync = r0 + r1 * volume
+            joined = (one**gamma + sync**gamma) ** (1 / gamma)
+            expected = fixed + (c.accumulation - 1) * one + joined
+            assert value == pytest.approx(expected, rel=1e-9)
+
+
+def test_possible_times_of_many_configurations_are_those_of_each() -> None:
+    model = fit_throughput([measured(c, parts=True, noise=0.05) for c in VARIED])
+    assert model is not None
+    places = [at(procs, micro) for procs in (1, 2, 3, 8, 32, 100) for micro in (3, 16, 200)]
+    middles, possible = model.samples(places)
+    for c, middle, times in zip(places, middles, possible, strict=True):
+        assert middle == pytest.approx(model.step_time(c), rel=1e-12)
+        assert times == pytest.approx(model.sample(c), rel=1e-12)
+    # What differs between two sizes is the noise of each, and what they share is shared.
+    assert not np.allclose(possible[0] / middles[0], possible[1] / middles[1])

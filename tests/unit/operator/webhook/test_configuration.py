@@ -52,11 +52,18 @@ def test_all_kinds_are_looked_at_when_they_are_made_or_changed() -> None:
             "webhooks"
         ]
         looked_at = {(*rule["apiGroups"], *rule["resources"]) for rule in webhook["rules"]}
-        plans = {("elastic.iml.github.io", "scaleplans")} if resource is VALIDATING else set()
+        related = {
+            ("elastic.iml.github.io", "scaleplans"),
+            ("trainer.kubeflow.org", "trainingruntimes"),
+            ("trainer.kubeflow.org", "clustertrainingruntimes"),
+        }
+        plans = related if resource is VALIDATING else set()
         assert looked_at == {(kind.resource.group, kind.resource.plural) for kind in KINDS} | plans
         for rule in webhook["rules"]:
             assert rule["operations"] == ["CREATE", "UPDATE"]
             assert "/" not in rule["resources"][0], "no subresource"
+            scope = "Cluster" if rule["resources"][0].startswith("cluster") else "Namespaced"
+            assert rule["scope"] == scope
 
 
 def test_each_sort_has_a_name_and_a_path_of_its_own() -> None:

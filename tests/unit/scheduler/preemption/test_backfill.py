@@ -6,7 +6,8 @@ import pytest
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.scheduler.cache.convert import group_info, pod_info
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
-from gangline.scheduler.preemption.backfill import earliest_start, latest_end
+from gangline.scheduler.preemption.backfill import BackfillWindow, earliest_start, latest_end
+from gangline.scheduler.queueing.gangs import pending_gangs
 from gangline.scheduler.types.types import CycleResult, PodGroupInfo, PodInfo, QueueInfo
 from gangline.scheduler.types.wire import LeanPod
 from unit.scheduler.builders import cluster, decide, gang, group, node, pod, request
@@ -163,3 +164,31 @@ def test_reservation_starts_when_enough_pods_have_ended(cpu: int, start: float) 
     scratch = ScratchAllocation(state.nodes)
     scratch.reserve(plan)
     assert earliest_start(state, scratch, plan, NOW) == start
+
+
+@pytest.mark.parametrize(
+    ("run_time_s", "fits"), [(0.0, False), (0.5, True), (10.0, True), (10.5, False)]
+)
+def test_gang_backfills_if_it_certainly_ends_before_the_reservation_starts(
+    run_time_s: float, fits: bool
+) -> None:
+    state = cluster(node("n"), group("g", 1, max_run_time_s=run_time_s), pod("g-0", group="g"))
+    (pending,), _ = pending_gangs(state, NOW)
+    assert BackfillWindow((), NOW + 10).fits_before_start(pending, NOW) == fits
+
+
+def test_nodes_that_may_never_be_free_have_no_start() -> None:
+    endless = pod("endless", cpu=3, on="n0")
+    ends = pod("ends", cpu=3, on="n1", started_at=NOW - 50, max_run_time_s=60.0)
+    state = cluster(node("n0", cpu=4), node("n1", cpu=4), endless, ends)
+    scratch = ScratchAllocation(state.nodes)
+    new = pod("new", cpu=4)
+    demand = state.nodes.demand(new.shape.request)
+    plans = {name: Placement((new,), row, demand) for name, row in state.nodes.rows.items()}
+    scratch.reserve(plans.values())
+    first, second = (plans[name] for name in sorted(plans))
+    assert earliest_start(state, scratch, [second], NOW) == NOW + 10
+    assert earliest_start(state, scratch, [first, second], NOW) == 0
+    assert earliest_start(state, scratch, [], NOW) == NOW
+    scratch.release([second])
+    assert earliest_start(state, scratch, [second], NOW) == NOW

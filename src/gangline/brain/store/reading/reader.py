@@ -31,6 +31,8 @@ from gangline.brain.store.sql.load import complete_jobs, job_query, load_jobs, l
 
 MAX_PAGE = 500
 """Rows of one answer: no query is without a limit."""
+MAX_RECENT_ACTIONS = 10_000
+"""The budget of the cluster allows 20 resizes an hour; other actions need no restart."""
 
 
 class HistoryFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -303,16 +305,18 @@ class Reader:
         )
         return self._actions(query)[::-1]
 
-    def recent_actions(self, cluster: str, since_ms: int) -> list[ActionRecord]:
-        """Return the actions of all jobs from ``since_ms`` on, oldest first, for budgets."""
+    def recent_actions(
+        self, cluster: str, since_ms: int, limit: int = MAX_RECENT_ACTIONS
+    ) -> list[ActionRecord]:
+        """Return the actions of all jobs from ``since_ms`` on, oldest first; the last ``limit``."""
         action = tables.action.c
         query = (
             action_query()
             .where(tables.job.c.cluster == cluster, action.at_ms >= since_ms)
-            .order_by(action.at_ms, action.id)
-            .limit(MAX_PAGE)
+            .order_by(action.at_ms.desc(), action.id.desc())
+            .limit(limit)
         )
-        return self._actions(query)
+        return self._actions(query)[::-1]
 
     def _actions(self, query: Select[Any]) -> list[ActionRecord]:
         return self._context.read(

@@ -47,6 +47,8 @@ class Database:
         self._engine = dialect.make_engine(url, readers)
         self._ready = False
         self.problem: StoreError | None = None
+        self.renewed = 0
+        """How often a damaged SQLite file was replaced by an empty one."""
 
     @property
     def file(self) -> Path | None:
@@ -161,4 +163,5 @@ class Database:
             "and a new one is begun"
         )
         schema.prepare(self._engine, migrate=True)
+        self.renewed += 1
         return True

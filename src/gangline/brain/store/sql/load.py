@@ -7,10 +7,12 @@ from functools import lru_cache
 from typing import Any, Final
 
 from sqlalchemy import (
+    BindParameter,
     Column,
     ColumnElement,
     CompoundSelect,
     Connection,
+    Result,
     Select,
     Table,
     bindparam,
@@ -27,7 +29,8 @@ MAX_PODS: Final = 1_000
 """Of a run, in the order of role and rank."""
 
 _SEGMENT: Final = tuple(str(column.name) for column in tables.segment.c)
-_POD_RUN: Final = tuple(str(column.name) for column in tables.pod_run.c)
+_POD_RUN: Final = (*(str(column.name) for column in tables.pod_run.c), "node_name")
+_MODEL: Final = tuple(str(column.name) for column in tables.model.c)
 
 
 @dataclass(frozen=True)
@@ -40,14 +43,24 @@ class StoredJob:
 
 
 def job_query() -> Select[Any]:
-    """Select jobs with their images."""
+    """Select jobs with their images and models."""
     image = tables.image.c
-    return select(
-        tables.job,
-        image.repository.label("image_repository"),
-        image.tag.label("image_tag"),
-        image.digest.label("image_digest"),
-    ).join_from(tables.job, tables.image)
+    return (
+        select(
+            tables.job,
+            image.repository.label("image_repository"),
+            image.tag.label("image_tag"),
+            image.digest.label("image_digest"),
+            *(column.label(f"model_{column.name}") for column in tables.model.c),
+        )
+        .join_from(tables.job, tables.image)
+        .outerjoin(tables.model)
+    )
+
+
+def load_numbered_jobs(connection: Connection, ids: Sequence[int]) -> list[StoredJob]:
+    """Load the jobs with these numbers; their number must be bounded."""
+    return complete_jobs(connection, _NUMBERED_JOBS, _some(ids)) if ids else []
 
 
 def load_jobs(connection: Connection, condition: ColumnElement[bool]) -> list[StoredJob]:
@@ -55,19 +68,24 @@ def load_jobs(connection: Connection, condition: ColumnElement[bool]) -> list[St
     return complete_jobs(connection, job_query().where(condition))
 
 
-def complete_jobs(connection: Connection, query: Select[Any]) -> list[StoredJob]:
+def complete_jobs(
+    connection: Connection, query: Select[Any], parameters: Mapping[str, Any] | None = None
+) -> list[StoredJob]:
     """Run a query made from ``job_query``, and add role sizes and models, in its order."""
-    found = [dict(row) for row in connection.execute(query).mappings()]
+    found = mappings(connection.execute(query, parameters))
     if not found:
         return []
     ids = [row["id"] for row in found]
     roles = _roles(connection, ids)
-    models = _models(connection, ids)
+    images: dict[int, Image] = {}
+    for row in found:
+        if row["image_id"] not in images:
+            images[row["image_id"]] = _image(row)
     return [
         StoredJob(
             row["id"],
             row["family_id"],
-            rows.job_of(row, _image(row), roles.get(row["id"], ()), models.get(row["id"])),
+            rows.job_of(row, images[row["image_id"]], roles.get(row["id"], ()), _model(row)),
         )
         for row in found
     ]
@@ -84,6 +102,11 @@ def load_runs(connection: Connection, jobs: Sequence[StoredJob]) -> list[Run]:
     ]
 
 
+_SOME_IDS: Final[BindParameter[Any]] = bindparam("ids", expanding=True)
+_NUMBERED_JOBS: Final = job_query().where(tables.job.c.id.in_(_SOME_IDS))
+_ROLES: Final = select(tables.role_size).where(tables.role_size.c.job_id.in_(_SOME_IDS))
+
+
 def pod_columns() -> list[Column[Any] | ColumnElement[Any]]:
     """Columns of a pod run with the name of its node."""
     return [*tables.pod_run.c, tables.node.c.name.label("node_name")]
@@ -96,14 +119,8 @@ def _image(row: Mapping[str, Any]) -> Image:
 
 
 def _roles(connection: Connection, ids: Sequence[int]) -> dict[int, list[RoleSize]]:
-    size = tables.role_size
-    query = (
-        select(size)
-        .where(size.c.job_id.in_(ids))
-        .order_by(size.c.job_id, size.c.role, size.c.since_ms)
-    )
     roles: dict[int, list[RoleSize]] = defaultdict(list)
-    for row in connection.execute(query).mappings():
+    for row in mappings(connection.execute(_ROLES, _some(ids))):
         roles[row["job_id"]].append(rows.role_of(row))
     return {
         number: sorted(sizes, key=lambda size: (size.role, size.since_ms))
@@ -111,16 +128,24 @@ def _roles(connection: Connection, ids: Sequence[int]) -> dict[int, list[RoleSiz
     }
 
 
-def _models(connection: Connection, ids: Sequence[int]) -> dict[int, ModelFacts]:
-    query = select(tables.model).where(tables.model.c.job_id.in_(ids))
-    return {row["job_id"]: rows.model_of(row) for row in connection.execute(query).mappings()}
+def _model(row: Mapping[str, Any]) -> ModelFacts | None:
+    if row["model_job_id"] is None:
+        return None
+    return rows.model_of({name: row[f"model_{name}"] for name in _MODEL})
+
+
+def mappings(result: Result[Any]) -> list[dict[str, Any]]:
+    """Return all rows by column; several times as fast as the mappings of SQLAlchemy."""
+    names = [str(name) for name in result.keys()]  # noqa: SIM118 - not a mapping
+    return [dict(zip(names, row, strict=True)) for row in result.all()]
 
 
 def _segments(connection: Connection, ids: Sequence[int]) -> dict[int, list[Segment]]:
     loaded: dict[int, list[Segment]] = defaultdict(list)
     if not ids:
         return loaded
-    for values in connection.execute(_last_segments(_ranges_for(ids)), _parameters(ids)):
+    selected = connection.execute(_last_segments(_ranges_for(ids)), _parameters(ids))
+    for values in selected.all():
         row = dict(zip(_SEGMENT, values, strict=True))
         loaded[row["job_id"]].append(rows.segment_of(row))
     for segments in loaded.values():
@@ -133,17 +158,21 @@ def _pods(connection: Connection, ids: Sequence[int]) -> dict[int, list[PodRun]]
     if not ids:
         return loaded
     selected = connection.execute(_first_pods(_ranges_for(ids)), _parameters(ids))
-    found = [dict(zip(_POD_RUN, values, strict=True)) for values in selected]
-    nodes = _node_names(connection, {row["node_id"] for row in found if row["node_id"]})
-    for row in found:
-        loaded[row["job_id"]].append(rows.pod_of(row, nodes.get(row["node_id"], "")))
+    for values in selected.all():
+        row = dict(zip(_POD_RUN, values, strict=True))
+        loaded[row["job_id"]].append(rows.pod_of(row, row["node_name"] or ""))
     for pods in loaded.values():
         pods.sort(key=lambda pod: (pod.role, pod.rank, pod.number))
     return loaded
 
 
-# One limited range of an index for each job, in one statement. To make these statements takes
-# longer than to run them, so they are made once for each power of two, and some ranges are empty.
+# To make a statement takes longer than to run it, and a server plans each text that it has not
+# seen: so there is one for each power of two of jobs, with ranges that are empty or asked twice.
+
+
+def _some(ids: Sequence[int]) -> dict[str, list[int]]:
+    """Parameters of a statement about some rows."""
+    return {"ids": [*ids, *(ids[-1] for _ in range(_ranges_for(ids) - len(ids)))]}
 
 
 def _ranges_for(ids: Sequence[int]) -> int:
@@ -157,9 +186,11 @@ def _last_segments(jobs: int) -> CompoundSelect[Any]:
 
 
 @lru_cache(maxsize=64)
-def _first_pods(jobs: int) -> CompoundSelect[Any]:
-    pod_run = tables.pod_run
-    return _ranges(pod_run, jobs, (pod_run.c.role, pod_run.c.rank, pod_run.c.number), MAX_PODS)
+def _first_pods(jobs: int) -> Select[Any]:
+    pod_run, node = tables.pod_run, tables.node
+    order = (pod_run.c.role, pod_run.c.rank, pod_run.c.number)
+    found = _ranges(pod_run, jobs, order, MAX_PODS).subquery()
+    return select(found, node.c.name).outerjoin(node, node.c.id == found.c.node_id)
 
 
 def _ranges(
@@ -179,11 +210,3 @@ def _ranges(
 def _parameters(ids: Sequence[int]) -> dict[str, int]:
     padded = [*ids, *(0 for _ in range(_ranges_for(ids) - len(ids)))]
     return {f"job_{number}": job for number, job in enumerate(padded)}
-
-
-def _node_names(connection: Connection, ids: set[int]) -> dict[int, str]:
-    if not ids:
-        return {}
-    node = tables.node.c
-    query = select(node.id, node.name).where(node.id.in_(sorted(ids)))
-    return dict(connection.execute(query).all())

@@ -78,9 +78,10 @@ def _to_row(record: msgspec.Struct, table: Table) -> dict[str, Any]:
     return row
 
 
-def _from_row(kind: type[S], row: Columns, others: Mapping[str, Any] = {}) -> S:
+def _from_row(kind: type[S], row: Columns, others: dict[str, Any] | None = None) -> S:
     # Columns that are no fields are ignored, which is faster than to leave them out.
-    values = {str(name): value for name, value in row.items()} | dict(others)
+    values = row if isinstance(row, dict) else {str(name): row[name] for name in row}
+    values = values | (others or {})
     if extra := values.pop("extra"):
         values |= msgspec.json.decode(extra)
     # Not strict: SQLite and MySQL return booleans as numbers.

@@ -1,12 +1,12 @@
 """Writes advice and actions. Each transaction carries the leader's fencing number."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from gangline.brain.advisers.advice import Advice
 from gangline.brain.advisers.decisions import (
@@ -20,9 +20,11 @@ from gangline.brain.store.context import Context
 from gangline.brain.store.errors import ActionOpen, UnknownJob
 from gangline.brain.store.sql import rows, tables
 from gangline.brain.store.sql.advice_rows import action_of, action_query, advice_of, advice_query
+from gangline.brain.store.sql.load import mappings
 from gangline.brain.store.sql.lock import check_fence, take_fence
 
 _CURRENT = sorted(CURRENT_STATES)
+AdviceKey: TypeAlias = tuple[str, str, int, str]
 SAME_VALUE = 0.01
 """Relative difference below which a number is the same advice."""
 
@@ -54,26 +56,44 @@ class AdviceWriter:
             UnknownJob: the job is not stored yet.
         """
         records = list(current)
+        kept = self.advice_of_jobs(cluster, {uid: records}, fence=fence)
+        if uid not in kept:
+            raise UnknownJob(cluster, uid)
+        return kept[uid]
 
-        def transaction(connection: Connection) -> list[AdviceRecord]:
+    def advice_of_jobs(
+        self, cluster: str, current: Mapping[str, Sequence[AdviceRecord]], *, fence: int
+    ) -> dict[str, list[AdviceRecord]]:
+        """As ``advice`` for several jobs, by UID, in one transaction.
+
+        Jobs that are not stored yet are not in the answer.
+
+        Raises:
+            Fenced: another Brain leads.
+        """
+
+        def transaction(connection: Connection) -> dict[str, list[AdviceRecord]]:
             check_fence(connection, cluster, fence)
-            job_id, _ = _job(connection, cluster, uid)
-            condition = (tables.advice.c.job_id == job_id) & tables.advice.c.state.in_(_CURRENT)
-            stored = {
-                record.advice.key: record
-                for record in map(
-                    advice_of, connection.execute(advice_query().where(condition)).mappings()
-                )
-            }
-            kept = []
-            for record in records:
-                before = stored.get(record.advice.key)
-                if before is not None and repeats(before.advice, record.advice):
-                    del stored[record.advice.key]
-                    kept.append(_refresh(connection, before, record))
-                else:
-                    kept.append(_insert(connection, job_id, record))
-            _set_state(connection, [each.id for each in stored.values()], AdviceState.SUPERSEDED)
+            ids = _job_ids(connection, cluster, current)
+            stored = _current_advice(connection, ids.values())
+            kept: dict[str, list[AdviceRecord]] = {}
+            refreshed: list[tuple[AdviceRecord, AdviceRecord]] = []
+            superseded: list[int] = []
+            for uid, job_id in ids.items():
+                before = stored.get(uid, {})
+                kept[uid] = []
+                for record in current[uid]:
+                    known = before.get(record.advice.key)
+                    if known is not None and repeats(known.advice, record.advice):
+                        del before[record.advice.key]
+                        after = msgspec.structs.replace(record, id=known.id, at_ms=known.at_ms)
+                        refreshed.append((known, after))
+                    else:
+                        after = _insert(connection, job_id, record)
+                    kept[uid].append(after)
+                superseded += [each.id for each in before.values()]
+            _refresh(connection, refreshed)
+            _set_state(connection, superseded, AdviceState.SUPERSEDED)
             return kept
 
         return self._context.write(transaction)
@@ -198,20 +218,45 @@ def _job(connection: Connection, cluster: str, uid: str) -> tuple[int, str]:
     return found.id, found.name
 
 
-def _refresh(connection: Connection, before: AdviceRecord, record: AdviceRecord) -> AdviceRecord:
-    after = msgspec.structs.replace(record, id=before.id, at_ms=before.at_ms)
-    if after != before:
-        connection.execute(
-            update(tables.advice)
-            .where(tables.advice.c.id == before.id)
-            .values(
-                state=record.state.value,
-                mode=record.mode.value,
-                expires_ms=record.expires_ms,
-                held_because=record.held_because or None,
-            )
-        )
-    return after
+def _job_ids(connection: Connection, cluster: str, uids: Iterable[str]) -> dict[str, int]:
+    """Numbers of jobs by UID, in the order of ``uids``."""
+    job = tables.job.c
+    wanted = list(uids)
+    found = connection.execute(
+        select(job.uid, job.id).where(job.cluster == cluster, job.uid.in_(wanted))
+    )
+    ids = {uid: number for uid, number in found}
+    return {uid: ids[uid] for uid in wanted if uid in ids}
+
+
+def _current_advice(
+    connection: Connection, job_ids: Iterable[int]
+) -> dict[str, dict[AdviceKey, AdviceRecord]]:
+    """Open and held advice by the UID of its job and its key."""
+    advice = tables.advice.c
+    query = advice_query().where(advice.job_id.in_(list(job_ids)), advice.state.in_(_CURRENT))
+    found: dict[str, dict[AdviceKey, AdviceRecord]] = {}
+    for record in map(advice_of, mappings(connection.execute(query))):
+        found.setdefault(record.uid, {})[record.advice.key] = record
+    return found
+
+
+def _refresh(connection: Connection, pairs: Iterable[tuple[AdviceRecord, AdviceRecord]]) -> None:
+    """Update what repeated advice has new; its numbers stay."""
+    values = [
+        {
+            "number": after.id,
+            "state": after.state.value,
+            "mode": after.mode.value,
+            "expires_ms": after.expires_ms,
+            "held_because": after.held_because or None,
+        }
+        for before, after in pairs
+        if after != before
+    ]
+    if values:
+        matches = tables.advice.c.id == bindparam("number")
+        connection.execute(update(tables.advice).where(matches), values)
 
 
 def _insert(connection: Connection, job_id: int, record: AdviceRecord) -> AdviceRecord:

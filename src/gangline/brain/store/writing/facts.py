@@ -22,7 +22,7 @@ from gangline.brain.store.batch import Fact, PodFact, SegmentFact, SpeedFact, ba
 from gangline.brain.store.context import Context
 from gangline.brain.store.sql import rows, tables
 from gangline.brain.store.sql.dialect import any_of, upsert
-from gangline.brain.store.sql.load import load_jobs, pod_columns
+from gangline.brain.store.sql.load import load_jobs, mappings, pod_columns
 from gangline.brain.store.sql.lock import lock_cluster
 
 
@@ -167,7 +167,8 @@ class _BatchWriter:
         self._count_families(
             {job.uid: families[self._context.keys.family(job)] for job in changed},
             {uid: each.family_id for uid, each in before.items()},
-            {job.uid: job.finished_ms or job.submitted_ms for job in changed},
+            {job.uid: _last_ms(job) for job in changed},
+            {uid: _last_ms(each.job) for uid, each in before.items()},
         )
         ids = self._job_ids(cluster, {job.uid for job in changed})
         roles = [
@@ -219,24 +220,31 @@ class _BatchWriter:
         return ids
 
     def _count_families(
-        self, after: Mapping[str, int], before: Mapping[str, int], times: Mapping[str, int]
+        self,
+        after: Mapping[str, int],
+        before: Mapping[str, int],
+        times: Mapping[str, int],
+        former_times: Mapping[str, int],
     ) -> None:
         change: dict[int, int] = defaultdict(int)
         last: dict[int, int] = defaultdict(int)
         for uid, family_id in after.items():
-            last[family_id] = max(last[family_id], times[uid])
             if before.get(uid) == family_id:
+                if times[uid] > former_times[uid]:
+                    last[family_id] = max(last[family_id], times[uid])
                 continue
+            last[family_id] = max(last[family_id], times[uid])
             change[family_id] += 1
             if uid in before:
                 change[before[uid]] -= 1
         family = tables.family
         for family_id in sorted(last.keys() | change.keys()):
-            self._connection.execute(
-                update(family)
-                .where(family.c.id == family_id)
-                .values(jobs=family.c.jobs + change[family_id])
-            )
+            if change[family_id]:
+                self._connection.execute(
+                    update(family)
+                    .where(family.c.id == family_id)
+                    .values(jobs=family.c.jobs + change[family_id])
+                )
             self._connection.execute(
                 update(family)
                 .where(family.c.id == family_id, family.c.last_ms < last[family_id])
@@ -283,7 +291,7 @@ class _BatchWriter:
         )
         stored = {
             tuple(row[name] for name in keys): rows.pod_of(row, row["node_name"] or "")
-            for row in self._connection.execute(query).mappings()
+            for row in mappings(self._connection.execute(query))
         }
         changed: dict[tuple[Any, ...], PodRun] = {}
         for key, pod in merged.items():
@@ -346,10 +354,14 @@ class _BatchWriter:
         columns = [table.c[name] for name in keys]
         query = select(table).where(any_of(self._connection, columns, found))
         return {
-            tuple(row[name] for name in keys): dict(row)
-            for row in self._connection.execute(query).mappings()
+            tuple(row[name] for name in keys): row
+            for row in mappings(self._connection.execute(query))
         }
 
 
 def _parts(image: Image) -> tuple[str, str, str]:
     return (image.repository, image.tag, image.digest)
+
+
+def _last_ms(job: Job) -> int:
+    return job.finished_ms or job.submitted_ms

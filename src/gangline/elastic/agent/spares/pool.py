@@ -102,6 +102,8 @@ class SparePool:
         self._server: ForkServer | None = None
         self._servers_started = 0
         self._calmly = True
+        self._forking = 0
+        """Workers that are being forked."""
         self._import_nice = 0
         """Niceness of imports that run now; 0 without any, and for the first workers."""
         self.ready: dict[int, SpareInterpreter] = dict(first_spares or {})
@@ -170,6 +172,7 @@ class SparePool:
         if self._import_nice:
             # All processes of the job wait for this fork, and it waits for the present import.
             _set_priority(server.process.pid, 0)
+        self._forking += 1
         try:
             process, channel = await server.fork(start, reports_imports=reports_imports)
         except RefusedError as error:
@@ -179,7 +182,8 @@ class SparePool:
             log.warning("the fork server has ended; a worker starts as a new process")
             return None
         finally:
-            if self._import_nice:
+            self._forking -= 1
+            if self._import_nice and not self._forking:
                 _set_priority(server.process.pid, self._import_nice)
         if channel:
             self.learn_from(channel)

@@ -85,15 +85,15 @@ class WorkerGroup:
         self.workers: list[Worker] = []
 
     async def start(self, base: Mapping[str, str]) -> None:
-        """Start all workers.
+        """Start all workers, concurrently.
 
         Raises:
             StartError: the command cannot be started.
             DevicesError: there are fewer devices than workers.
         """
-        environments = {}
+        environments, files = {}, {}
         for local_rank in range(self._settings.local_world_size):
-            streams = self._folder.worker_files(self._number, local_rank)
+            streams = files[local_rank] = self._folder.worker_files(self._number, local_rank)
             environment = worker_environment(
                 self._settings,
                 self._world,
@@ -103,9 +103,15 @@ class WorkerGroup:
             )
             environment |= report_environment(self._settings, streams, base)
             environments[local_rank] = environment
-            worker = await self._start_worker(local_rank, environment, streams)
-            self.workers.append(worker)
-            self._tee.start(streams, worker.rank, local_rank)
+        # Each fork takes some switches between processes: on a busy machine, most of a restart.
+        starts = [
+            self._add_worker(local_rank, environment, files[local_rank])
+            for local_rank, environment in environments.items()
+        ]
+        results = await asyncio.gather(*starts, return_exceptions=True)
+        self.workers.sort(key=lambda worker: worker.rank)
+        for error in filter(None, results):
+            raise error
         if self._spares:
             self._spares.fill(environments)
 
@@ -159,6 +165,13 @@ class WorkerGroup:
         """Make every worker write its stacks to its file."""
         for worker in self.workers:
             worker.process.signal_process(STACKS_SIGNAL)
+
+    async def _add_worker(
+        self, local_rank: int, environment: dict[str, str], streams: WorkerFiles
+    ) -> None:
+        worker = await self._start_worker(local_rank, environment, streams)
+        self.workers.append(worker)
+        self._tee.start(streams, worker.rank, local_rank)
 
     async def _start_worker(
         self, local_rank: int, env: dict[str, str], streams: WorkerFiles

@@ -107,6 +107,8 @@ class _Server:
         self._changes: list[dict[str, str | None]] = [{}]
         self._waiting: list[tuple[Any, list[int]]] = []
         self._children: dict[int, int] = {}
+        self._adoptions: dict[int, tuple[int, int]] = {}
+        """Parents of processes that the client adopts, and requests, by the pipe of the parent."""
         self._hidden: Any = None
         self._containers: Any = None
         self._libraries: Any = None
@@ -132,7 +134,7 @@ class _Server:
                 request = self._handle(*self._channel.take())
                 if request is not None:
                     return request
-            if self._queue:
+            if self._queue and not self._adoptions:
                 self._import_next()
             while not self._queue and self._waiting:
                 request = self._fork(*self._waiting.pop(0))
@@ -142,10 +144,14 @@ class _Server:
     def _wait(self) -> None:
         poll = select.poll()
         poll.register(self._channel.descriptor, select.POLLIN)
-        for descriptor in self._children:
+        for descriptor in (*self._children, *self._adoptions):
             poll.register(descriptor, select.POLLIN)
-        for descriptor, _ in poll.poll(0 if self._queue else None):
-            if descriptor != self._channel.descriptor:
+        # An import takes time, so replies come before the next one.
+        importing = self._queue and not self._adoptions
+        for descriptor, _ in poll.poll(0 if importing else None):
+            if descriptor in self._adoptions:
+                self._end_adoption(descriptor)
+            elif descriptor != self._channel.descriptor:
                 self._report_end(descriptor)
             elif not self._channel.read():
                 os._exit(0)  # the client needs no server any more
@@ -254,7 +260,8 @@ class _Server:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
-        pid = self._fork_adopted() if message.get("adopt") else os.fork()
+        adopt = bool(message.get("adopt"))
+        pid = self._fork_adopted(message["id"]) if adopt else os.fork()
         if pid == 0:
             if message.get("container"):
                 message = self._become_container(descriptors)
@@ -267,10 +274,13 @@ class _Server:
             return message
         for descriptor in descriptors:
             os.close(descriptor)
-        if not message.get("adopt"):
+        if not adopt:
             self._children[os.pidfd_open(pid)] = pid
-        self._channel.send({"event": "forked", "id": message["id"], "pid": pid})
+            self._send_forked(message["id"], pid)
         return None
+
+    def _send_forked(self, request: int, pid: int) -> None:
+        self._channel.send({"event": "forked", "id": request, "pid": pid})
 
     def _become_container(self, descriptors: list[int]) -> Any:
         try:
@@ -280,28 +290,36 @@ class _Server:
             os.write(2, f"gangline fork server: {type(error).__name__}: {error}\n".encode())
             os._exit(1)
 
-    def _fork_adopted(self) -> int:
-        """Fork a process that the client adopts: its parent has ended when this returns.
+    def _fork_adopted(self, request: int) -> int:
+        """Fork a process that the client adopts; return 0 in it, when its parent has ended.
 
-        The client is a subreaper (prctl(2)) or process 1.
+        The client is a subreaper (prctl(2)) or process 1. The reply follows when the parent has
+        ended: meanwhile other processes are forked.
         """
         reading, writing = os.pipe()
         middle = os.fork()
-        if middle == 0:
-            own = os.getpid()
-            if pid := os.fork():
-                os.write(writing, pid.to_bytes(_INTEGER, "big"))
-                os._exit(0)
-            os.close(reading)
+        if middle:
             os.close(writing)
-            while os.getppid() == own:
-                time.sleep(_ADOPTION_POLL_S)
-            return 0
-        os.close(writing)
-        pid = int.from_bytes(os.read(reading, _INTEGER), "big")
-        os.close(reading)
+            self._adoptions[reading] = middle, request
+            return middle
+        own = os.getpid()
+        if pid := os.fork():
+            os.write(writing, pid.to_bytes(_INTEGER, "big"))
+            os._exit(0)
+        while os.getppid() == own:
+            time.sleep(_ADOPTION_POLL_S)
+        return 0
+
+    def _end_adoption(self, descriptor: int) -> None:
+        middle, request = self._adoptions.pop(descriptor)
+        pid = int.from_bytes(os.read(descriptor, _INTEGER), "big")
+        os.close(descriptor)
         os.waitpid(middle, 0)
-        return pid
+        if pid:
+            self._send_forked(request, pid)
+        else:
+            reason = "a process cannot be forked now"
+            self._channel.send({"event": "refused", "id": request, "reason": reason})
 
     def _refusal(self, message: Any) -> str:
         """Return why a new process would not be what the request asks for; empty if it would."""

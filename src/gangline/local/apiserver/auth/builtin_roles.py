@@ -7,7 +7,15 @@ rules of their own: they aggregate the roles with their label, among them those 
 
 from collections.abc import Iterator, Sequence
 
-from gangline.api.job_resources import JOB_ADVICE, JOB_KINDS, POD_GROUPS, QUEUES, SCALE_PLANS
+from gangline.api.job_resources import (
+    CLUSTER_TRAINING_RUNTIMES,
+    JOB_ADVICE,
+    JOB_KINDS,
+    POD_GROUPS,
+    QUEUES,
+    SCALE_PLANS,
+    TRAINING_RUNTIMES,
+)
 from gangline.local.apiserver.auth.component_roles import COMPONENT_RULES, COMPONENT_USERS
 from gangline.local.apiserver.auth.rules import FULL_AUTHORITY
 from gangline.local.apiserver.core.registry import Json
@@ -115,17 +123,19 @@ def _resources_by_group(*, with_status: bool) -> Iterator[tuple[str, list[str]]]
     for kind in JOB_KINDS:
         if kind.is_scalable:
             found[kind.resource.group].append(f"{kind.resource.plural}/scale")
+    found[TRAINING_RUNTIMES.group].append(TRAINING_RUNTIMES.plural)
     for group, listed in sorted(found.items()):
         yield group, sorted(listed)
 
 
 def job_view_rules() -> list[Json]:
-    """Return the rules that let ``view`` read jobs, their advice, pod groups and queues."""
+    """Return the rules that let ``view`` read jobs, runtimes, advice, pod groups and queues."""
     rules = [_rule(group, plurals, READ) for group, plurals in
              _resources_by_group(with_status=True)]  # fmt: skip
     advice = _rule(JOB_ADVICE.group, (JOB_ADVICE.plural, f"{JOB_ADVICE.plural}/status"), READ)
     queues = _rule(QUEUES.group, (QUEUES.plural, f"{QUEUES.plural}/status"), READ)
-    return [*rules, advice, queues]
+    runtimes = _rule(CLUSTER_TRAINING_RUNTIMES.group, (CLUSTER_TRAINING_RUNTIMES.plural,), READ)
+    return [*rules, advice, queues, runtimes]
 
 
 def job_edit_rules() -> list[Json]:

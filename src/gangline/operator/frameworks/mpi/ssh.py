@@ -9,7 +9,7 @@ upstream, images must accept unknown host keys (``StrictHostKeyChecking no`` in 
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gangline.api.jobs import mpi as api
@@ -103,7 +103,8 @@ class SSHRules(LauncherRules):
         if role.name == LAUNCHER:
             modes = {HOST_FILE: READABLE, DISCOVERY_SCRIPT: EXECUTABLE}
             pod = with_files(pod, job, FILES_PATH, modes)
-        return self._with_keys(job, pod)
+        path = self.spec.ssh_auth_mount_path or ROOT_SSH_PATH
+        return with_keys(job, pod, CONTAINER, path, {})
 
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
         """Build the key pair's Secret, and the ConfigMap with the host file."""
@@ -114,14 +115,7 @@ class SSHRules(LauncherRules):
             HOST_FILE: "".join(self._host_lines(job, [*own, *worker_names(job)])),
             DISCOVERY_SCRIPT: "#!/bin/sh\n" + "".join(lines),
         }
-        secret: Manifest = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": secret_name(job), "labels": {"app": job.name}},
-            "type": "kubernetes.io/ssh-auth",
-            "stringData": {_PRIVATE: SSH_PRIVATE_KEY, _PUBLIC: SSH_PUBLIC_KEY},
-        }
-        return [secret, config_map(job, files)]
+        return [key_secret(job), config_map(job, files)]
 
     @property
     def _slots(self) -> int:
@@ -158,13 +152,40 @@ class SSHRules(LauncherRules):
         for name in names:
             yield f"{_address(job, name)}{separator}{self._slots}\n"
 
-    def _with_keys(self, job: NormalizedJob, pod: Manifest) -> Manifest:
-        path = self.spec.ssh_auth_mount_path or ROOT_SSH_PATH
-        source: Manifest = {"secretName": secret_name(job), "items": list(_KEY_FILES)}
-        if path == ROOT_SSH_PATH:
-            source["defaultMode"] = 0o600
-        mount = {"name": _VOLUME, "mountPath": path}
-        return pod_template.with_volume(pod, CONTAINER, {"name": _VOLUME, "secret": source}, mount)
+
+def key_secret(job: NormalizedJob) -> Manifest:
+    """Build the Secret with the key pair of a job."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": secret_name(job), "labels": {"app": job.name}},
+        "type": "kubernetes.io/ssh-auth",
+        "stringData": {_PRIVATE: SSH_PRIVATE_KEY, _PUBLIC: SSH_PUBLIC_KEY},
+    }
+
+
+def with_keys(
+    job: NormalizedJob, pod: Manifest, container: str, path: str, modes: Mapping[str, int]
+) -> Manifest:
+    """Mount the key pair in a container.
+
+    Args:
+        job: the job.
+        pod: the pod.
+        container: the name of the container.
+        path: the directory.
+        modes: the modes of the files ``id_rsa``, ``id_rsa.pub`` and ``authorized_keys``; a missing
+            one has the default mode.
+    """
+    items = [
+        {**each, "mode": modes[each["path"]]} if each["path"] in modes else dict(each)
+        for each in _KEY_FILES
+    ]
+    source: Manifest = {"secretName": secret_name(job), "items": items}
+    if path == ROOT_SSH_PATH:
+        source["defaultMode"] = 0o600
+    mount = {"name": _VOLUME, "mountPath": path}
+    return pod_template.with_volume(pod, container, {"name": _VOLUME, "secret": source}, mount)
 
 
 def secret_name(job: NormalizedJob) -> str:

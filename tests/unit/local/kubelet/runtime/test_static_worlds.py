@@ -39,7 +39,7 @@ class Job:
 
     def __init__(self) -> None:
         self.listening: set[int] = set()
-        self.worlds = StaticWorlds(lambda pid, port: port == PORT and pid in self.listening)
+        self.worlds = StaticWorlds(lambda pid, port, _: port == PORT and pid in self.listening)
         self.ends: dict[str, Callable[[], None]] = {}
         self.pid = 0
 
@@ -149,10 +149,11 @@ def test_listening_socket_of_a_process_is_found(address: tuple[Any, str]) -> Non
     with socket.socket(family) as listener:
         listener.bind((host, 0))
         port = listener.getsockname()[1]
-        assert not listens_at(os.getpid(), port), "it is only bound"
+        assert not listens_at(os.getpid(), port, True), "it is only bound"
         listener.listen()
-        assert listens_at(os.getpid(), port)
+        assert listens_at(os.getpid(), port, True)
         with subprocess.Popen(["sleep", "60"]) as other:
-            assert not listens_at(other.pid, port), "it is in the same network, without the socket"
+            assert not listens_at(other.pid, port, True), "another process has the socket"
+            assert listens_at(other.pid, port, False), "its network has only this container"
             other.kill()
-    assert not listens_at(os.getpid(), port)
+    assert not listens_at(os.getpid(), port, True)

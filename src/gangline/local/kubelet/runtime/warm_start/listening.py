@@ -10,12 +10,18 @@ _LISTEN = "0A"
 """TCP_LISTEN of the kernel, in the fourth column of proc_net_tcp(5)."""
 
 
-def listens_at(pid: int, port: int) -> bool:
-    """Return whether a process or one of its descendants listens at a TCP port.
+def listens_at(pid: int, port: int, shares_network: bool) -> bool:
+    """Return whether a TCP port of a process's network has a listener.
 
-    A network may be shared with other containers, so the socket must belong to these processes.
+    Args:
+        pid: the process.
+        port: the port.
+        shares_network: True if other containers use the same network: the socket must belong to the
+            process or a descendant then.
     """
     inodes = {*_listening_sockets(pid, "tcp", port), *_listening_sockets(pid, "tcp6", port)}
+    if not shares_network:
+        return bool(inodes)
     links = {f"socket:[{inode}]" for inode in inodes}
     return bool(links) and any(
         link in links for member in walk_process_tree(pid) for link in _open_files(member)

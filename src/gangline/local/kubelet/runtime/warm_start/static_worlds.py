@@ -11,15 +11,18 @@ living rank 0 starts no later than without a fork server.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from gangline.local.kubelet.runtime.interface import ContainerPlan
 from gangline.local.kubelet.runtime.warm_start.listening import listens_at
 
 _POLL_S = 0.02
+_PAUSE_FACTOR = 4.0
+"""A container with many sockets gets at most a fifth of this process's time."""
 _MAX_ENDED = 1000
 """Containers that are remembered after their end."""
 _OWN_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -58,19 +61,19 @@ class _Runs:
     world: int = 0
     """The run of the store's host to which the last run has belonged."""
 
+    shares_network: bool = False
+    """True if the network is that of the machine."""
+
     listens: bool = False
-    looked_at: float = field(default=-1.0)
+    next_check: float = 0.0
+    """Time of the next check on the monotonic clock; infinite during one."""
 
 
 class StaticWorlds:
     """Counts the runs of containers that have ``MASTER_ADDR``, those of all nodes."""
 
-    def __init__(self, listens: Callable[[int, int], bool] = listens_at) -> None:
-        """Begin without containers.
-
-        Args:
-            listens: whether a process or its descendants listen at a TCP port.
-        """
+    def __init__(self, listens: Callable[[int, int, bool], bool] = listens_at) -> None:
+        """Begin without containers; ``listens`` is replaced in tests."""
         self._listens = listens
         self._runs: dict[ContainerName, _Runs] = {}
 
@@ -83,7 +86,8 @@ class StaticWorlds:
         # The latest one is last.
         runs = self._runs[name] = self._runs.pop(name, _Runs())
         runs.count += 1
-        runs.pid, runs.listens = pid, False
+        runs.pid, runs.shares_network = pid, plan.netns is None
+        runs.listens, runs.next_check = False, 0.0
         number = runs.count
         # Without a store yet, it waits for that of the next run.
         store = self._runs.get(host, _Runs())
@@ -112,20 +116,32 @@ class StaticWorlds:
         host = store_host(plan)
         previous = self._runs.get(container_name(plan), _Runs())
         deadline = time.monotonic() + limit_s
-        while host is not None and not self._has_store(host, previous.world, plan):
+        while host is not None and not await self._has_store(host, previous.world, plan):
             if time.monotonic() >= deadline:
                 return False
             await asyncio.sleep(_POLL_S)
         return True
 
-    def _has_store(self, host: ContainerName, after: int, plan: ContainerPlan) -> bool:
+    async def _has_store(self, host: ContainerName, after: int, plan: ContainerPlan) -> bool:
         store = self._runs.get(host)
         if store is None or not store.pid or store.count <= after:
             return False
-        now = time.monotonic()
-        if not store.listens and now - store.looked_at >= _POLL_S:
-            store.listens, store.looked_at = self._listens(store.pid, _store_port(plan)), now
-        return store.listens
+        if not store.listens and time.monotonic() >= store.next_check:
+            await self._check(store, _store_port(plan))
+        return store.listens and store.count > after
+
+    async def _check(self, store: _Runs, port: int) -> None:
+        number, began = store.count, time.monotonic()
+        store.next_check = math.inf
+        found = False
+        try:
+            # The tables of the kernel are as long as the container makes them.
+            found = await asyncio.to_thread(self._listens, store.pid, port, store.shares_network)
+        finally:
+            if store.count == number:
+                store.listens = found
+                took_s = time.monotonic() - began
+                store.next_check = time.monotonic() + max(_POLL_S, _PAUSE_FACTOR * took_s)
 
     def _forget_ended(self) -> None:
         if len(self._runs) > _MAX_ENDED:

@@ -1,33 +1,18 @@
 """A Python function as a job: every replica runs its source."""
 
-import inspect
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
 from gangline.api.resource_list import GPU
 from gangline.api.resources import PYTORCH_JOBS
-from gangline.renamed import renamed
-
-__getattr__ = renamed(
-    __name__,
-    {
-        "NotShippable": "UnsupportedFunction",
-        "Shape": "FunctionJobOptions",
-        "function_job": "build_function_job",
-        "script_of": "render_script",
-    },
-)
+from gangline.sdk.functions.results import report_of
+from gangline.sdk.functions.source import NO_ANNOTATIONS, UnsupportedFunction, complete_source
 
 MAX_SOURCE = 100_000
 """Limit in bytes: every kernel accepts a command argument of this length."""
-
-
-class UnsupportedFunction(ValueError):
-    """The function cannot be sent as source; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +29,23 @@ class FunctionJobOptions:
     queue: str = ""
 
 
+class FunctionOptions(TypedDict, total=False):
+    """The fields of ``FunctionJobOptions`` but the image, as keyword arguments."""
+
+    workers: int
+    gpus: int
+    cpu: str
+    memory: str
+    environment: Mapping[str, str]
+    retry: int
+    queue: str
+
+
+def default_name(function: Callable[..., object]) -> str:
+    """Return the name of a function as that of a job."""
+    return getattr(function, "__name__", "").replace("_", "-").strip("-").lower()
+
+
 def build_function_job(
     name: str,
     function: Callable[..., object],
@@ -53,7 +55,7 @@ def build_function_job(
     """Return a PyTorchJob that calls a function in each of its pods, one of them the master.
 
     Raises:
-        UnsupportedFunction: the function has no source, or uses variables of its surroundings.
+        UnsupportedFunction: the function cannot be sent as source (``complete_source``).
     """
     amounts: dict[str, Any] = {"cpu": shape.cpu, "memory": shape.memory, GPU: shape.gpus}
     amounts = {key: value for key, value in amounts.items() if value}
@@ -84,29 +86,20 @@ def build_function_job(
 
 
 def render_script(function: Callable[..., object], arguments: Mapping[str, Any]) -> str:
-    """Return a program that defines a function and calls it.
+    """Return a program that defines a function, calls it, and reports its result.
 
     Raises:
-        UnsupportedFunction: no source, a source that is too large, or variables of an outer
-            function.
+        UnsupportedFunction: see ``complete_source``; or the program is too large, or an argument is
+            not plain data.
     """
-    called = getattr(function, "__name__", "")
-    if not called.isidentifier() or inspect.ismethod(function):
-        raise UnsupportedFunction(f"{function!r} is not a named function: define it with 'def'")
-    if getattr(function, "__closure__", None):
-        names = ", ".join(function.__code__.co_freevars)
-        raise UnsupportedFunction(
-            f"{called} uses {names} of an outer function: pass it as argument"
-        )
-    try:
-        source = textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError) as error:
-        raise UnsupportedFunction(f"the source of {called} cannot be read: {error}") from error
+    source = complete_source(function)
+    called = function.__name__
     try:
         written = msgspec.json.encode(arguments).decode()
     except TypeError as error:
         raise UnsupportedFunction(f"arguments of {called} must be plain data: {error}") from error
-    script = f"import json\n\n{source}\n\n{called}(**json.loads({written!r}))\n"
+    call = f"{called}(**json.loads({written!r}))"
+    script = f"{NO_ANNOTATIONS}\nimport json\n\n{source}\n\n{report_of(call)}"
     if len(script.encode()) > MAX_SOURCE:
         raise UnsupportedFunction(
             f"{called} is too large to be sent as source: add it to the image"

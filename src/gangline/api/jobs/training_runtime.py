@@ -1,0 +1,278 @@
+"""TrainingRuntime and ClusterTrainingRuntime (``trainer.kubeflow.org/v1alpha1``).
+
+A runtime is the part of a training that an administrator writes once: a set of replicated jobs with
+their pod templates, and the policy of the framework. A TrainJob names it and changes a few fields.
+"""
+
+from typing import Annotated
+
+from gangline.api.core.pod import PodTemplateSpec
+from gangline.api.meta.field_doc import FreeForm, field_doc
+from gangline.api.meta.objects import Object, ObjectMeta, Wire
+
+GROUP, VERSION = "trainer.kubeflow.org", "v1alpha1"
+TRAINING_RUNTIME, CLUSTER_TRAINING_RUNTIME = "TrainingRuntime", "ClusterTrainingRuntime"
+
+ANCESTOR_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"
+"""On the template of a replicated job: the step of the TrainJob that overrides it."""
+FRAMEWORK_LABEL = "trainer.kubeflow.org/framework"
+"""On a runtime: its framework. The Kubeflow SDK ignores runtimes without it."""
+SUPPORT_LABEL = "trainer.kubeflow.org/support"
+DEPRECATED = "deprecated"
+VALIDATION_LABEL = "trainer.kubeflow.org/webhook-validation"
+TRAINER, DATASET_INITIALIZER, MODEL_INITIALIZER = (
+    "trainer",
+    "dataset-initializer",
+    "model-initializer",
+)
+STEPS = (DATASET_INITIALIZER, MODEL_INITIALIZER, TRAINER)
+NODE = "node"
+"""The container that trains, in each job of the trainer step."""
+LAUNCHER = "launcher"
+"""The replicated job that runs ``mpirun``."""
+STEP_CONTAINERS = {TRAINER: NODE, **{step: step for step in STEPS[:2]}}
+"""The container of each step, which its overrides apply to."""
+READY, COMPLETE = "Ready", "Complete"
+OPEN_MPI = "OpenMPI"
+INITIALIZER_VOLUME = "initializer"
+RUNTIME_COPY_LABEL = "gangline.dev/runtime-copy"
+"""On a ConfigMap: it holds the copy of a runtime that is stored for a job."""
+RUNTIME_COPY_KEY = "runtime"
+
+
+def runtime_copy_name(job: str) -> str:
+    return f"{job}-runtime-snapshot"
+
+
+class EnvInjectionTarget(Wire):
+    """Further containers that get the variables of the framework."""
+
+    job_name: Annotated[str, field_doc("Replicated job.", required=True)] = ""
+    container_names: Annotated[
+        list[str], field_doc("Containers of it.", required=True, minItems=1, maxItems=8)
+    ] = []
+
+
+class EnvInjection(Wire):
+    """Where the variables of the framework are added, besides the container node."""
+
+    targets: Annotated[list[EnvInjectionTarget], field_doc("Containers.", maxItems=16)] = []
+
+
+class TorchPolicy(Wire):
+    """Torch: variables of torchrun."""
+
+    env_injection: Annotated[
+        EnvInjection | None, field_doc("Further containers with the variables.")
+    ] = None
+
+
+class MPIPolicy(Wire):
+    """MPI: a launcher that starts processes by SSH."""
+
+    num_proc_per_node: Annotated[
+        int | None, field_doc("Processes of each node; 1 when not given.", minimum=1)
+    ] = None
+    mpi_implementation: Annotated[
+        str | None, field_doc("Implementation; OpenMPI when not given.", values=(OPEN_MPI,))
+    ] = None
+    ssh_auth_mount_path: Annotated[
+        str | None, field_doc("Directory of the SSH keys; /root/.ssh when not given.")
+    ] = None
+    run_launcher_as_node: Annotated[
+        bool | None, field_doc("The launcher trains too, as node 0; false when not given.")
+    ] = None
+
+
+class EmptyPolicy(Wire):
+    """A policy without settings."""
+
+
+class MLPolicy(Wire):
+    """Number of nodes, and the framework that they run; at most one framework is given."""
+
+    num_nodes: Annotated[
+        int | None, field_doc("Nodes of a job that sets none; 1 when not given.", minimum=1)
+    ] = None
+    torch: Annotated[TorchPolicy | None, field_doc("PyTorch.")] = None
+    mpi: Annotated[MPIPolicy | None, field_doc("MPI.")] = None
+    jax: Annotated[EmptyPolicy | None, field_doc("JAX.")] = None
+    xgboost: Annotated[EmptyPolicy | None, field_doc("XGBoost.")] = None
+
+    @property
+    def framework(self) -> str:
+        """The name of the policy that is given; ``plain`` if none is."""
+        return next((name for name in FRAMEWORKS if getattr(self, name) is not None), PLAIN)
+
+
+TORCH, MPI, JAX, XGBOOST, PLAIN = "torch", "mpi", "jax", "xgboost", "plain"
+FRAMEWORKS = (TORCH, MPI, JAX, XGBOOST)
+
+
+class CoschedulingPolicy(Wire):
+    """The coscheduling plug-in of kube-scheduler; pods are a gang under every policy."""
+
+    schedule_timeout_seconds: Annotated[
+        int | None, field_doc("Read and not used: a gang waits without limit.")
+    ] = None
+
+
+class VolcanoPolicy(Wire):
+    """Volcano; pods are a gang under every policy."""
+
+    network_topology: Annotated[FreeForm | None, field_doc("Topology of the group.")] = None
+
+
+class PodGroupPolicy(Wire):
+    """How pods are scheduled as a gang; at most one field is given."""
+
+    coscheduling: Annotated[CoschedulingPolicy | None, field_doc("Coscheduling.")] = None
+    volcano: Annotated[VolcanoPolicy | None, field_doc("Volcano.")] = None
+
+
+class TemplateMeta(Wire):
+    """Labels and annotations."""
+
+    labels: Annotated[dict[str, str], field_doc("Labels.")] = {}
+    annotations: Annotated[dict[str, str], field_doc("Annotations.")] = {}
+
+
+class JobDependency(Wire):
+    """A replicated job that must be in a state before another one starts."""
+
+    name: Annotated[str, field_doc("An earlier replicated job.", required=True)] = ""
+    status: Annotated[str, field_doc("Its state.", required=True, values=(READY, COMPLETE))] = ""
+
+
+class BatchJobSpec(Wire):
+    """The fields of a batch Job; counts are set from the number of nodes."""
+
+    template: Annotated[
+        FreeForm, field_doc("Template of the pods.", required=True, shape=PodTemplateSpec)
+    ] = {}
+    backoff_limit: Annotated[
+        int | None, field_doc("Restarts until the job fails; 6 when not given.", minimum=0)
+    ] = None
+    parallelism: Annotated[int | None, field_doc("Set from the number of nodes.")] = None
+    completions: Annotated[int | None, field_doc("Set from the number of nodes.")] = None
+    completion_mode: Annotated[str, field_doc("Always Indexed.")] = ""
+
+
+class BatchJobTemplate(Wire):
+    """Template of one replicated job."""
+
+    metadata: Annotated[ObjectMeta, field_doc("Labels, such as the step.")] = ObjectMeta()
+    spec: Annotated[BatchJobSpec, field_doc("The job.", required=True)] = BatchJobSpec()
+
+
+class ReplicatedJob(Wire):
+    """Pods of one role."""
+
+    name: Annotated[str, field_doc("Name of the role.", required=True)] = ""
+    group_name: Annotated[str, field_doc("Group; default when not given.")] = ""
+    replicas: Annotated[int | None, field_doc("Jobs of this name; always 1.")] = None
+    depends_on: Annotated[
+        list[JobDependency], field_doc("Earlier jobs that this one waits for.", maxItems=5)
+    ] = []
+    template: Annotated[BatchJobTemplate, field_doc("Template.", required=True)] = (
+        BatchJobTemplate()
+    )
+
+    @property
+    def step(self) -> str:
+        """The step of the TrainJob that overrides it; empty if none does."""
+        return self.template.metadata.labels.get(ANCESTOR_LABEL, "")
+
+
+class SetNetwork(Wire):
+    """Names of the pods."""
+
+    enable_dns_hostnames: Annotated[
+        bool | None, field_doc("Pods have names; true when not given.")
+    ] = None
+    subdomain: Annotated[
+        str | None, field_doc("Name of the headless service; the job's when not given.")
+    ] = None
+    publish_not_ready_addresses: Annotated[
+        bool | None, field_doc("Names of pods that are not ready resolve; true when not given.")
+    ] = None
+
+
+class SetSuccessPolicy(Wire):
+    """Which replicated jobs must succeed."""
+
+    operator: Annotated[
+        str, field_doc("All (when not given) or Any of them.", values=("All", "Any"))
+    ] = ""
+    target_replicated_jobs: Annotated[
+        list[str], field_doc("Replicated jobs; all when not given.")
+    ] = []
+
+
+class SetFailurePolicy(Wire):
+    """What happens when a replicated job fails."""
+
+    max_restarts: Annotated[
+        int | None, field_doc("Restarts of all pods together; none when not given.", minimum=0)
+    ] = None
+    restart_strategy: Annotated[str, field_doc("How pods are recreated; read and not used.")] = ""
+
+
+class RetentionPolicy(Wire):
+    """What happens to claims when the job is deleted."""
+
+    when_deleted: Annotated[str, field_doc("Delete (when not given).", values=("Delete",))] = ""
+
+
+class VolumeClaimPolicy(Wire):
+    """Claims that are made for the job; pods mount them by the name of the template."""
+
+    templates: Annotated[list[FreeForm], field_doc("Templates of claims.", required=True)] = []
+    retention_policy: Annotated[RetentionPolicy | None, field_doc("Retention.")] = None
+
+
+class JobSetSpec(Wire):
+    """The replicated jobs of a training."""
+
+    replicated_jobs: Annotated[
+        list[ReplicatedJob], field_doc("Roles, in order.", required=True, keys=("name",))
+    ] = []
+    network: Annotated[SetNetwork | None, field_doc("Names of the pods.")] = None
+    success_policy: Annotated[SetSuccessPolicy | None, field_doc("Success.")] = None
+    failure_policy: Annotated[SetFailurePolicy | None, field_doc("Failure.")] = None
+    ttl_seconds_after_finished: Annotated[
+        int | None,
+        field_doc("Seconds after its end until a TrainJob is deleted.", minimum=0),
+    ] = None
+    volume_claim_policies: Annotated[list[VolumeClaimPolicy], field_doc("Claims.")] = []
+
+
+class JobSetTemplate(Wire):
+    """Template of what a TrainJob runs."""
+
+    metadata: Annotated[TemplateMeta, field_doc("Labels and annotations.")] = TemplateMeta()
+    spec: Annotated[JobSetSpec, field_doc("The replicated jobs.", required=True)] = JobSetSpec()
+
+
+class TrainingRuntimeSpec(Wire):
+    """What TrainJobs of this runtime run."""
+
+    ml_policy: Annotated[MLPolicy, field_doc("Nodes and framework.")] = MLPolicy()
+    pod_group_policy: Annotated[PodGroupPolicy | None, field_doc("Gang of the pods.")] = None
+    template: Annotated[JobSetTemplate, field_doc("Template.", required=True)] = JobSetTemplate()
+
+
+class TrainingRuntime(Object):
+    """A runtime for the TrainJobs of its namespace."""
+
+    spec: Annotated[TrainingRuntimeSpec, field_doc("Desired state.", required=True)] = (
+        TrainingRuntimeSpec()
+    )
+
+
+class ClusterTrainingRuntime(Object):
+    """A runtime for the TrainJobs of all namespaces."""
+
+    spec: Annotated[TrainingRuntimeSpec, field_doc("Desired state.", required=True)] = (
+        TrainingRuntimeSpec()
+    )

@@ -1,0 +1,270 @@
+"""Merges a TrainJob into its runtime: the roles with their final pod templates.
+
+The order is upstream's: runtime patches, the overrides of the steps, the policy of the framework,
+the counts. What a policy decides (processes of a node, variables) it decides from the merged
+template, so that a job without ``spec.trainer`` and GPUs that only the runtime sets count as well.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from gangline.api.jobs.train import StepInitializer, Trainer, TrainJob
+from gangline.api.jobs.training_runtime import (
+    DATASET_INITIALIZER,
+    LAUNCHER,
+    MODEL_INITIALIZER,
+    MPI,
+    NODE,
+    STEP_CONTAINERS,
+    TRAINER,
+    JobDependency,
+    JobSetSpec,
+    MPIPolicy,
+    ReplicatedJob,
+    TrainingRuntimeSpec,
+)
+from gangline.api.trainer.merge import Json, merge, upsert_env
+
+DEFAULT_BACKOFF_LIMIT = 6
+"""That of a batch Job."""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveRole:
+    """The pods of one replicated job."""
+
+    name: str
+    replicas: int
+    template: Json
+    """Pod template; the names and labels of each pod are added when it is created."""
+    step: str = ""
+    depends_on: tuple[JobDependency, ...] = ()
+    backoff_limit: int = DEFAULT_BACKOFF_LIMIT
+    group: str = "default"
+
+    @property
+    def is_initial(self) -> bool:
+        """True if it fetches data or a model."""
+        return self.step in (DATASET_INITIALIZER, MODEL_INITIALIZER)
+
+    @property
+    def container_name(self) -> str:
+        """The container that the overrides of its step apply to."""
+        return STEP_CONTAINERS.get(self.step, NODE)
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveJob:
+    """What a TrainJob runs."""
+
+    name: str
+    roles: tuple[EffectiveRole, ...]
+    nodes: int
+    spec: TrainingRuntimeSpec
+    """The runtime, after its patches."""
+    labels: dict[str, str]
+    """Labels of the runtime's template, with those of the patches."""
+    annotations: dict[str, str]
+
+    @property
+    def subdomain(self) -> str:
+        """The headless service that names the pods."""
+        network = self.spec.template.spec.network
+        return (network.subdomain if network else None) or self.name
+
+    @property
+    def mpi(self) -> MPIPolicy | None:
+        return self.spec.ml_policy.mpi if self.framework == MPI else None
+
+    @property
+    def framework(self) -> str:
+        return self.spec.ml_policy.framework
+
+    def find_role(self, name: str) -> EffectiveRole | None:
+        return next((role for role in self.roles if role.name == name), None)
+
+    @property
+    def training_roles(self) -> tuple[EffectiveRole, ...]:
+        """Roles that train: those of the trainer step, and with MPI the workers."""
+        mpi = self.mpi is not None
+        return tuple(r for r in self.roles if r.step == TRAINER or (mpi and r.name == NODE))
+
+    def host(self, role: str, index: int) -> str:
+        """Return the name of a pod in its namespace: ``digits-node-0-1.digits``."""
+        return f"{pod_name(self.name, role, index)}.{self.subdomain}"
+
+
+def pod_name(job: str, role: str, index: int) -> str:
+    """Return the name of a pod, which is its host name too."""
+    return f"{job}-{role}-0-{index}"
+
+
+def merge_runtime(job: TrainJob, runtime: TrainingRuntimeSpec) -> EffectiveJob:
+    """Merge a job and its runtime, without the policy of the framework (see ``policy``)."""
+    patched = apply_patches(job, runtime)
+    trainer = job.spec.trainer or Trainer()
+    nodes = _node_count(trainer, patched)
+    roles = [_role(each) for each in patched.template.spec.replicated_jobs]
+    roles = [_override(role, job, trainer) for role in roles]
+    roles = _count(roles, nodes, patched.ml_policy.mpi)
+    return EffectiveJob(
+        name=job.metadata.name,
+        roles=tuple(
+            replace(
+                role,
+                template=with_claim_volumes(
+                    role.template, patched.template.spec, job.metadata.name
+                ),
+            )
+            for role in roles
+        ),
+        nodes=nodes,
+        spec=patched,
+        labels=patched.template.metadata.labels,
+        annotations=patched.template.metadata.annotations,
+    )
+
+
+def apply_patches(job: TrainJob, runtime: TrainingRuntimeSpec) -> TrainingRuntimeSpec:
+    """Apply the runtime patches of a job, in order."""
+    template: Json = msgspec.to_builtins(runtime.template)
+    for patch in job.spec.runtime_patches:
+        change = patch.training_runtime_spec and patch.training_runtime_spec.template
+        if change:
+            template = merge(template, msgspec.to_builtins(change))
+    return msgspec.structs.replace(
+        runtime, template=msgspec.convert(template, type(runtime.template))
+    )
+
+
+def claim_name(template: Json, job: str) -> str:
+    return f"{(template.get('metadata') or {}).get('name', '')}-{job}"
+
+
+def claim_templates(spec: JobSetSpec) -> list[Json]:
+    return [each for policy in spec.volume_claim_policies for each in policy.templates]
+
+
+def with_claim_volumes(template: Json, spec: JobSetSpec, job: str) -> Json:
+    """Add the volumes of the claims that containers of a pod template mount."""
+    pod: Json = template.get("spec") or {}
+    containers: Sequence[Json] = [
+        *(pod.get("containers") or []),
+        *(pod.get("initContainers") or []),
+    ]
+    mounted = {m.get("name") for each in containers for m in each.get("volumeMounts") or []}
+    volumes: list[Json] = list(pod.get("volumes") or [])
+    missing = mounted - {each.get("name") for each in volumes}
+    added = [
+        {
+            "name": claim["metadata"]["name"],
+            "persistentVolumeClaim": {"claimName": claim_name(claim, job)},
+        }
+        for claim in claim_templates(spec)
+        if (claim.get("metadata") or {}).get("name") in missing
+    ]
+    if not added:
+        return template
+    return {**template, "spec": {**pod, "volumes": [*volumes, *added]}}
+
+
+def find_container(template: Json, name: str) -> Json | None:
+    found: list[Json] = (template.get("spec") or {}).get("containers") or []
+    return next((each for each in found if each.get("name") == name), None)
+
+
+def with_container(template: Json, container: Json) -> Json:
+    """Replace the container of a name."""
+    spec: Json = template.get("spec") or {}
+    containers = [
+        container if each.get("name") == container.get("name") else each
+        for each in spec.get("containers") or []
+    ]
+    return {**template, "spec": {**spec, "containers": containers}}
+
+
+def _node_count(trainer: Trainer, runtime: TrainingRuntimeSpec) -> int:
+    if trainer.num_nodes is not None:
+        return trainer.num_nodes
+    return runtime.ml_policy.num_nodes or 1
+
+
+def _role(written: ReplicatedJob) -> EffectiveRole:
+    limit = written.template.spec.backoff_limit
+    return EffectiveRole(
+        name=written.name,
+        replicas=written.template.spec.parallelism or 1,
+        template=written.template.spec.template,
+        step=written.step,
+        depends_on=tuple(written.depends_on),
+        backoff_limit=DEFAULT_BACKOFF_LIMIT if limit is None else limit,
+        group=written.group_name or "default",
+    )
+
+
+def _override(role: EffectiveRole, job: TrainJob, trainer: Trainer) -> EffectiveRole:
+    """Apply the overrides of the step of a role."""
+    container = find_container(role.template, role.container_name)
+    if container is None:
+        return role
+    initializer = job.spec.initializer
+    match role.step:
+        case step if step == TRAINER:
+            container = _override_trainer(container, trainer)
+        case step if step == DATASET_INITIALIZER and initializer and initializer.dataset:
+            container = _override_initializer(container, initializer.dataset)
+        case step if step == MODEL_INITIALIZER and initializer and initializer.model:
+            container = _override_initializer(container, initializer.model)
+    if not role.step and role.name == NODE and trainer.resources_per_node:
+        # Workers of MPI: the launcher has the step, and all nodes have the same resources.
+        container = _with_resources(container, trainer)
+    return replace(role, template=with_container(role.template, container))
+
+
+def _override_trainer(container: Json, trainer: Trainer) -> Json:
+    given = {
+        "image": trainer.image,
+        "command": list(trainer.command),
+        "args": list(trainer.args),
+    }
+    changed = {**container, **{name: value for name, value in given.items() if value}}
+    changed = upsert_env(changed, msgspec.to_builtins(trainer.env))
+    return _with_resources(changed, trainer)
+
+
+def _with_resources(container: Json, trainer: Trainer) -> Json:
+    if trainer.resources_per_node is None:
+        return container
+    written: Json = msgspec.to_builtins(trainer.resources_per_node)
+    return {**container, "resources": merge(container.get("resources") or {}, written)}
+
+
+def _override_initializer(container: Json, given: StepInitializer) -> Json:
+    variables: list[Json] = msgspec.to_builtins(given.env)
+    if given.storage_uri:
+        variables = [{"name": "STORAGE_URI", "value": given.storage_uri}, *variables]
+    changed = upsert_env(container, variables)
+    if given.secret_ref is None:
+        return changed
+    source = {"secretRef": {"name": given.secret_ref.name}}
+    return {**changed, "envFrom": [*(changed.get("envFrom") or []), source]}
+
+
+def _count(
+    roles: Iterable[EffectiveRole], nodes: int, mpi: MPIPolicy | None
+) -> list[EffectiveRole]:
+    """Set the number of pods: the nodes of the job, of which the launcher may be one."""
+    counted = []
+    for role in roles:
+        if mpi is not None and role.name == LAUNCHER:
+            counted.append(replace(role, replicas=1))
+        elif mpi is not None and role.name == NODE:
+            count = max(nodes - 1, 1) if mpi.run_launcher_as_node else nodes
+            counted.append(replace(role, replicas=count))
+        elif role.step == TRAINER:
+            counted.append(replace(role, replicas=nodes))
+        else:
+            counted.append(role)
+    return counted

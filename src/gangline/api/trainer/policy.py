@@ -1,0 +1,220 @@
+"""The policies of the frameworks: variables and ports of the containers that train.
+
+Values that differ between the pods of a role come from an annotation of the pod, so the variables
+are part of the template. Names and values are upstream's.
+"""
+
+import math
+from dataclasses import replace
+
+from gangline.api.jobs.train import Trainer, TrainJob
+from gangline.api.jobs.training_runtime import (
+    JAX,
+    LAUNCHER,
+    MPI,
+    NODE,
+    TORCH,
+    TRAINER,
+    XGBOOST,
+    MPIPolicy,
+    TrainingRuntimeSpec,
+)
+from gangline.api.quantity import QuantityError, parse_quantity
+from gangline.api.resource_list import is_extended_resource
+from gangline.api.trainer import torchtune
+from gangline.api.trainer.effective import (
+    EffectiveJob,
+    EffectiveRole,
+    find_container,
+    merge_runtime,
+    with_container,
+)
+from gangline.api.trainer.merge import Json, upsert_env
+
+PORT = 29500
+PORT_NAME = "trainer"
+INDEX_KEY = "batch.kubernetes.io/job-completion-index"
+"""Label and annotation with the number of a pod in its role."""
+HOST_FILE_PATH = "/etc/mpi/hostfile"
+SSH_OPTIONS = "-o ConnectionAttempts=10"
+AUTO = "auto"
+
+RESERVED = {
+    TORCH: (
+        "PET_NNODES",
+        "PET_NPROC_PER_NODE",
+        "PET_NODE_RANK",
+        "PET_MASTER_ADDR",
+        "PET_MASTER_PORT",
+    ),
+    JAX: ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"),
+    XGBOOST: ("DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_TASK_ID", "DMLC_NUM_WORKER"),
+    MPI: (
+        "OMPI_MCA_orte_default_hostfile",
+        "OMPI_MCA_plm_rsh_args",
+        "OMPI_MCA_orte_keep_fqdn_hostnames",
+        "OMPI_MCA_orte_set_default_slots",
+    ),
+}
+"""Variables of each framework, which a job must not set."""
+
+
+def effective_job(job: TrainJob, runtime: TrainingRuntimeSpec) -> EffectiveJob:
+    """Return what a job runs: merged with its runtime, with the variables of the framework."""
+    merged = merge_runtime(job, runtime)
+    trainer = job.spec.trainer or Trainer()
+    name = job.spec.runtime_ref.name
+    roles = tuple(_apply(merged, role, trainer, name) for role in merged.roles)
+    return replace(merged, roles=roles)
+
+
+def mpi_slots(job: EffectiveJob, trainer: Trainer) -> int:
+    """Return the processes of each node of an MPI job."""
+    if trainer.num_proc_per_node:
+        return trainer.num_proc_per_node
+    policy = job.mpi or MPIPolicy()
+    given = policy.num_proc_per_node or 1
+    return (_accelerators(_node_container(job)) or 1) if given == 1 else given
+
+
+def mpi_hosts(job: EffectiveJob) -> list[str]:
+    """Return the hosts of an MPI job, in order of rank."""
+    policy = job.mpi or MPIPolicy()
+    own = [job.host(LAUNCHER, 0)] if policy.run_launcher_as_node else []
+    return [*own, *(job.host(NODE, index) for index in range(job.nodes - len(own)))]
+
+
+def _apply(job: EffectiveJob, role: EffectiveRole, trainer: Trainer, runtime: str) -> EffectiveRole:
+    container = find_container(role.template, NODE)
+    if role.step == TRAINER and container is not None:
+        if job.framework == TORCH and torchtune.is_torchtune(container):
+            processes = _processes(container, trainer)
+            command = torchtune.command(container, runtime, job.nodes, processes)
+            address = f"{_leader(job)}:{PORT}"
+            container = {**container, "command": torchtune.with_rendezvous(command, address)}
+        container = upsert_env(container, _variables(job, container, trainer))
+        if job.framework in (TORCH, JAX, XGBOOST):
+            container = _with_port(container)
+        role = replace(role, template=with_container(role.template, container))
+    return _inject(job, role, trainer)
+
+
+def _inject(job: EffectiveJob, role: EffectiveRole, trainer: Trainer) -> EffectiveRole:
+    """Add the variables of torch to the containers that the policy names."""
+    torch = job.spec.ml_policy.torch
+    targets = torch.env_injection.targets if torch and torch.env_injection else []
+    names = {n for each in targets if each.job_name == role.name for n in each.container_names}
+    for name in sorted(names - {NODE}):
+        container = find_container(role.template, name)
+        if container is not None:
+            variables = _variables(job, _node_container(job), trainer)
+            changed = upsert_env(container, variables)
+            role = replace(role, template=with_container(role.template, changed))
+    return role
+
+
+def _variables(job: EffectiveJob, container: Json, trainer: Trainer) -> list[Json]:
+    match job.framework:
+        case name if name == TORCH:
+            return [
+                _value("PET_NNODES", job.nodes),
+                _value("PET_NPROC_PER_NODE", _processes(container, trainer)),
+                _index("PET_NODE_RANK"),
+                _value("PET_MASTER_ADDR", _leader(job)),
+                _value("PET_MASTER_PORT", PORT),
+            ]
+        case name if name == JAX:
+            return [
+                _value("JAX_NUM_PROCESSES", job.nodes),
+                _index("JAX_PROCESS_ID"),
+                _value("JAX_COORDINATOR_ADDRESS", f"{_leader(job)}:{PORT}"),
+            ]
+        case name if name == XGBOOST:
+            workers = job.nodes * (_accelerators(container) or 1)
+            return [
+                _value("DMLC_TRACKER_URI", _leader(job)),
+                _value("DMLC_TRACKER_PORT", PORT),
+                _index("DMLC_TASK_ID"),
+                _value("DMLC_NUM_WORKER", workers),
+            ]
+        case name if name == MPI:
+            return _mpi_variables(mpi_slots(job, trainer))
+    return []
+
+
+def _mpi_variables(slots: int) -> list[Json]:
+    return [
+        _value("OMPI_MCA_orte_default_hostfile", HOST_FILE_PATH),
+        _value("OMPI_MCA_plm_rsh_args", SSH_OPTIONS),
+        _value("OMPI_MCA_orte_keep_fqdn_hostnames", "true"),
+        _value("OMPI_MCA_orte_set_default_slots", slots),
+        # Upstream's list ends here. Open MPI 5 reads other names.
+        _value("PRTE_MCA_prte_default_hostfile", HOST_FILE_PATH),
+        _value("PRTE_MCA_plm_ssh_args", SSH_OPTIONS),
+        _value("PRTE_MCA_prte_keep_fqdn_hostnames", "true"),
+    ]
+
+
+def _processes(container: Json, trainer: Trainer) -> int | str:
+    """Return torchrun's processes of a node: without accelerators, one for each processor."""
+    if trainer.num_proc_per_node:
+        return trainer.num_proc_per_node
+    return AUTO if _accelerators(container) else max(1, math.ceil(_amount(container, "cpu")))
+
+
+def _accelerators(container: Json) -> int:
+    """Return the devices of a container: its extended resources, such as ``nvidia.com/gpu``."""
+    resources = container.get("resources") or {}
+    names = {*(resources.get("limits") or {}), *(resources.get("requests") or {})}
+    devices = [name for name in sorted(names) if _is_accelerator(name)]
+    return math.ceil(_amount(container, devices[0])) if devices else 0
+
+
+_NETWORK_WORDS = ("rdma", "hca", "efa", "roce", "ib-", "nic", "vf")
+"""Extended resources of these names are network devices."""
+
+
+def _is_accelerator(name: str) -> bool:
+    domain, _, device = name.rpartition("/")
+    network = any(word in device for word in _NETWORK_WORDS)
+    return is_extended_resource(name) and bool(domain) and not network
+
+
+def _amount(container: Json, resource: str) -> float:
+    resources = container.get("resources") or {}
+    for field in ("requests", "limits"):
+        written = (resources.get(field) or {}).get(resource)
+        if written is not None:
+            try:
+                return parse_quantity(written).nano / 1e9
+            except QuantityError:
+                return 0
+    return 0
+
+
+def _node_container(job: EffectiveJob) -> Json:
+    for role in job.training_roles:
+        if (found := find_container(role.template, NODE)) is not None:
+            return found
+    return {}
+
+
+def _leader(job: EffectiveJob) -> str:
+    role = next((each.name for each in job.roles if each.step == TRAINER), NODE)
+    return job.host(role, 0)
+
+
+def _with_port(container: Json) -> Json:
+    ports = container.get("ports") or []
+    if any(each.get("containerPort") == PORT for each in ports):
+        return container
+    return {**container, "ports": [*ports, {"name": PORT_NAME, "containerPort": PORT}]}
+
+
+def _value(name: str, value: object) -> Json:
+    return {"name": name, "value": str(value)}
+
+
+def _index(name: str) -> Json:
+    path = f"metadata.annotations['{INDEX_KEY}']"
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}

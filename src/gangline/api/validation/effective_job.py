@@ -1,0 +1,96 @@
+"""Errors in a TrainJob that show only together with its runtime.
+
+The operator checks them when it reads a job; a webhook sees the job without the runtime.
+"""
+
+from collections.abc import Iterator
+
+from gangline.api import names
+from gangline.api.jobs.train import Trainer, TrainJob
+from gangline.api.jobs.training_runtime import (
+    DATASET_INITIALIZER,
+    LAUNCHER,
+    MODEL_INITIALIZER,
+    NODE,
+    TRAINER,
+    TrainingRuntimeSpec,
+)
+from gangline.api.meta.json_objects import objects_in
+from gangline.api.schema.field_error import FieldError
+from gangline.api.trainer.effective import EffectiveJob, find_container, pod_name
+from gangline.api.trainer.policy import RESERVED
+from gangline.api.validation.common_rules import MAX_JOB_REPLICAS
+
+
+def effective_job_errors(
+    job: TrainJob, runtime: TrainingRuntimeSpec, merged: EffectiveJob
+) -> Iterator[FieldError]:
+    """Yield all errors of a job in its runtime.
+
+    Args:
+        job: the job.
+        runtime: its runtime.
+        merged: both together.
+    """
+    trainer = job.spec.trainer or Trainer()
+    steps = {role.step for role in merged.roles}
+    if TRAINER not in steps and job.spec.trainer is not None:
+        problem = "has no effect: no job of the runtime has the trainer step"
+        yield FieldError("spec.trainer", None, problem, "remove it, or use another runtime")
+    for field, step in (("dataset", DATASET_INITIALIZER), ("model", MODEL_INITIALIZER)):
+        if getattr(job.spec.initializer, field, None) is not None and step not in steps:
+            problem = f"has no effect: the runtime has no job of the step {step!r}"
+            yield FieldError(f"spec.initializer.{field}", None, problem, "use another runtime")
+    for number, each in enumerate(trainer.env):
+        if each.name in RESERVED.get(merged.framework, ()):
+            problem = f"is set by the framework {merged.framework!r}"
+            yield FieldError(f"spec.trainer.env[{number}].name", each.name, problem, "remove it")
+    if merged.mpi is not None and merged.nodes > 1 and merged.find_role(NODE) is None:
+        problem, remedy = f"needs a job {NODE!r} in the runtime", "give 1, or use another runtime"
+        yield FieldError("spec.trainer.numNodes", merged.nodes, problem, remedy)
+    if merged.mpi is not None and merged.find_role(LAUNCHER) is None:
+        yield FieldError("spec.runtimeRef.name", None, f"has no job {LAUNCHER!r}")
+    yield from _patch_errors(job, runtime)
+    yield from _size_errors(merged)
+
+
+def _patch_errors(job: TrainJob, runtime: TrainingRuntimeSpec) -> Iterator[FieldError]:
+    """Patches must name jobs and containers of the runtime."""
+    known = {each.name: each for each in runtime.template.spec.replicated_jobs}
+    for number, patch in enumerate(job.spec.runtime_patches):
+        template = patch.training_runtime_spec and patch.training_runtime_spec.template
+        changes = template.spec.replicated_jobs if template and template.spec else ()
+        for place, each in enumerate(changes):
+            where = (
+                f"spec.runtimePatches[{number}].trainingRuntimeSpec.template.spec"
+                f".replicatedJobs[{place}]"
+            )
+            target = known.get(each.name)
+            if target is None:
+                remedy = f"name one of: {', '.join(known)}"
+                yield FieldError(f"{where}.name", each.name, "is no job of the runtime", remedy)
+                continue
+            pod = each.template and each.template.spec and each.template.spec.template
+            spec = (pod.spec if pod else None) or {}
+            base = target.template.spec.template
+            for position, container in enumerate(objects_in(spec.get("containers"))):
+                name = str(container.get("name"))
+                if find_container(base, name) is None:
+                    path = f"{where}.template.spec.template.spec.containers[{position}].name"
+                    yield FieldError(path, name, "is no container of the runtime")
+
+
+def _size_errors(merged: EffectiveJob) -> Iterator[FieldError]:
+    total = sum(role.replicas for role in merged.roles)
+    if total > MAX_JOB_REPLICAS:
+        remedy = f"a job has at most {MAX_JOB_REPLICAS}"
+        yield FieldError("spec.trainer.numNodes", merged.nodes, f"makes {total} pods", remedy)
+    longest = max(
+        (pod_name(merged.name, role.name, role.replicas - 1) for role in merged.roles),
+        key=len,
+        default="",
+    )
+    if (excess := len(longest) - names.MAX_LABEL_LENGTH) > 0:
+        problem = f"is too long: the host name {longest!r} has {len(longest)} characters"
+        remedy = f"use at most {len(merged.name) - excess} characters"
+        yield FieldError("metadata.name", merged.name, problem, remedy)

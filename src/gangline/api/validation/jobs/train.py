@@ -1,0 +1,152 @@
+"""Errors and warnings for TrainJobs that no schema can express, without their runtime.
+
+Upstream states many of these as CEL in its definition; ours has none, because it must install on
+Kubernetes 1.20. ``effective_job`` has the rules that need the runtime.
+"""
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from gangline.api import names
+from gangline.api.jobs.train import (
+    TTL_ANNOTATION,
+    RuntimePatch,
+    StepInitializer,
+    Trainer,
+    TrainJob,
+    TrainJobSpec,
+)
+from gangline.api.jobs.training_runtime import (
+    CLUSTER_TRAINING_RUNTIME,
+    GROUP,
+    NODE,
+    STEPS,
+    TRAINING_RUNTIME,
+)
+from gangline.api.meta.json_objects import objects_in
+from gangline.api.schema.field_error import FieldError, child_path, name_errors
+from gangline.api.validation import common_rules
+
+_URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://.+", re.ASCII)
+_OWN_ENV = frozenset({NODE, *STEPS})
+"""Containers whose variables the job itself sets."""
+_FIXED = (
+    "runtime_ref",
+    "initializer",
+    "active_deadline_seconds",
+    "managed_by",
+)
+_NODES = "spec.trainer.numNodes"
+
+
+def validate(job: TrainJob, old: TrainJob | None = None) -> Iterator[FieldError]:
+    spec, trainer = job.spec, job.spec.trainer or Trainer()
+    yield from _name_errors(job, trainer)
+    yield from common_rules.annotation_errors(job.metadata)
+    yield from _ttl_errors(job)
+    yield from _runtime_errors(spec)
+    if trainer.num_nodes is not None:
+        yield from _node_errors(trainer.num_nodes)
+    for name in ("dataset", "model"):
+        given: StepInitializer | None = getattr(spec.initializer, name, None)
+        if given and given.storage_uri and not _URI.fullmatch(given.storage_uri):
+            where = f"spec.initializer.{name}.storageUri"
+            remedy = "give SCHEME://PATH, such as hf://OWNER/NAME or s3://BUCKET/PATH"
+            yield FieldError(where, given.storage_uri, "has no scheme", remedy)
+    for number, patch in enumerate(spec.runtime_patches):
+        yield from _patch_errors(patch, f"spec.runtimePatches[{number}]")
+    if old is not None:
+        yield from _change_errors(spec, old.spec)
+
+
+def list_warnings(job: TrainJob) -> Iterator[FieldError]:
+    """Yield nothing yet: what may be wrong with a job shows only with its runtime."""
+    yield from ()
+
+
+def _name_errors(job: TrainJob, trainer: Trainer) -> Iterator[FieldError]:
+    meta, nodes = job.metadata, trainer.num_nodes or 1
+    if not meta.name and not meta.generate_name:
+        yield FieldError("metadata.name", None, "is missing", "give the job a name")
+        return
+    field = "name" if meta.name else "generateName"
+    name = meta.name or meta.generate_name.rstrip("-") + "-00000"
+    complaint = names.validate_job_name(name, {f"{NODE}-0": nodes})
+    yield from name_errors(f"metadata.{field}", meta.name or meta.generate_name, complaint)
+
+
+def _ttl_errors(job: TrainJob) -> Iterator[FieldError]:
+    written = job.metadata.annotations.get(TTL_ANNOTATION)
+    if written is not None and not (written.isascii() and written.isdecimal()):
+        where = child_path("metadata.annotations", TTL_ANNOTATION)
+        yield FieldError(where, written, "is not a number of seconds", "give 0 or more")
+
+
+def _runtime_errors(spec: TrainJobSpec) -> Iterator[FieldError]:
+    given = spec.runtime_ref
+    if given.api_group not in ("", GROUP):
+        where = "spec.runtimeRef.apiGroup"
+        yield FieldError(where, given.api_group, "is not the group of runtimes", f"give {GROUP!r}")
+    kinds = (CLUSTER_TRAINING_RUNTIME, TRAINING_RUNTIME)
+    if given.kind not in kinds:
+        remedy = f"give {' or '.join(kinds)}"
+        yield FieldError("spec.runtimeRef.kind", given.kind, "is not a kind of runtime", remedy)
+    if given.name:
+        yield from name_errors(
+            "spec.runtimeRef.name", given.name, names.validate_dns_subdomain(given.name)
+        )
+
+
+def _node_errors(nodes: int) -> Iterator[FieldError]:
+    if nodes == 0:
+        remedy = "give at least 1; to suspend a job, set spec.suspend"
+        yield FieldError(_NODES, nodes, "makes a job without nodes", remedy)
+    if nodes > common_rules.MAX_JOB_REPLICAS:
+        remedy = f"a job has at most {common_rules.MAX_JOB_REPLICAS}"
+        yield FieldError(_NODES, nodes, "is too many", remedy)
+
+
+def _patch_errors(patch: RuntimePatch, path: str) -> Iterator[FieldError]:
+    prefix, slash, _ = patch.manager.partition("/")
+    if not slash or names.validate_dns_subdomain(prefix):
+        remedy = "give DOMAIN/NAME, such as 'example.com/team'"
+        yield FieldError(f"{path}.manager", patch.manager, "has no domain", remedy)
+    template = patch.training_runtime_spec and patch.training_runtime_spec.template
+    jobs = template.spec.replicated_jobs if template and template.spec else []
+    base = f"{path}.trainingRuntimeSpec.template.spec.replicatedJobs"
+    for number, each in enumerate(jobs):
+        pod = each.template and each.template.spec and each.template.spec.template
+        if not pod or not pod.spec:
+            continue
+        where = f"{base}[{number}].template.spec.template.spec.containers"
+        for position, container in enumerate(objects_in(pod.spec.get("containers"))):
+            name = container.get("name")
+            if name in _OWN_ENV and container.get("env"):
+                field = "spec.trainer.env" if name == NODE else "spec.initializer"
+                problem = f"belongs to container {name!r}, whose variables the job sets"
+                yield FieldError(f"{where}[{position}].env", None, problem, f"use {field}")
+
+
+def _change_errors(spec: TrainJobSpec, old: TrainJobSpec) -> Iterator[FieldError]:
+    suspended = bool(spec.suspend or old.suspend)
+    wire = {each.name: each.encode_name for each in msgspec.structs.fields(TrainJobSpec)}
+    for name in _FIXED:
+        if getattr(spec, name) != getattr(old, name):
+            remedy = "leave it, or create a new job"
+            yield FieldError(f"spec.{wire[name]}", None, "was changed", remedy)
+    trainer, before = spec.trainer or Trainer(), old.trainer or Trainer()
+    if msgspec.structs.replace(trainer, num_nodes=None) != msgspec.structs.replace(
+        before, num_nodes=None
+    ):
+        yield FieldError("spec.trainer", None, "was changed", "leave it, or create a new job")
+    remedy = "suspend the job first: set spec.suspend"
+    if trainer.num_nodes != before.num_nodes and not suspended:
+        yield FieldError(_NODES, trainer.num_nodes, "was changed while the job runs", remedy)
+    if _without_times(spec) != _without_times(old) and not suspended:
+        yield FieldError("spec.runtimePatches", None, "was changed while the job runs", remedy)
+
+
+def _without_times(spec: TrainJobSpec) -> list[RuntimePatch]:
+    return [msgspec.structs.replace(each, time=None) for each in spec.runtime_patches]

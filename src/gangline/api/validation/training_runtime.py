@@ -1,0 +1,97 @@
+"""Errors in TrainingRuntimes and ClusterTrainingRuntimes that no schema can express."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gangline.api import names
+from gangline.api.jobs.training_runtime import (
+    FRAMEWORKS,
+    LAUNCHER,
+    MPI,
+    NODE,
+    STEP_CONTAINERS,
+    STEPS,
+    VALIDATION_LABEL,
+    ClusterTrainingRuntime,
+    JobSetSpec,
+    ReplicatedJob,
+    TrainingRuntime,
+    TrainingRuntimeSpec,
+)
+from gangline.api.schema.field_error import FieldError, name_errors
+from gangline.api.trainer.effective import find_container, with_claim_volumes
+from gangline.api.validation.common_rules import pod_template_errors
+
+_JOBS = "spec.template.spec.replicatedJobs"
+
+
+def validate(
+    runtime: TrainingRuntime | ClusterTrainingRuntime, old: Any = None
+) -> Iterator[FieldError]:
+    if runtime.metadata.labels.get(VALIDATION_LABEL) != "disabled":
+        yield from runtime_spec_errors(runtime.spec)
+
+
+def runtime_spec_errors(spec: TrainingRuntimeSpec) -> Iterator[FieldError]:
+    """Yield all errors of a runtime."""
+    given = [name for name in FRAMEWORKS if getattr(spec.ml_policy, name) is not None]
+    if len(given) > 1:
+        problem = f"has several frameworks: {', '.join(given)}"
+        yield FieldError("spec.mlPolicy", None, problem, "give at most one")
+    group = spec.pod_group_policy
+    if group and group.coscheduling and group.volcano:
+        problem = "has both coscheduling and volcano"
+        yield FieldError("spec.podGroupPolicy", None, problem, "give one of the two")
+    jobs = spec.template.spec.replicated_jobs
+    if not jobs:
+        yield FieldError(_JOBS, None, "is missing", "give the replicated job 'node'")
+    earlier: set[str] = set()
+    for number, job in enumerate(jobs):
+        yield from _job_errors(job, spec.template.spec, f"{_JOBS}[{number}]", earlier)
+        earlier.add(job.name)
+    if MPI in given and jobs and LAUNCHER not in earlier:
+        problem = f"has no job {LAUNCHER!r}, which runs mpirun"
+        yield FieldError(_JOBS, None, problem, f"name the job of the trainer step {LAUNCHER!r}")
+    yield from _success_errors(spec.template.spec, earlier)
+
+
+def _job_errors(
+    job: ReplicatedJob, job_set: JobSetSpec, path: str, earlier: set[str]
+) -> Iterator[FieldError]:
+    yield from name_errors(f"{path}.name", job.name, names.validate_dns_label(job.name))
+    if job.name in earlier:
+        yield FieldError(f"{path}.name", job.name, "is the name of an earlier job", "rename it")
+    if job.replicas not in (None, 1):
+        remedy = "give 1; the number of nodes is spec.mlPolicy.numNodes"
+        yield FieldError(f"{path}.replicas", job.replicas, "is not 1", remedy)
+    for number, each in enumerate(job.depends_on):
+        if each.name not in earlier:
+            remedy = f"name one of: {', '.join(sorted(earlier))}" if earlier else "remove it"
+            where = f"{path}.dependsOn[{number}].name"
+            yield FieldError(where, each.name, "is no earlier job", remedy)
+    yield from _container_errors(job, path)
+    template = with_claim_volumes(job.template.spec.template, job_set, "job")
+    yield from pod_template_errors(template, f"{path}.template.spec.template")
+
+
+def _container_errors(job: ReplicatedJob, path: str) -> Iterator[FieldError]:
+    where = f"{path}.template.spec.template.spec.containers"
+    if job.step and job.step not in STEPS:
+        label = f"{path}.template.metadata.labels"
+        remedy = f"use one of: {', '.join(STEPS)}"
+        yield FieldError(label, job.step, "is no step of a TrainJob", remedy)
+        return
+    expected = STEP_CONTAINERS.get(job.step, NODE if job.name == NODE else "")
+    if expected and find_container(job.template.spec.template, expected) is None:
+        remedy = f"name the container of this step {expected!r}"
+        yield FieldError(where, None, f"has no container {expected!r}", remedy)
+
+
+def _success_errors(spec: JobSetSpec, known: set[str]) -> Iterator[FieldError]:
+    policy = spec.success_policy
+    targets: Sequence[str] = policy.target_replicated_jobs if policy else ()
+    for number, name in enumerate(targets):
+        if name not in known:
+            where = f"spec.template.spec.successPolicy.targetReplicatedJobs[{number}]"
+            remedy = f"name one of: {', '.join(sorted(known))}"
+            yield FieldError(where, name, "is no replicated job", remedy)

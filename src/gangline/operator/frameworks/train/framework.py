@@ -1,0 +1,199 @@
+"""TrainJob: reads a job together with its runtime.
+
+A job is made from its runtime once. The copy of the runtime is stored in a ConfigMap of the job
+before any pod exists, so a later change of the runtime never reaches the job.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+
+import msgspec
+
+from gangline.api.jobs.train import (
+    MANAGED_BY_MULTI_KUEUE,
+    STATUS_FIELD,
+    TTL_ANNOTATION,
+    TrainJob,
+)
+from gangline.api.jobs.training_runtime import (
+    LAUNCHER,
+    NODE,
+    TRAINER,
+    TrainingRuntimeSpec,
+)
+from gangline.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
+from gangline.api.trainer.effective import EffectiveJob, EffectiveRole
+from gangline.api.trainer.policy import effective_job
+from gangline.api.validation.effective_job import effective_job_errors
+from gangline.api.validation.training_runtime import runtime_spec_errors
+from gangline.api.validation.validate import validate_job
+from gangline.operator.frameworks import kubeflow
+from gangline.operator.frameworks.train.rules import MissingRuntimeRules, TrainRules
+from gangline.operator.model import pod_template
+from gangline.operator.model.framework import ParsedJob, RuntimeCopy
+from gangline.operator.model.job import (
+    CleanPodPolicy,
+    JobKindInfo,
+    JobRunPolicy,
+    NormalizedJob,
+    RawJob,
+    ReplicaRole,
+    RestartPolicy,
+    SchedulingRequest,
+    table_entry,
+)
+from gangline.operator.settings import OperatorSettings
+
+KIND = JobKindInfo(
+    table_entry("TrainJob"),
+    container=NODE,
+    owned_kinds=("ConfigMap", "PersistentVolumeClaim"),
+    related_resources=(TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES),
+    status_field=STATUS_FIELD,
+)
+QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
+
+
+class _SpecOnly(msgspec.Struct):
+    """A stored runtime of either kind."""
+
+    spec: TrainingRuntimeSpec = TrainingRuntimeSpec()
+
+
+_RUNTIME = msgspec.json.Decoder(_SpecOnly)
+_JOB = msgspec.json.Decoder(TrainJob)
+
+
+class TrainFramework:
+    """The framework of TrainJobs."""
+
+    kind = KIND
+
+    def read(self, stored: RawJob) -> ParsedJob:
+        return self.read_with_runtime(stored, None, is_known=False)
+
+    def runtime_of(self, stored: RawJob) -> tuple[str, str]:
+        """Return kind and name of a job's runtime; empty texts if they cannot be decoded."""
+        try:
+            ref = _decode(stored).spec.runtime_ref
+        except msgspec.ValidationError:
+            return "", ""
+        return ref.kind, ref.name
+
+    def read_with_runtime(
+        self, stored: RawJob, runtime: RuntimeCopy | None, *, is_known: bool
+    ) -> ParsedJob:
+        incomplete = partial(_without_runtime, is_known=is_known)
+        if runtime is None:
+            return kubeflow.parse_job(stored, TrainJob, validate_job, incomplete)
+        try:
+            spec = _RUNTIME.decode(runtime.manifest).spec
+        except msgspec.ValidationError as error:
+            found = kubeflow.parse_job(stored, TrainJob, validate_job, incomplete)
+            return replace(found, spec_errors=found.spec_errors or f"runtime: {error}")
+        errors: list[object] = []
+
+        def normalize(job: TrainJob) -> NormalizedJob:
+            merged = effective_job(job, spec)
+            errors[:] = _runtime_errors(job, spec, merged)
+            return _normalize(job, merged, runtime)
+
+        parsed = kubeflow.parse_job(stored, TrainJob, validate_job, normalize)
+        if not errors:
+            return parsed
+        listed = "; ".join(str(each) for each in errors)
+        return replace(parsed, spec_errors=f"{parsed.spec_errors}; {listed}".removeprefix("; "))
+
+
+def create_framework(_: OperatorSettings) -> TrainFramework:
+    return TrainFramework()
+
+
+def _decode(stored: RawJob) -> TrainJob:
+    return _JOB.decode(msgspec.json.encode({"metadata": stored.metadata, "spec": stored.spec}))
+
+
+def _runtime_errors(
+    job: TrainJob, spec: TrainingRuntimeSpec, merged: EffectiveJob
+) -> Iterator[object]:
+    name = f"{job.spec.runtime_ref.kind} {job.spec.runtime_ref.name}"
+    yield from (f"{name}: {error}" for error in runtime_spec_errors(spec))
+    yield from effective_job_errors(job, spec, merged)
+
+
+def _without_runtime(job: TrainJob, *, is_known: bool) -> NormalizedJob:
+    ref = job.spec.runtime_ref
+    return NormalizedJob(
+        kind=KIND,
+        meta=job.metadata,
+        roles=[],
+        policy=_policy(job, None),
+        rules=MissingRuntimeRules(ref.kind, ref.name, is_known),
+    )
+
+
+def _normalize(job: TrainJob, merged: EffectiveJob, runtime: RuntimeCopy) -> NormalizedJob:
+    failure = merged.spec.template.spec.failure_policy
+    return NormalizedJob(
+        kind=KIND,
+        meta=job.metadata,
+        roles=[_role(merged, each) for each in merged.roles],
+        policy=_policy(job, merged),
+        rules=TrainRules(job.spec, merged, runtime),
+        restarts_together=bool(failure and failure.max_restarts),
+    )
+
+
+def _role(merged: EffectiveJob, role: EffectiveRole) -> ReplicaRole:
+    never = pod_template.pod_spec(role.template).get("restartPolicy") == RestartPolicy.NEVER
+    waits = merged.mpi is not None and role.name == LAUNCHER and bool(role.depends_on)
+    return ReplicaRole(
+        name=role.name,
+        replicas=role.replicas,
+        restart=RestartPolicy.NEVER if never else RestartPolicy.ON_FAILURE,
+        template=role.template,
+        # A launcher that waits for its nodes joins them; the gang must start without it.
+        min_replicas=0 if waits else role.replicas,
+    )
+
+
+def _policy(job: TrainJob, merged: EffectiveJob | None) -> JobRunPolicy:
+    spec = job.spec
+    deadline = spec.active_deadline_seconds
+    policy = JobRunPolicy(
+        clean_pods=CleanPodPolicy.RUNNING,
+        ttl=_ttl(job, merged),
+        active_deadline=None if deadline is None else timedelta(seconds=deadline),
+        suspended=bool(spec.suspend),
+        managed_by=spec.managed_by if spec.managed_by == MANAGED_BY_MULTI_KUEUE else None,
+    )
+    if merged is None:
+        return policy
+    failure = merged.spec.template.spec.failure_policy
+    restarts = failure.max_restarts if failure else None
+    limits = [role.backoff_limit for role in merged.roles if role.step == TRAINER]
+    return replace(
+        policy,
+        backoff_limit=restarts or min(limits, default=None),
+        scheduling=_scheduling(job, merged),
+    )
+
+
+def _ttl(job: TrainJob, merged: EffectiveJob | None) -> timedelta | None:
+    written = job.metadata.annotations.get(TTL_ANNOTATION, "")
+    if written.isascii() and written.isdecimal():
+        return timedelta(seconds=int(written))
+    seconds = merged.spec.template.spec.ttl_seconds_after_finished if merged else None
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _scheduling(job: TrainJob, merged: EffectiveJob) -> SchedulingRequest:
+    queues = (merged.annotations, job.metadata.annotations)
+    queue = next((each[QUEUE_ANNOTATION] for each in queues if each.get(QUEUE_ANNOTATION)), "")
+    classes = (
+        str(pod_template.pod_spec(role.template).get("priorityClassName") or "")
+        for role in merged.training_roles
+    )
+    return SchedulingRequest(queue=queue, priority_class=next(filter(None, classes), ""))

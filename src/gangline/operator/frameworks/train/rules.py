@@ -1,0 +1,279 @@
+"""The rules of TrainJobs: order of the roles, names, objects, success.
+
+Pods are a gang by phases: first the roles that others wait for to complete (each pod of them is
+needed), then the roles that train. Upstream's gang counts the pods of all phases, which no cluster
+can place at the same time as their own predecessors run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from gangline.api.jobs.kubeflow import JobStatus
+from gangline.api.jobs.train import Trainer, TrainJobSpec
+from gangline.api.jobs.training_runtime import (
+    COMPLETE,
+    JAX,
+    RUNTIME_COPY_KEY,
+    RUNTIME_COPY_LABEL,
+    TORCH,
+    JobDependency,
+    runtime_copy_name,
+)
+from gangline.api.trainer.effective import (
+    EffectiveJob,
+    EffectiveRole,
+    claim_name,
+    claim_templates,
+    pod_name,
+)
+from gangline.api.trainer.policy import mpi_hosts, mpi_slots
+from gangline.operator.frameworks.mpi.objects import format_host_file
+from gangline.operator.frameworks.mpi.ssh import key_secret
+from gangline.operator.frameworks.train import pods
+from gangline.operator.frameworks.train.status import train_status_fields
+from gangline.operator.model import pod_template
+from gangline.operator.model.framework import RuntimeCopy
+from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole
+from gangline.operator.model.replicas import (
+    ObservedPod,
+    ReplicaGang,
+    ReplicaSlots,
+    parse_indexes,
+)
+from gangline.operator.policies import gang_restart
+from gangline.operator.policies.replica_tracker import ReplicaTracker
+
+RUNTIME_GRACE = timedelta(seconds=10)
+"""How long a job waits for a runtime that does not exist; the operator may not have seen it yet."""
+
+
+class _TrainTracker(ReplicaTracker):
+    """Names of the pods, and their headless service."""
+
+    __slots__ = ()
+
+    def pod_name(self, job: NormalizedJob, role: ReplicaRole, index: int) -> str:
+        return pod_name(job.name, role.name, index)
+
+    def is_replaced(
+        self, job: NormalizedJob, role: ReplicaRole, index: int, pod: ObservedPod
+    ) -> bool:
+        """A batch Job replaces failed pods under every policy, up to its limit."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRules(_TrainTracker):
+    """The rules of a TrainJob whose runtime is known."""
+
+    spec: TrainJobSpec
+    merged: EffectiveJob
+    runtime: RuntimeCopy
+
+    def service_name(self, job: NormalizedJob, role: ReplicaRole, index: int) -> str:
+        return self.merged.subdomain
+
+    def service_overrides(
+        self, job: NormalizedJob, role: ReplicaRole, index: int
+    ) -> Manifest | None:
+        """One headless service names all pods; the first of them stands for it."""
+        if (role.name, index) != (job.roles[0].name, 0):
+            return None
+        network = self.merged.spec.template.spec.network
+        early = network.publish_not_ready_addresses if network else None
+        return {
+            "selector": {pods.JOB_SET_NAME: job.name},
+            "ports": None,
+            "publishNotReadyAddresses": early is not False,
+        }
+
+    def environment(
+        self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
+    ) -> list[Manifest]:
+        """List nothing: the variables are in the template."""
+        return []
+
+    def shape_pod(
+        self, job: NormalizedJob, role: ReplicaRole, index: int, pod: Manifest, gang: ReplicaGang
+    ) -> Manifest:
+        found = self._role(role.name)
+        attempt = self._attempt(pod)
+        own = pods.job_set_labels(job, self.merged, found, index, attempt)
+        pod = pod_template.with_metadata(pod, own, own)
+        pod = pods.with_host_name(self.merged, found, index, pod)
+        return pods.with_mpi_files(job, self.merged, found, pod)
+
+    def can_start(
+        self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
+    ) -> bool:
+        """Pods follow the stored copy of the runtime, and the jobs that their role waits for."""
+        if not self.runtime.is_stored:
+            return False
+        waits = self._role(role.name).depends_on
+        return all(_is_met(each, job, gang[each.name]) for each in waits)
+
+    def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
+        """Build the copy of the runtime, claims, and the keys and host file of an MPI job."""
+        objects = [self._runtime_copy(job)]
+        for template in claim_templates(self.merged.spec.template.spec):
+            objects.append(
+                {
+                    "apiVersion": "v1",
+                    "kind": "PersistentVolumeClaim",
+                    "metadata": {"name": claim_name(template, job.name)},
+                    "spec": template.get("spec") or {},
+                }
+            )
+        if self.merged.mpi is not None:
+            slots = mpi_slots(self.merged, self.spec.trainer or Trainer())
+            hosts = format_host_file(mpi_hosts(self.merged), slots)
+            data = {pods.HOST_FILE: hosts}
+            objects += [key_secret(job), _config_map(pods.host_file_name(job.name), data)]
+        return objects
+
+    def is_retained(self, name: str) -> bool:
+        """The copy of the runtime and the claims stay while the job is suspended."""
+        templates = claim_templates(self.merged.spec.template.spec)
+        kept = {claim_name(each, self.merged.name) for each in templates}
+        return name in kept or self.is_needed_early(name)
+
+    def is_needed_early(self, name: str) -> bool:
+        """A job is made from the runtime of the time when it was first seen."""
+        return name == runtime_copy_name(self.merged.name)
+
+    def restore_from_status(self, job: NormalizedJob, status: JobStatus) -> NormalizedJob:
+        """Count only the roles of the present phase towards the gang."""
+        completed = {
+            role.name
+            for role in self.merged.roles
+            if (counted := status.replica_statuses.get(role.name))
+            and len(parse_indexes(counted.completed_indexes)) >= role.replicas
+        }
+        roles = [
+            role
+            if role.name not in completed and self._is_in_phase(role.name, completed)
+            else replace(role, min_replicas=0)
+            for role in job.roles
+        ]
+        return replace(job, roles=roles)
+
+    def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
+        return index == 0 and role.name == self._leading_role()
+
+    def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
+        """All replicated jobs must succeed, or those that the success policy names."""
+        policy = self.merged.spec.template.spec.success_policy
+        named: Sequence[str] = policy.target_replicated_jobs if policy else ()
+        targets = list(named) or [role.name for role in self.merged.roles]
+        done = [gang[name].all_succeeded for name in targets]
+        return any(done) if policy and policy.operator == "Any" else bool(done) and all(done)
+
+    def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
+        return any(_is_running(gang[role.name]) for role in self.merged.training_roles)
+
+    def needs_all_ranks(self, job: NormalizedJob) -> bool:
+        return self.merged.framework in (TORCH, JAX)
+
+    def status_fields(self, job: NormalizedJob, gang: ReplicaGang, status: JobStatus) -> Manifest:
+        return train_status_fields(job, self.merged, gang, status)
+
+    def _is_in_phase(self, name: str, completed: set[str]) -> bool:
+        waits = self._role(name).depends_on
+        return all(each.name in completed for each in waits if each.status == COMPLETE)
+
+    def _role(self, name: str) -> EffectiveRole:
+        found = self.merged.find_role(name)
+        assert found is not None, name
+        return found
+
+    def _leading_role(self) -> str:
+        trains = [role.name for role in self.merged.training_roles]
+        return next(iter(trains), self.merged.roles[0].name if self.merged.roles else "")
+
+    def _attempt(self, pod: Manifest) -> int:
+        notes = (pod.get("metadata") or {}).get("annotations") or {}
+        written = notes.get(gang_restart.GENERATION_ANNOTATION, "0")
+        return int(written) if written.isdecimal() else 0
+
+    def _runtime_copy(self, job: NormalizedJob) -> Manifest:
+        copy = _config_map(
+            runtime_copy_name(job.name),
+            {RUNTIME_COPY_KEY: self.runtime.manifest.decode()},
+        )
+        copy["metadata"]["labels"] = {RUNTIME_COPY_LABEL: "true"}
+        # A change would reach pods that are created later, and no others.
+        return {**copy, "immutable": True}
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRuntimeRules(_TrainTracker):
+    """The rules of a TrainJob whose runtime does not exist, or is not observed yet."""
+
+    kind: str
+    name: str
+    is_known: bool
+    """True if the runtime does not exist; False if runtimes were not read yet."""
+
+    def environment(
+        self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
+    ) -> list[Manifest]:
+        return []
+
+    def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
+        return False
+
+    def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
+        return False
+
+    def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
+        return False
+
+    def is_retained(self, name: str) -> bool:
+        """Everything stays: without a runtime it is unknown what belongs to the job."""
+        return True
+
+    def is_needed_early(self, name: str) -> bool:
+        return False
+
+    def is_awaited(self, job: NormalizedJob, pod: ObservedPod, gang: ReplicaGang) -> bool:
+        """No pod is surplus while it is unknown which pods the job has."""
+        return True
+
+    def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
+        return []
+
+    def pending_timeout(
+        self, job: NormalizedJob, gang: ReplicaGang, now: datetime
+    ) -> tuple[timedelta | None, str]:
+        if not self.is_known:
+            return RUNTIME_GRACE, ""
+        created = job.meta.creation_timestamp
+        left = created + RUNTIME_GRACE - now if created else RUNTIME_GRACE
+        return left, f"{self.kind} {self.name} does not exist."
+
+    def status_fields(self, job: NormalizedJob, gang: ReplicaGang, status: JobStatus) -> Manifest:
+        return train_status_fields(job, None, gang, status)
+
+
+def _is_met(dependency: JobDependency, job: NormalizedJob, slots: ReplicaSlots) -> bool:
+    if dependency.status == COMPLETE:
+        # Invariant: the gang of the next phase counts in the pod group before its pods exist. The
+        # group follows the stored status, by which a completed role has no minimum any more.
+        role = job.find_role(dependency.name)
+        return slots.all_succeeded and role is not None and role.min_replicas == 0
+    return all(pod is not None and _is_ready(pod) for pod in slots.pods)
+
+
+def _is_ready(pod: ObservedPod) -> bool:
+    return pod.succeeded or (
+        pod.is_active and all(status.ready for status in pod.status.container_statuses)
+    )
+
+
+def _is_running(slots: ReplicaSlots) -> bool:
+    return slots.active > 0
+
+
+def _config_map(name: str, data: dict[str, str]) -> Manifest:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}

@@ -1,0 +1,153 @@
+"""Status fields of TrainJobs.
+
+Upstream's conditions are Suspended, Complete and Failed. Its Python client takes a job with any
+other condition, and one with ``Suspended=False``, for one that has not started. So these three are
+all that ``status.conditions`` has, and a resumed job has none. The engine's own conditions are in
+``status.gangline``.
+"""
+
+import msgspec
+
+from gangline.api.jobs.kubeflow import JobStatus
+from gangline.api.jobs.train import COMPLETE, FAILED, STATUS_FIELD, SUSPENDED
+from gangline.api.jobs.training_runtime import runtime_copy_name
+from gangline.api.meta.conditions import find_condition, is_condition_true
+from gangline.api.meta.objects import Condition
+from gangline.api.trainer.effective import EffectiveJob, EffectiveRole, find_container
+from gangline.operator.model import conditions
+from gangline.operator.model.job import Manifest, NormalizedJob
+from gangline.operator.model.replicas import ObservedPod, ReplicaGang
+
+NOT_SUPPORTED = "TrainingRuntimeNotSupported"
+DEADLINE_EXCEEDED = "DeadlineExceeded"
+ALL_COMPLETED = "AllJobsCompleted"
+FAILED_JOBS = "FailedJobs"
+
+_PHASES = (
+    (conditions.SUCCEEDED, "Succeeded"),
+    (conditions.FAILED, "Failed"),
+    (conditions.RESTARTING, "Restarting"),
+    (conditions.RUNNING, "Running"),
+)
+_REASONS = (
+    conditions.FAILED,
+    conditions.INVALID_SPEC,
+    conditions.STALLED,
+    conditions.RESTARTING,
+)
+
+
+def train_status_fields(
+    job: NormalizedJob, merged: EffectiveJob | None, gang: ReplicaGang, status: JobStatus
+) -> Manifest:
+    """Return upstream's fields, and those of ours that the common status lacks.
+
+    ``merged`` is None for a job without a runtime.
+    """
+    own: Manifest = {"phase": _phase(merged, gang, status)}
+    if message := _message(status):
+        own["message"] = message
+    if merged is not None:
+        own["effective"] = runtime_copy_name(job.name)
+        own["roles"] = {role.name: _summary(role) for role in merged.roles}
+        if ready := _ready_nodes(merged, gang):
+            own["nodesReady"] = ready
+    fields: Manifest = {STATUS_FIELD: own}
+    if listed := _upstream_conditions(job, merged, gang, status):
+        fields["conditions"] = msgspec.to_builtins(listed)
+    if merged is not None:
+        fields["jobsStatus"] = [_step(role, gang, status) for role in merged.roles]
+    return fields
+
+
+def _upstream_conditions(
+    job: NormalizedJob, merged: EffectiveJob | None, gang: ReplicaGang, status: JobStatus
+) -> list[Condition]:
+    names = (
+        (conditions.SUSPENDED, SUSPENDED, SUSPENDED),
+        (conditions.SUCCEEDED, COMPLETE, ALL_COMPLETED),
+        (conditions.FAILED, FAILED, _failure_reason(job, merged, status)),
+    )
+    found = []
+    for ours, theirs, reason in names:
+        condition = find_condition(status.conditions, ours)
+        if condition is None or condition.status != "True":
+            continue
+        if ours == conditions.SUSPENDED and (gang.pods or gang.surplus):
+            continue  # suspended means that no pod is left
+        found.append(
+            msgspec.structs.replace(condition, type=theirs, reason=reason, last_update_time=None)
+        )
+    return found
+
+
+def _failure_reason(job: NormalizedJob, merged: EffectiveJob | None, status: JobStatus) -> str:
+    if merged is None:
+        return NOT_SUPPORTED
+    limit, start, end = job.policy.active_deadline, status.start_time, status.completion_time
+    if limit and start and end and end - start >= limit:
+        return DEADLINE_EXCEEDED
+    return FAILED_JOBS
+
+
+def _phase(merged: EffectiveJob | None, gang: ReplicaGang, status: JobStatus) -> str:
+    current = status.conditions
+    if is_condition_true(current, conditions.SUSPENDED):
+        return "Suspending" if gang.pods or gang.surplus else "Suspended"
+    for condition, phase in _PHASES:
+        if is_condition_true(current, condition):
+            return phase
+    if merged is None or not gang.pods:
+        return "Pending"
+    if any(gang[role.name].active for role in merged.roles if role.is_initial):
+        return "Initializing"
+    return "Starting" if any(pod.spec.node_name for pod in gang.pods) else "Pending"
+
+
+def _message(status: JobStatus) -> str:
+    for name in _REASONS:
+        condition = find_condition(status.conditions, name)
+        if condition is not None and condition.status == "True":
+            return condition.message
+    return ""
+
+
+def _step(role: EffectiveRole, gang: ReplicaGang, status: JobStatus) -> Manifest:
+    """Count a replicated job, which is one batch Job: each number is 0 or 1."""
+    slots = gang[role.name]
+    counted = status.replica_statuses.get(role.name)
+    finished = conditions.is_finished(status.conditions)
+    succeeded = slots.all_succeeded or bool(
+        finished and counted and counted.succeeded >= role.replicas
+    )
+    suspended = is_condition_true(status.conditions, conditions.SUSPENDED)
+    failed = is_condition_true(status.conditions, conditions.FAILED) and not succeeded
+    ready = not succeeded and bool(slots.pods) and all(pod and _is_ready(pod) for pod in slots.pods)
+    return {
+        "name": role.name,
+        "ready": int(ready),
+        "succeeded": int(succeeded),
+        "failed": int(failed and bool(slots.failed or (counted and counted.failed))),
+        "active": int(not finished and not succeeded and slots.active > 0),
+        "suspended": int(suspended),
+    }
+
+
+def _ready_nodes(merged: EffectiveJob, gang: ReplicaGang) -> int:
+    pods = (pod for role in merged.training_roles for pod in gang[role.name].present)
+    return sum(_is_ready(pod) for pod in pods)
+
+
+def _is_ready(pod: ObservedPod) -> bool:
+    statuses = pod.status.container_statuses
+    return pod.is_active and bool(statuses) and all(status.ready for status in statuses)
+
+
+def _summary(role: EffectiveRole) -> Manifest:
+    """Return what lists of jobs show of a role."""
+    container = find_container(role.template, role.container_name) or {}
+    shown = {
+        name: container[name] for name in ("name", "image", "resources") if container.get(name)
+    }
+    template = {"spec": {"containers": [shown]}} if shown else {}
+    return {"replicas": role.replicas, **({"template": template} if template else {})}

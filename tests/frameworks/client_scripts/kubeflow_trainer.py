@@ -1,0 +1,103 @@
+"""What programs do with the Kubeflow SDK and TrainJobs: usage: kubeflow_trainer.py NAMESPACE."""
+
+import sys
+
+from kubeflow.common.types import KubernetesBackendConfig
+from kubeflow.trainer import CustomTrainer, TrainerClient
+from kubeflow.trainer.options import Name
+
+SPACE = sys.argv[1]
+PATIENCE_S = 120
+trainer = TrainerClient(KubernetesBackendConfig(namespace=SPACE))
+
+
+def fit(steps):
+    """Data-parallel regression: each process has half of the data."""
+    import torch  # noqa: PLC0415 - the source travels alone
+    from torch import distributed  # noqa: PLC0415
+
+    distributed.init_process_group("gloo")
+    rank, size = distributed.get_rank(), distributed.get_world_size()
+    torch.manual_seed(rank)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    weights = torch.arange(4.0).unsqueeze(1)
+    for _ in range(steps):
+        inputs = torch.randn(64, 4)
+        loss = ((model(inputs) - inputs @ weights) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"rank {rank} of {size}: loss {loss.item():.4f}", flush=True)
+    distributed.destroy_process_group()
+
+
+def sleep():
+    import time  # noqa: PLC0415 - the source travels alone
+
+    print("ready", flush=True)
+    time.sleep(600)
+
+
+def lists() -> None:
+    names = {runtime.name for runtime in trainer.list_runtimes()}
+    assert {"torch-distributed", "jax-distributed", "deepspeed-distributed"} <= names, names
+    assert trainer.get_runtime("torch-distributed").trainer.framework == "torch"
+
+
+def trains() -> None:
+    custom = CustomTrainer(func=fit, func_args={"steps": 200}, num_nodes=2)
+    name = trainer.train(runtime=trainer.get_runtime("torch-distributed"), trainer=custom)
+    job = trainer.wait_for_job_status(name, timeout=PATIENCE_S, polling_interval=1)
+    assert (job.status, job.num_nodes) == ("Complete", 2), job
+    assert [step.name for step in job.steps] == ["node-0", "node-1"], job.steps
+    for rank in range(2):
+        lines = list(trainer.get_job_logs(name, step=f"node-{rank}"))
+        found = [line for line in lines if f"rank {rank} of 2: loss 0.0" in line]
+        assert found, lines
+    kinds = {event.involved_object_kind for event in trainer.get_job_events(name)}
+    assert {"TrainJob", "Pod"} <= kinds, kinds
+    trainer.delete_job(name)
+
+
+def waits() -> None:
+    custom = CustomTrainer(func=sleep, num_nodes=1)
+    name = trainer.train(trainer=custom, options=[Name("sleeper")])
+    job = trainer.wait_for_job_status(
+        name, status={"Running"}, timeout=PATIENCE_S, polling_interval=1
+    )
+    assert job.status == "Running", job
+    first = next(iter(trainer.get_job_logs(name, follow=True)))
+    assert first == "ready", first
+    assert [each.name for each in trainer.list_jobs()] == [name]
+
+
+def resumes() -> None:
+    """A resumed job is Running again: the SDK takes other conditions for one not started."""
+    api = trainer.backend.custom_api
+    place = ("trainer.kubeflow.org", "v1alpha1", SPACE, "trainjobs", "sleeper")
+    for suspended, awaited in ((True, "Suspended"), (False, "Running")):
+        api.patch_namespaced_custom_object(*place, {"spec": {"suspend": suspended}})
+        for _ in range(PATIENCE_S):
+            status = api.get_namespaced_custom_object(*place).get("status", {})
+            if status.get("gangline", {}).get("phase") == awaited:
+                break
+            trainer.backend.core_api.list_namespace(watch=False, timeout_seconds=1)
+    job = trainer.wait_for_job_status(
+        "sleeper", status={"Running"}, timeout=PATIENCE_S, polling_interval=1
+    )
+    assert job.status == "Running", job
+
+
+def deletes() -> None:
+    trainer.delete_job("sleeper")
+    core = trainer.backend.core_api
+    selector = "jobset.sigs.k8s.io/jobset-name=sleeper"
+    for event in core.list_namespaced_pod(SPACE, label_selector=selector).items:
+        assert event.metadata.deletion_timestamp or event.status.phase, event
+    assert trainer.list_jobs() == [], trainer.list_jobs()
+
+
+for step in (lists, trains, waits, resumes, deletes):
+    step()
+    print(step.__name__, flush=True)

@@ -1,0 +1,199 @@
+"""A TrainJob merged with its runtime: overrides, patches, counts, variables of the frameworks."""
+
+from typing import Any
+
+import pytest
+
+from unit.api.trainer.jobs import SHIPPED, container, effective, environment, train_job
+
+LEADER = "digits-node-0-0.digits"
+
+
+def patch(**pod: Any) -> dict[str, Any]:
+    """A runtime patch of the pods of job node."""
+    job = {"name": "node", "template": {"spec": {"template": {"spec": pod}}}}
+    return {
+        "manager": f"example.com/{len(pod)}",
+        "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}},
+    }
+
+
+def test_torch_variables_are_those_of_upstream_without_a_trainer_too() -> None:
+    assert environment(effective(train_job())) == {
+        "PET_NNODES": "1",
+        "PET_NPROC_PER_NODE": "1",
+        "PET_NODE_RANK": "INDEX",
+        "PET_MASTER_ADDR": LEADER,
+        "PET_MASTER_PORT": "29500",
+    }
+
+
+def test_index_of_a_pod_comes_from_its_annotation() -> None:
+    env = container(effective(train_job()))["env"]
+    rank = next(each for each in env if each["name"] == "PET_NODE_RANK")
+    path = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    assert rank["valueFrom"] == {"fieldRef": {"fieldPath": path}}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "processes"),
+    [
+        ({"numProcPerNode": 3}, "3"),
+        ({"resourcesPerNode": {"limits": {"cpu": "2500m"}}}, "3"),
+        ({"resourcesPerNode": {"limits": {"nvidia.com/gpu": 4, "cpu": 8}}}, "auto"),
+        ({"resourcesPerNode": {"limits": {"huawei.com/Ascend910": 4}}}, "auto"),
+        ({"resourcesPerNode": {"limits": {"rdma/hca": 1, "cpu": 2}}}, "2"),
+    ],
+)
+def test_processes_of_a_torch_node(trainer: dict[str, Any], processes: str) -> None:
+    found = environment(effective(train_job(trainer=trainer)))
+    assert found["PET_NPROC_PER_NODE"] == processes
+
+
+def test_gpus_of_the_runtime_count_when_the_job_sets_only_memory() -> None:
+    job = train_job(
+        "torchtune-llama3.2-1b", trainer={"resourcesPerNode": {"limits": {"memory": "8Gi"}}}
+    )
+    merged = effective(job)
+    limits = container(merged)["resources"]["limits"]
+    assert limits == {"nvidia.com/gpu": 2, "memory": "8Gi"}
+    assert environment(merged)["PET_NPROC_PER_NODE"] == "auto"
+
+
+def test_jax_variables() -> None:
+    found = environment(effective(train_job("jax-distributed", trainer={"numNodes": 3})))
+    assert found == {
+        "JAX_NUM_PROCESSES": "3",
+        "JAX_PROCESS_ID": "INDEX",
+        "JAX_COORDINATOR_ADDRESS": f"{LEADER}:29500",
+    }
+
+
+def test_xgboost_workers_are_nodes_times_gpus() -> None:
+    trainer = {"numNodes": 3, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 2}}}
+    found = environment(effective(train_job("xgboost-distributed", trainer=trainer)))
+    assert found == {
+        "DMLC_TRACKER_URI": LEADER,
+        "DMLC_TRACKER_PORT": "29500",
+        "DMLC_TASK_ID": "INDEX",
+        "DMLC_NUM_WORKER": "6",
+    }
+
+
+@pytest.mark.parametrize(("nodes", "workers"), [(1, 1), (2, 1), (4, 3)])
+def test_mpi_launcher_is_one_of_the_nodes(nodes: int, workers: int) -> None:
+    merged = effective(train_job("deepspeed-distributed", trainer={"numNodes": nodes}))
+    assert {role.name: role.replicas for role in merged.roles} == {"node": workers, "launcher": 1}
+    found = environment(merged, "launcher")
+    assert found["OMPI_MCA_orte_default_hostfile"] == "/etc/mpi/hostfile"
+    assert found["OMPI_MCA_orte_set_default_slots"] == "1"
+    assert environment(merged) == {}
+
+
+def test_resources_of_an_mpi_job_reach_launcher_and_nodes() -> None:
+    amounts = {"limits": {"nvidia.com/gpu": 2}}
+    job = train_job("deepspeed-distributed", trainer={"resourcesPerNode": amounts})
+    merged = effective(job)
+    for role in ("launcher", "node"):
+        assert container(merged, role)["resources"] == amounts
+    assert environment(merged, "launcher")["OMPI_MCA_orte_set_default_slots"] == "2"
+
+
+def test_job_overrides_the_container_of_its_step_only() -> None:
+    trainer = {
+        "image": "mine:1",
+        "command": ["python"],
+        "args": ["train.py"],
+        "env": [{"name": "EPOCHS", "value": "3"}],
+    }
+    merged = effective(train_job("deepspeed-distributed", trainer=trainer))
+    launcher, node = container(merged, "launcher"), container(merged)
+    assert (launcher["image"], launcher["command"], launcher["args"]) == (
+        "mine:1",
+        ["python"],
+        ["train.py"],
+    )
+    assert environment(merged, "launcher")["EPOCHS"] == "3"
+    assert node["image"] != "mine:1"
+
+
+def test_patches_apply_in_order_and_before_the_job() -> None:
+    patches = [
+        patch(nodeSelector={"zone": "a", "disk": "ssd"}),
+        patch(nodeSelector={"zone": "b"}, containers=[{"name": "node", "securityContext": {}}]),
+    ]
+    job = train_job(runtimePatches=patches, trainer={"image": "mine:1"})
+    role = effective(job).find_role("node")
+    assert role is not None
+    assert role.template["spec"]["nodeSelector"] == {"zone": "b", "disk": "ssd"}
+    assert role.template["spec"]["containers"][0]["image"] == "mine:1"
+
+
+def test_initializer_gets_source_variables_and_secret() -> None:
+    dataset = {
+        "storageUri": "s3://bucket/data",
+        "env": [{"name": "REGION", "value": "eu"}],
+        "secretRef": {"name": "keys"},
+    }
+    merged = effective(train_job("torchtune-llama3.2-1b", initializer={"dataset": dataset}))
+    step = container(merged, "dataset-initializer", "dataset-initializer")
+    assert {each["name"]: each["value"] for each in step["env"]} == {
+        "STORAGE_URI": "s3://bucket/data",
+        "REGION": "eu",
+    }
+    assert step["envFrom"] == [{"secretRef": {"name": "keys"}}]
+
+
+def test_claim_of_the_runtime_is_mounted_by_name() -> None:
+    role = effective(train_job("torchtune-llama3.2-1b")).find_role("node")
+    assert role is not None
+    claim = {"claimName": "initializer-digits"}
+    assert role.template["spec"]["volumes"] == [
+        {"name": "initializer", "persistentVolumeClaim": claim}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("trainer", "command"),
+    [
+        (
+            {},
+            [
+                f"--rdzv_endpoint={LEADER}:29500",
+                "full_finetune_distributed",
+                "--config",
+                "llama3_2/1B_full",
+            ],
+        ),
+        (
+            {"args": ["model.lora_attn_modules=[q_proj]"], "numProcPerNode": 1},
+            ["lora_finetune_single_device", "--config", "llama3_2/1B_lora_single_device"],
+        ),
+    ],
+)
+def test_torchtune_recipe(trainer: dict[str, Any], command: list[str]) -> None:
+    merged = effective(train_job("torchtune-llama3.2-1b", trainer=trainer))
+    assert container(merged)["command"] == ["tune", "run", *command]
+
+
+def test_variables_of_torch_reach_the_containers_that_the_policy_names() -> None:
+    runtime = SHIPPED["torch-distributed"]
+    pod = {"containers": [{"name": "node", "image": "a"}, {"name": "monitor", "image": "b"}]}
+    job = runtime["spec"]["template"]["spec"]["replicatedJobs"][0]
+    changed = {**job, "template": {**job["template"], "spec": {"template": {"spec": pod}}}}
+    targets = [{"jobName": "node", "containerNames": ["monitor"]}]
+    spec = {
+        "mlPolicy": {"torch": {"envInjection": {"targets": targets}}},
+        "template": {"spec": {"replicatedJobs": [changed]}},
+    }
+    merged = effective(train_job(), {**runtime, "spec": spec})
+    names = [each["name"] for each in container(merged, name="monitor")["env"]]
+    assert "PET_MASTER_ADDR" in names
+
+
+def test_a_runtime_without_policy_adds_nothing() -> None:
+    runtime = SHIPPED["torch-distributed"]
+    spec = {**runtime["spec"], "mlPolicy": {"numNodes": 2}}
+    merged = effective(train_job(), {**runtime, "spec": spec})
+    assert merged.nodes == 2
+    assert "env" not in container(merged)

@@ -1,0 +1,197 @@
+"""Errors in TrainJobs and runtimes, each with the path of its field."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gangline.api.jobs.train import TrainJob
+from gangline.api.jobs.training_runtime import ClusterTrainingRuntime
+from gangline.api.trainer.policy import effective_job
+from gangline.api.validation.effective_job import effective_job_errors
+from gangline.api.validation.validate import validate_manifest
+from unit.api.trainer.jobs import SHIPPED, train_job
+
+NODE_SPEC = (
+    "spec.runtimePatches[0].trainingRuntimeSpec.template.spec.replicatedJobs[0]"
+    ".template.spec.template.spec"
+)
+
+
+def patch(job: str = "node", manager: str = "example.com/team", **pod: Any) -> dict[str, Any]:
+    """A runtime patch of the pods of one job."""
+    change = {"name": job, "template": {"spec": {"template": {"spec": pod}}}}
+    return {
+        "manager": manager,
+        "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [change]}}},
+    }
+
+
+def runtime(*jobs: dict[str, Any], policy: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A runtime of these replicated jobs."""
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "ClusterTrainingRuntime",
+        "metadata": {"name": "own"},
+        "spec": {"mlPolicy": policy or {}, "template": {"spec": {"replicatedJobs": list(jobs)}}},
+    }
+
+
+def replicated(name: str, container: str = "node", step: str = "", **fields: Any) -> dict[str, Any]:
+    """A replicated job of one container."""
+    pod = {"containers": [{"name": container, "image": "train:1"}]}
+    labels = {"trainer.kubeflow.org/trainjob-ancestor-step": step} if step else {}
+    template = {"metadata": {"labels": labels}, "spec": {"template": {"spec": pod}}}
+    return {"name": name, "template": template, **fields}
+
+
+def paths(found: Any) -> list[str]:
+    return [error.path for error in found]
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_shipped_runtimes_have_no_errors(name: str) -> None:
+    assert validate_manifest(SHIPPED[name]) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"runtimeRef": {"name": "a", "kind": "Runtime"}}, "spec.runtimeRef.kind"),
+        ({"runtimeRef": {"name": "a", "apiGroup": "x.y"}}, "spec.runtimeRef.apiGroup"),
+        ({"runtimeRef": {"name": "A b"}}, "spec.runtimeRef.name"),
+        ({"trainer": {"numNodes": 0}}, "spec.trainer.numNodes"),
+        ({"trainer": {"numNodes": 6000}}, "spec.trainer.numNodes"),
+        ({"trainer": {"numProcPerNode": 0}}, "spec.trainer.numProcPerNode"),
+        (
+            {"initializer": {"model": {"storageUri": "bucket/model"}}},
+            "spec.initializer.model.storageUri",
+        ),
+        ({"managedBy": "someone"}, "spec.managedBy"),
+        ({"activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds"),
+        ({"runtimePatches": [patch(manager="team")]}, "spec.runtimePatches[0].manager"),
+        (
+            {"runtimePatches": [patch(containers=[{"name": "node", "env": [{"name": "A"}]}])]},
+            f"{NODE_SPEC}.containers[0].env",
+        ),
+        (
+            {"runtimePatches": [patch(hostNetwork=True)]},
+            f"{NODE_SPEC}.hostNetwork",
+        ),
+    ],
+)
+def test_error_names_its_field(spec: dict[str, Any], path: str) -> None:
+    assert paths(validate_manifest(train_job(**spec))) == [path]
+
+
+def test_every_error_is_reported_together() -> None:
+    job = train_job(trainer={"numNodes": 0}, initializer={"dataset": {"storageUri": "x"}})
+    job["metadata"]["name"] = "1digits"
+    assert sorted(paths(validate_manifest(job))) == [
+        "metadata.name",
+        "spec.initializer.dataset.storageUri",
+        "spec.trainer.numNodes",
+    ]
+
+
+def test_name_is_too_long_for_the_host_names() -> None:
+    job = train_job(trainer={"numNodes": 11})
+    job["metadata"]["name"] = "a" * 54
+    assert paths(validate_manifest(job)) == ["metadata.name"]
+    job["metadata"]["name"] = "a" * 53
+    assert validate_manifest(job) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"runtimeRef": {"name": "jax-distributed"}}, "spec.runtimeRef"),
+        ({"trainer": {"image": "other:1"}}, "spec.trainer"),
+        ({"trainer": {"numNodes": 2}}, "spec.trainer.numNodes"),
+        ({"runtimePatches": [patch(nodeSelector={"zone": "a"})]}, "spec.runtimePatches"),
+        ({"managedBy": "kueue.x-k8s.io/multikueue"}, "spec.managedBy"),
+    ],
+)
+def test_a_running_job_is_not_changed(change: dict[str, Any], path: str) -> None:
+    assert paths(validate_manifest(train_job(**change), old=train_job())) == [path]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"trainer": {"numNodes": 2}},
+        {"runtimePatches": [patch(nodeSelector={"zone": "a"})]},
+    ],
+)
+def test_a_suspended_job_may_change_nodes_and_patches(change: dict[str, Any]) -> None:
+    old = train_job(suspend=True)
+    assert validate_manifest(train_job(**change), old=old) == []
+    assert validate_manifest(train_job(**change, suspend=True), old=old) == []
+
+
+def test_time_of_a_patch_may_change_while_the_job_runs() -> None:
+    old, new = patch(), {**patch(), "time": "2026-11-20T12:00:00Z"}
+    found = validate_manifest(train_job(runtimePatches=[new]), old=train_job(runtimePatches=[old]))
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("written", "path"),
+    [
+        (runtime(), "spec.template.spec.replicatedJobs"),
+        (
+            runtime(replicated("node", step="trainer"), policy={"jax": {}, "torch": {}}),
+            "spec.mlPolicy",
+        ),
+        (
+            runtime(replicated("node", "main", step="trainer")),
+            "spec.template.spec.replicatedJobs[0].template.spec.template.spec.containers",
+        ),
+        (
+            runtime(replicated("node", step="training")),
+            "spec.template.spec.replicatedJobs[0].template.metadata.labels",
+        ),
+        (
+            runtime(replicated("node", replicas=2)),
+            "spec.template.spec.replicatedJobs[0].replicas",
+        ),
+        (
+            runtime(replicated("node", dependsOn=[{"name": "later", "status": "Ready"}])),
+            "spec.template.spec.replicatedJobs[0].dependsOn[0].name",
+        ),
+        (runtime(replicated("node"), policy={"mpi": {}}), "spec.template.spec.replicatedJobs"),
+    ],
+)
+def test_error_of_a_runtime_names_its_field(written: dict[str, Any], path: str) -> None:
+    assert paths(validate_manifest(written)) == [path]
+
+
+def test_a_runtime_without_validation_is_not_checked() -> None:
+    written = runtime(replicated("node", step="training"))
+    written["metadata"]["labels"] = {"trainer.kubeflow.org/webhook-validation": "disabled"}
+    assert validate_manifest(written) == []
+
+
+def errors_in_runtime(job: dict[str, Any]) -> list[str]:
+    decoded = msgspec.convert(job, TrainJob)
+    spec = msgspec.convert(SHIPPED[job["spec"]["runtimeRef"]["name"]], ClusterTrainingRuntime).spec
+    return paths(effective_job_errors(decoded, spec, effective_job(decoded, spec)))
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"initializer": {"dataset": {}}}, "spec.initializer.dataset"),
+        ({"trainer": {"env": [{"name": "PET_NNODES"}]}}, "spec.trainer.env[0].name"),
+        (
+            {"runtimePatches": [patch("launcher")]},
+            NODE_SPEC.partition(".template.spec.template")[0] + ".name",
+        ),
+        (
+            {"runtimePatches": [patch(containers=[{"name": "other"}])]},
+            f"{NODE_SPEC}.containers[0].name",
+        ),
+    ],
+)
+def test_error_that_shows_only_with_the_runtime(spec: dict[str, Any], path: str) -> None:
+    assert errors_in_runtime(train_job(**spec)) == [path]

@@ -1,0 +1,163 @@
+"""A cycle over many jobs says of each of them what it would say of it alone."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from benchmarks.brain.load import AGE_MS, MINUTE_MS, Writes, ended_run, facts, watched_job
+from sqlalchemy import select
+
+from gangline.brain.collection.collector import Collector
+from gangline.brain.collection.job_digest import DigestSettings
+from gangline.brain.evaluation import evaluator
+from gangline.brain.evaluation.evaluator import Evaluator
+from gangline.brain.evaluation.history import History
+from gangline.brain.facts.records import Outcome
+from gangline.brain.guard.policy import Policy
+from gangline.brain.store.engine import Store, open_store
+from gangline.brain.store.sql import tables
+
+NOW_MS = 1_790_000_000_000
+JOBS, PODS = 7, 3
+
+
+class Published(Writes):
+    """What would be published, by uid of the job."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items: dict[str, Any] = {}
+
+    async def publish(self, target: Any, mode: str, items: Any, away: str) -> None:
+        self.items[target.metadata.uid] = (mode, msgspec.to_builtins(items), away)
+
+
+class Brain:
+    """An evaluator of jobs whose watches are replaced by a clock and documents of facts."""
+
+    def __init__(self, store: Store, numbers: list[int]) -> None:
+        self.now_ms = NOW_MS
+        self.published = Published()
+        self.numbers = numbers
+        client: Any = SimpleNamespace(transport=SimpleNamespace(clock_skew_s=lambda: 0.0))
+        settings = DigestSettings(cluster="c", digest=store.digest)
+        self.collector = Collector(client, settings, clock=self.clock)
+        self.history = History(store, "c")
+        writes: Any = self.published
+        policies: Any = SimpleNamespace(policy=Policy())
+        self.evaluator = Evaluator(
+            client, self.collector, self.history, policies, writes, writes,
+            cluster="c", clock=self.clock,
+        )  # fmt: skip
+        for number in numbers:
+            watched = watched_job(number, PODS, NOW_MS)
+            self.collector.jobs[watched.meta.uid] = watched
+            text = facts(number, PODS, NOW_MS, 6, NOW_MS - AGE_MS)
+            self.collector.receive_facts(watched.meta.uid, text)
+
+    def clock(self) -> float:
+        return self.now_ms / 1000
+
+    async def cycle(self) -> None:
+        self.now_ms += 5 * MINUTE_MS
+        for number, uid in zip(self.numbers, self.collector.jobs, strict=True):
+            text = facts(number, PODS, self.now_ms, 1, NOW_MS - AGE_MS)
+            self.collector.receive_facts(uid, text)
+        await self.evaluator.cycle()
+
+    def end(self, uid: str) -> None:
+        observed = self.collector.jobs[uid].observations
+        assert observed.job is not None
+        observed.watched_from_start = True
+        ended = {"outcome": Outcome.SUCCEEDED, "finished_ms": self.now_ms}
+        observed.add_job(msgspec.structs.replace(observed.job, **ended, observed_ms=self.now_ms))
+        self.collector.put_back([run] if (run := observed.run()) else [])
+
+
+@contextlib.asynccontextmanager
+async def a_brain(path: Path, numbers: list[int]) -> AsyncIterator[Brain]:
+    store = open_store(f"sqlite:///{path}", secret=b"a secret", clock_ms=lambda: NOW_MS)
+    async with store:
+        brain = Brain(store, numbers)
+        await brain.history.lead("test")
+        store.write.runs(ended_run(number, n, PODS, NOW_MS) for number in (0, 1) for n in range(3))
+        yield brain
+
+
+def advice_rows(brain: Brain) -> list[tuple[Any, ...]]:
+    advice, job = tables.advice.c, tables.job.c
+    query = select(
+        job.uid, advice.what, advice.at_ms, advice.expires_ms, advice.state, advice.body
+    ).join_from(tables.advice, tables.job)
+    with brain.history._store.engine.connect() as connection:
+        return sorted(tuple(row) for row in connection.execute(query))
+
+
+async def test_jobs_together_have_the_advice_of_each_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = list(range(JOBS))
+    found = []
+    for together in (1, 3, 32):
+        monkeypatch.setattr(evaluator, "TOGETHER", together)
+        async with a_brain(tmp_path / f"{together}.db", numbers) as brain:
+            for _ in range(3):
+                await brain.cycle()
+            found.append((brain.published.items, advice_rows(brain)))
+    assert len(found[0][0]) == JOBS
+    assert found[0][1]
+    assert found[0] == found[1] == found[2]
+
+
+async def test_mistake_with_one_job_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = evaluator.advise
+
+    def failing(view: Any, known: Any) -> Any:
+        if view.run.job.uid == "uid-1":
+            raise RuntimeError("a mistake")
+        return real(view, known)
+
+    monkeypatch.setattr(evaluator, "advise", failing)
+    async with a_brain(tmp_path / "brain.db", list(range(JOBS))) as brain:
+        await brain.cycle()
+        assert set(brain.published.items) == {f"uid-{n}" for n in range(JOBS)} - {"uid-1"}
+        assert {row[0] for row in advice_rows(brain)} <= set(brain.published.items)
+
+
+async def test_running_job_is_written_by_what_is_new(tmp_path: Path) -> None:
+    """A cycle with one new segment of each job writes that, and not the job's past again."""
+    async with a_brain(tmp_path / "brain.db", list(range(JOBS))) as brain:
+        await brain.cycle()
+        taken: list[Any] = []
+        put = brain.history._store.buffer.put
+        brain.history._store.buffer.put = lambda given: put(  # type: ignore[method-assign]
+            [taken.append(fact) or fact for fact in given]
+        )
+        await brain.cycle()
+        kinds = [type(fact).__name__ for fact in taken]
+        assert kinds == ["SegmentFact"] * JOBS
+        # The record of a job that has ended is complete.
+        taken.clear()
+        brain.end("uid-3")
+        await brain.evaluator.cycle()
+        kinds = [type(fact).__name__ for fact in taken]
+        assert kinds.count("SegmentFact") == 8
+        assert kinds.count("PodFact") == PODS
+
+
+async def test_more_facts_than_memory_holds_are_written_in_parts(tmp_path: Path) -> None:
+    async with a_brain(tmp_path / "brain.db", list(range(JOBS))) as brain:
+        store = brain.history._store
+        store.buffer.capacity = 30  # a job has 11 facts
+        await brain.cycle()
+        assert store.dropped["buffer"] == 0
+        for number in range(JOBS):
+            run = store.read.run("c", f"uid-{number}")
+            assert run is not None
+            assert (len(run.segments), len(run.pods)) == (7, PODS)

@@ -1,0 +1,125 @@
+"""Where a pending gang gets its reservation: on the nodes where it can start soonest."""
+
+import pytest
+
+from gangline.scheduler.placement.gang import ReservationPlanner
+from gangline.scheduler.queueing.gangs import PendingGang, pending_gangs
+from gangline.scheduler.types.types import CycleResult, GroupKey, NodeInfo, PodInfo
+from unit.scheduler.builders import checked_cycle, cluster, gang, group, node, pod
+
+NOW = 1000.0
+
+
+def places(decision: CycleResult, name: str) -> dict[str, str]:
+    """Return the reserved node of each pod of a gang."""
+    found = decision.reservations.get(GroupKey(f"d/{name}"))
+    nodes = found.nodes if found is not None else ()
+    return {pod.removeprefix(f"d/{name}-"): str(host) for pod, host in nodes}
+
+
+def busy(name: str, on: str, cpu: float, **facts: object) -> list[object]:
+    """A gang of one pod that ends some time."""
+    return [group(name, 1), pod(f"{name}-0", cpu=cpu, group=name, on=on, **facts)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("emptier", ["n0", "n1"])
+def test_node_with_the_most_free_resources_is_reserved(emptier: str) -> None:
+    fuller = "n1" if emptier == "n0" else "n0"
+    state = cluster(
+        node("n0", cpu=4),
+        node("n1", cpu=4),
+        *busy("small", emptier, 1),  # type: ignore[arg-type]
+        *busy("large", fuller, 3),  # type: ignore[arg-type]
+        *gang("wants", 1, cpu=4),
+    )
+    assert places(checked_cycle(state, NOW), "wants") == {"worker-0": emptier}
+
+
+def test_reservation_stays_on_its_node_while_that_is_possible() -> None:
+    nodes: list[NodeInfo] = [node("n0", cpu=4), node("n1", cpu=4)]
+    state = cluster(
+        *nodes,
+        *busy("small", "n0", 1),  # type: ignore[arg-type]
+        *busy("large", "n1", 3),  # type: ignore[arg-type]
+        *gang("wants", 1, cpu=4),
+    )
+    state.reservations = dict(checked_cycle(state, NOW).reservations)
+    state.remove_pod(pod("large-0").key)
+    for thing in busy("tiny", "n1", 0.5):
+        state.set_pod(thing) if isinstance(thing, PodInfo) else state.set_group(thing)  # type: ignore[arg-type]
+    assert places(checked_cycle(state, NOW), "wants") == {"worker-0": "n0"}
+    state.set_node(node("n0", cpu=4, unschedulable=True))
+    assert places(checked_cycle(state, NOW), "wants") == {"worker-0": "n1"}
+
+
+def test_running_members_of_the_gang_do_not_end_for_it() -> None:
+    state = cluster(
+        node("n0", cpu=1),
+        node("n1", cpu=1),
+        *busy("other", "n1", 1),  # type: ignore[arg-type]
+        group("g", 2),
+        pod("g-0", group="g", on="n0"),
+        pod("g-1", group="g"),
+    )
+    assert places(checked_cycle(state, NOW), "g") == {"1": "n1"}
+    state.remove_node("n1")  # type: ignore[arg-type]
+    assert places(checked_cycle(state, NOW), "g") == {}
+
+
+@pytest.mark.parametrize(
+    ("facts", "ends"),
+    [
+        pytest.param({}, False, id="it may run for ever"),
+        pytest.param({"max_run_time_s": 60.0, "started_at": NOW}, True, id="it has a deadline"),
+        pytest.param({"belongs_to_job": True}, True, id="it belongs to a Job"),
+        pytest.param({"is_terminating": True}, True, id="it is ending"),
+    ],
+)
+def test_single_pods_that_end_some_time_make_room(facts: dict[str, object], ends: bool) -> None:
+    alone = pod("alone", cpu=1, on="n0", preemptable=False, **facts)  # type: ignore[arg-type]
+    state = cluster(node("n0", cpu=1), alone, *gang("wants", 1))
+    decision = checked_cycle(state, NOW)
+    assert not decision.bindings
+    assert bool(places(decision, "wants")) == ends
+
+
+def test_extra_pods_have_no_part_in_the_reservation_if_they_do_not_fit() -> None:
+    members = [pod(f"wants-{n}", cpu=2, group="wants") for n in range(3)]
+    state = cluster(
+        node("n0", cpu=4),
+        *busy("runs", "n0", 4),  # type: ignore[arg-type]
+        group("wants", 2),
+        *members,
+    )
+    assert set(places(checked_cycle(state, NOW), "wants")) == {"0", "1"}
+
+
+def test_only_the_first_of_several_pending_gangs_gets_a_reservation() -> None:
+    state = cluster(
+        node("n0", cpu=4),
+        *busy("runs", "n0", 4),  # type: ignore[arg-type]
+        *gang("first", 1, age=1, cpu=4),
+        *gang("second", 1, age=2, cpu=1),
+    )
+    assert set(checked_cycle(state, NOW).reservations) == {"d/first"}
+
+
+class NothingIsEvicted:
+    """No pod that may run for ever is evicted."""
+
+    def priority_bound(self, gang: PendingGang) -> float:
+        del gang
+        return float("-inf")
+
+    def below(self, bound: float) -> list[PodInfo]:
+        del bound
+        return []
+
+
+def test_plan_of_one_gang_takes_nothing_from_that_of_another() -> None:
+    state = cluster(node("n0", cpu=4), *gang("a", 1, cpu=3), *gang("b", 2, cpu=2))
+    gangs, _ = pending_gangs(state, NOW)
+    planner = ReservationPlanner(state.nodes, NothingIsEvicted())
+    sizes = [len(planner.plan(each) or ()) for each in (*gangs, *gangs)]
+    assert all(sizes)
+    assert all(planner.is_possible(each) for each in gangs)

@@ -184,9 +184,6 @@ class ClusterCache:
         await self.services.wait_for_sync()
         if self.groups:
             await self.groups.wait_for_sync()
-        if self.runtimes:
-            # A job whose copy is not cached would be read with the present runtime.
-            await self.runtimes.copies.wait_for_sync()
 
     def add_job_listener(self, enqueue: Callable[[JobKey], None]) -> None:
         """Call ``enqueue`` for each job that is affected by a change.
@@ -237,13 +234,13 @@ class ClusterCache:
             self.runtimes.add_listener(runtime_copy, partial(self._enqueue_runtime_users, enqueue))
 
     def observe(self, key: JobKey) -> Observation | None:
-        """Build the observation of a job; None if there is no such job.
+        """Build the observation of a job; None if there is no such job, or it cannot be read yet.
 
         Raises:
             msgspec.DecodeError: the job's stored status cannot be decoded.
         """
         cached = self.jobs[key.kind].get(key.namespace, key.name)
-        if cached is None:
+        if cached is None or not self._can_read(key.kind):
             return None
         stored = self.written_statuses.latest(cached)
         uid = stored.metadata.uid
@@ -317,6 +314,11 @@ class ClusterCache:
             )
             known = self._readings[key] = version, reading
         return replace(known[1], job=replace(known[1].job, meta=meta))
+
+    def _can_read(self, kind: str) -> bool:
+        """Return whether jobs of a kind can be read: not by a runtime of which copies may exist."""
+        needs = isinstance(self.frameworks[kind], NeedsRuntime)
+        return not needs or self.runtimes is None or self.runtimes.copies.has_synced
 
     def _runtime_of(self, framework: Framework, stored: RawJob) -> tuple[RuntimeCopy | None, bool]:
         if self.runtimes is None or not isinstance(framework, NeedsRuntime):

@@ -45,6 +45,7 @@ class RuntimeCache:
 
     def __init__(self, client: ApiClient, namespace: str | Sequence[str] | None) -> None:
         self.copies = Informer(client, _COPIES, namespace, labels=RUNTIME_COPY_LABEL)
+        self._runtime_listeners: list[Callable[[str], None]] = []
         self._by_kind = {
             TRAINING_RUNTIME: Informer(
                 client, _raw(TRAINING_RUNTIMES), namespace, transform=_detach
@@ -58,8 +59,15 @@ class RuntimeCache:
         """Watch the cluster until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.copies.run())
+            tasks.create_task(self._report_copies())
             for informer in self._by_kind.values():
                 tasks.create_task(informer.run())
+
+    async def _report_copies(self) -> None:
+        """Report a change of all runtimes when the copies are cached: no job was read before."""
+        await self.copies.wait_for_sync()
+        for listener in self._runtime_listeners:
+            listener("")
 
     def add_listener(
         self, copy: Callable[[StoredCopy], None], runtime: Callable[[str], None]
@@ -77,6 +85,7 @@ class RuntimeCache:
             if subject := new or old:
                 runtime(subject.metadata.namespace)
 
+        self._runtime_listeners.append(runtime)
         self.copies.add_listener(copy_changed)
         for informer in self._by_kind.values():
             informer.add_listener(runtime_changed)

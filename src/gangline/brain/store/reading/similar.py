@@ -4,7 +4,8 @@
 it would choose, and a bounded number of the latest ones. The keys of the levels are columns of
 ``job``, so that every range is one piece of one index, whatever the size of the history.
 
-To make a statement takes longer than to run it, so there is one for each level, made once.
+To make a statement takes longer than to run it, so each is made once. Levels that mostly have few
+runs are looked up together: one way to the server and back instead of three.
 """
 
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.load import StoredJob, load_numbered_jobs, load_runs
 
 LEVELS: Final = (0, 1, 2, 3, 4)
+_TOGETHER: Final = ((0, 1, 2), (3,), (4,))
 _CANDIDATES: Final = 60
 """Successful runs of one range of level 3 or 4, the latest ones: some have other models."""
 _BOUNDS: Final = 20
@@ -53,8 +55,8 @@ class SimilarLookup:
         """Return the runs of the first level that has enough, with those of the levels before."""
         found: dict[int, StoredJob] = {}
         chosen = None
-        for level in LEVELS:
-            new = [number for number in self._candidates(level) if number not in found]
+        for levels in _TOGETHER:
+            new = [number for number in self._candidates(levels) if number not in found]
             if not new and chosen is not None:
                 continue
             found |= {each.id: each for each in load_numbered_jobs(self._connection, new)}
@@ -67,26 +69,30 @@ class SimilarLookup:
         """Return the runs of one level only; None if there are none."""
         found = [
             each
-            for each in load_numbered_jobs(self._connection, self._candidates(level))
+            for each in load_numbered_jobs(self._connection, self._candidates((level,)))
             if similarity_level(self._run, Run(job=each.job)) == level
         ]
         return self._load(self._select([Run(job=each.job) for each in found]), found)
 
-    def _candidates(self, level: int) -> list[int]:
-        """Numbers of the jobs that may be similar at a level, in ascending order."""
-        keys = self._keys_of(level)
-        if None in keys:
+    def _candidates(self, levels: tuple[int, ...]) -> list[int]:
+        """Numbers of the jobs that may be similar at some levels, in ascending order."""
+        keys = {
+            f"key_{level}_{number}": key
+            for level in levels
+            for number, key in enumerate(self._keys_of(level))
+        }
+        if all(key is None for key in keys.values()):
             return []
-        parameters = {f"key_{number}": key for number, key in enumerate(keys)} | {
+        parameters = keys | {
             "cluster": self._run.job.cluster,
             "uid": self._run.job.uid,
             "since_ms": self._now_ms - WINDOW_MS,
-            "most": self._limit if level < 3 else max(self._limit, _CANDIDATES),
+            "most": self._limit if levels[0] < 3 else max(self._limit, _CANDIDATES),
         }
-        return sorted(set(self._connection.execute(_query(level), parameters).scalars()))
+        return sorted(set(self._connection.execute(_query(levels), parameters).scalars()))
 
     def _keys_of(self, level: int) -> list[int | str | None]:
-        """Keys of the level; None among them if nothing can be similar."""
+        """Keys of the level; None is equal to no key."""
         keys, asked = self._keys, self._run.job
         match level:
             case 0:
@@ -115,9 +121,11 @@ class SimilarLookup:
 
 
 @cache
-def _query(level: int) -> Select[Any]:
-    """Return the statement for the candidates of a level."""
-    ranges = [each.subquery() for key in _conditions(level) for each in _ranges(key)]
+def _query(levels: tuple[int, ...]) -> Select[Any]:
+    """Return the statement for the candidates of some levels."""
+    ranges = [
+        each.subquery() for level in levels for key in _conditions(level) for each in _ranges(key)
+    ]
     return select(union_all(*(select(each.c.id) for each in ranges)).subquery().c.id)
 
 
@@ -127,7 +135,7 @@ def _conditions(level: int) -> list[ColumnElement[bool]]:
         case 0:
             column = job.spec_key
         case 1:
-            digest = tables.family.c.digest == bindparam("key_0")
+            digest = tables.family.c.digest == bindparam("key_1_0")
             return [job.family_id == select(tables.family.c.id).where(digest).scalar_subquery()]
         case 2:
             column = job.base_key
@@ -136,7 +144,7 @@ def _conditions(level: int) -> list[ColumnElement[bool]]:
         case _:
             column = job.model_key
     count = 3 if level == 4 else 1
-    return [column == bindparam(f"key_{number}") for number in range(count)]
+    return [column == bindparam(f"key_{level}_{number}") for number in range(count)]
 
 
 def _ranges(key: ColumnElement[bool]) -> list[Select[Any]]:

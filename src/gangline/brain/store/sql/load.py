@@ -29,7 +29,8 @@ MAX_PODS: Final = 1_000
 """Of a run, in the order of role and rank."""
 
 _SEGMENT: Final = tuple(str(column.name) for column in tables.segment.c)
-_POD_RUN: Final = tuple(str(column.name) for column in tables.pod_run.c)
+_POD_RUN: Final = (*(str(column.name) for column in tables.pod_run.c), "node_name")
+_MODEL: Final = tuple(str(column.name) for column in tables.model.c)
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,19 @@ class StoredJob:
 
 
 def job_query() -> Select[Any]:
-    """Select jobs with their images."""
+    """Select jobs with their images and models."""
     image = tables.image.c
-    return select(
-        tables.job,
-        image.repository.label("image_repository"),
-        image.tag.label("image_tag"),
-        image.digest.label("image_digest"),
-    ).join_from(tables.job, tables.image)
+    return (
+        select(
+            tables.job,
+            image.repository.label("image_repository"),
+            image.tag.label("image_tag"),
+            image.digest.label("image_digest"),
+            *(column.label(f"model_{column.name}") for column in tables.model.c),
+        )
+        .join_from(tables.job, tables.image)
+        .outerjoin(tables.model)
+    )
 
 
 def load_numbered_jobs(connection: Connection, ids: Sequence[int]) -> list[StoredJob]:
@@ -71,7 +77,6 @@ def complete_jobs(
         return []
     ids = [row["id"] for row in found]
     roles = _roles(connection, ids)
-    models = _models(connection, ids)
     images: dict[int, Image] = {}
     for row in found:
         if row["image_id"] not in images:
@@ -80,9 +85,7 @@ def complete_jobs(
         StoredJob(
             row["id"],
             row["family_id"],
-            rows.job_of(
-                row, images[row["image_id"]], roles.get(row["id"], ()), models.get(row["id"])
-            ),
+            rows.job_of(row, images[row["image_id"]], roles.get(row["id"], ()), _model(row)),
         )
         for row in found
     ]
@@ -102,11 +105,6 @@ def load_runs(connection: Connection, jobs: Sequence[StoredJob]) -> list[Run]:
 _SOME_IDS: Final[BindParameter[Any]] = bindparam("ids", expanding=True)
 _NUMBERED_JOBS: Final = job_query().where(tables.job.c.id.in_(_SOME_IDS))
 _ROLES: Final = select(tables.role_size).where(tables.role_size.c.job_id.in_(_SOME_IDS))
-_MODELS: Final = select(tables.model).where(tables.model.c.job_id.in_(_SOME_IDS))
-
-_NODE_NAMES: Final = select(tables.node.c.id, tables.node.c.name).where(
-    tables.node.c.id.in_(_SOME_IDS)
-)
 
 
 def pod_columns() -> list[Column[Any] | ColumnElement[Any]]:
@@ -130,9 +128,10 @@ def _roles(connection: Connection, ids: Sequence[int]) -> dict[int, list[RoleSiz
     }
 
 
-def _models(connection: Connection, ids: Sequence[int]) -> dict[int, ModelFacts]:
-    found = mappings(connection.execute(_MODELS, _some(ids)))
-    return {row["job_id"]: rows.model_of(row) for row in found}
+def _model(row: Mapping[str, Any]) -> ModelFacts | None:
+    if row["model_job_id"] is None:
+        return None
+    return rows.model_of({name: row[f"model_{name}"] for name in _MODEL})
 
 
 def mappings(result: Result[Any]) -> list[dict[str, Any]]:
@@ -159,10 +158,9 @@ def _pods(connection: Connection, ids: Sequence[int]) -> dict[int, list[PodRun]]
     if not ids:
         return loaded
     selected = connection.execute(_first_pods(_ranges_for(ids)), _parameters(ids))
-    found = [dict(zip(_POD_RUN, values, strict=True)) for values in selected.all()]
-    nodes = _node_names(connection, {row["node_id"] for row in found if row["node_id"]})
-    for row in found:
-        loaded[row["job_id"]].append(rows.pod_of(row, nodes.get(row["node_id"], "")))
+    for values in selected.all():
+        row = dict(zip(_POD_RUN, values, strict=True))
+        loaded[row["job_id"]].append(rows.pod_of(row, row["node_name"] or ""))
     for pods in loaded.values():
         pods.sort(key=lambda pod: (pod.role, pod.rank, pod.number))
     return loaded
@@ -188,9 +186,11 @@ def _last_segments(jobs: int) -> CompoundSelect[Any]:
 
 
 @lru_cache(maxsize=64)
-def _first_pods(jobs: int) -> CompoundSelect[Any]:
-    pod_run = tables.pod_run
-    return _ranges(pod_run, jobs, (pod_run.c.role, pod_run.c.rank, pod_run.c.number), MAX_PODS)
+def _first_pods(jobs: int) -> Select[Any]:
+    pod_run, node = tables.pod_run, tables.node
+    order = (pod_run.c.role, pod_run.c.rank, pod_run.c.number)
+    found = _ranges(pod_run, jobs, order, MAX_PODS).subquery()
+    return select(found, node.c.name).outerjoin(node, node.c.id == found.c.node_id)
 
 
 def _ranges(
@@ -210,9 +210,3 @@ def _ranges(
 def _parameters(ids: Sequence[int]) -> dict[str, int]:
     padded = [*ids, *(0 for _ in range(_ranges_for(ids) - len(ids)))]
     return {f"job_{number}": job for number, job in enumerate(padded)}
-
-
-def _node_names(connection: Connection, ids: set[int]) -> dict[int, str]:
-    if not ids:
-        return {}
-    return dict(connection.execute(_NODE_NAMES, _some(sorted(ids))).all())

@@ -236,6 +236,10 @@ class MissingRuntimeRules(_TrainTracker):
     def is_needed_early(self, name: str) -> bool:
         return False
 
+    def is_awaited(self, job: NormalizedJob, pod: ObservedPod, gang: ReplicaGang) -> bool:
+        """No pod is surplus while it is unknown which pods the job has."""
+        return True
+
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
         return []
 

@@ -80,6 +80,7 @@ async def test_third_run_starts_with_right_sizes(scenario: Scenario, tmp_path: P
         assert all(not pod.get("oom") for pod in pods)
 
 
+@pytest.mark.embedded_only("a lone real node starts and trains six workers too slowly")
 async def test_w15_a_running_job_is_scaled_and_rolled_back_without_an_effect_on_what_it_learns(
     scenario: Scenario, tmp_path: Path
 ) -> None:

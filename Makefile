@@ -1,5 +1,5 @@
 # Sets up, runs and checks Gangline. Needs Python 3.11 or newer and make, nothing else.
-# make demo | test | lint | docs | e2e | test-frameworks | benchmarks | crds | clean
+# make demo | test | lint | docs | e2e | test-frameworks | benchmarks | crds | image | clean
 
 # python3.11 where it is, else the machine's python3; tools/bootstrap.py refuses one that is too old.
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
@@ -13,7 +13,7 @@ locked = sed '/^\# section $(1)/,$$d' constraints.txt > $(VENV)/locked.txt \
   && $(PIP) install --quiet --require-hashes --no-deps --requirement $(VENV)/locked.txt
 TORCH = $(shell sed -n 's/^\# \(torch==[^ ]*\).*/\1/p' constraints.txt)
 
-.PHONY: help setup lock demo test test-unit test-integration lint docs e2e test-frameworks benchmarks crds clean
+.PHONY: help setup lock demo test test-unit test-integration lint docs e2e test-frameworks benchmarks crds image clean
 
 help:
 	@sed -n '2s/^# //p' Makefile
@@ -92,6 +92,10 @@ benchmarks: $(VENV)/.dev
 crds: $(VENV)/.dev
 	$(BIN)/python tools/generate_crds.py deploy/crds
 	$(BIN)/python tools/render_manifests.py
+
+# OCI images in build/images, without a daemon or a registry; needs a Debian machine.
+image: $(VENV)/.dev
+	$(BIN)/python tools/build_images.py build/images
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

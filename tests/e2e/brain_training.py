@@ -27,7 +27,7 @@ from gangline.elastic.trainer.trainer import ElasticTrainer
 GLOBAL_BATCH, MICRO_BATCH = 12, 2
 """Each world of 1 to 6 ranks has shares of whole records."""
 RECORDS = 4096
-SLOW_S = 0.3
+SLOW_S = 1.0
 SAVE_EVERY = 10
 
 

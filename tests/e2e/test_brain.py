@@ -80,33 +80,36 @@ async def test_third_run_starts_with_right_sizes(scenario: Scenario, tmp_path: P
         assert all(not pod.get("oom") for pod in pods)
 
 
+@pytest.mark.embedded_only("a lone real node starts and trains six workers too slowly")
 async def test_w15_a_running_job_is_scaled_and_rolled_back_without_an_effect_on_what_it_learns(
     scenario: Scenario, tmp_path: Path
 ) -> None:
     elastic = scenario.of(ELASTIC_JOBS)
-    await allow_all(scenario)
+    fewest, most = 2, 6
+    # With this pause there is one change, and a rollback, which waits for none. Steps take long and
+    # the price is low, because other load of the machine changes the times of six processes.
+    await allow_all(scenario, factor=most / fewest, cooldown_s=3600, last_gpus=0.4)
     with brain(scenario, tmp_path) as observed:
         await address(observed)
-        training = ObservedTraining(elastic, "scaled-1", "2:6", record_s=0.05)
-        await elastic.submit(training.manifest(2, "512Mi", brain="apply", brain_may="workers"))
-        sizes = (2, 4, 6)  # at most a doubling in one change
-        step_us = []
-        for number, workers in enumerate(sizes):
-            if number:
-                assert await observed.plan_number(training.name, number) == workers
-                await eventually(training.trains_with(workers), f"trains with {workers} workers")
-            segments = await observed.segments(training.name, nodes=workers, count=2)
-            step_us.append(segments[-1]["step_mean_us"])
-        print("seconds of a step:", dict(zip(sizes, (us / 1e6 for us in step_us), strict=True)))
-        assert step_us[0] > step_us[1] > step_us[2]
+        training = ObservedTraining(elastic, "scaled-1", f"{fewest}:{most}", record_s=0.1)
+        await elastic.submit(training.manifest(fewest, "512Mi", brain="apply", brain_may="workers"))
+        assert await observed.plan_number(training.name, 1) == most
+        few = await observed.segments(training.name, nodes=fewest)
+        await eventually(training.trains_with(most), f"trains with {most} workers")
+        many = await observed.segments(training.name, nodes=most, count=2)
+        step_s = [segments[-1]["step_mean_us"] / 1e6 for segments in (few, many)]
+        print(f"a step takes {step_s[0]:.3f} s with {fewest} workers, {step_s[1]:.3f} with {most}")
+        assert step_s[1] < step_s[0]
 
         (training.folder / "slow").touch()
-        assert await observed.plan_number(training.name, 3) == 4
-        await eventually(training.trains_with(4), "trains with 4 workers again")
+        assert await observed.plan_number(training.name, 2) == fewest
+        (training.folder / "slow").unlink()
+        await eventually(training.trains_with(fewest), f"trains with {fewest} workers again")
         await training.ends()
+        assert len(await observed.plans(training.name)) == 2
 
     steps = {step.number: step for step in training.steps}
-    assert {step.world for step in steps.values()} == set(sizes)
+    assert {step.world for step in steps.values()} == {fewest, most}
     expected = training.unscaled(tmp_path / "alone", max(steps))
     assert [step.number for step in expected] == sorted(steps)
     for step in expected:

@@ -1,14 +1,16 @@
 """Creates the runtimes that Gangline ships, for TrainJobs of the embedded cluster."""
 
 import asyncio
-from contextlib import suppress
+import logging
 from typing import Any
 
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import CLUSTER_TRAINING_RUNTIMES
 from gangline.api.trainer.builtin_runtimes import builtin_runtimes
 from gangline.kube.client.client import ApiClient
-from gangline.kube.errors import AlreadyExists
+from gangline.kube.errors import AlreadyExists, ApiError
+
+log = logging.getLogger(__name__)
 
 _RUNTIMES: Resource[dict[str, Any]] = Resource(
     dict[str, Any],
@@ -21,12 +23,23 @@ _RUNTIMES: Resource[dict[str, Any]] = Resource(
 
 
 async def install_runtimes(client: ApiClient) -> None:
-    """Create missing runtimes; those that exist may have been changed and stay."""
-    present = {each["metadata"]["name"] for each in (await client.list(_RUNTIMES)).items}
+    """Create missing runtimes; those that exist may have been changed and stay.
+
+    The cluster starts without those that are refused, as by a webhook that does not respond.
+    """
+    try:
+        present = {each["metadata"]["name"] for each in (await client.list(_RUNTIMES)).items}
+    except ApiError as error:
+        log.warning("training runtimes cannot be listed: %s", error)
+        return
     missing = [each for each in builtin_runtimes() if each["metadata"]["name"] not in present]
     await asyncio.gather(*(_create(client, each) for each in missing))
 
 
 async def _create(client: ApiClient, manifest: dict[str, Any]) -> None:
-    with suppress(AlreadyExists):
+    try:
         await client.create(_RUNTIMES, manifest)
+    except AlreadyExists:
+        return
+    except ApiError as error:
+        log.warning("training runtime %s: %s", manifest["metadata"]["name"], error)

@@ -1,5 +1,6 @@
 """A release of the chart on the embedded cluster: its operator runs as a pod, and trains."""
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -64,6 +65,18 @@ async def take_over_crds(client: ApiClient) -> None:
             body={"metadata": owned},
             content_type="application/merge-patch+json",
         )
+
+
+async def run_gangline(cluster: EmbeddedCluster, *arguments: str) -> None:
+    """Run a command that must succeed."""
+    process = await asyncio.create_subprocess_exec(
+        *(Path(sys.executable).with_name("gangline"), *arguments),
+        env=cluster.environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
 
 
 def release_of(cluster: EmbeddedCluster) -> Any:
@@ -143,4 +156,16 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_uninstalle
                 "no call goes to a server that is gone"
             )
         assert await client.get(PYTORCH_JOBS, "long", "default")
+        assert await running() == before
+
+        # The same without Helm, which takes over the CRDs that the release has left.
+        file = cluster.root / "values.yaml"
+        file.write_text(yaml.safe_dump(VALUES))
+        await run_gangline(cluster, "deploy", "--values", str(file), "--set", "operator.replicas=1")
+        found = await client.get(DEPLOYMENTS, "gangline-operator", NAMESPACE)
+        assert found.status.available_replicas == 1, "deploy waits for the pods"
+        await until(is_refused)
+        await run_gangline(cluster, "undeploy", "--force")
+        for resource in CONFIGURATION_RESOURCES:
+            assert (await client.list(resource)).items == []
         assert await running() == before

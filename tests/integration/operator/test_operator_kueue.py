@@ -13,12 +13,15 @@ from gangline.api.resources import PODS, SERVICES
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import NotFound
 from gangline.local.apiserver.server import ApiServer
+from gangline.local.training_runtimes import install_runtimes
 from integration.operator.cluster import NAMESPACE, Scene
 from integration.operator.kueue import (
     Integration,
     Json,
+    Kueue,
     PodSetInfo,
     Workload,
+    connect,
     kueue,
     merge_patch,
 )
@@ -34,7 +37,7 @@ SPOT = PodSetInfo(
     tolerations=[TAINTED],
 )
 RESERVED = PodSetInfo(annotations={WORKLOAD: "job-train"}, node_selector={"pool": "reserved"})
-# Kueue reads the pods of a TrainJob from its runtime, not from the job.
+# Kueue reads the pods of a TrainJob from its runtime, and changes them by a patch of the runtime.
 JOBS = {n: k for n, k in KINDS.items() if k.framework.kind.kind != "TrainJob"}
 MULTI_KUEUE = "kueue.x-k8s.io/multikueue"
 
@@ -225,3 +228,83 @@ async def test_pod_with_kueues_topology_gate_is_placed_by_kueue(
         ungated = await queue.call("PATCH", path, {"spec": placed})
         assert "schedulingGates" not in ungated["spec"]
         assert ungated["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "n1"}
+
+
+async def test_kueue_admits_and_evicts_a_trainjob_by_its_patch_of_the_runtime(
+    stage: Scene, api_server: ApiServer
+) -> None:
+    """As ``trainjob_controller.go``: the patch changes only while the job is suspended."""
+    await install_runtimes(stage.client)
+    await stage.start_operator()
+    jobs = f"/apis/trainer.kubeflow.org/v1alpha1/namespaces/{NAMESPACE}/trainjobs"
+
+    async with connect(api_server.kubeconfig) as session:
+        client = Kueue(session, Integration(jobs, "", ()))
+
+        async def patch(**spec: Any) -> None:
+            await client.call("PATCH", f"{jobs}/train", {"spec": spec})
+
+        async def admit(flavor: PodSetInfo) -> None:
+            await patch(runtimePatches=[runtime_patch(flavor)])
+            await patch(suspend=False)
+
+        async def runs(flavor: PodSetInfo) -> None:
+            async def all_run() -> bool:
+                return replicas_on(await stage.pods(), ("node",), flavor) == 2
+
+            await stage.until(all_run, "its nodes run")
+            await stage.until(active, "it is active")
+
+        async def active() -> bool:
+            steps = (await client.job("train")).get("status", {}).get("jobsStatus", [])
+            return any(step["active"] for step in steps)
+
+        async def inactive() -> bool:
+            return not await active()
+
+        trainer = {"numNodes": 2}
+        spec = {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer, "suspend": True}
+        await client.call(
+            "POST",
+            jobs,
+            {
+                "apiVersion": "trainer.kubeflow.org/v1alpha1",
+                "kind": "TrainJob",
+                "metadata": {"name": "train", "labels": {"kueue.x-k8s.io/queue-name": "team"}},
+                "spec": {**spec, "runtimePatches": [runtime_patch(None)]},
+            },
+        )
+        await until_suspended(stage, client.kind)
+        assert not await stage.pods()
+        await admit(SPOT)
+        await runs(SPOT)
+        before = await stage.pods()
+        assert {p.metadata.labels["jobset.sigs.k8s.io/jobset-name"] for p in before.values()} == {
+            "train"
+        }
+        await patch(suspend=True)
+        await stage.until(inactive, "it is not active")
+        await patch(runtimePatches=[runtime_patch(None)])
+        await admit(RESERVED)
+        await runs(RESERVED)
+        assert not uids(await stage.pods()) & uids(before)
+        for name in await stage.pods():
+            await stage.kubelets.end(name, 0)
+
+        async def complete() -> bool:
+            listed = (await client.job("train"))["status"].get("conditions", [])
+            return ("Complete", "True") in {(each["type"], each["status"]) for each in listed}
+
+        await stage.until(complete, "it completes")
+
+
+def runtime_patch(flavor: PodSetInfo | None) -> Json:
+    """Kueue's entry in ``spec.runtimePatches``; empty without a flavor."""
+    template: Json = {"spec": {}}
+    if flavor:
+        pod: Json = {"spec": {}}
+        flavor.restore(pod)
+        template = {
+            "spec": {"replicatedJobs": [{"name": "node", "template": {"spec": {"template": pod}}}]}
+        }
+    return {"manager": "kueue.x-k8s.io/manager", "trainingRuntimeSpec": {"template": template}}

@@ -212,6 +212,7 @@ class TrainJobSpec(Wire):
         return RunPolicy(
             suspend=self.suspend,
             active_deadline_seconds=self.active_deadline_seconds,
+            managed_by=self.managed_by,
             scheduling_policy=SchedulingPolicy(),
         )
 

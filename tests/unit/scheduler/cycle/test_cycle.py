@@ -410,6 +410,22 @@ def test_node_of_a_lost_member_is_reserved_until_it_is_recreated() -> None:
     assert placed(decide(state, now=102.0)) == {"b1": "a"}
 
 
+def test_recreated_member_takes_no_place_from_another_lost_one() -> None:
+    """Of three members one runs, one is recreated and fits nowhere yet, one does not exist."""
+    lost = pod("b2", cpu=1, group="broken", on="a")
+    state = cluster(
+        node("a", cpu=2),
+        group("broken", 3),
+        pod("b0", cpu=1, group="broken", on="a"),
+        pod("b1", cpu=1, group="broken"),
+        lost,
+        *gang("other", 1, age=1),
+    )
+    state.remove_pod(lost.key)
+    state.record_lost_member(lost, at=100.0, keep_s=LOST_MEMBER_RESERVATION_S)
+    assert not decide(state, now=101.0).bindings
+
+
 def test_the_place_of_a_lost_member_is_not_held_for_ever() -> None:
     assert set(
         placed(decide(a_gang_that_lost_a_member(), now=100.0 + LOST_MEMBER_RESERVATION_S))

@@ -240,3 +240,12 @@ def test_cheapest_victims_of_all_domains_of_a_tier_are_taken() -> None:
         state.nodes.set_hypernode(HyperNodeInfo(name, 1, members=exact))
     found = checked_cycle(state, NOW).evictions
     assert {str(each.group) for each in found} == {"d/cheap"}
+
+
+def test_cheapest_gang_is_found_among_many_nodes_that_lack_as_much() -> None:
+    many = [f"n{n:03}" for n in range(200)]
+    assert evicted(
+        nodes(1, *many),
+        *(runs(host, host, cost=300 - n) for n, host in enumerate(many)),
+        wants(1),
+    ) == {"n199": 1}

@@ -202,3 +202,22 @@ def test_long_messages_are_cut_and_keep_their_end() -> None:
     assert len(with_end) == MAX_MESSAGE
     assert with_end.endswith("x… the end")
     assert clip_message("short", "end") == "short end"
+
+
+@pytest.mark.parametrize(("size", "listed"), [(3, "n0, n1, n2;"), (4, "n0, n1, n2 and 1 more;")])
+def test_reserved_nodes_are_listed_up_to_a_number(size: int, listed: str) -> None:
+    state = cluster(
+        *(node(f"n{n}", cpu=1) for n in range(size)),
+        group("runs", size),
+        *(pod(f"runs-{n}", group="runs", on=f"n{n}") for n in range(size)),
+        *gang("wants", size),
+    )
+    assert f"Nodes are reserved for it: {listed}" in group_message(decide(state), "wants")
+
+
+def test_message_states_what_is_requested_and_what_is_free() -> None:
+    state = cluster(
+        node("n1", cpu=4), node("n2", cpu=4), pod("used", cpu=3, on="n1"), *gang("g", 2, cpu=3)
+    )
+    message = group_message(decide(state), "g")
+    assert "Requested: cpu 6; free on the 2 nodes that accept it: cpu 5." in message

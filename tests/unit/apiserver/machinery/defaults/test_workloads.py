@@ -2,7 +2,10 @@
 
 from typing import Any
 
-from gangline.local.apiserver.machinery.defaults.builtin import apply_builtin_defaults
+from gangline.local.apiserver.machinery.defaults.builtin import (
+    apply_builtin_defaults,
+    initial_status,
+)
 
 TEMPLATE = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
 
@@ -55,3 +58,10 @@ def test_cron_job_allows_concurrent_jobs_and_keeps_a_history() -> None:
         "successfulJobsHistoryLimit": 3,
         "failedJobsHistoryLimit": 1,
     }
+
+
+def test_new_workload_counts_no_pods() -> None:
+    assert initial_status("apps", "StatefulSet", {}) == {"replicas": 0, "availableReplicas": 0}
+    counts = initial_status("apps", "DaemonSet", {})
+    assert counts is not None
+    assert (counts["desiredNumberScheduled"], counts["numberReady"]) == (0, 0)

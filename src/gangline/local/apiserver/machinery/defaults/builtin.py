@@ -40,6 +40,12 @@ GATED_CONDITION: Json = {
     "message": "Scheduling is blocked due to non-empty scheduling gates",
 }
 """The condition of a new pod with scheduling gates, without times as on Kubernetes."""
+DAEMON_SET_COUNTS = (
+    "currentNumberScheduled",
+    "numberMisscheduled",
+    "desiredNumberScheduled",
+    "numberReady",
+)
 PERCENT_POLICY: Json = {"type": "Percent", "value": 100, "periodSeconds": 15}
 DEFAULT_SCALING_RULES: Mapping[str, Json] = {
     "scaleUp": {
@@ -110,6 +116,10 @@ def initial_status(group: str, kind: str, obj: Json) -> Json | None:
             return {"loadBalancer": {}}
         case ("apps", "ReplicaSet"):
             return {"replicas": 0}
+        case ("apps", "StatefulSet"):
+            return {"replicas": 0, "availableReplicas": 0}
+        case ("apps", "DaemonSet"):
+            return dict.fromkeys(DAEMON_SET_COUNTS, 0)
         case ("apps", "Deployment") | ("batch", "Job"):
             return {}
     return None

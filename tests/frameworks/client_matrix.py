@@ -50,6 +50,17 @@ def interpreters() -> dict[str, str]:
     return {**found, "pinned": sys.executable}
 
 
+def _created(core: client.CoreV1Api, namespace: str) -> bool:
+    """Create the pod; False where the service account has no token yet, as before 1.24."""
+    try:
+        core.create_namespaced_pod(namespace, yaml.safe_load(TALKER))
+    except client.ApiException as error:
+        if error.status != 500:
+            raise
+        return False
+    return True
+
+
 def check_client(name: str, interpreter: str, kubeconfig: Path, namespace: str) -> None:
     """Run a client in a namespace of its own; all of its steps succeed."""
     script, steps = CLIENTS[name]
@@ -57,7 +68,7 @@ def check_client(name: str, interpreter: str, kubeconfig: Path, namespace: str) 
         core = client.CoreV1Api(connected)
         core.create_namespace({"metadata": {"name": namespace}})
         until(lambda: core.list_namespaced_service_account(namespace).items)
-        core.create_namespaced_pod(namespace, yaml.safe_load(TALKER))
+        until(lambda: _created(core, namespace))
         until(lambda: core.read_namespaced_pod("talker", namespace).status.phase == "Running")
         done = subprocess.run(
             [interpreter, str(SCRIPTS / script), namespace],

@@ -9,7 +9,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from benchmarks.brain.databases import DatabaseServer
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect, select, text
 
 from brain_records import a_run
 from gangline.brain.store.batch import facts_of
@@ -24,7 +24,7 @@ from gangline.brain.store.errors import (
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.database import Database
 from gangline.brain.store.sql.dialect import parse_address
-from gangline.brain.store.sql.schema import known_version
+from gangline.brain.store.sql.schema import found_version, known_version, upgrade
 from integration.brain.store.conftest import SERVERS, Servers
 
 NUMBERS = itertools.count()
@@ -56,6 +56,27 @@ def test_g5_data_is_kept_from_start_to_start(address: str) -> None:
     after = open_store(address, secret=b"secret", migrate=False)
     assert after.read.run("cluster", "uid-1") == a_run(1)
     after.close()
+
+
+@pytest.mark.parametrize("released", range(1, known_version()))
+def test_g5_released_schema_is_migrated_with_its_data(address: str, released: int) -> None:
+    url = parse_address(address)
+    before = Database(url, readers=1, migrate=False, on_problem=print)
+    upgrade(before.engine, f"{released:04d}")
+    with before.engine.connect() as connection, connection.begin():
+        assert found_version(connection) == released
+        connection.execute(tables.forgotten.insert(), {"digest": "before", "at_ms": 7})
+    before.close()
+    store = open_store(address, secret=b"secret")
+    store.write.runs([a_run(1)])
+    with store.engine.connect() as connection:
+        assert found_version(connection) == known_version()
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, tables.metadata) == []
+        kept = connection.execute(select(tables.forgotten.c.digest, tables.forgotten.c.at_ms))
+        assert kept.all() == [("before", 7)]
+    assert store.read.run("cluster", "uid-1") == a_run(1)
+    store.close()
 
 
 def test_g5_newer_schema_is_refused_with_both_numbers(address: str) -> None:

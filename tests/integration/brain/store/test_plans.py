@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +57,16 @@ class Plans:
         many = rest[-1]
         if statement.startswith(("SELECT", "DELETE", "UPDATE", "WITH")) and not many:
             self._statements.setdefault(statement, parameters)
+
+    def searches(self, what: str) -> list[str]:
+        """Lines of SQLite's plans with a text."""
+        with self._engine.connect() as connection:
+            return [
+                row[-1]
+                for statement, parameters in self._statements.items()
+                for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+                if what in row[-1]
+            ]
 
     def scans(self) -> list[str]:
         """Statements that read all rows of a large table, with the table."""
@@ -125,6 +136,19 @@ def test_readers_use_an_index(filled: Store) -> None:
         filled.read.sizings(CLUSTER, asked.uid)
         filled.read.node_speeds(CLUSTER, 20_000)
     assert plans.scans() == []
+
+
+def test_ranges_of_similar_jobs_read_no_other_rows(tmp_path: Path) -> None:
+    """The index decides all that a range is limited by: few rows are found among few, not many."""
+    store = open_store(f"sqlite:///{tmp_path}/brain.db", secret=SECRET, clock_ms=lambda: NOW_MS)
+    with Plans(store) as plans:
+        for level in LEVELS:
+            asked = job(SIZE, next(n for n in range(1, 99) if job(SIZE, n).model))
+            store.read.similar_runs(asked, now_ms=NOW_MS, level=level)
+    ranges = plans.searches("job USING INDEX ix_job_")
+    assert len(ranges) == 5 * (len(LEVELS) + 2)  # three keys of models
+    assert all("outcome=? AND complete=?" in each for each in ranges)
+    store.close()
 
 
 def test_writers_use_an_index(filled: Store) -> None:

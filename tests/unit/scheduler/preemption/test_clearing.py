@@ -185,3 +185,19 @@ def test_room_of_a_gang_that_restarts_is_its_own() -> None:
     assert [each.key for each in ending_pods(state)] == [PodKey("d/g-0")]
     state.restarting_groups.add(GroupKey("d/g"))
     assert ending_pods(state) == []
+
+
+def test_attachment_is_freed_for_a_claim_that_several_pods_share() -> None:
+    victim = using("victim", "c0", group="victim", on="n0")
+    sharing = [using(f"wants-{n}", "shared", group="wants") for n in range(2)]
+    state = attaching(
+        cluster(
+            node("n0", cpu=16),
+            group("victim", 1),
+            victim,
+            group("wants", 2, priority=9),
+            *sharing,
+        ),
+        "c0", "shared", n0=1,
+    )  # fmt: skip
+    assert [each.pod for each in checked_cycle(state).evictions] == ["d/victim"]

@@ -398,3 +398,16 @@ def test_usage_outside_of_all_queues_is_no_capacity_of_queues() -> None:
     cpu = tree.columns["cpu"]
     assert tree.total[cpu] == 5000
     assert (tree.queues["q"].used[cpu], tree.queues["default"].used[cpu]) == (2000, 0)
+
+
+@pytest.mark.parametrize("guaranteed", [1, 2])
+def test_last_device_is_not_borrowed_from_a_guarantee(guaranteed: int) -> None:
+    state = cluster(
+        node("n", gpu=1),
+        queue("owner", guarantee=request(gpu=guaranteed, pods=0)),
+        queue("q"),
+        *job("wants", "q", gpu=1),
+    )
+    decision = decide(state)
+    assert placed(decision) == {}
+    assert "Queue 'q'" in text(decision, "wants")

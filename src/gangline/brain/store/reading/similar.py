@@ -19,8 +19,10 @@ from sqlalchemy import (
     Integer,
     Select,
     bindparam,
+    false,
     or_,
     select,
+    true,
     union_all,
 )
 
@@ -152,10 +154,16 @@ def _ranges(key: ColumnElement[bool]) -> list[Select[Any]]:
     other = or_(job.cluster != bindparam("cluster"), job.uid != bindparam("uid"))
     latest = select(job.id).where(key, other).order_by(job.finished_ms.desc())
     recent = latest.where(job.finished_ms >= bindparam("since_ms", type_=BigInteger))
-    succeeded = recent.where(job.outcome == Outcome.SUCCEEDED.value)
+
+    def part(of: Select[Any], outcome: Outcome, *, complete: bool) -> Select[Any]:
+        # Equal to each column of the index before the time: no other row is read.
+        whole = job.complete == (true() if complete else false())
+        return of.where(job.outcome == outcome.value, whole)
+
     return [
-        succeeded.where(job.complete.is_(True)).limit(bindparam("most", type_=Integer)),
-        succeeded.where(job.complete.is_(False)).limit(_BOUNDS),
-        recent.where(job.outcome == Outcome.FAILED.value).limit(_BOUNDS),
-        latest.where(job.outcome == Outcome.RUNNING.value).limit(_BOUNDS),
+        part(recent, Outcome.SUCCEEDED, complete=True).limit(bindparam("most", type_=Integer)),
+        part(recent, Outcome.SUCCEEDED, complete=False).limit(_BOUNDS),
+        part(recent, Outcome.FAILED, complete=True).limit(_BOUNDS),
+        part(recent, Outcome.FAILED, complete=False).limit(_BOUNDS),
+        part(latest, Outcome.RUNNING, complete=False).limit(_BOUNDS),
     ]

@@ -172,11 +172,11 @@ job = _table(
     _number("image_key"),
     _number("model_key"),
     UniqueConstraint("cluster", "uid"),
-    Index(None, "family_id", "outcome", "finished_ms"),  # similar jobs, level 1
-    Index(None, "spec_key", "outcome", "finished_ms"),  # level 0
-    Index(None, "base_key", "outcome", "finished_ms"),  # level 2
-    Index(None, "image_key", "outcome", "finished_ms"),  # level 3
-    Index(None, "model_key", "outcome", "finished_ms"),  # level 4
+    Index(None, "family_id", "outcome", "complete", "finished_ms"),  # similar jobs, level 1
+    Index(None, "spec_key", "outcome", "complete", "finished_ms"),  # level 0
+    Index(None, "base_key", "outcome", "complete", "finished_ms"),  # level 2
+    Index(None, "image_key", "outcome", "complete", "finished_ms"),  # level 3
+    Index(None, "model_key", "outcome", "complete", "finished_ms"),  # level 4
     Index(None, "cluster", "namespace", "owner", "finished_ms"),  # history of an owner
     Index(None, "cluster", "namespace", "name", "submitted_ms"),  # a job by its name
     Index(None, "cluster", "finished_ms"),  # history of a cluster, retention

@@ -364,7 +364,9 @@ def install(target: Path, options: list[str]) -> None:
     shutil.rmtree(target / "bin", ignore_errors=True)
     for record in target.glob("*.dist-info/RECORD"):
         lines = record.read_text().splitlines(keepends=True)
-        record.write_text("".join(sorted(each for each in lines if not each.startswith("../"))))
+        # direct_url.json names the folder of this build.
+        kept = [each for each in lines if not each.startswith("../") and "direct_url" not in each]
+        record.write_text("".join(sorted(kept)))
 
 
 def pip(*arguments: str) -> None:

@@ -49,7 +49,9 @@ class ArenaCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Normalize the options before click parses them."""
-        return super().parse_args(ctx, self._normalize(args))
+        # Completion must not print a note: the word behind --queue is what it asks for.
+        given = args if ctx.resilient_parsing else self._normalize(args)
+        return super().parse_args(ctx, given)
 
     def _normalize(self, args: list[str]) -> list[str]:
         options = {

@@ -17,7 +17,7 @@ LIBRARY = "gangline/elastic/checkpoint/format/copy_summed.so"
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources of a wheel, so that builds do not affect the working tree."""
     copy = tmp_path_factory.mktemp("tree")
-    for folder in ("src", "examples", "tools"):
+    for folder in ("src", "examples", "tools", "deploy"):
         skip = shutil.ignore_patterns("__pycache__", "*.so")
         shutil.copytree(ROOT / folder, copy / folder, ignore=skip)
     for file in ("pyproject.toml", "README.md", "LICENSE"):

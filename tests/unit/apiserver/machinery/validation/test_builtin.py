@@ -1,5 +1,6 @@
 """Validation of built-in kinds on creation and update: each error with path and message."""
 
+import base64
 import copy
 from typing import Any
 
@@ -24,6 +25,10 @@ def an_object(group: str, kind: str, **fields: Any) -> dict[str, Any]:
 def mistakes(group: str, kind: str, **fields: Any) -> dict[str, str]:
     causes = validate_create(group, kind, an_object(group, kind, **fields), namespaced=True)
     return {cause.field: cause.message for cause in causes}
+
+
+def base64_of(size: int) -> str:
+    return base64.b64encode(bytes(size)).decode()
 
 
 def in_pod(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, str]:
@@ -293,6 +298,8 @@ WORKLOAD = {"selector": {"matchLabels": {"a": "b"}}, "template": TEMPLATE}
         ),
         ("", "ConfigMap", {"data": {"a b": "c"}}, "data[a b]", "Invalid value"),
         ("", "ConfigMap", {"data": {"a": "x" * 1_100_000}}, "", "Too long"),
+        ("", "ConfigMap", {"binaryData": {"a": base64_of(2**20 + 1)}}, "", "Too long"),
+        ("", "Secret", {"data": {"a": base64_of(2**20 + 1)}}, "", "Too long"),
         ("", "Secret", {"data": {"a": "?"}}, "data[a]", "base64"),
         ("", "PersistentVolumeClaim", {"spec": {}}, "spec.accessModes", "Required value"),
         ("", "PersistentVolumeClaim", {"spec": {}}, "spec.resources[storage]", "Required value"),
@@ -317,6 +324,12 @@ def test_a_mistake_in_another_kind_is_found(
     group: str, kind: str, fields: dict[str, Any], field: str, message: str
 ) -> None:
     assert message in mistakes(group, kind, **fields)[field]
+
+
+def test_data_in_base64_counts_as_what_it_stands_for() -> None:
+    full = base64_of(2**20)
+    assert mistakes("", "Secret", data={"a": full}) == {}
+    assert mistakes("", "ConfigMap", binaryData={"a": full}) == {}
 
 
 def a_stored_pod() -> dict[str, Any]:

@@ -168,11 +168,11 @@ def _pod(obj: Json) -> Causes:
 
 
 def _config_map(obj: Json) -> Causes:
-    yield from _data_causes(obj, "data", "binaryData")
+    yield from _data_causes(obj, texts="data", encoded="binaryData")
 
 
 def _secret(obj: Json) -> Causes:
-    yield from _data_causes(obj, "data")
+    yield from _data_causes(obj, encoded="data")
     for key, value in subobject(obj, "data").items():
         if isinstance(value, str) and not _is_base64(value):
             yield field_causes.invalid(
@@ -180,11 +180,13 @@ def _secret(obj: Json) -> Causes:
             )
 
 
-def _data_causes(obj: Json, *fields: str) -> Causes:
+def _data_causes(obj: Json, *, texts: str = "", encoded: str) -> Causes:
+    """Check keys and size of data: of texts, and of what base64 stands for, without decoding it."""
     size = 0
-    for field in fields:
+    for field in filter(None, (texts, encoded)):
         for key, value in subobject(obj, field).items():
-            size += len(value.encode()) if isinstance(value, str) else 0
+            if isinstance(value, str):
+                size += _decoded_size(value) if field == encoded else len(value.encode())
             if not _KEY.fullmatch(key) or key == "." or key.startswith(".."):
                 detail = "use letters, digits, '-', '_' and '.', and neither '.' alone nor '..'"
                 yield field_causes.invalid(indexed(field, key), key, detail)
@@ -192,6 +194,10 @@ def _data_causes(obj: Json, *fields: str) -> Causes:
                 yield field_causes.too_long(indexed(field, key[:20] + "…"), 253, "characters")
     if size > MAX_DATA_BYTES:
         yield field_causes.too_long("", MAX_DATA_BYTES)
+
+
+def _decoded_size(text: str) -> int:
+    return len(text) * 3 // 4 - text[-2:].count("=")
 
 
 def _is_base64(text: str) -> bool:

@@ -139,6 +139,8 @@ async def test_the_operator_says_what_the_schema_let_pass(scenario: Scenario, mi
     assert not await scenario.pods(name)
 
 
+# Last: Kubernetes' controllers, which send 20 requests a second, take minutes for what it leaves.
+@pytest.mark.last
 async def test_an_absurd_job_never_hurts_a_good_one(scenario: Scenario, tmp_path: Path) -> None:
     for number in range(10):
         manifest = _worker(SPOILT["absurd replicas"][0])

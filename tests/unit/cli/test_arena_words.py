@@ -1,6 +1,5 @@
 """Words that Arena's users type: aliases, global flags, flags and commands that Gangline lacks."""
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 from gangline.cli import main
 from gangline.cli.errors import ExitCode
 from unit.cli.test_usual_mistakes import SUBMIT, Typed, add_job, api, typed
+from unit.tool_modules import load_tool
 
 __all__ = ["api", "typed"]
 
@@ -87,11 +87,5 @@ def test_flags_of_et_without_a_use_are_named(capsys: pytest.CaptureFixture[str])
 
 
 def test_page_lists_every_command_and_flag_of_arena() -> None:
-    specification = importlib.util.spec_from_file_location(
-        "arena_table", ROOT / "tools/arena_table.py"
-    )
-    assert specification
-    assert specification.loader
-    tool = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(tool)
+    tool = load_tool("arena_table")
     assert tool.PAGE.read_text() == tool.page(), "write it with python tools/arena_table.py"

@@ -1,6 +1,5 @@
 """``deploy/install.yaml`` and the kustomize bases: current, complete, and free of Helm."""
 
-import importlib.util
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,22 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
+from unit.tool_modules import load_tool
+
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 BASES = sorted((DEPLOY / "kustomize").iterdir())
 
 
-def load_tool() -> Any:
-    spec = importlib.util.spec_from_file_location("rendering", ROOT / "tools/render_manifests.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_files_are_current() -> None:
-    stale = load_tool().stale()
+    stale = load_tool("render_manifests").stale()
     assert stale == [], "run tools/render_manifests.py"
 
 

@@ -1,21 +1,12 @@
 """The wheel names the oldest C library that can load its native part."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from unit.tool_modules import load_tool
 
 
 def platform_tag(library: bytes) -> str:
-    location = ROOT / "tools/build_native.py"
-    specification = importlib.util.spec_from_file_location("build_native", location)
-    assert specification
-    assert specification.loader
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    tag: str = module.platform_tag(library)
+    tag: str = load_tool("build_native").platform_tag(library)
     return tag
 
 

@@ -22,6 +22,7 @@ from gangline.local.controllers.jobs.plan import BackoffRecord, JobPlan, plan_jo
 from gangline.local.controllers.jobs.pods import build_job_pod
 from gangline.local.controllers.jobs.types import FINALIZER, RAW_JOBS, JobStatus, RawJob
 from gangline.local.controllers.replica_sets.expectations import Expectations
+from gangline.local.controllers.replica_sets.pod_creation import create_pods
 
 BY_JOB = "job"
 """Index of pods by the namespace and name of their Job, which may not exist any more."""
@@ -95,11 +96,7 @@ class JobController:
         await self._release(plan.withdraw)
         for pod in (*plan.delete, *plan.withdraw):
             await self._delete(job, pod)
-        # In growing batches (slow start): a pod that the server refuses is refused once only.
-        missing, batch = list(plan.create), 1
-        while missing:
-            await self._create(key, job, missing[:batch])
-            missing, batch = missing[batch:], batch * 2
+        await self._create(key, job, plan.create)
         if plan.delete_job:
             with contextlib.suppress(NotFound):
                 await self._client.delete(
@@ -111,19 +108,16 @@ class JobController:
                 )
 
     async def _create(self, key: ObjectKey, job: RawJob, indexes: Iterable[int | None]) -> None:
-        """Create pods concurrently; raises the first error after all creations were recorded."""
+        def note_creation(pod: Pod) -> None:
+            self._expected.expect_creation(key, pod)
+            self._note(job, "Normal", "SuccessfulCreate", f"Created pod: {pod.metadata.name}")
+
         bodies = [build_job_pod(job, index) for index in indexes]
-        creations = [self._client.create(PODS, body, key.namespace) for body in bodies]
-        errors: list[BaseException] = []
-        for made in await asyncio.gather(*creations, return_exceptions=True):
-            if isinstance(made, BaseException):
-                errors.append(made)
-                continue
-            self._expected.expect_creation(key, made)
-            self._note(job, "Normal", "SuccessfulCreate", f"Created pod: {made.metadata.name}")
-        if errors:
-            self._note(job, "Warning", "FailedCreate", f"Error creating: {errors[0]}")
-            raise errors[0]
+        try:
+            await create_pods(self._client, key.namespace, bodies, note_creation)
+        except Exception as error:
+            self._note(job, "Warning", "FailedCreate", f"Error creating: {error}")
+            raise
 
     async def _delete(self, job: RawJob, pod: Pod) -> None:
         meta = pod.metadata

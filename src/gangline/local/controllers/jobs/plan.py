@@ -18,6 +18,7 @@ from gangline.api.meta.objects import Condition
 from gangline.local.controllers.jobs.counting import PodCounts, count_pods, counted_status
 from gangline.local.controllers.jobs.indexes import index_of
 from gangline.local.controllers.jobs.types import FINALIZER, JobStatus, RawJob
+from gangline.local.controllers.replica_sets.plan import deletion_rank
 
 MAX_CREATIONS = 500
 """Limit of creations in one pass, as in kube-controller-manager."""
@@ -210,7 +211,7 @@ def _run_pods(job: RawJob, counts: PodCounts, plan: JobPlan, now: datetime) -> J
     surplus = _invalid_indexes(job, counts) if job.is_indexed else []
     active = [pod for pod in counts.active if pod not in surplus]
     desired = _desired_active(job, counts, len(active))
-    surplus += sorted(active, key=_withdrawal_rank)[: max(0, len(active) - desired)]
+    surplus += sorted(active, key=deletion_rank)[: max(0, len(active) - desired)]
     waiting = 0
     if job.spec.pod_replacement_policy == "Failed":
         waiting = len(counts.terminating)
@@ -247,25 +248,13 @@ def _invalid_indexes(job: RawJob, counts: PodCounts) -> list[Pod]:
     """Return pods without an index of the Job, with a completed one, or with that of another."""
     taken: set[int] = set(counts.completed)
     invalid = []
-    for pod in sorted(counts.active, key=_withdrawal_rank, reverse=True):
+    for pod in sorted(counts.active, key=deletion_rank, reverse=True):
         index = index_of(pod)
         if index is None or index >= (job.completions or 0) or index in taken:
             invalid.append(pod)
         else:
             taken.add(index)
     return invalid
-
-
-def _withdrawal_rank(pod: Pod) -> tuple[bool, bool, bool, float, str]:
-    """The first are deleted: without a node, not running, not ready, the youngest."""
-    created = pod.metadata.creation_timestamp
-    return (
-        bool(pod.spec.node_name),
-        pod.status.phase == "Running",
-        is_pod_ready(pod),
-        -created.timestamp() if created else 0.0,
-        pod.metadata.name,
-    )
 
 
 def _with(

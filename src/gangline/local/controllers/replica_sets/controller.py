@@ -36,6 +36,7 @@ from gangline.local.controllers.replica_sets.plan import (
     is_pod_active,
     plan_replica_set,
 )
+from gangline.local.controllers.replica_sets.pod_creation import create_pods
 
 
 class ReplicaSetController:
@@ -113,34 +114,23 @@ class ReplicaSetController:
         return changed
 
     async def _execute(self, key: ObjectKey, found: RawReplicaSet, plan: ReplicaSetPlan) -> None:
-        # In growing batches, as kube-controller-manager does (slow start): if the server refuses
-        # a pod, it is refused once and not a hundred times.
-        missing, batch = plan.create, 1
-        while missing:
-            batch = min(batch, missing)
-            await self._create(key, found, batch)
-            missing, batch = missing - batch, batch * 2
+        await self._create(key, found, plan.create)
         await asyncio.gather(*(self._delete(key, found, pod) for pod in plan.delete))
 
     async def _create(self, key: ObjectKey, found: RawReplicaSet, count: int) -> None:
-        """Create pods concurrently; raises the first error after all creations were recorded."""
-        body = build_pod(found)
-        creations = [self._client.create(PODS, body, key.namespace) for _ in range(count)]
-        errors: list[BaseException] = []
-        for made in await asyncio.gather(*creations, return_exceptions=True):
-            if isinstance(made, BaseException):
-                errors.append(made)
-                continue
-            self._expected.expect_creation(key, made)
-            message = f"Created pod: {made.metadata.name}"
-            self._recorder.event(
-                object_reference(RAW_REPLICA_SETS, found), "Normal", "SuccessfulCreate", message
-            )
-        if errors:
-            self._recorder.event(
-                object_reference(RAW_REPLICA_SETS, found), "Warning", "FailedCreate", str(errors[0])
-            )
-            raise errors[0]
+        reference = object_reference(RAW_REPLICA_SETS, found)
+
+        def note_creation(pod: Pod) -> None:
+            self._expected.expect_creation(key, pod)
+            message = f"Created pod: {pod.metadata.name}"
+            self._recorder.event(reference, "Normal", "SuccessfulCreate", message)
+
+        bodies = [build_pod(found)] * count
+        try:
+            await create_pods(self._client, key.namespace, bodies, note_creation)
+        except Exception as error:
+            self._recorder.event(reference, "Warning", "FailedCreate", str(error))
+            raise
 
     async def _delete(self, key: ObjectKey, found: RawReplicaSet, pod: Pod) -> None:
         with contextlib.suppress(NotFound):

@@ -69,7 +69,7 @@ def plan_replica_set(
     missing = replica_set.desired_replicas - len(active)
     if replica_set.metadata.deletion_timestamp is not None:
         missing = 0
-    surplus = sorted(active, key=_deletion_rank)[: min(max(0, -missing), BURST_REPLICAS)]
+    surplus = sorted(active, key=deletion_rank)[: min(max(0, -missing), BURST_REPLICAS)]
     return ReplicaSetPlan(
         create=min(max(0, missing), BURST_REPLICAS),
         delete=tuple(surplus),
@@ -144,7 +144,8 @@ def _next_available(
     return min((time for time in times if time is not None and time > now), default=None)
 
 
-def _deletion_rank(pod: Pod) -> tuple[bool, bool, bool, float, str]:
+def deletion_rank(pod: Pod) -> tuple[bool, bool, bool, float, str]:
+    """The first are deleted: without a node, not running, not ready, the youngest."""
     created = pod.metadata.creation_timestamp
     return (
         bool(pod.spec.node_name),

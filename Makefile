@@ -22,7 +22,7 @@ NATIVE := tools/build_native.py src/gangline/elastic/checkpoint/format/copy_summ
 
 $(VENV)/.demo: pyproject.toml constraints.txt tools/bootstrap.py $(NATIVE)
 	$(PYTHON) tools/bootstrap.py $(VENV)
-	@echo "Fetching the packages of constraints.txt: about 60 MB"
+	@echo "Fetching the packages of constraints.txt: about 100 MB"
 	$(call locked,dev)
 	$(BIN)/python tools/install_torch.py $(TORCH)
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .

@@ -11,10 +11,12 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from statistics import median
@@ -23,6 +25,7 @@ from typing import NamedTuple
 from benchmarks.cluster.connection import Connection, Target
 from benchmarks.cluster.servers import (
     GANGLINE,
+    KUBERNETES_BINARIES,
     install_definitions,
     kubernetes_processor_s,
     processor_s,
@@ -89,7 +92,7 @@ async def open_namespaces(target: Target, names: list[str]) -> None:
     for name in names:
         # Until the account of the namespace exists; before Kubernetes 1.24 also its token.
         path = f"/api/v1/namespaces/{name}/pods?dryRun=All"
-        while (await connection.request("POST", path, pod(0, "none", gangs=False)))[0] == 403:
+        while (await connection.request("POST", path, pod(0, "none", gangs=False)))[0] != 201:
             await asyncio.sleep(0.1)
     connection.close()
 
@@ -178,6 +181,8 @@ class Rate(NamedTuple):
     """The same of etcd."""
     client_ms: float
     """The same of the scheduler. The bare client's contains the watch that counts the pods."""
+    requests: Counter[str]
+    """The requests that the server has answered meanwhile, by verb and resource."""
 
     def __str__(self) -> str:
         return (
@@ -202,10 +207,28 @@ async def measured(
         servers = kubernetes_processor_s(kubeconfig)
         return [servers["apiserver"], servers["etcd"], processor_s(client)]
 
+    asked = await answered_requests(target)
     before = spent()
     took = await all_bound(target, namespace, begin)
-    each = [(now - then) / PODS * 1000 for now, then in zip(spent(), before, strict=True)]
-    return Rate(PODS / took, *each)
+    server, store, own = (
+        (now - then) / PODS * 1000 for now, then in zip(spent(), before, strict=True)
+    )
+    asked = await answered_requests(target) - asked
+    return Rate(PODS / took, server, store, own, asked)
+
+
+async def answered_requests(target: Target) -> Counter[str]:
+    """Return how many requests the API server has answered, by verb and resource."""
+    connection = await Connection.open(target)
+    _, answer = await connection.request("GET", "/metrics")
+    connection.close()
+    found: Counter[str] = Counter()
+    for line in answer.decode().splitlines():
+        if line.startswith("apiserver_request_total{"):
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+            what = f"{labels['resource']}/{labels['subresource']}".rstrip("/")
+            found[f"{labels['verb']} {what or '(no resource)'}"] += int(float(line.split()[-1]))
+    return found
 
 
 async def scheduled(
@@ -261,15 +284,21 @@ def measure(kubeconfig: Path, nodes: int, kube_scheduler: Path) -> None:
     print(f"{PODS:,} waiting pods on {nodes:,} fake nodes, bound per second until the last one:")
     print(f"  bare client of {BINDERS} connections: {binds:,.0f} ({_each(binders)})")
     print(f"  kube-scheduler: {theirs or 'not there'}")
+    for what, rates in [("bare client", binders), *((_kind(g), r) for g, r in ours.items())]:
+        asked = ", ".join(f"{n:,} {name}" for name, n in rates[-1].requests.most_common(8))
+        print(f"  requests until the last one was bound, {what}: {asked}")
     for gangs, rates in ours.items():
         rate = _median(rates)
         beside = f", {rate / theirs.per_s:.2f} of kube-scheduler" if theirs else ""
-        what = f"in gangs of {GANG}" if gangs else "alone"
         print(
-            f"  ours, {what}: {rate:,.0f} ({_each(rates)}); "
+            f"  ours, {_kind(gangs)}: {rate:,.0f} ({_each(rates)}); "
             f"{rate / binds:.2f} of the bare client{beside}"
         )
     sys.stdout.flush()
+
+
+def _kind(gangs: bool) -> str:
+    return f"in gangs of {GANG}" if gangs else "alone"
 
 
 def _median(rates: list[Rate]) -> float:
@@ -304,7 +333,6 @@ def stop_controllers(kubeconfig: Path) -> None:
 
 
 def main() -> None:
-    binaries = Path(os.environ.get("KUBE_BIN", "/var/cache/gangline-realkube/bin"))
     there = 0
     with real_kubernetes() as kubeconfig:
         install_definitions(kubeconfig)
@@ -318,7 +346,7 @@ def main() -> None:
             made = [("/api/v1/nodes", node(index)) for index in range(there, nodes)]
             asyncio.run(create_all(target, made))
             there = nodes
-            measure(kubeconfig, nodes, binaries / "kube-scheduler")
+            measure(kubeconfig, nodes, KUBERNETES_BINARIES / "kube-scheduler")
 
 
 if __name__ == "__main__":

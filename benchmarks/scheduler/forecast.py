@@ -13,7 +13,7 @@ from gangline.scheduler.forecast.run_times import RunTime
 from gangline.scheduler.simulate.cluster import uniform_cluster
 from gangline.scheduler.simulate.engine import Simulation
 from gangline.scheduler.simulate.generate import TRACE_SHAPES, generate_trace
-from gangline.scheduler.types.types import CycleResult
+from gangline.scheduler.types.types import CycleResult, GangId
 
 HELD_OUT = [(shape, seed) for seed in (11, 12) for shape in ("philly", "pai", "helios")]
 
@@ -44,7 +44,7 @@ class Calibration:
             if job.size * dict(job.request).get("nvidia.com/gpu", 0) <= limit
         ]
         known = {
-            f"sim/{job.name}": stated_run_time(job.duration + job.fails_after, random)
+            GangId(f"sim/{job.name}"): stated_run_time(job.duration + job.fails_after, random)
             for job in trace
         }
         asked: set[str] = set()
@@ -62,7 +62,7 @@ class Calibration:
             name = random.choice(names)
             asked.add(name)
             forecaster = Forecaster(state, now, run_times=known, seed=self.seed)
-            found = forecaster.forecast(name, samples=self.samples, budget_s=60.0)
+            found = forecaster.forecast(GangId(name), samples=self.samples, budget_s=60.0)
             self.made.append((name, now, found))
 
         history = Simulation(cluster, trace, watchers=[watch]).run()

@@ -3,7 +3,9 @@
 The nodes are objects without a kubelet and hold many pods; gangs wait. Measured are the time from
 the start of the process to the first and to the last binding, its phases (from its log), its
 processor time and its memory. Peers: kube-scheduler, and a bare client that only reads the same
-list of pods, in protobuf from the watch cache. ``GANGLINE_BENCHMARK_PODS`` is the number of pods.
+list of pods, in protobuf from the watch cache. Nodes and pods are written to etcd directly:
+150,000 creations would take a quarter of an hour. ``GANGLINE_BENCHMARK_PODS`` is the number
+of pods.
 """
 
 import asyncio
@@ -20,12 +22,14 @@ from typing import IO, NamedTuple
 from benchmarks.cluster.connection import Connection, Target
 from benchmarks.cluster.servers import (
     GANGLINE,
+    KUBERNETES_BINARIES,
     install_definitions,
     kubernetes_processor_s,
     processor_s,
     real_kubernetes,
     settle,
 )
+from benchmarks.cluster.stored_copies import Store, copies
 from benchmarks.operator.creation import create_all
 from benchmarks.scheduler import bind
 
@@ -60,19 +64,58 @@ class Start(NamedTuple):
         )
 
 
-def running_pod(index: int) -> bytes:
-    """A pod of a finished gang, on its node."""
-    body = json.loads(bind.pod(index, "none", gangs=True))
-    body["metadata"]["name"] = f"r-{index:06d}"
-    body["spec"]["nodeName"] = f"fake-{index // PODS_PER_NODE:05d}"
+def running_pod() -> bytes:
+    """The first pod on the nodes; its gang does not exist any more."""
+    body = json.loads(bind.pod(0, "none", gangs=True))
+    texts = names(0)
+    body["metadata"] |= {
+        "name": texts["pod"],
+        "annotations": {"scheduling.k8s.io/group-name": texts["gang"]},
+    }
+    body["spec"]["nodeName"] = texts["node"]
     return json.dumps(body).encode()
 
 
+def names(index: int) -> dict[str, str]:
+    """The names in a running pod, as long for each of them."""
+    return {
+        "pod": f"r-{index:06d}",
+        "gang": f"former-{index // bind.GANG:05d}",
+        "node": f"fake-{index // PODS_PER_NODE:05d}",
+    }
+
+
 async def fill(target: Target) -> None:
-    """Create the nodes and the pods on them."""
-    await create_all(target, [("/api/v1/nodes", bind.node(index)) for index in range(NODES)])
+    """Store the nodes and the pods on them."""
+    began = time.monotonic()
+    connection = await Connection.open(target)
+    store = Store()
+    for index in range(2):  # the nodes alternate
+        first = json.loads(await _created(connection, "/api/v1/nodes", bind.node(index)))
+        name, uid = first["metadata"]["name"], first["metadata"]["uid"]
+        key = f"/registry/minions/{name}"
+        others = ({name: f"fake-{other:05d}"} for other in range(index + 2, NODES, 2))
+        store.put(copies(key, store.get(key), uid, others))
     path = f"/api/v1/namespaces/{FULL}/pods"
-    await create_all(target, [(path, running_pod(index)) for index in range(PODS)])
+    uid = json.loads(await _created(connection, path, running_pod()))["metadata"]["uid"]
+    present = names(0)
+    key = f"/registry/pods/{FULL}/{present['pod']}"
+    changes = (
+        {present[what]: name for what, name in names(index).items()} for index in range(1, PODS)
+    )
+    store.put(copies(key, store.get(key), uid, changes))
+    last = f"{path}/{names(PODS - 1)['pod']}?resourceVersion=0"
+    while (await connection.request("GET", last))[0] != 200:
+        await asyncio.sleep(0.2)
+    connection.close()
+    print(f"filled in {time.monotonic() - began:.0f} s", flush=True)
+
+
+async def _created(connection: Connection, path: str, body: bytes) -> bytes:
+    code, answer = await connection.request("POST", path, body)
+    if code != 201:
+        raise ConnectionError(f"POST {path} answered {code}: {answer[:300]!r}")
+    return answer
 
 
 async def add_waiting(target: Target, scheduler: str) -> None:
@@ -150,7 +193,6 @@ def _peak_mib(pid: int) -> float:
 
 
 def main() -> None:
-    binaries = Path(os.environ.get("KUBE_BIN", "/var/cache/realkube/bin"))
     with real_kubernetes() as kubeconfig:
         install_definitions(kubeconfig)
         target = asyncio.run(Target.of(kubeconfig))
@@ -160,7 +202,7 @@ def main() -> None:
         settle(kubeconfig)
         print(f"{PODS:,} pods on {NODES:,} nodes:")
         commands = {"gangline": [*GANGLINE, "scheduler"]}
-        if (program := binaries / "kube-scheduler").exists():
+        if (program := KUBERNETES_BINARIES / "kube-scheduler").exists():
             commands["default-scheduler"] = bind.kube_scheduler_command(program, kubeconfig)
         for turn in range(TURNS):
             took, size = asyncio.run(read_list(target))

@@ -1,5 +1,6 @@
 """The right to use a queue: an ordinary user puts work only into queues that are granted to it."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ SCHEDULING = "/apis/scheduling.volcano.sh/v1beta1"
 JOBS = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
 GROUPS = f"{SCHEDULING}/namespaces/default/podgroups"
 PODS = "/api/v1/namespaces/default/pods"
+QUEUE = "scheduling.volcano.sh/queue-name"
 CONFIGURATION = (
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/gangline-operator"
 )
@@ -37,7 +39,7 @@ def group(name: str, queue: str) -> dict[str, Any]:
 
 
 def pod(name: str, queue: str, **spec: Any) -> dict[str, Any]:
-    annotations = {"scheduling.volcano.sh/queue-name": queue} if queue else {}
+    annotations = {QUEUE: queue} if queue else {}
     containers = [{"name": "c", "image": "any", "command": ["true"]}]
     body = {"containers": containers, "schedulerName": "nobody", **spec}
     return {"metadata": {"name": name, "annotations": annotations}, "spec": body}
@@ -59,7 +61,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[AttackedServer]:
             "ann",
             rule("kubeflow.org", "pytorchjobs", "create,update,patch,get"),
             rule("scheduling.volcano.sh", "podgroups", "create,update,get"),
-            rule("", "pods", "create,get"),
+            rule("", "pods", "create,get,patch,update"),
             rule("scheduling.volcano.sh", "queues", "use", "ours"),
         )
 
@@ -101,6 +103,29 @@ async def test_an_ordinary_user_uses_only_queues_that_are_granted(guarded: Attac
     relabelled = known | {"metadata": known["metadata"] | {"labels": {"a": "b"}}}
     status, _ = await guarded.request("PUT", f"{GROUPS}/mine", user="ann", json=relabelled)
     assert status in (200, 409)
+
+    # So is a change of a pod's annotations: the scheduler reads them again.
+    merge = {"Content-Type": "application/merge-patch+json"}
+    plain, mine = f"{PODS}/plain", f"{PODS}/mine"
+
+    async def patch(path: str, **metadata: Any) -> tuple[int, str]:
+        body = json.dumps({"metadata": metadata}).encode()
+        status, answer = await guarded.request("PATCH", path, user="ann", headers=merge, data=body)
+        return status, str(answer.get("message", ""))
+
+    for path, annotations in (
+        (plain, {QUEUE: "theirs"}),
+        (plain, {"scheduling.volcano.sh/group-min-member": "1"}),  # the queue "default"
+        (mine, {QUEUE: "theirs"}),
+    ):
+        status, message = await patch(path, annotations=annotations)
+        assert status == 403, (path, annotations)
+        assert "user 'ann' may not use the queue" in message
+    _, known = await guarded.request("GET", plain, user="ann")
+    known["metadata"]["annotations"] = {QUEUE: "theirs"}
+    assert (await guarded.request("PUT", plain, user="ann", json=known))[0] == 403
+    assert (await patch(plain, annotations={QUEUE: "ours"}))[0] == 200
+    assert (await patch(plain, annotations={"a": "b"}, labels={"a": "b"}))[0] == 200
 
     # A pod may use a queue by the right of its service account.
     account = "system:serviceaccount:default:trainer"

@@ -350,7 +350,7 @@ class SchedulerInformers:
         if before == self.state.queues:
             # This scheduler writes the status of the queue frequently.
             return
-        self.state.gang_cache.clear()
+        self.state.derived.pending.clear()
         for key in self.state.groups:
             self._listener.on_group_changed(key)
         self._listener.on_change()

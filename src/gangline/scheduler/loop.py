@@ -28,18 +28,33 @@ from gangline.scheduler.apply.evictor import Evictor
 from gangline.scheduler.apply.reservation_store import ReservationStore
 from gangline.scheduler.apply.throttle import BindingsInFlight
 from gangline.scheduler.apply.volume_binder import VolumeBinder
+from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cycle.cycle import run_cycle
 from gangline.scheduler.informers import SchedulerInformers
 from gangline.scheduler.informers_csi import CSINodeInformer, StorageCapacityInformers
-from gangline.scheduler.metrics import BINDINGS, CYCLE_DURATION, PENDING_PODS
+from gangline.scheduler.metrics import (
+    BINDINGS,
+    CYCLE_DURATION,
+    CYCLE_PHASES,
+    GANG_WAIT,
+    PENDING_PODS,
+    gang_size_class,
+)
 from gangline.scheduler.preemption.protection import ProtectedGangs
+from gangline.scheduler.reporting.queue_metrics import QUEUE_METRICS, SchedulerSnapshot
 from gangline.scheduler.reporting.queue_status import QueueStatusReporter
 from gangline.scheduler.reporting.reporter import PendingReporter, ScheduledEventSender
 from gangline.scheduler.reporting.start import StartReporter
 from gangline.scheduler.reporting.start_forecasts import StartForecasts, forecast_in_process
 from gangline.scheduler.reporting.warnings import NodeContradictionReporter, UnreadableFieldReporter
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.types.types import GroupKey, PodBinding, Reservation
+from gangline.scheduler.types.types import (
+    CycleResult,
+    GroupKey,
+    PodBinding,
+    PodInfo,
+    Reservation,
+)
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +62,10 @@ K = TypeVar("K", bound=Object)
 
 COALESCE_S = 0.002
 """Wait for further changes: the pods of one gang are created one after the other."""
+MAX_BACKLOG_S = 0.25
+"""While more bindings wait than are sent at a time, a cycle is delayed by at most this time. It
+could only lengthen their queue, and the event loop would serve no answers meanwhile.
+"""
 QUEUE_RETRY_S = 5.0
 OPTIONAL_KINDS_TIMEOUT_S = 3.0
 """How long the first cycle waits for pod groups and queues, which a cluster may not serve."""
@@ -78,6 +97,31 @@ def _no_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
+class CyclePhaseTimer:
+    """Observes the duration of the phases of one cycle."""
+
+    def __init__(self, began: float) -> None:
+        self._since = began
+
+    def ended(self, phase: str) -> None:
+        """Observe a phase; the next one begins."""
+        now = time.perf_counter()
+        CYCLE_PHASES.labels(phase).observe(now - self._since)
+        self._since = now
+
+
+def _observe_waits(state: SchedulerCache, result: CycleResult, now: float) -> None:
+    """Observe how long the gangs that now have their nodes were pending."""
+    gangs: dict[str, list[PodInfo]] = {}
+    for binding in result.bindings:
+        pod = state.pods.get(binding.pod)
+        if pod is not None:
+            gangs.setdefault(binding.group or binding.pod, []).append(pod)
+    for pods in gangs.values():
+        oldest = min(pod.created for pod in pods)
+        GANG_WAIT.labels(gang_size_class(len(pods))).observe(max(0.0, now - oldest.timestamp()))
+
+
 class SchedulerLoop:
     """Schedules the pods of one cluster until cancelled. An instance runs once."""
 
@@ -98,6 +142,8 @@ class SchedulerLoop:
         """True after the first cycle."""
         self._protection_ends = 0.0
         """Time for which a cycle is requested because a gang loses its protection."""
+        self._result = CycleResult()
+        """Of the last cycle."""
         self._reporter = PendingReporter(
             client, self._informers, self._events, settings, self._bindings_in_flight
         )
@@ -155,15 +201,19 @@ class SchedulerLoop:
             )
             with _no_garbage_collection():
                 await self._wait_for_sync(learning)
+                # The cache is large and lives long. The garbage collector would traverse it now,
+                # and later during a cycle, for longer than the cycle takes.
+                gc.freeze()
             self._start.synced()
             tasks.create_task(self._queue_reporter.controller.run())
             if self._settings.forecast_interval_s:
                 tasks.create_task(self._start_forecasts().run())
-            # The cache is large and lives long. Without this the garbage collector traverses it
-            # during a cycle, for longer than the cycle takes.
-            gc.freeze()
             self._changed.set()
-            await self._run_cycles(binder, evictor, tasks)
+            with QUEUE_METRICS.exported(self._snapshot):
+                await self._run_cycles(binder, evictor, tasks)
+
+    def _snapshot(self) -> SchedulerSnapshot:
+        return SchedulerSnapshot(self._informers.state, self._result.pending_reasons)
 
     def _start_forecasts(self) -> StartForecasts:
         return StartForecasts(
@@ -192,16 +242,22 @@ class SchedulerLoop:
         while True:
             await self._changed.wait()
             await asyncio.sleep(COALESCE_S)
+            await binder.wait_until_drained(MAX_BACKLOG_S)
             self._changed.clear()
             began = time.perf_counter()
-            result = run_cycle(self._informers.state, time.time(), self._policy)
-            state = self._informers.state
+            state, phases = self._informers.state, CyclePhaseTimer(began)
+            now = time.time()
+            result = self._result = run_cycle(state, now, self._policy, phases.ended)
+            _observe_waits(state, result, now)
             state.reservations = dict(result.reservations)
             self._reservation_store.store(result.reservations, state.groups)
             binder.bind(result.bindings)
+            self._eviction_saves.transfer(result)
             evictor.evict(result.evictions)
             self._eviction_saves.settle()
             self._reporter.set_result(result)
+            self._bindings_in_flight.cycle_ended()
+            phases.ended("apply")
             took = time.perf_counter() - began
             CYCLE_DURATION.observe(took)
             self._start.cycle_ended(took)
@@ -233,6 +289,7 @@ class SchedulerLoop:
 
     def on_change(self) -> None:
         self._changed.set()
+        self._bindings_in_flight.cycle_due()
 
     def request_cycle_after(self, delay_s: float) -> None:
         asyncio.get_running_loop().call_later(delay_s + COALESCE_S, self._changed.set)

@@ -123,5 +123,6 @@ async def _run_with_leader_election(
         settings.leader_election_name,
         settings.leader_election_namespace,
         settings.identity,
+        timing=settings.leader_election_timing,
     )
     await elector.run(lead)

@@ -4,6 +4,7 @@ import socket
 from dataclasses import dataclass, field
 from uuid import uuid4
 
+from gangline.kube.controller.leader_election import LeaderElectionTiming
 from gangline.kube.probes import Address
 from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.preemption.preempt import EvictionPolicy
@@ -90,6 +91,7 @@ class SchedulerSettings:
 
     leader_election_name: str = "gangline-scheduler"
     leader_election_namespace: str = "kube-system"
+    leader_election_timing: LeaderElectionTiming = field(default_factory=LeaderElectionTiming)
 
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{uuid4().hex[:8]}")
     """Name of this copy in the leader election."""

@@ -3,10 +3,12 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gangline.api.resources import (
+    CLUSTER_TRAINING_RUNTIMES,
     CONFIG_MAPS,
     NAMESPACES,
     NODES,
@@ -16,6 +18,7 @@ from gangline.api.resources import (
     PYTORCH_JOBS,
     QUEUES,
 )
+from gangline.api.trainer.builtin_runtimes import builtin_runtimes
 from gangline.cli import main
 from gangline.cli.errors import ExitCode
 from gangline.kube.client.client import ApiClient
@@ -191,3 +194,79 @@ async def test_a_job_is_explained_before_it_is_submitted(
     assert "Expected start: not within 30 days" in shown
     assert "place 2 in queue 'team'" in shown
     assert not (await client.list(PYTORCH_JOBS, "default")).items
+
+
+def pytorch_job(name: str, **spec: Any) -> dict[str, Any]:
+    """A job with one replica of 3 CPU, for which only the node ``large`` has capacity."""
+    resources = {"requests": {"cpu": "3"}}
+    container = {"name": "pytorch", "image": "i", "resources": resources}
+    template = {"spec": {"containers": [container], **spec}}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name},
+        "spec": {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}},
+    }
+
+
+@pytest.mark.usefixtures("waiting")
+async def test_jobs_of_one_file_compete_with_each_other(
+    api_server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "jobs.json"
+    jobs = [pytorch_job("zeta"), pytorch_job("alpha")]
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": jobs}))
+    line = ["submit", "-f", str(file), "--kubeconfig", str(api_server.kubeconfig), "--no-check"]
+    assert await asyncio.to_thread(main.run, [*line, "--dry-run=schedule"]) == ExitCode.DONE
+    first, second = capsys.readouterr().out.split("\n\nJob ")
+    assert first.startswith("Job default/zeta gets its nodes now")
+    assert second.startswith("default/alpha waits (NotEnoughResources)")
+
+
+@pytest.mark.usefixtures("waiting")
+@pytest.mark.parametrize(("team", "answer"), [("loud", "waits"), ("calm", "gets its nodes now")])
+async def test_selector_of_namespaces_counts_before_a_job_is_submitted(
+    client: ApiClient,
+    api_server: ApiServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    team: str,
+    answer: str,
+) -> None:
+    await client.create(NAMESPACES, {"metadata": {"name": "tenant", "labels": {"team": "loud"}}})
+    noisy = {"nodeName": "large", "containers": [{"name": "c", "image": "i"}]}
+    metadata = {"name": "noisy", "labels": {"app": "noisy"}}
+    await client.create(PODS, {"metadata": metadata, "spec": noisy}, "tenant")
+    term = {
+        "labelSelector": {"matchLabels": {"app": "noisy"}},
+        "namespaceSelector": {"matchLabels": {"team": team}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    for node in ("large", "small"):
+        labels = {"metadata": {"labels": {"kubernetes.io/hostname": node}}}
+        await client.patch(NODES, node, labels)
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(pytorch_job("quiet", affinity=affinity)))
+    line = ["submit", "-f", str(file), "--kubeconfig", str(api_server.kubeconfig), "--no-check"]
+    assert await asyncio.to_thread(main.run, [*line, "--dry-run=schedule"]) == ExitCode.DONE
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"Job default/quiet {answer}"), shown
+
+
+@pytest.mark.usefixtures("waiting")
+async def test_a_trainjob_is_explained_with_the_pods_of_its_runtime(
+    client: ApiClient, api_server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = ["--kubeconfig", str(api_server.kubeconfig), "--no-check", "--dry-run=schedule"]
+    line = ["submit", "train", "--name", "new", "--queue", "team", "--cpu", "2", *target, "true"]
+    assert await asyncio.to_thread(main.run, line) == ExitCode.NOT_FOUND
+    assert "no ClusterTrainingRuntime 'torch-distributed'" in capsys.readouterr().err
+    runtime = next(
+        each for each in builtin_runtimes() if each["metadata"]["name"] == "torch-distributed"
+    )
+    await client.create(CLUSTER_TRAINING_RUNTIMES, runtime)
+    assert await asyncio.to_thread(main.run, line) == ExitCode.DONE
+    shown = capsys.readouterr().out
+    assert shown.startswith("Job default/new gets its nodes now"), shown
+    assert "large: new-node-0-0" in shown

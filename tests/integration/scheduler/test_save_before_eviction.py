@@ -143,6 +143,33 @@ async def test_request_is_withdrawn_when_the_claimant_is_deleted(victims: ApiCli
         assert await terminating(victims, 0)()
 
 
+async def test_request_goes_on_for_a_gang_of_higher_priority(victims: ApiClient) -> None:
+    """It gets the reservation: the low gang is asked once, and evicted for it."""
+    await victims.create(PRIORITY_CLASSES, {"metadata": {"name": "highest"}, "value": 2000})
+    async with scheduling(victims, PATIENT):
+        await low_gang(victims)
+        await add_gang(victims, "urgent", 2, cpu="2", priorityClassName="high")
+        request = await eventually(asked(victims), "the low gang is asked")
+        await add_gang(victims, "first", 2, cpu="2", priorityClassName="highest")
+
+        async def renamed() -> SaveRequestAnnotation | None:
+            found = await asked(victims)()
+            return found if found is not None and found.beneficiary == "default/first" else None
+
+        now = await eventually(renamed, "the request names the new beneficiary")
+        assert (now.id, now.seconds) == (request.id, request.seconds)
+        assert abs(now.deadline - request.deadline) < timedelta(seconds=1)
+        assert await terminating(victims, 0)()
+    async with scheduling(victims, PATIENT):
+        await decided(victims)
+        assert await asked(victims)() == now, "a restarted scheduler continues it"
+        await answer(victims, request.id)
+        await eventually(terminating(victims, 2), "the answer leads to the eviction")
+        await remove(victims, "low")
+        await eventually(placed(victims, "first", 2), "the gang of higher priority has the node")
+        assert await placed(victims, "urgent", 0)()
+
+
 async def test_restarted_scheduler_continues_the_request(victims: ApiClient) -> None:
     async with scheduling(victims, PATIENT):
         await low_gang(victims)

@@ -45,7 +45,27 @@ def test_end_state_does_not_depend_on_how_fast_evicted_pods_end(
 
 def test_every_scenario_has_a_name_of_its_own() -> None:
     assert len({scenario.id for scenario in SCENARIOS}) == len(SCENARIOS)
-    assert all((Path(__file__).parent / "scenarios").glob("*.yaml"))
+
+
+def test_every_file_in_the_folder_is_read() -> None:
+    folder = Path(__file__).parent / "scenarios"
+    files = {path for path in folder.rglob("*") if path.suffix in {".yaml", ".yml"}}
+    ids = [
+        line.removeprefix("- id: ").strip()
+        for path in sorted(files)
+        for line in path.read_text("utf-8").splitlines()
+        if line.startswith("- id: ")
+    ]
+    assert len(files) > 1
+    assert sorted(ids) == sorted(scenario.id for scenario in SCENARIOS)
+
+
+@pytest.mark.parametrize("scenario", [pytest.param(s, id=s.id) for s in SCENARIOS])
+def test_a_scenario_in_which_something_waits_expects_a_reason_or_has_a_next_step(
+    scenario: Scenario,
+) -> None:
+    waiting = Play(scenario).decide().pending_reasons
+    assert scenario.expect.reasons or scenario.then or not waiting
 
 
 def _play(play: Play, scenario: Scenario) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from enum import Enum, auto
 
 from gangline.kube.client.client import ApiClient
@@ -66,6 +67,9 @@ class Binder:
         self._queue: deque[PodBinding] = deque()
         """Bindings that wait for a free worker."""
         self._workers = 0
+        self._drained = asyncio.Event()
+        """Set while the queue is shorter than the number of workers."""
+        self._drained.set()
         self.in_flight = rush or BindingsInFlight()
         self._refused: dict[str, int] = {}
         """Number of consecutive refusals by uid of the pod."""
@@ -83,11 +87,25 @@ class Binder:
         for _ in range(min(self._at_once - self._workers, len(self._queue))):
             self._workers += 1
             self._tasks.create_task(self._work(), name="bind")
+        if len(self._queue) > 2 * self._at_once:
+            self._drained.clear()
+
+    async def wait_until_drained(self, timeout_s: float) -> None:
+        """Wait until the workers need further bindings soon, for at most ``timeout_s`` seconds.
+
+        Until then further bindings would only wait in the queue.
+        """
+        if not self._drained.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._drained.wait()
 
     async def _work(self) -> None:
         """Try each binding of the queue once."""
         while self._queue:
             binding = self._queue.popleft()
+            if len(self._queue) == self._at_once:
+                self._drained.set()
             outcome = await self._attempt(binding, 1)
             if outcome is _AttemptResult.BOUND:
                 self.in_flight.binding_ended()

@@ -28,7 +28,7 @@ from gangline.kube.errors import KubeError, NotFound
 from gangline.kube.informers.informer import Informer
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.preemption.save_first import SaveRequests, StoredSaveRequest
-from gangline.scheduler.types.types import GroupKey, PodEviction
+from gangline.scheduler.types.types import CycleResult, GroupKey, PodEviction
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +75,32 @@ class EvictionSaves:
         self._set_timer()
         return passed
 
+    def transfer(self, result: CycleResult) -> None:
+        """Change the beneficiary of evictions that wait, where reservations went to other gangs.
+
+        Called after each cycle, when its reservations are known and before its evictions.
+        """
+        for group, beneficiary in self._requests.transfer(
+            result.displaced, result.awaited, self._is_waiting
+        ):
+            request = self._requests.open[group]
+            fields = {"group": group, "for": beneficiary}
+            log.info("pods that are to be evicted go to another gang", extra=fields)
+            left_s = request.deadline - time.monotonic()
+            # A restarted scheduler continues the request only for the beneficiary that it names.
+            self._write_request(group, request.id, time.time() + left_s, beneficiary)
+
+    def _write_request(
+        self, group: GroupKey, request_id: str, deadline: float, beneficiary: str
+    ) -> None:
+        request = SaveRequestAnnotation(
+            id=request_id,
+            seconds=self._wait_s,
+            deadline=datetime.fromtimestamp(deadline, UTC),
+            beneficiary=beneficiary,
+        )
+        self._write(group, msgspec.json.encode(request).decode())
+
     def _saves_on_request(self, group: GroupKey) -> bool:
         found = self._group(group)
         is_open = group in self._requests.open
@@ -98,15 +124,9 @@ class EvictionSaves:
         new_id = secrets.token_hex(8)
         if self._requests.begin(group, evictions, now, self._wait_s, new_id) is None:
             return
-        request = SaveRequestAnnotation(
-            id=new_id,
-            seconds=self._wait_s,
-            deadline=datetime.fromtimestamp(wall_now + self._wait_s, UTC),
-            beneficiary=evictions[0].beneficiary,
-        )
         fields = {"group": group, "for": evictions[0].beneficiary, "pods": len(evictions)}
         log.info("asked for a save before the eviction", extra=fields)
-        self._write(group, msgspec.json.encode(request).decode())
+        self._write_request(group, new_id, wall_now + self._wait_s, evictions[0].beneficiary)
 
     def settle(self) -> None:
         """Carry out and withdraw what is due; called after each cycle."""

@@ -7,7 +7,7 @@ next cycle does not allocate the same resources again.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.plugins.volumes import StorageState
 from gangline.scheduler.types.types import (
     DisruptionBudgetInfo,
+    GangId,
     GroupKey,
     NodeInfo,
     NodeName,
@@ -46,10 +47,27 @@ class LostMember:
     """Time of the loss, in seconds on the clock of the cache."""
 
 
+@dataclass(slots=True)
+class DerivedGangs:
+    """What cycles have derived from gangs and use again; the cache drops what has changed."""
+
+    pending: dict[GroupKey, object] = field(default_factory=dict)
+    """Results that depend on a group and its members alone."""
+    running: dict[GangId, object] = field(default_factory=dict)
+    """Results that depend on a group, its running members and the rows of nodes alone, by the key
+    of ``placed_members``.
+    """
+
+    def drop(self, group: GroupKey) -> None:
+        """Drop what depends on a group."""
+        self.pending.pop(group, None)
+        self.running.pop(GangId(group), None)
+
+
 class SchedulerCache:
     """What is known now. Only informers, the loop and tests change it; a cycle reads it."""
 
-    def __init__(self, weights: ScoreWeights = DEFAULT_WEIGHTS) -> None:
+    def __init__(self, weights: ScoreWeights = DEFAULT_WEIGHTS) -> None:  # noqa: PLR0915 - one table each
         self.nodes = NodeTable(weights)
         self.overreporting_nodes: set[NodeName] = set()
         """Nodes whose allocatable amounts exceed their capacity."""
@@ -75,16 +93,15 @@ class SchedulerCache:
         """Counted resources (free volumes, attachments) that are current on all nodes. The empty
         name is in the set once those of all pending pods are.
         """
-        self.gang_cache: dict[GroupKey, object] = {}
-        """Results of cycles that depend on a group and its members alone; dropped when one of them
-        changes.
-        """
+        self.derived = DerivedGangs()
         self.queue_structure: object = None
         """What cycles have derived from the queues alone; they check whether it is current."""
         self.members: dict[GroupKey, dict[PodKey, PodInfo]] = defaultdict(dict)
         self.groups: dict[GroupKey, PodGroupInfo] = {}
         self.restarting_groups: set[GroupKey] = set()
         """Groups that announce previous nodes."""
+        self.joining_groups: set[GroupKey] = set()
+        """Groups that some pods join when they run."""
         self.queues: dict[str, QueueInfo] = {}
         self.class_protection: dict[str, float] = {}
         """Protected run time in seconds by PriorityClass; the empty name is the global default."""
@@ -96,8 +113,8 @@ class SchedulerCache:
         """
         self._implied_groups: set[GroupKey] = set()
         """Groups without a PodGroup, which annotations of their pods describe."""
-        self.placed_members: dict[str, dict[PodKey, PodInfo]] = defaultdict(dict)
-        """Pods that hold resources, by the name of their gang or their own key."""
+        self.placed_members: dict[GangId, dict[PodKey, PodInfo]] = defaultdict(dict)
+        """Pods that hold resources, by their gang."""
         self._on_node: dict[NodeName, dict[PodKey, PodInfo]] = defaultdict(dict)
         self.nodes.pods_by_node = self._on_node
         self._assumed: dict[PodKey, NodeName] = {}
@@ -118,12 +135,14 @@ class SchedulerCache:
             else self.overreporting_nodes.discard
         )(node.name)
         if not known:
+            self.derived.running.clear()
             for pod in self._on_node.get(node.name, {}).values():
                 self.nodes.charge_pod(pod)
 
     def remove_node(self, name: NodeName) -> None:
         """Remove a node. Its pods stay known in case it comes back."""
         self.nodes.remove(name)
+        self.derived.running.clear()
         self.overreporting_nodes.discard(name)
 
     def set_pod(self, pod: PodInfo) -> None:
@@ -167,22 +186,27 @@ class SchedulerCache:
         self._count_priority(self.groups.get(group.key), -1)
         self.groups[group.key] = group
         self._count_priority(group, 1)
-        self.gang_cache.pop(group.key, None)
+        self.derived.drop(group.key)
         self.usage.assign(group.key, group.queue)
         self.pending_usage.assign(group.key, group.queue)
         if group.previous_nodes is not None:
             self.restarting_groups.add(group.key)
         else:
             self.restarting_groups.discard(group.key)
+        if group.joining:
+            self.joining_groups.add(group.key)
+        else:
+            self.joining_groups.discard(group.key)
 
     def remove_group(self, key: GroupKey) -> None:
         """Remove a group. Its pods stay known."""
         self._count_priority(self.groups.pop(key, None), -1)
-        self.gang_cache.pop(key, None)
+        self.derived.drop(key)
         self.reservations.pop(key, None)
         self.usage.release(key)
         self.pending_usage.release(key)
         self.restarting_groups.discard(key)
+        self.joining_groups.discard(key)
         self.lost_members.pop(key, None)
         self.former_members.pop(key, None)
         self._implied_groups.discard(key)
@@ -258,7 +282,7 @@ class SchedulerCache:
         for key in self.storage.waiting_pods.get(claim, ()):
             pod = self.pods.get(key)
             if pod is not None and pod.group is not None:
-                self.gang_cache.pop(pod.group, None)
+                self.derived.pending.pop(pod.group, None)
 
     def _count_claims(self, pod: PodInfo, sign: int) -> None:
         self.storage.update_pod(pod, sign)
@@ -297,7 +321,7 @@ class SchedulerCache:
         self.pods[pod.key] = pod
         if pod.group is not None:
             self.members[pod.group][pod.key] = pod
-            self.gang_cache.pop(pod.group, None)
+            self.derived.pending.pop(pod.group, None)
             if pod.implied_group is not None:
                 self._update_implied_group(pod.group)
         if pod.claims:
@@ -308,7 +332,9 @@ class SchedulerCache:
             self._on_node[pod.node][pod.key] = pod
             if pod.group is None:
                 self._lowest_single_priority = min(self._lowest_single_priority, pod.priority)
-            self.placed_members[pod.group or pod.key][pod.key] = pod
+            gang = pod.gang_id
+            self.placed_members[gang][pod.key] = pod
+            self.derived.running.pop(gang, None)
             self.nodes.charge_pod(pod)
             self._charge(pod, 1)
 
@@ -327,14 +353,16 @@ class SchedulerCache:
         del self.pods[pod.key]
         if pod.group is not None:
             _discard(self.members, pod.group, pod.key)
-            self.gang_cache.pop(pod.group, None)
+            self.derived.pending.pop(pod.group, None)
         if pod.claims:
             self._count_claims(pod, -1)
         if self.pending.pop(pod.key, None) is not None:
             self._dequeue(pod)
         if pod.holds_resources and pod.node is not None:
             _discard(self._on_node, pod.node, pod.key)
-            _discard(self.placed_members, pod.group or pod.key, pod.key)
+            gang = pod.gang_id
+            _discard(self.placed_members, gang, pod.key)
+            self.derived.running.pop(gang, None)
             self.nodes.charge_pod(pod, -1)
             self._charge(pod, -1)
 

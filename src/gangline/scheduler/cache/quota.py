@@ -31,16 +31,17 @@ class QuotaInfo:
 
 
 def missing_pods_request(group: PodGroupInfo, members: Iterable[PodInfo]) -> Request:
-    """Return the total request of the missing pods of a gang's minimum, with their number.
+    """Return the total request of a gang's missing pods, with their number: those of its minimum,
+    and those that join it later.
 
     It follows from ``minResources`` of the group; else missing pods are assumed to equal an
     existing one.
     """
     there = _existing(members)
-    lacking = group.min_member - len(there)
+    lacking = group.size - len(there)
     if lacking <= 0:
         return ()
-    size = group.min_member
+    size = group.size
     amounts = {name: -(-amount * lacking // size) for name, amount in group.min_resources}
     if not amounts and there:
         amounts = {name: amount * lacking for name, amount in there[0].shape.request}

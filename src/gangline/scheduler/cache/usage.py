@@ -28,20 +28,20 @@ class UsageLedger:
     def charge(self, group: GroupKey | None, request: Request, sign: int = 1) -> None:
         """Add a pod's request (``sign`` -1: subtract it)."""
         queue = self.by_queue[self.queue_of(group)]
-        for resource, amount in request:
-            queue[resource] += sign * amount
         if group is None:
+            for resource, amount in request:
+                queue[resource] += sign * amount
             return
-        self._record_charge(group)
+        if self._largest:
+            self._record_charge(group)
         own = self.by_group[group]
         for resource, amount in request:
+            queue[resource] += sign * amount
             own[resource] += sign * amount
         if not any(own.values()):
             del self.by_group[group]
 
     def _record_charge(self, group: GroupKey) -> None:
-        if not self._largest:
-            return
         self._charged.add(group)
         if len(self._charged) > MAX_CHARGED:
             self._largest.clear()

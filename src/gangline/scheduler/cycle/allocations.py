@@ -26,20 +26,27 @@ class Allocations:
         self._bound: set[str] = set()
 
     def bind(self, gang: PendingGang, placements: Iterable[Placement]) -> set[PodKey]:
-        """Allocate placements for good; return the keys of the pods."""
+        """Allocate placements for good; return the keys of the pods.
+
+        Pods that do not exist yet only use up their amounts: the next cycle reserves them.
+        """
         bound: set[PodKey] = set()
         if placements := list(placements):
-            self._bound.add(gang.name)
+            self._bound.add(gang.id)
         amounts: dict[str, int] = {}
         for placement in placements:
             node = self._state.nodes.name_of(placement.row)
             pods = placement.pods
-            self.bindings += [PodBinding(pod.key, pod.uid, node, gang.group) for pod in pods]
+            self.bindings += [
+                PodBinding(pod.key, pod.uid, node, gang.group)
+                for pod in pods
+                if not pod.is_expected
+            ]
             bound.update([pod.key for pod in pods])
             for name, amount in pods[0].shape.request:
                 amounts[name] = amounts.get(name, 0) + amount * len(pods)
             if gang.network is not None or placement.demand.wants_device:
-                self._rows.setdefault(gang.name, set()).add(placement.row)
+                self._rows.setdefault(gang.id, set()).add(placement.row)
         total = self._tree.request_vector(tuple(sorted(amounts.items())))
         self._tree.add_usage(gang.queue, total)
         if self._shares is not None:
@@ -54,7 +61,7 @@ class Allocations:
 
     def rows_of(self, gang: PendingGang) -> Set[int]:
         """Return the rows of a gang, as far as they matter for its other pods."""
-        return self._rows.get(gang.name, frozenset())
+        return self._rows.get(gang.id, frozenset())
 
     def share_of(self, gang: PendingGang) -> float:
         """Return the share of the cluster that a gang uses, including this cycle's allocations."""

@@ -10,14 +10,20 @@ Invariants:
 
 - The result depends on the cache and the time only, not on the order in which objects arrived.
 - Free resources only shrink during a cycle. Therefore equivalent gangs fail equally, and the
-  explanation of the first failure serves all of them.
+  explanation of the first failure serves all of them. Where a gang leaves a reservation that it
+  does not need any more, or displaces one, the failures so far are forgotten.
 - Reservations are charged to the scratch allocation like placements, so no gang uses them twice.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.cycle.active_reservations import (
+    ActiveReservation,
+    ActiveReservations,
+    awaited_pods,
+)
 from gangline.scheduler.cycle.allocations import Allocations
 from gangline.scheduler.cycle.diagnosis import PlacementDiagnosis, PlacementFailure, queue_limit
 from gangline.scheduler.cycle.extra_pods import ExtraPods
@@ -33,6 +39,7 @@ from gangline.scheduler.preemption.preempt import (
 from gangline.scheduler.preemption.reservations import (
     PreemptorReservations,
     RestartReservation,
+    joining_reservations,
     restart_reservations,
     valid_reservations,
 )
@@ -40,7 +47,7 @@ from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.fair_share import NamespaceShares
 from gangline.scheduler.queueing.gangs import PendingGang, pending_gangs
 from gangline.scheduler.queueing.order import QueueEntry, SchedulingOrder
-from gangline.scheduler.queueing.queue_tree import QueueStructure, QueueTree, Vector
+from gangline.scheduler.queueing.queue_tree import QueueTree, Vector
 from gangline.scheduler.types.types import (
     CycleResult,
     GroupKey,
@@ -56,7 +63,10 @@ DEFAULT_POLICY = EvictionPolicy()
 
 
 def run_cycle(
-    state: SchedulerCache, now: float, policy: EvictionPolicy = DEFAULT_POLICY
+    state: SchedulerCache,
+    now: float,
+    policy: EvictionPolicy = DEFAULT_POLICY,
+    phase_ended: Callable[[str], None] = lambda _: None,
 ) -> CycleResult:
     """Run one cycle: return the gangs to bind now, and why each other gang is pending.
 
@@ -64,23 +74,30 @@ def run_cycle(
         state: the cache; the cycle does not change it.
         now: the time in seconds since the epoch, on the clock of the cache.
         policy: which evictions are allowed, and which shares order gangs.
+        phase_ended: called with ``collect``, ``prepare`` and ``place`` when these phases end.
     """
     gangs, refused = pending_gangs(state, now)
+    phase_ended("collect")
     if not gangs:
         # Reservations of other gangs matter only to a gang that could use their nodes.
         return CycleResult(pending_reasons=tuple(refused))
     preemptors = valid_reservations(state, gangs, now)
-    current = _Cycle(state, [preemptors.with_reserved_nodes(gang) for gang in gangs], now, policy)
+    current = _Cycle(state, [preemptors.with_nominated_nodes(gang) for gang in gangs], now, policy)
     current.add_preemptor_reservations(preemptors, gangs)
     for reserved in restart_reservations(state, now):
         current.add_restart_reservation(reserved)
+    current.reserve_joining_pods()
+    phase_ended("prepare")
     current.run()
+    phase_ended("place")
     return CycleResult(
         bindings=tuple(current.allocations.bindings),
         pending_reasons=(*refused, *current.pending_reasons),
         placed=frozenset(current.placed),
         evictions=tuple(current.evictions),
         reservations=current.reservations,
+        displaced=frozenset(current.claims.displaced),
+        awaited=current.awaited_pods(),
     )
 
 
@@ -97,15 +114,7 @@ class _Cycle:
         self.state = state
         self.now = now
         self.scratch = ScratchAllocation(state.nodes)
-        known = state.queue_structure
-        self.tree = QueueTree(
-            state.queues,
-            state.nodes,
-            state.usage,
-            state.pending_usage,
-            state.schedulable_capacity(),
-            known if isinstance(known, QueueStructure) else None,
-        )
+        self.tree = QueueTree.of(state)
         state.queue_structure = self.tree.structure
         fairness = policy.fairness
         shares = NamespaceShares(state, self.tree) if fairness.namespaces else None
@@ -139,10 +148,16 @@ class _Cycle:
         tried.
         """
         self._reserved: dict[str, list[Placement]] = {}
-        """Reserved placements by the name of their gang."""
+        """Reserved placements by their gang."""
         self._restart_placements: dict[str, dict[PodKey, Placement]] = {}
         """Restart reservations by gang and pod: a gang may use its own."""
-        self._preemptor_placements: Mapping[str, list[Placement]] = {}
+        self._joining_amounts: dict[str, Vector] = {}
+        """Amounts that are reserved in queues for pods that join running gangs, by gang."""
+        self.claims = ActiveReservations(self.scratch, self.tree, self._preemption, self._reserved)
+        self._displaces = False
+        """True if reservations are released for the gang that is served now."""
+        self._owners: dict[str, PendingGang] = {}
+        """The gangs of ``reservations``."""
         self._head_of_line: dict[str, str] = {}
         """Head of line of each queue whose pending gangs block later ones."""
         self._extra_pods = ExtraPods(
@@ -153,25 +168,47 @@ class _Cycle:
         self, preemptors: "PreemptorReservations", gangs: Iterable[PendingGang]
     ) -> None:
         """Reserve the resources that earlier evictions freed, for the gangs that caused them."""
-        self._preemptor_placements = preemptors.placements
-        for name, placements in preemptors.placements.items():
-            self._reserve(placements, name)
         for gang in gangs:
-            if gang.name in preemptors.placements:
-                self._preemption.reclaim_state.add_expected(gang.name, gang.queue, gang.requested)
-                self.tree.reserve(gang.queue, self.tree.request_vector(gang.requested))
+            if gang.id in preemptors.placements:
+                self.claims.add(ActiveReservation(gang, preemptors.placements[gang.id]))
+
+    def awaited_pods(self) -> dict[PodKey, PodEviction]:
+        """Return the terminating pods that the preempting reservations of the result need."""
+        if not any(each.preempting for each in self.reservations.values()):
+            return {}
+        owners = [
+            (self._owners[name], reservation, self._reserved.get(name, []))
+            for name, reservation in self.reservations.items()
+        ]
+        victims = [eviction.pod for eviction in self.evictions]
+        return awaited_pods(self.state, self.scratch, owners, victims)
 
     def add_restart_reservation(self, reserved: RestartReservation) -> None:
         """Reserve the node of a lost or restarting member, unless the gang has a preemptor
         reservation.
         """
-        if reserved.group not in self._preemptor_placements and self.scratch.has_capacity(
-            reserved.placement
-        ):
+        if reserved.group not in self.claims and self.scratch.has_capacity(reserved.placement):
             self._reserve([reserved.placement], reserved.group)
             self._restart_placements.setdefault(reserved.group, {})[reserved.pod] = (
                 reserved.placement
             )
+
+    def reserve_joining_pods(self) -> None:
+        """Reserve nodes, and shares of queues, for pods that join running gangs."""
+        if not self.state.joining_groups:
+            return
+        for gang, placements in joining_reservations(self.state, self.scratch):
+            if gang.id in self.claims or gang.queue not in self.state.queues:
+                continue
+            own = self._restart_placements.setdefault(gang.id, {})
+            for placement in placements:
+                for pod in placement.pods:
+                    if pod.key not in own:
+                        own[pod.key] = Placement((pod,), placement.row, placement.demand)
+                        self._reserve([own[pod.key]], gang.id)
+            amount = self.tree.vector(messages.total_request(gang.pending))
+            self.tree.reserve(gang.queue, amount)
+            self._joining_amounts[gang.id] = amount
 
     def run(self) -> None:
         while (entry := self.order.pop()) is not None:
@@ -189,13 +226,14 @@ class _Cycle:
         """Place a gang, or record why it is pending.
 
         A gang with a reservation of its own is tried with that reservation released. If it stays
-        pending, the reservation is charged again, so that later gangs cannot use it.
+        pending, the reservation is charged again, so that later gangs cannot use it. Reservations
+        that give way to the gang are released, too, and charged again unless it has used them.
         """
         known = self._known_failure(gang) if self._unschedulable else None
         if (
             known is not None
-            and gang.name not in self._preemptor_placements
-            and gang.name not in self._restart_placements
+            and gang.id not in self.claims
+            and gang.id not in self._restart_placements
         ):
             # Nothing is left but backfill: its run time is not part of the equivalence key.
             if not self._backfill(gang):
@@ -203,29 +241,89 @@ class _Cycle:
                     gang, messages.NOT_ENOUGH_RESOURCES, known.gang_message, known.pod_message
                 )
             return
-        if self._preemption.evicts_from(gang.name):
+        if self._preemption.evicts_from(gang.id):
             self._add_pending_reason(gang, messages.NOT_ENOUGH_RESOURCES, messages.EVICTED)
             return
         amount = self.tree.request_vector(gang.requested)
-        claim = self._preemptor_placements.get(gang.name, [])
-        if claim:
-            self.tree.reserve(gang.queue, -amount)
-        own = self._restart_placements.get(gang.name, {})
-        placed = False
-        if not self._blocked_by_queue(gang, amount):
-            if own or claim:
-                self.scratch.release(self._reserved.pop(gang.name, []))
+        claim = self.claims.take(gang.id)
+        own = self._restart_placements.get(gang.id, {})
+        if own:
+            self.scratch.release(self._reserved.pop(gang.id, []))
+        joining = self._joining_amounts.pop(gang.id, None)
+        if joining is not None:
+            self.tree.reserve(gang.queue, -joining)
+        placed = claim is not None and self._place_as_reserved(gang, claim)
+        released = () if placed else self._release_yielding(gang, amount, claim)
+        failures = self._failures
+        self._displaces = bool(released)
+        if released:
+            # Without these reservations more is free than for the gangs that have failed.
+            self._failures = {}
+        if not placed and not self._blocked_by_queue(gang, amount, reserves=not released):
             placed = self._place_or_explain(gang)
-            if own:
-                settled = placed or gang.name in self.reservations
-                waiting = {pod.key for pod in gang.pending if settled}
-                kept = [each for name, each in own.items() if name not in waiting]
-                self._reserve(kept, gang.name)
-            if claim and not placed:
-                self._reserve(claim, gang.name)
-        if claim and not placed:
-            self.tree.reserve(gang.queue, amount)
-            self.reservations[gang.name] = self.state.reservations[gang.name]
+        self._failures = failures
+        if own:
+            settled = placed or gang.id in self.reservations
+            waiting = {pod.key for pod in gang.pending if settled}
+            kept = [each for name, each in own.items() if name not in waiting]
+            self._reserve(kept, gang.id)
+        if joining is not None and not placed:
+            self.tree.reserve(gang.queue, joining)
+        if released:
+            self._settle_released(gang, released, placed)
+        if claim is not None and placed:
+            self._forget_failures()
+        elif claim is not None:
+            self.claims.charge(claim)
+            self.reservations[gang.id] = self.state.reservations[gang.id]
+            self._owners[gang.id] = gang
+
+    def _release_yielding(
+        self, gang: PendingGang, amount: Vector, own: ActiveReservation | None
+    ) -> Sequence[ActiveReservation]:
+        """Release the reservations of lower priority that a gang needs; return them.
+
+        It is tried to start the gang now, then to let it wait for pods that are ending; each first
+        without them. A gang with a reservation of its own waits for that instead.
+        """
+        yielding = self.claims.yielding_to(gang)
+        if not yielding:
+            return ()
+        key = (self._equivalence_key(gang), gang.queue, gang.priority)
+        if own is None and key in self._preemption_failed:
+            return ()
+
+        def starts_now() -> bool:
+            if self.tree.blocking_queue(gang.queue, amount) is not None:
+                return False
+            mark = self.scratch.mark()
+            place_gang(self.scratch, gang, gang.pending[: gang.needed])
+            starts = gang.satisfied_by(placed_pods(self.scratch.since(mark)))
+            self.scratch.rollback(mark)
+            return starts
+
+        def starts_after_endings() -> bool:
+            return self._preemption.fits_after_endings(self.scratch, gang)
+
+        if own is not None:
+            return self.claims.release_for(yielding, [starts_now])
+        return self.claims.release_for(yielding, [starts_now, starts_after_endings])
+
+    def _settle_released(
+        self, gang: PendingGang, released: Sequence[ActiveReservation], placed: bool
+    ) -> None:
+        """Charge the released reservations again, except those that the gang has displaced."""
+        known = self.reservations.get(gang.id)
+        if not placed and (known is None or not known.preempting):
+            self.claims.restore(released)
+        elif self.claims.displace(released, gang):
+            self._forget_failures()
+
+    def _forget_failures(self) -> None:
+        """Forget which gangs have failed: resources became free."""
+        self._failures = {}
+        self._unschedulable.clear()
+        self._preemption_failed.clear()
 
     def _known_failure(self, gang: PendingGang) -> PlacementFailure | None:
         """Return the failure of an equivalent gang for which nothing more is possible; None:
@@ -233,10 +331,17 @@ class _Cycle:
         """
         return self._unschedulable.get((self._equivalence_key(gang), gang.queue, gang.priority))
 
-    def _blocked_by_queue(self, gang: PendingGang, amount: Vector) -> bool:
-        """Record the reason if the limit or the FIFO order of the queue blocks a gang."""
+    def _blocked_by_queue(self, gang: PendingGang, amount: Vector, reserves: bool) -> bool:
+        """Record the reason if the limit or the FIFO order of the queue blocks a gang.
+
+        Args:
+            gang: the gang.
+            amount: its request.
+            reserves: whether the limit may be reserved for it: not while a preemptor has a
+                reservation within it, whose victims were evicted already.
+        """
         first = self._head_of_line.get(gang.queue)
-        if first is not None and not gang.is_urgent:
+        if first is not None and not (gang.is_urgent or gang.id in self.claims):
             self._add_pending_reason(
                 gang, messages.QUEUE_LIMIT, messages.fifo_message(gang.queue, first)
             )
@@ -254,8 +359,10 @@ class _Cycle:
         if consequence:
             self._record_head_of_line(gang)
             return True
-        if not queue.reserved.any() and all(
-            limit.requested[name] <= most for name, most in limit.limit.items()
+        if (
+            reserves
+            and not queue.reserved.any()
+            and all(limit.requested[name] <= most for name, most in limit.limit.items())
         ):
             # Later gangs of the queue must not use what ends before the first can start.
             self.tree.reserve(gang.queue, amount)
@@ -265,6 +372,28 @@ class _Cycle:
     def _record_head_of_line(self, gang: PendingGang) -> None:
         if self.state.queues.get(gang.queue, _ANY_QUEUE).fifo:
             self._head_of_line.setdefault(gang.queue, gang.name)
+
+    def _place_as_reserved(self, gang: PendingGang, claim: ActiveReservation) -> bool:
+        """Place a preemptor on its reserved nodes, also where the first pending gang has planned
+        to start later; return whether it is placed.
+        """
+        planned = self._window.plan
+        amount = self.tree.request_vector(gang.requested)
+        if not planned or self.tree.blocking_queue(gang.queue, amount) is not None:
+            return False
+        self.scratch.release(planned)
+        mark = self.scratch.mark()
+        for placement in claim.placements:
+            for pod in placement.pods:
+                self.scratch.place_on_row(pod, placement.row)
+        placements = self.scratch.since(mark)
+        placed = gang.satisfied_by(placed_pods(placements))
+        if not placed:
+            self.scratch.rollback(mark)
+        self.scratch.reserve(planned)
+        if placed:
+            self._accept(gang, placements)
+        return placed
 
     def _place_or_explain(self, gang: PendingGang) -> bool:
         """Place a gang and return True, or record why it is pending."""
@@ -301,7 +430,7 @@ class _Cycle:
         is unique.
         """
         alone = gang.has_inter_pod_rules or self.state.nodes.anti_affinity_owners
-        return (gang.equivalence_key, gang.name) if alone else gang.equivalence_key
+        return (gang.equivalence_key, gang.id) if alone else gang.equivalence_key
 
     def _preempt_or_reserve(self, gang: PendingGang) -> str:
         """Evict pods for a gang if that is allowed and sufficient; else reserve nodes for the first
@@ -316,7 +445,7 @@ class _Cycle:
         # Only the first pending gang of a cycle gets a reservation. More of them would delay each
         # other, and leave fewer nodes for backfill.
         if not self._has_reservation:
-            plan = self._planner.plan(gang, self.state.reservations.get(gang.name))
+            plan = self._planner.plan(gang, self.state.reservations.get(gang.id))
             if plan is not None:
                 self._has_reservation = True
                 self._add_reservation(gang, plan)
@@ -328,12 +457,12 @@ class _Cycle:
 
     def _preempt(self, gang: PendingGang) -> str:
         """Evict pods for a gang if that is allowed and sufficient; return the consequence."""
-        if gang.name in self._preemptor_placements:
+        if gang.id in self.claims:
             return messages.PREEMPTING
         key = (self._equivalence_key(gang), gang.queue, gang.priority)
         if key in self._preemption_failed:
             return ""
-        preemption = self._preemption.find_victims(self.scratch, gang)
+        preemption = self._preemption.find_victims(self.scratch, gang, self._displaces)
         if preemption is None:
             self._preemption_failed.add(key)
             return ""
@@ -361,7 +490,7 @@ class _Cycle:
                 pod.uid,
                 pod.node or NodeName(""),
                 pod.group,
-                gang.name,
+                gang.id,
                 preemption.reason,
             )
             for pod in preemption.victims
@@ -369,7 +498,7 @@ class _Cycle:
 
     def _accept(self, gang: PendingGang, placements: list[Placement]) -> None:
         given = self.allocations.bind(gang, placements)
-        self._preemption.reclaim_state.remove_expected(gang.name)
+        self._preemption.reclaim_state.remove_expected(gang.id)
         if gang.group is not None:
             self.placed.add(gang.group)
         if len(given) < len(gang.pending):
@@ -383,17 +512,21 @@ class _Cycle:
         """Reserve the planned nodes for a gang. A new plan keeps the age of the reservation it
         replaces.
         """
-        self._reserve(plan, gang.name)
-        known = self.state.reservations.get(gang.name)
+        self._reserve(plan, gang.id)
+        known = self.state.reservations.get(gang.id)
         places = tuple((pod.key, self.state.nodes.name_of(p.row)) for p in plan for pod in p.pods)
         places = tuple(sorted(places))
         since = known.created_at if known is not None and not cleared else self.now
-        self.reservations[gang.name] = Reservation(places, cleared, since)
+        self.reservations[gang.id] = Reservation(places, cleared, since)
+        self._owners[gang.id] = gang
 
     def _add_pending_reason(
         self, gang: PendingGang, reason: str, gang_message: str, pod_message: str | None = None
     ) -> None:
         message = gang_message if pod_message is None else pod_message
+        if (cause := self.claims.displaced.get(gang.id)) is not None:
+            gang_message = messages.clip_message(gang_message, cause)
+            message = messages.clip_message(message, cause)
         if gang.group is not None:
             standing = messages.position_message(
                 gang.queue,

@@ -27,7 +27,7 @@ from gangline.scheduler.queueing.messages import (
     ResourceHolders,
 )
 from gangline.scheduler.queueing.queue_tree import QueueAttributes, QueueTree, Vector
-from gangline.scheduler.types.types import GroupKey, NodeName, PodInfo
+from gangline.scheduler.types.types import GangId, GroupKey, NodeName, PodInfo
 
 
 def queue_limit(tree: QueueTree, queue: QueueAttributes, amount: Vector) -> QueueLimit:
@@ -224,7 +224,7 @@ class PlacementDiagnosis:
     def _used_on(self, accepts: NDArray[np.bool_], group: GroupKey, resource: str) -> int:
         rows = self._state.nodes.rows
         used = 0
-        for pod in self._state.placed_members.get(group, {}).values():
+        for pod in self._state.placed_members.get(GangId(group), {}).values():
             row = rows.get(pod.node) if pod.node is not None else None
             if row is not None and accepts[row]:
                 used += _amount(pod, resource)

@@ -41,7 +41,7 @@ class ExtraPods:
             Why the pods that found no node are pending.
         """
         gang = entry.gang
-        if self._is_evicted(gang.name):
+        if self._is_evicted(gang.id):
             return _pending_reasons(entry.remaining, messages.EVICTED)
         if gang.subgroups:
             refused = self._serve_part(entry)

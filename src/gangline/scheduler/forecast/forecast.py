@@ -18,7 +18,13 @@ from gangline.scheduler.forecast.run_times import RunTime, known_run_time, usual
 from gangline.scheduler.forecast.snapshot import copy_state
 from gangline.scheduler.preemption.preempt import EvictionPolicy
 from gangline.scheduler.queueing import messages
-from gangline.scheduler.types.types import CycleResult, GroupKey
+from gangline.scheduler.types.types import (
+    CycleResult,
+    GangId,
+    GroupKey,
+    single_pod_id,
+    single_pod_key,
+)
 
 SAMPLES = 40
 """Number of simulations."""
@@ -53,8 +59,8 @@ class LinePosition:
     queue: str
     place: int
     """1: the first."""
-    ahead: tuple[str, ...]
-    """Names of the gangs that are served before it, in their order."""
+    ahead: tuple[GangId, ...]
+    """The gangs that are served before it, in their order."""
 
 
 @dataclass(slots=True)
@@ -65,21 +71,21 @@ class Forecaster:
         state: the live state.
         now: its time in seconds since the epoch.
         policy: the scheduler's policy of evictions.
-        run_times: run times of gangs that are known otherwise, by name.
+        run_times: run times of gangs that are known otherwise.
         seed: equal seeds give equal forecasts, as far as the time suffices.
     """
 
     state: SchedulerCache
     now: float
     policy: EvictionPolicy = DEFAULT_POLICY
-    run_times: Mapping[str, RunTime] = field(default_factory=dict)
+    run_times: Mapping[GangId, RunTime] = field(default_factory=dict)
     seed: int = 0
-    _known: dict[str, RunTime] = field(default_factory=dict)
+    _known: dict[GangId, RunTime] = field(default_factory=dict)
     _usual_s: float = 0.0
 
     def forecast(
         self,
-        target: str,
+        target: GangId,
         change: Change | None = None,
         samples: int = SAMPLES,
         budget_s: float = BUDGET_S,
@@ -87,7 +93,7 @@ class Forecaster:
         """Forecast the start of a pending gang, or of a single pod.
 
         Args:
-            target: name of the gang, or key of the pod.
+            target: the gang.
             change: a change of the state under which it is forecast.
             samples: number of simulations.
             budget_s: seconds of processor time for them; at least ``MIN_SAMPLES`` run.
@@ -96,14 +102,14 @@ class Forecaster:
 
     def forecast_all(
         self,
-        targets: Sequence[str],
+        targets: Sequence[GangId],
         change: Change | None = None,
         samples: int = SAMPLES,
         budget_s: float = BUDGET_S,
-    ) -> dict[str, StartForecast]:
+    ) -> dict[GangId, StartForecast]:
         """Forecast the starts of several gangs by the same simulations; see ``forecast``."""
         began = time.process_time()
-        starts: dict[str, list[float]] = {target: [] for target in targets}
+        starts: dict[GangId, list[float]] = {target: [] for target in targets}
         for number in range(samples):
             found = self._simulation(number, change).run_until_all_started(targets, HORIZON_S)
             for target, each in starts.items():
@@ -112,9 +118,9 @@ class Forecaster:
                 break
         return {target: summarize(each) for target, each in starts.items()}
 
-    def is_known(self, name: str) -> bool:
+    def is_known(self, gang: GangId) -> bool:
         """Return whether the run time of a gang is known."""
-        return self._run_time(self.state, name).is_known
+        return self._run_time(self.state, gang).is_known
 
     def _simulation(self, number: int, change: Change | None) -> LiveSimulation:
         copied = copy_state(self.state)
@@ -124,30 +130,34 @@ class Forecaster:
             copied,
             self.now,
             self.policy,
-            lambda name, start, elapsed: self._draw(copied, number, (name, start), elapsed),
+            lambda gang, start, elapsed: self._draw(copied, number, (gang, start), elapsed),
         )
 
     def _draw(
-        self, state: SchedulerCache, number: int, of: tuple[str, int], elapsed: float
+        self, state: SchedulerCache, number: int, of: tuple[GangId, int], elapsed: float
     ) -> float:
         # One generator for each gang: a change of one gang leaves the draws of the others.
-        name, start = of
-        random = Random(f"{self.seed}/{number}/{name}/{start}")
-        return self._run_time(state, name).draw(random, elapsed, self._usual())
+        gang, start = of
+        random = Random(f"{self.seed}/{number}/{gang}/{start}")
+        return self._run_time(state, gang).draw(random, elapsed, self._usual())
 
-    def _run_time(self, state: SchedulerCache, name: str) -> RunTime:
-        known = self.run_times.get(name) or self._known.get(name)
+    def _run_time(self, state: SchedulerCache, gang: GangId) -> RunTime:
+        known = self.run_times.get(gang) or self._known.get(gang)
         if known is None:
-            group = GroupKey(name)
-            pods = state.members.get(group) or state.placed_members.get(name) or {}
-            known = known_run_time(state, group, pods.values())
-            self._known[name] = known
+            key = single_pod_key(gang)
+            if key is None:
+                group = GroupKey(gang)
+                known = known_run_time(state, group, state.members.get(group, {}).values())
+            else:
+                pod = state.pods.get(key)
+                known = known_run_time(state, None, () if pod is None else (pod,))
+            self._known[gang] = known
         return known
 
     def _usual(self) -> float:
         if not self._usual_s:
             state = self.state
-            pending = [self._run_time(state, str(key)) for key in state.pending_members]
+            pending = [self._run_time(state, GangId(key)) for key in state.pending_members]
             elapsed = [
                 self.now - min(pod.started_at for pod in pods.values())
                 for pods in state.placed_members.values()
@@ -173,27 +183,30 @@ def summarize(starts: list[float]) -> StartForecast:
 
 
 def line_position(
-    result: CycleResult, queue: str, target: str, queues: Mapping[str, str]
+    result: CycleResult, queue: str, target: GangId, queues: Mapping[GangId, str]
 ) -> LinePosition | None:
     """Return the place of a gang in the line of its queue; None: it is not in the line.
 
     Args:
         result: the result of a cycle.
         queue: the queue of the gang.
-        target: name of the gang, or key of the pod.
-        queues: the queue of each pending gang, by name.
+        target: the gang.
+        queues: the queue of each pending gang.
     """
-    ahead: list[str] = []
+    ahead: list[GangId] = []
     for verdict in result.pending_reasons:
         if verdict.reason not in (messages.NOT_ENOUGH_RESOURCES, messages.QUEUE_LIMIT):
             continue
         if not verdict.message:
             continue  # extra pods of a gang that runs
-        name = str(verdict.group or (verdict.pods[0][0] if verdict.pods else ""))
-        if name == target:
+        if verdict.group is not None:
+            gang = GangId(verdict.group)
+        else:
+            gang = single_pod_id(verdict.pods[0][0]) if verdict.pods else GangId("")
+        if gang == target:
             return LinePosition(queue, len(ahead) + 1, tuple(ahead))
-        if queues.get(name) == queue:
-            ahead.append(name)
+        if queues.get(gang) == queue:
+            ahead.append(gang)
     return None
 
 

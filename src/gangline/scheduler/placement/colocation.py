@@ -45,7 +45,7 @@ def place_colocated(
         order: groups and sorts pods for placing.
     """
     weight = scratch.nodes.weights.fewer_nodes
-    if not weight or gang.previous_nodes or gang.subgroups or gang.role_affinity or len(pods) < 2:
+    if not weight or gang.preferred_nodes or gang.subgroups or gang.role_affinity or len(pods) < 2:
         return place(scratch, gang, pods)
     mark, unused = scratch.mark(), _unused_nodes(scratch)
     unplaced = place(scratch, gang, pods)
@@ -119,7 +119,7 @@ def place_on_one_device_model(
     """
     models = _device_models(scratch.nodes)
     # Previous and reserved nodes take precedence.
-    if models is None or gang.previous_nodes or len(pods) + len(gang.running) < 2:
+    if models is None or gang.preferred_nodes or len(pods) + len(gang.running) < 2:
         return place(scratch, gang, pods)
     mark = scratch.mark()
     unplaced = place(scratch, gang, pods)

@@ -61,9 +61,9 @@ def place_gang(
     """
     if gang.network is None:
         if len(pods) == 1 and not (
-            gang.previous_nodes or gang.running or gang.subgroups or gang.role_affinity
+            gang.preferred_nodes or gang.running or gang.subgroups or gang.role_affinity
         ):
-            # All other rules need two pods, or previous nodes.
+            # All other rules need two pods, or preferred nodes.
             return list(scratch.place(pods[0].shape, pods))
         return place_on_one_device_model(scratch, gang, pods, _place_with_colocation)
     allowed_before = scratch.within
@@ -190,7 +190,7 @@ def _place_within_rows(
 ) -> list[PodInfo]:
     if gang.subgroups:
         return _place_subgroups(scratch, gang, pods)
-    for arrange in (_place_on_previous_nodes, _place_role_buckets):
+    for arrange in (_place_on_preferred_nodes, _place_role_buckets):
         mark = scratch.mark()
         settled = arrange(scratch, gang, pods)
         if settled:
@@ -270,12 +270,12 @@ def _place_remaining(
     return unplaced
 
 
-def _place_on_previous_nodes(
+def _place_on_preferred_nodes(
     scratch: ScratchAllocation, gang: PendingGang, pods: Sequence[PodInfo]
 ) -> set[PodKey]:
-    if not gang.previous_nodes:
+    if not gang.preferred_nodes:
         return set()
-    rows = {name: scratch.nodes.rows.get(node) for name, node in gang.previous_nodes}
+    rows = {name: scratch.nodes.rows.get(node) for name, node in gang.preferred_nodes}
     return {
         pod.key
         for pod in pods
@@ -341,7 +341,7 @@ class ReservationPlanner:
         """
         drained = self._scratch_for(gang)
         if reservation is not None:
-            gang = replace(gang, previous_nodes=reservation.nodes)
+            gang = replace(gang, nominated_nodes=reservation.nodes)
         for count in sorted({gang.needed, len(gang.pending)}):
             place_gang(drained, gang, gang.pending[:count])
             plan = drained.since(0)

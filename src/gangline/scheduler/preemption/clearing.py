@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -10,21 +11,20 @@ from gangline.scheduler.cache.shared_volumes import ATTACHABLE
 from gangline.scheduler.cache.volume_limits import detached_volumes
 from gangline.scheduler.placement.scratch import ScratchAllocation
 from gangline.scheduler.plugins.scores import Amounts
+from gangline.scheduler.preemption.running_gangs import (
+    PlacedPod,
+    known_gang,
+    known_gangs,
+    placed_on_rows,
+    rows_by_shape,
+)
 from gangline.scheduler.preemption.victim_sets import EvictionUnit
 from gangline.scheduler.types.types import PodInfo, PodKey, PodShape
 
 _NOTHING: Mapping[int, int] = {}
 
-PlacedPod = tuple[PodInfo, int]
-"""A running pod and its row."""
 Cell = tuple[int, int, int]
 """Column, row and amount."""
-
-
-def placed_on_rows(state: SchedulerCache, pods: Iterable[PodInfo]) -> list[PlacedPod]:
-    """Return pods with their rows, as far as their nodes exist."""
-    rows = state.nodes.rows
-    return [(pod, rows[pod.node]) for pod in pods if pod.node is not None and pod.node in rows]
 
 
 def freed_cells(state: SchedulerCache, pods: Iterable[PlacedPod]) -> list[Cell]:
@@ -109,7 +109,9 @@ class Clearing:
         """Return the pods of a unit with their rows."""
         found = self._pods.get(unit)
         if found is None:
-            found = self._pods[unit] = placed_on_rows(self.state, unit.pods)
+            known = known_gang(self.state, unit.gang) if unit.breaks_gang else None
+            found = known.placed if known else placed_on_rows(self.state, unit.pods)
+            self._pods[unit] = found
         return found
 
     def pods_by_row(self, unit: EvictionUnit) -> Mapping[int, list[PodInfo]]:
@@ -155,7 +157,7 @@ class Clearing:
         free = self.base.free.copy()
         self.add_freed(free, listed)
         cleared = self.base.fork(free)
-        gone = [placed for unit in listed for placed in self.pods(unit)]
+        gone = list(chain.from_iterable(map(self.pods, listed)))
         cleared.end_pods(gone, ())
         detach_volumes(self.state, cleared, gone, self.ending)
         return cleared
@@ -164,11 +166,14 @@ class Clearing:
         """Add what the requests of these units free; pods of one shape are added together."""
         rows: dict[PodShape, list[int]] = defaultdict(list)
         for unit in units:
-            for pod, row in self.pods(unit):
-                rows[pod.shape].append(row)
+            known = known_gang(self.state, unit.gang) if unit.breaks_gang else None
+            by_shape = known.rows if known else rows_by_shape(self.pods(unit))
+            for shape, listed in by_shape.items():
+                rows[shape] += listed
         for shape, listed in rows.items():
+            counts = np.bincount(listed, minlength=free.shape[1])
             for column, amount, _ in self.state.nodes.demand(shape.request).terms:
-                np.add.at(free[column], listed, amount)
+                free[column] += amount * counts
 
 
 def ending_pods(state: SchedulerCache) -> list[PodInfo]:
@@ -177,12 +182,12 @@ def ending_pods(state: SchedulerCache) -> list[PodInfo]:
     A gang that runs and misses a terminating member gets its node back (see ``reservations``).
     """
     found: list[PodInfo] = []
-    for name, pods in sorted(state.placed_members.items()):
-        leaving = [pod for pod in pods.values() if pod.is_terminating]
-        if not leaving or name in state.restarting_groups:
+    for gang, known in known_gangs(state):
+        leaving = known.leaving
+        if not leaving or leaving[0].group in state.restarting_groups:
             continue
         group = state.groups.get(leaving[0].group) if leaving[0].group is not None else None
-        staying = len(pods) - len(leaving)
+        staying = len(state.placed_members[gang]) - len(leaving)
         if group is None or not staying or staying >= group.min_member:
             found += sorted(leaving, key=_key)
     return found

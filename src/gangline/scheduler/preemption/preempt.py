@@ -19,7 +19,7 @@ as long as these 32 placements suffice. Where the bound ends the search a gang w
 victims might be sufficient; it never evicts more than its rights.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -28,29 +28,34 @@ from gangline.scheduler.cache.domains import TopologyDomain
 from gangline.scheduler.placement.gang import allowed_domains
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
 from gangline.scheduler.plugins.scores import Amounts
-from gangline.scheduler.preemption.clearing import Clearing, ending_pods, placed_on_rows
+from gangline.scheduler.preemption.clearing import Clearing, end_pods, ending_pods
 from gangline.scheduler.preemption.gang_search import GangSearch, VictimSet, place_needed
 from gangline.scheduler.preemption.protection import ProtectedGangs
 from gangline.scheduler.preemption.reservations import has_expired
 from gangline.scheduler.preemption.rights import EvictionRights, EvictionTally, ReclaimState
+from gangline.scheduler.preemption.running_gangs import known_gangs, placed_on_rows
 from gangline.scheduler.preemption.victim_sets import (
+    NO_COST,
     EvictionUnit,
     RunningGang,
     eviction_units,
-    is_evictable,
     pods_to_evict,
     without_overlap,
 )
 from gangline.scheduler.queueing.fair_share import ORDER_BY_AGE, FairnessPolicy
 from gangline.scheduler.queueing.gangs import PendingGang
 from gangline.scheduler.queueing.queue_tree import QueueTree
-from gangline.scheduler.queueing.subgroups import split_into_subgroups
-from gangline.scheduler.types.types import PodInfo, PodKey
+from gangline.scheduler.types.types import PodInfo
 
 PREEMPTED = "preempted by {} of higher priority"
 RECLAIMED = "reclaimed for {}: its queue is above its fair share"
 MAX_REGIONS = 16
 """Number of network domains in which victims are searched, the closest first."""
+
+
+def eviction_reason(beneficiary: str, within_queue: bool) -> str:
+    """Return the reason of an eviction: the rule that allows it, with the name of the gang."""
+    return (PREEMPTED if within_queue else RECLAIMED).format(beneficiary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,34 +117,26 @@ class PreemptionEvaluator:
         return gang in self._chosen_gangs
 
     def find_victims(
-        self, scratch: ScratchAllocation, preemptor: PendingGang
+        self, scratch: ScratchAllocation, preemptor: PendingGang, displaces: bool = False
     ) -> PreemptionResult | None:
         """Return the victims for ``preemptor``; None: no set of victims is sufficient and allowed.
 
-        The scratch allocation is left as it was.
+        Args:
+            scratch: the allocation; it is left as it was.
+            preemptor: the gang.
+            displaces: whether reservations give way to the gang: then it may wait for pods that
+                are ending, even if it may evict nobody.
         """
-        if self._none_evictable(preemptor) or not all(pod.may_preempt for pod in preemptor.pending):
+        may_evict = self._may_evict(preemptor)
+        if not may_evict and not (displaces and _may_preempt(preemptor)):
             return None
-        asked = self._tree.request_vector(preemptor.requested)
-        if not self._preempts(preemptor):
-            # Ending pods are not counted yet: they only reduce what other queues owe.
-            early = EvictionRights(self.reclaim_state, preemptor.queue, asked, {})
-            if not (self._policy.reclaim and early.may_reclaim()):
-                return None
         gangs = self._running()
-        rights = EvictionRights(self.reclaim_state, preemptor.queue, asked, self._state.budgets)
-        known = self._state.reservations.get(preemptor.name)
-        # Pods that did not end while a reservation waited for them may never end.
-        waited = known is not None and known.preempting and has_expired(known, self._now)
-        ending = placed_on_rows(self._state, self._victims)
-        if not waited:
-            ending += placed_on_rows(self._state, ending_pods(self._state))
-        clearing = Clearing(self._state, scratch, ending)
-        if ending and rights.covers_limits(EvictionTally()):
-            region = clearing.base.within
-            placements = place_needed(clearing.after(()), preemptor, region)
-            if placements is not None:
-                return self._accept(preemptor, VictimSet((), tuple(placements)))
+        rights, clearing = self._rights_of(preemptor), self._clearing_for(scratch, preemptor)
+        placements = _place_after_endings(clearing, rights, preemptor)
+        if placements is not None:
+            return self._accept(preemptor, VictimSet((), tuple(placements)))
+        if not may_evict:
+            return None
         units = [
             unit
             for gang in gangs
@@ -152,6 +149,88 @@ class PreemptionEvaluator:
             return None
         found = self._search(clearing, rights, preemptor, units)
         return self._accept(preemptor, found) if found is not None else None
+
+    def fits_after_endings(self, scratch: ScratchAllocation, preemptor: PendingGang) -> bool:
+        """Return whether pods that are ending are sufficient for a gang that displaces others."""
+        if not _may_preempt(preemptor):
+            return False
+        self._running()
+        rights, clearing = self._rights_of(preemptor), self._clearing_for(scratch, preemptor)
+        return _place_after_endings(clearing, rights, preemptor) is not None
+
+    def still_fits(
+        self, scratch: ScratchAllocation, gang: PendingGang, placements: Iterable[Placement]
+    ) -> bool:
+        """Return whether a reservation can be used once all pods that are ending have ended.
+
+        Args:
+            scratch: the allocation, to which the reservation is not charged.
+            gang: the owner of the reservation.
+            placements: its placements.
+        """
+        self._running()
+        if not self._rights_of(gang).covers_limits(EvictionTally()):
+            return False
+        placements = list(placements)
+        rows = sorted({placement.row for placement in placements})
+        names = [self._state.nodes.name_of(row) for row in rows]
+        leaving = [p for name in names for p in self._state.pods_on(name) if p.is_terminating]
+        cleared = scratch.fork(scratch.free.copy())
+        end_pods(self._state, cleared, placed_on_rows(self._state, (*leaving, *self._victims)))
+        return all(
+            cleared.place_on_row(pod, placement.row)
+            for placement in placements
+            for pod in placement.pods
+        )
+
+    def may_displace(
+        self, preemptor: PendingGang, owners: Iterable[PendingGang]
+    ) -> list[PendingGang]:
+        """Return those owners of reservations in other queues that the gang could reclaim from if
+        they had started: they give way to it already now.
+
+        Args:
+            preemptor: the gang.
+            owners: owners of reservations, the first to give way first.
+        """
+        if not self._policy.reclaim:
+            return []
+        self._running()
+        asked = self._tree.request_vector(preemptor.requested)
+        rights = EvictionRights(
+            self.reclaim_state, preemptor.queue, asked, {}, counts_expected=True
+        )
+        tally, found = EvictionTally(), []
+        for owner in owners:
+            pods = owner.pending[: owner.needed]
+            started = RunningGang(owner.id, owner.queue, owner.priority, pods, None)
+            added = tally.copy()
+            if rights.add(added, EvictionUnit(started, pods, True, NO_COST)):
+                tally = added
+                found.append(owner)
+        return found
+
+    def _may_evict(self, preemptor: PendingGang) -> bool:
+        """Return quickly whether a gang may evict pods at all."""
+        if self._none_evictable(preemptor) or not _may_preempt(preemptor):
+            return False
+        # Ending pods need not be counted yet: they only reduce what other queues owe.
+        return self._preempts(preemptor) or (
+            self._policy.reclaim and self._rights_of(preemptor).may_reclaim()
+        )
+
+    def _rights_of(self, preemptor: PendingGang) -> EvictionRights:
+        asked = self._tree.request_vector(preemptor.requested)
+        return EvictionRights(self.reclaim_state, preemptor.queue, asked, self._state.budgets)
+
+    def _clearing_for(self, scratch: ScratchAllocation, preemptor: PendingGang) -> Clearing:
+        known = self._state.reservations.get(preemptor.id)
+        # Pods that did not end while a reservation waited for them may never end.
+        waited = known is not None and known.preempting and has_expired(known, self._now)
+        ending = placed_on_rows(self._state, self._victims)
+        if not waited:
+            ending += placed_on_rows(self._state, ending_pods(self._state))
+        return Clearing(self._state, scratch, ending)
 
     def _search(
         self,
@@ -219,29 +298,29 @@ class PreemptionEvaluator:
                 yield domain
 
     def _accept(self, preemptor: PendingGang, found: VictimSet) -> PreemptionResult:
-        self._chosen_gangs |= {unit.gang.name for unit in found.units}
+        self._chosen_gangs |= {unit.gang.id for unit in found.units}
         victims = pods_to_evict(found.units)
         self._victims += victims
         for pod in victims:
             self.reclaim_state.add_leaving(self._state.usage.queue_of(pod.group), pod)
-        self.reclaim_state.add_expected(preemptor.name, preemptor.queue, preemptor.requested)
+        self.reclaim_state.add_expected(preemptor.id, preemptor.queue, preemptor.requested)
         within = all(unit.gang.queue == preemptor.queue for unit in found.units)
-        reason = (PREEMPTED if within else RECLAIMED).format(preemptor.name)
+        reason = eviction_reason(preemptor.name, within)
         return PreemptionResult(victims, found.placements, reason)
 
     def _units_of(self, gang: RunningGang) -> list[EvictionUnit]:
-        units = self._units.get(gang.name)
+        units = self._units.get(gang.id)
         if units is None:
             priority = self._tree.queues[gang.queue].info.priority
-            units = self._units[gang.name] = eviction_units(gang, priority, self._now)
+            units = self._units[gang.id] = eviction_units(gang, priority, self._now)
         return units
 
     def _may_be_evicted(self, gang: RunningGang, preemptor: PendingGang) -> bool:
         if gang.info is not None and not gang.info.preemptable:
             return False
-        if gang.name == preemptor.name or gang.name in self._chosen_gangs:
+        if gang.id == preemptor.id or gang.id in self._chosen_gangs:
             return False
-        if self._was_bound(gang.name) or self._protected.is_protected(gang):
+        if self._was_bound(gang.id) or self._protected.is_protected(gang):
             return False
         if gang.queue == preemptor.queue:
             return self._policy.preempt and gang.priority < preemptor.priority
@@ -249,25 +328,13 @@ class PreemptionEvaluator:
 
     def _running(self) -> list[RunningGang]:
         if self._gangs is None:
-            found = sorted(self._state.placed_members.items())
-            self._gangs = [gang for name, pods in found if (gang := self._gang(name, pods))]
-            for _, pods in found:
-                for pod in pods.values():
-                    if pod.is_terminating:
-                        self.reclaim_state.add_leaving(self._state.usage.queue_of(pod.group), pod)
+            self._gangs = []
+            for _, known in known_gangs(self._state):
+                if known.gang is not None:
+                    self._gangs.append(known.gang)
+                for pod in known.leaving:
+                    self.reclaim_state.add_leaving(known.queue, pod)
         return self._gangs
-
-    def _gang(self, name: str, members: Mapping[PodKey, PodInfo]) -> RunningGang | None:
-        pods = tuple(p for p in members.values() if not p.is_terminating and is_evictable(p))
-        if not pods:
-            return None
-        group = pods[0].group
-        info = self._state.groups.get(group) if group is not None else None
-        queue = self._state.usage.queue_of(group)
-        priority = info.priority if info is not None else max(pod.priority for pod in pods)
-        rules = info.subgroups if info is not None else ()
-        subgroups = split_into_subgroups(rules, pods, ()) if rules else ()
-        return RunningGang(name, queue, priority, pods, info, subgroups)
 
     def _preempts(self, preemptor: PendingGang) -> bool:
         """Return whether some running gang may have a lower priority."""
@@ -281,6 +348,19 @@ class PreemptionEvaluator:
         return not (reclaims or self._preempts(preemptor))
 
 
+def _may_preempt(gang: PendingGang) -> bool:
+    return all(pod.may_preempt for pod in gang.pending)
+
+
+def _place_after_endings(
+    clearing: Clearing, rights: EvictionRights, preemptor: PendingGang
+) -> list[Placement] | None:
+    """Return where a gang can start once the ending pods have ended; None: nowhere."""
+    if not clearing.ending or not rights.covers_limits(EvictionTally()):
+        return None
+    return place_needed(clearing.after(()), preemptor, clearing.base.within)
+
+
 def _levels(units: Sequence[EvictionUnit]) -> list[list[EvictionUnit]]:
     """Return the units up to each priority of broken gangs, in the order of the cost."""
     tiers = sorted({unit.cost.broken_tier for unit in units})
@@ -289,4 +369,4 @@ def _levels(units: Sequence[EvictionUnit]) -> list[list[EvictionUnit]]:
 
 def _limits_reachable(rights: EvictionRights, units: Iterable[EvictionUnit]) -> bool:
     """Return whether all units together free what the limits of queues lack."""
-    return rights.could_cover_limits(without_overlap(units))
+    return not rights.excess or rights.could_cover_limits(without_overlap(units))

@@ -1,4 +1,4 @@
-"""Reservations of preemptors, and of members that are about to be recreated.
+"""Reservations of preemptors, and of members that are about to be created.
 
 Resources freed by an eviction stay reserved for the gang that caused it: for at most 10 minutes,
 and only while the gang still fits there once all terminating pods have ended.
@@ -7,6 +7,10 @@ Some time passes between the end of a pod and the creation of its successor. If 
 the node in that interval, the complete gang stops. There are two kinds: a running gang that has
 lost a member (observed here, reserved for 30 seconds), and a gang that restarts (announced on its
 group, with the node of each pod and an expiry).
+
+Some pods of a gang are created only when its other members run, such as a launcher. The gang starts
+only where they fit too, and every cycle first places them again before it serves other gangs. No
+node is recorded: their resources are free as long as each cycle reserves them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,13 +19,15 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.placement.gang import placed_pods
+from gangline.scheduler.placement.gang import place_gang, placed_pods
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
-from gangline.scheduler.preemption.clearing import end_pods, placed_on_rows
+from gangline.scheduler.preemption.clearing import end_pods
+from gangline.scheduler.preemption.running_gangs import placed_on_rows
 from gangline.scheduler.queueing.gangs import (
     PendingGang,
     active_previous_nodes,
     counts_towards_min_member,
+    joining_gangs,
 )
 from gangline.scheduler.types.types import (
     GroupKey,
@@ -45,19 +51,18 @@ def has_expired(reservation: Reservation, now: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PreemptorReservations:
-    """Valid reservations of preemptors, by the name of the gang."""
+    """Valid reservations of preemptors, by the identity of the gang."""
 
     placements: Mapping[str, list[Placement]]
     state: SchedulerCache
 
-    def with_reserved_nodes(self, gang: PendingGang) -> PendingGang:
-        """Return the gang with its reserved nodes as previous nodes, if it has any."""
-        if gang.name not in self.placements:
+    def with_nominated_nodes(self, gang: PendingGang) -> PendingGang:
+        """Return the gang with its reserved nodes as nominated nodes, if it has any."""
+        if gang.id not in self.placements:
             return gang
-        places = self.state.reservations[gang.name].nodes
-        return replace(
-            gang, previous_nodes=places, equivalence_key=(gang.equivalence_key, gang.name)
-        )
+        nodes = self.state.reservations[gang.id].nodes
+        key = (gang.equivalence_key, gang.id)
+        return replace(gang, nominated_nodes=nodes, equivalence_key=key)
 
 
 def valid_reservations(
@@ -77,15 +82,15 @@ def valid_reservations(
     end_pods(state, scratch, placed_on_rows(state, leaving))
     found: dict[str, list[Placement]] = {}
     # In scheduling order: earlier gangs keep their nodes if not all reservations fit any more.
-    for gang in sorted((u for u in gangs if u.name in preempting), key=lambda gang: gang.order):
+    for gang in sorted((u for u in gangs if u.id in preempting), key=lambda gang: gang.order):
         mark = scratch.mark()
-        rows = {pod: state.nodes.rows.get(node) for pod, node in preempting[gang.name].nodes}
+        rows = {pod: state.nodes.rows.get(node) for pod, node in preempting[gang.id].nodes}
         for pod in gang.pending:
             row = rows.get(pod.key)
             if row is not None:
                 scratch.place_on_row(pod, row)
         if gang.satisfied_by(placed_pods(scratch.since(mark))):
-            found[gang.name] = scratch.since(mark)
+            found[gang.id] = scratch.since(mark)
         else:
             scratch.rollback(mark)
     return PreemptorReservations(found, state)
@@ -125,6 +130,22 @@ def restart_reservations(state: SchedulerCache, now: float) -> Iterator[RestartR
                 yield RestartReservation(key, pod.key, placement)
 
 
+def joining_reservations(
+    state: SchedulerCache, scratch: ScratchAllocation
+) -> Iterator[tuple[PendingGang, list[Placement]]]:
+    """Yield the pods that join running gangs, with placements that are not charged any more.
+
+    The caller charges them before it takes the next.
+    """
+    for gang in joining_gangs(state):
+        mark = scratch.mark()
+        place_gang(scratch, gang, gang.pending)
+        placements = scratch.since(mark)
+        scratch.rollback(mark)
+        if placements:
+            yield gang, placements
+
+
 def _previous_node_placement(
     state: SchedulerCache, group: PodGroupInfo, name: PodKey, node: NodeName
 ) -> Placement | None:
@@ -144,7 +165,7 @@ def _previous_node_placement(
 
 def _estimated_request(group: PodGroupInfo) -> Request:
     """Estimate the request of an unseen pod: an equal part of the group's minimal resources."""
-    size = max(1, group.min_member)
+    size = max(1, group.size)
     return tuple((name, -(-amount // size)) for name, amount in group.min_resources)
 
 

@@ -109,6 +109,8 @@ class EvictionRights:
         queue: the queue of the gang.
         asked: the request of the pods that the gang cannot start without.
         budgets: the disruption budgets.
+        counts_expected: whether other queues are charged for gangs that are expected to start, too:
+            so it is judged whether a gang could be evicted once it has started.
     """
 
     def __init__(
@@ -117,9 +119,11 @@ class EvictionRights:
         queue: str,
         asked: Vector,
         budgets: Mapping[str, DisruptionBudgetInfo],
+        counts_expected: bool = False,
     ) -> None:
         self._tree = state.tree
         self._more, self._less = state.outlook()
+        self._counts_expected = counts_expected
         self._queue, self._asked, self._budgets = queue, asked, budgets
         names = {column: name for name, column in self._tree.columns.items()}
         self._ranked = sorted(names, key=lambda c: (not is_device(names[c]), names[c]))
@@ -179,7 +183,7 @@ class EvictionRights:
             if any(tally.disrupted[key] > b.allowed for key, b in self._budgets.items()):
                 return False
         if not unit.breaks_gang:
-            name = unit.gang.name
+            name = unit.gang.id
             spared = (*tally.spared.get(name, ()), *unit.pods)
             if not unit.gang.can_spare(spared):
                 return False
@@ -209,8 +213,6 @@ class EvictionRights:
 
     def could_cover_limits(self, units: Iterable[EvictionUnit]) -> bool:
         """Return whether the limits would allow the gang if all of these units were evicted."""
-        if not self.excess:
-            return True
         freed: Counter[tuple[str, int]] = Counter()
         for unit in units:
             queue = self._tree.queues.get(unit.gang.queue)
@@ -233,11 +235,16 @@ class EvictionRights:
         """Return whether each queue exceeds its fair share until the last, largest unit ends."""
         for (name, column), largest in tally.largest.items():
             each = self._tree.queues[name]
-            before_last = each.used[column] - self._less[name][column]
+            before_last = self._remaining(each)[column]
             before_last -= tally.freed[name, column] - largest
             if not before_last > each.fair_share[column] * TOLERANCE:
                 return False
         return True
+
+    def _remaining(self, queue: QueueAttributes) -> Vector:
+        """Return what another queue uses once its terminating pods have ended."""
+        remaining = queue.used - self._less[queue.info.name]
+        return remaining + self._more[queue.info.name] if self._counts_expected else remaining
 
     def _guarantees_hold(self, unit: EvictionUnit, tally: EvictionTally) -> bool:
         if unit.gang.queue == self._queue:
@@ -248,7 +255,7 @@ class EvictionRights:
             guarantee = self._tree.structure.guarantees[name]
             for column in np.flatnonzero(guarantee > 0).tolist():
                 freed = tally.freed[name, column]
-                left = each.used[column] - self._less[name][column] - freed
+                left = self._remaining(each)[column] - freed
                 if freed and left < guarantee[column]:
                     return False
         return True
@@ -276,7 +283,7 @@ class EvictionRights:
             # Every queue below the common ancestor must exceed its fair share of the same resource:
             # a queue within its share pays for no sibling. Pods that are expected to start count
             # once they have started.
-            over &= each.used - self._less[each.info.name] > each.fair_share * TOLERANCE
+            over &= self._remaining(each) > each.fair_share * TOLERANCE
         stated = self._tree.structure.states_deserved
         theirs = np.any([stated[each.info.name] for each in path], axis=0)
         named = np.any([theirs, *(stated[each.info.name] for each in own_path)], axis=0)

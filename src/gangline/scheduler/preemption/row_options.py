@@ -24,6 +24,7 @@ BATCH = 128
 """Number of nodes in a batch."""
 MAX_BATCHES = 8
 """Maximal number of batches for each shape of a gang."""
+MAX_ROWS = MAX_BATCHES * BATCH
 
 
 @dataclass(slots=True)
@@ -83,7 +84,7 @@ class RowOptions:
         freeable: Amounts,
     ) -> None:
         self.clearing, self.search, self.freeable = clearing, search, freeable
-        self.index = {unit: index for index, unit in enumerate(units)}
+        self.index = search.order
         self.cheapest = np.full(len(clearing.state.nodes.infos), len(units))
         """Index of the cheapest unit on each row."""
         rows = [[row for _, row in clearing.pods(unit)] for unit in units]
@@ -106,6 +107,7 @@ class RowOptions:
             )
             self._first[pod.shape] = known
         options.found, options.waiting = dict(known.found), list(known.waiting)
+        options.batches = MAX_BATCHES - 1
         return options
 
     def rows_for(self, work: ScratchAllocation, pod: PodInfo) -> list[int]:
@@ -121,8 +123,8 @@ class RowOptions:
             lack += np.clip(amount - free, 0, None) / amount
         rows = np.flatnonzero(mask)
         rank = nodes.rank()[rows]
-        cheapest = rows[np.lexsort((rank, lack[rows], self.cheapest[rows]))].tolist()
-        emptiest = rows[np.lexsort((rank, self.cheapest[rows], lack[rows]))].tolist()
+        cheapest = rows[np.lexsort((rank, lack[rows], self.cheapest[rows]))][:MAX_ROWS].tolist()
+        emptiest = rows[np.lexsort((rank, self.cheapest[rows], lack[rows]))][:MAX_ROWS].tolist()
         both = (row for pair in zip(cheapest, emptiest, strict=True) for row in pair)
         return list(dict.fromkeys(both))
 
@@ -138,10 +140,14 @@ class ShapeOptions:
         """Rows that were not searched yet."""
         self.found: dict[int, RankedOption | None] = {}
         """The options of searched rows."""
-        self._batches = MAX_BATCHES
+        self.batches = MAX_BATCHES
+        """Number of batches that may still be searched."""
+        self._gains: dict[tuple[EvictionUnit, ...], int] = {}
+        """What the units of options found so far gain; empty after a change of free amounts."""
 
     def next_batch(self) -> None:
         """Search the next rows."""
+        self.batches -= 1
         batch, self.waiting = self.waiting[:BATCH], self.waiting[BATCH:]
         for row in batch:
             self._search(row)
@@ -156,9 +162,8 @@ class ShapeOptions:
         while True:
             candidates = [(row, each) for row, each in self.found.items() if each is not None]
             if not candidates:
-                if not self.waiting or not self._batches:
+                if not self.waiting or not self.batches:
                     return None
-                self._batches -= 1
                 self.next_batch()
                 continue
             row, best = min(candidates, key=lambda entry: entry[1].key(left, by_ratio))
@@ -168,6 +173,7 @@ class ShapeOptions:
 
     def update(self, option: RowOption) -> None:
         """Search again where an option that was chosen has changed the free amounts."""
+        self._gains.clear()
         rows = {option.row}
         for unit in option.units:
             rows.update(self._options.clearing.pods_by_row(unit))
@@ -180,7 +186,11 @@ class ShapeOptions:
             self.found[row] = None
             return
         indexes = tuple(sorted(self._options.index[unit] for unit in option.units))
-        self.found[row] = RankedOption(option, self._gain(option), indexes)
+        gain = self._gains.get(option.units)
+        if gain is None:
+            # The pods of one gang are often on several of the rows.
+            gain = self._gains[option.units] = self._gain(option)
+        self.found[row] = RankedOption(option, gain, indexes)
 
     def _is_allowed(self, option: RowOption) -> bool:
         tally = self._chosen.tally

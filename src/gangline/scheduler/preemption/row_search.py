@@ -67,10 +67,11 @@ class RowSearch:
         units: Sequence[EvictionUnit],
     ) -> None:
         self._clearing, self._rights = clearing, rights
-        self._order = {unit: index for index, unit in enumerate(units)}
+        self.order = {unit: index for index, unit in enumerate(units)}
+        """Index of each candidate."""
         self._of_gang: dict[str, list[EvictionUnit]] = {}
         for unit in units:
-            self._of_gang.setdefault(unit.gang.name, []).append(unit)
+            self._of_gang.setdefault(unit.gang.id, []).append(unit)
         self._on_row: dict[int, list[EvictionUnit]] = {}
         self.has_budgets = bool(clearing.state.budgets)
         """True if pods of one gang are not interchangeable."""
@@ -82,7 +83,7 @@ class RowSearch:
             state = self._clearing.state
             pods = state.pods_on(state.nodes.name_of(row))
             units = {unit for pod in pods for unit in self.units_of(pod)}
-            found = self._on_row[row] = sorted(units, key=self._order.__getitem__)
+            found = self._on_row[row] = sorted(units, key=self.order.__getitem__)
         return found
 
     def option(
@@ -119,7 +120,7 @@ class RowSearch:
 
     def units_of(self, pod: PodInfo) -> list[EvictionUnit]:
         """Return the candidates that evict a pod, the cheapest first."""
-        units = self._of_gang.get(pod.group or pod.key, ())
+        units = self._of_gang.get(pod.gang_id, ())
         return [unit for unit in units if pod in unit.pods]
 
     def allowed(self, tally: EvictionTally, unit: EvictionUnit) -> EvictionTally | None:
@@ -195,7 +196,7 @@ class _Subsets:
             alike = (unit.gang, unit.cost, roles, tuple(sorted(freed.items())))
             # Subgroups differ: each may be of another rule, and has pods on other nodes.
             if len(unit.pods) == 1 and alike in tried and not self._search.has_budgets:
-                continue
+                continue  # an equal unit was tried
             tried.append(alike)
             with_unit = cost.plus(unit.cost)
             if self._best is not None and with_unit >= self._best[0]:
@@ -205,10 +206,10 @@ class _Subsets:
             if extended is None:
                 continue
             rest = _minus(left, freed)
-            if not rest:
+            if rest:
+                self._extend(useful, index + 1, rest, (*chosen, unit), extended)
+            else:
                 self._best = with_unit, (*chosen, unit)
-                continue
-            self._extend(useful, index + 1, rest, (*chosen, unit), extended)
 
 
 def _reachable(useful: Sequence[tuple[EvictionUnit, Freed]], left: Mapping[int, int]) -> bool:

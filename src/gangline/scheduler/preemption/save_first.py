@@ -5,17 +5,22 @@ count as ending from the decision on, so the resources stay reserved for the ben
 of a gang ends with the first of: the answer to this request, the end of the time, the end of the
 gang's pods, or the withdrawal, when no beneficiary of its evictions waits any more.
 
+If the reservation of the beneficiary goes to a gang of higher priority, so do the evictions that
+this gang needs; the others are withdrawn unless their beneficiary needs them again.
+
 There is at most one request for a gang. Further evictions from it join the request. Times are of a
 monotonic clock, except where the wall clock is named: it counts only when a restarted scheduler
 continues the request of an earlier one, and never prolongs the wait.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 
-from gangline.scheduler.types.types import GroupKey, PodEviction
+from gangline.scheduler.types.types import GangId, GroupKey, PodEviction, PodKey
 
 DEFAULT_SAVE_WAIT_S = 30.0
+NO_GANG = GangId("")
+"""Beneficiary of evictions that no gang needs any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,44 @@ class SaveRequests:
         self.open[group] = SaveRequest(stored.id, now + left_s, list(evictions))
         return True
 
+    def transfer(
+        self,
+        displaced: Set[GangId],
+        awaited: Mapping[PodKey, PodEviction],
+        is_waiting: Callable[[str], bool],
+    ) -> list[tuple[GroupKey, GangId]]:
+        """Change the beneficiary of evictions whose gang does not need them any more.
+
+        Evictions that wait for a gang without a reservation, or for one that was displaced, go to
+        the gang whose reservation needs the same pods now. If that is so for one pod of a gang, it
+        is so for all of its pods that wait for the former beneficiary: they may have to end
+        together. If no reservation needs any of them, they are withdrawn when requests are settled.
+
+        Args:
+            displaced: gangs whose reservation has gone to other gangs.
+            awaited: terminating pods that reservations need, as evictions for the present owners.
+            is_waiting: whether a beneficiary still waits for the end of evicted pods.
+
+        Returns:
+            The gangs with open requests, and their new beneficiaries.
+        """
+        changed = []
+        for group, request in self.open.items():
+            lost = {
+                each.beneficiary
+                for each in request.evictions
+                if each.beneficiary in displaced or not is_waiting(each.beneficiary)
+            }
+            for former in sorted(lost):
+                new = _new_beneficiary(request.evictions, former, awaited)
+                request.evictions = [
+                    _transferred(each, new, awaited) if each.beneficiary == former else each
+                    for each in request.evictions
+                ]
+                if new is not None and new.beneficiary != former:
+                    changed.append((group, new.beneficiary))
+        return changed
+
     def settle(
         self,
         now: float,
@@ -160,3 +203,20 @@ class SaveRequests:
         known = self.open.get(group)
         if known is not None:
             known.in_progress = [each for each in known.in_progress if each != eviction]
+
+
+def _new_beneficiary(
+    evictions: Iterable[PodEviction], former: GangId, awaited: Mapping[PodKey, PodEviction]
+) -> PodEviction | None:
+    """Return an eviction of the gang that needs these pods now; None: no gang does."""
+    found = (awaited.get(each.pod) for each in evictions if each.beneficiary == former)
+    return next((each for each in found if each is not None), None)
+
+
+def _transferred(
+    eviction: PodEviction, new: PodEviction | None, awaited: Mapping[PodKey, PodEviction]
+) -> PodEviction:
+    if new is None:
+        return replace(eviction, beneficiary=NO_GANG)
+    to = awaited.get(eviction.pod, new)
+    return replace(eviction, beneficiary=to.beneficiary, reason=to.reason)

@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from gangline.scheduler.queueing.subgroups import Subgroup
-from gangline.scheduler.types.types import PodGroupInfo, PodInfo, PodKey, SubgroupRule
+from gangline.scheduler.types.types import GangId, PodGroupInfo, PodInfo, PodKey, SubgroupRule
 
 SYSTEM_PRIORITY = 2_000_000_000
 """Pods of this priority and above belong to the cluster itself: they are never evicted."""
@@ -18,18 +19,28 @@ def _loses(part: Subgroup, gone: Set[PodKey]) -> bool:
     return any(pod.key in gone for pod in part.running)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class RunningGang:
-    name: str
+    """A gang with evictable pods. It is kept between cycles (``running_gangs``): so what follows
+    from it alone is computed once.
+    """
+
+    id: GangId
     queue: str
     priority: int
     pods: tuple[PodInfo, ...]
     info: PodGroupInfo | None
-
     subgroups: tuple[Subgroup, ...] = ()
     """Its subgroups (``split_into_subgroups``)."""
 
-    @property
+    @cached_property
+    def may_be_broken(self) -> bool:
+        """True if all pods may be evicted together. A gang without a minimum is never broken."""
+        info = self.info
+        has_minimum = info is None or bool(info.min_member or info.subgroups)
+        return has_minimum and all(pod.preemptable for pod in self.pods)
+
+    @cached_property
     def spare_parts(self) -> tuple[tuple[PodInfo, ...], ...]:
         """Pods of which the gang can run without some (``can_spare``): single ones, but subgroups
         only completely. Lowest priority first, then the newest.
@@ -68,9 +79,14 @@ class RunningGang:
 
     def lost_work(self, now: float) -> float:
         """Pod-seconds of work since the last checkpoint, which an eviction would lose."""
+        return sum([count * max(0.0, now - since) for since, count in self._work_begun])
+
+    @cached_property
+    def _work_begun(self) -> tuple[tuple[float, int], ...]:
+        """The times since which work would be lost, each with its number of pods."""
         saved = self.info.checkpointed_at if self.info is not None else 0.0
         starts = [pod.started_at or pod.created.timestamp() for pod in self.pods]
-        return sum([max(0.0, now - max(saved, start)) for start in starts])
+        return tuple(Counter(max(saved, start) for start in starts).items())
 
 
 class EvictionCost(NamedTuple):
@@ -120,7 +136,7 @@ class EvictionUnit:
     def order(self) -> tuple[object, ...]:
         """Sort key: the cheapest first, then by name."""
         tail = () if self.breaks_gang else least_lost_work(self.pods[0])
-        return (self.cost, self.gang.name, tail)
+        return (self.cost, self.gang.id, tail)
 
 
 def eviction_units(gang: RunningGang, queue_priority: int, now: float) -> list[EvictionUnit]:
@@ -130,10 +146,7 @@ def eviction_units(gang: RunningGang, queue_priority: int, now: float) -> list[E
         EvictionUnit(gang, part, False, EvictionCost(shrunk_tier=tier, pods=len(part)))
         for part in gang.spare_parts
     ]
-    # A gang without a minimum is never broken.
-    if (gang.info is None or gang.info.min_member or gang.info.subgroups) and all(
-        pod.preemptable for pod in gang.pods
-    ):
+    if gang.may_be_broken:
         cost = EvictionCost(tier, 1, (), gang.lost_work(now), len(gang.pods))
         units.append(EvictionUnit(gang, gang.pods, True, cost))
     return units
@@ -166,5 +179,5 @@ def pods_to_evict(chosen: Iterable[EvictionUnit]) -> tuple[PodInfo, ...]:
 def without_overlap(units: Iterable[EvictionUnit]) -> list[EvictionUnit]:
     """Return the units without pods of gangs that other units evict completely."""
     listed = list(units)
-    broken = {unit.gang.name for unit in listed if unit.breaks_gang}
-    return [unit for unit in listed if unit.breaks_gang or unit.gang.name not in broken]
+    broken = {unit.gang.id for unit in listed if unit.breaks_gang}
+    return [unit for unit in listed if unit.breaks_gang or unit.gang.id not in broken]

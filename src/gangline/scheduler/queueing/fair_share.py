@@ -55,22 +55,22 @@ class NamespaceShares:
         """Running gangs by age, with cumulative usage."""
 
     def lane_of(self, gang: PendingGang) -> str:
-        """Return the namespace of a gang, or its own name if it has a reservation.
+        """Return the namespace of a gang, or its own identity if it has a reservation.
 
         A reservation belongs to one gang, which need not be the first of its namespace.
         """
-        return gang.name if gang.name in self._state.reservations else _namespace(gang.name)
+        return gang.id if gang.id in self._state.reservations else _namespace(gang.name)
 
     def share_of(self, gang: PendingGang) -> float:
         """Return the share charged to a gang; it only grows as the cycle allocates."""
-        if gang.name in self._state.reservations:
+        if gang.id in self._state.reservations:
             return RESERVED_SHARE
         if self._used is None:
             self._used = self._by_age()
         user_key = (gang.queue, _namespace(gang.name))
         total = self._given.get(user_key, np.zeros(len(self._tree.columns)))
         ages, sums = self._used.get(user_key, ([], []))
-        if count := bisect_left(ages, (gang.created, gang.name)):
+        if count := bisect_left(ages, (gang.created, gang.id)):
             total = total + sums[count - 1]
         return dominant_share(total, self._tree.total)
 

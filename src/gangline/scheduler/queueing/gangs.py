@@ -35,6 +35,7 @@ from gangline.scheduler.queueing.subgroups import (
 )
 from gangline.scheduler.types.types import (
     EPOCH,
+    GangId,
     GroupKey,
     NetworkTopologyRule,
     NodeName,
@@ -48,6 +49,7 @@ from gangline.scheduler.types.types import (
     RoleAffinity,
     SubgroupRule,
     shape_of,
+    single_pod_id,
 )
 
 _DIGITS = re.compile(r"(\d+)")
@@ -88,6 +90,8 @@ class PendingGang(Struct, frozen=True, eq=False):
     """Members that hold resources already."""
     previous_nodes: tuple[tuple[PodKey, NodeName], ...] = ()
     """Nodes of its pods before the gang was restarted: the pods are placed there again."""
+    nominated_nodes: tuple[tuple[PodKey, NodeName], ...] = ()
+    """Nodes that its reservation as a preemptor names: the pods are placed there if possible."""
     requested: tuple[tuple[str, int], ...] = ()
     """Total request of the pods that the gang cannot start without."""
     max_run_time_s: float = 0.0
@@ -108,7 +112,9 @@ class PendingGang(Struct, frozen=True, eq=False):
     order: GangOrder = (0, False, 0.0, EPOCH, "", False)
     """Sort key of the scheduling order within a queue."""
     pod_keys: tuple[PodKey, ...] = ()
-    """Keys of ``waiting``. Derived from the other fields, like ``needed`` and ``order``."""
+    """Keys of those in ``waiting`` that exist. Derived, like ``needed`` and ``order``."""
+    id: GangId = GangId("")
+    """Its identity, derived: a pod without a group may have the name of one."""
 
     def __post_init__(self) -> None:
         # Computed once: every cycle reads them, and most gangs stay pending for many cycles.
@@ -118,7 +124,12 @@ class PendingGang(Struct, frozen=True, eq=False):
             self, "needed", max(self.missing_members, of_roles, self.subgroup_prefix)
         )
         structs.force_setattr(self, "order", order)
-        structs.force_setattr(self, "pod_keys", tuple([pod.key for pod in self.pending]))
+        structs.force_setattr(
+            self, "id", self.group if self.group is not None else single_pod_id(self.name)
+        )
+        structs.force_setattr(
+            self, "pod_keys", tuple([pod.key for pod in self.pending if not pod.is_expected])
+        )
 
     @property
     def is_broken(self) -> bool:
@@ -129,6 +140,11 @@ class PendingGang(Struct, frozen=True, eq=False):
     def is_urgent(self) -> bool:
         """True if the gang lost a member or restarts: it is served before all queues."""
         return self.is_broken or bool(self.previous_nodes)
+
+    @property
+    def preferred_nodes(self) -> tuple[tuple[PodKey, NodeName], ...]:
+        """Nodes on which its pods are tried first: nominated ones, else previous ones."""
+        return self.nominated_nodes or self.previous_nodes
 
     def satisfied_by(self, placed: Iterable[PodInfo]) -> bool:
         """Return whether the gang may start once ``placed`` have their nodes."""
@@ -205,14 +221,60 @@ def _multi_pod_gang(
         return admission.group_not_found(key, waiting.values())
     if (refused := check_admission(state, group, waiting.values(), inner)) is not None:
         return refused
-    known = state.gang_cache.get(key)
+    known = state.derived.pending.get(key)
     if not isinstance(known, PendingGang | PendingReason):
-        ordered = sorted(waiting.values(), key=_task_order)
+        members = state.members[key].values()
+        expected = _expected_pods(group, members) if group.joining else ()
+        ordered = sorted((*waiting.values(), *expected), key=_task_order)
         pool = node_group_terms_of(state.queues, group.queue)
         restricted = [_with_queue_and_volume_terms(state, pod, pool) for pod in ordered]
-        known = make_pending_gang(group, state.members[key].values(), restricted)
-        state.gang_cache[key] = known
+        known = make_pending_gang(group, members, restricted)
+        state.derived.pending[key] = known
     return known
+
+
+def _expected_pods(group: PodGroupInfo, members: Iterable[PodInfo]) -> list[PodInfo]:
+    """Return the pods that join a gang later and do not exist now.
+
+    Pods of the same role under other names, as earlier releases named them, count too.
+    """
+    present = [pod for pod in members if pod.phase != "Failed" and not pod.is_terminating]
+    names, roles = {pod.key for pod in present}, Counter(pod.role for pod in present)
+    missing = Counter(pod.role for pod in group.joining)
+    missing.subtract(roles)
+    expected = []
+    for pod in group.joining:
+        if pod.key not in names and missing[pod.role] > 0:
+            missing[pod.role] -= 1
+            expected.append(pod)
+    return expected
+
+
+def joining_gangs(state: SchedulerCache) -> list[PendingGang]:
+    """Return the running gangs whose joining pods have no nodes yet, as gangs of these pods."""
+    found = []
+    for key in state.joining_groups:
+        group, members = state.groups[key], state.members.get(key, {})
+        if not any(pod.holds_resources for pod in members.values()):
+            continue
+        pending = [known for pod in group.joining if (known := members.get(pod.key)) is not None]
+        pods = [pod for pod in pending if pod.is_pending] + _expected_pods(group, members.values())
+        if not pods:
+            continue
+        pool = node_group_terms_of(state.queues, group.queue)
+        restricted = [_with_queue_and_volume_terms(state, pod, pool) for pod in pods]
+        alone = replace(group, min_member=0, min_task_member=(), joining=())
+        gang = make_pending_gang(alone, members.values(), restricted)
+        if isinstance(gang, PendingGang):
+            found.append(structs.replace(gang, missing_members=len(pods)))
+    return sorted(found, key=lambda gang: (gang.created, gang.name))
+
+
+def _with_joining(group: PodGroupInfo) -> PodGroupInfo:
+    """Return a group whose minimum includes the pods that join it later."""
+    roles = Counter(dict(group.min_task_member))
+    roles.update(pod.role for pod in group.joining)
+    return replace(group, min_member=group.size, min_task_member=tuple(sorted(roles.items())))
 
 
 def make_pending_gang(
@@ -222,10 +284,12 @@ def make_pending_gang(
     if any(pod.uses_resource_claims for pod in waiting):
         return admission.resource_claims(waiting, group.key)
     settled = [pod for pod in members if counts_towards_min_member(pod)]
-    missing = max(0, group.min_member - len(settled))
-    roles = missing_roles(group, settled)
+    required = _with_joining(group) if group.joining else group
+    missing = max(0, required.min_member - len(settled))
+    roles = missing_roles(required, settled)
     if missing > len(waiting):
-        return admission.too_few_pods(group, len(settled) + len(waiting), waiting)
+        there = [pod for pod in waiting if not pod.is_expected]
+        return admission.too_few_pods(group, len(settled) + len(there), there)
     existing = Counter(pod.role for pod in waiting) if roles else Counter()
     for role, count in roles:
         if existing[role] < count:
@@ -241,7 +305,9 @@ def make_pending_gang(
         pending=ordered,
         priority=group.priority,
         created=group.created,
-        pending_since=min((pod.created for pod in waiting), default=group.created),
+        pending_since=min(
+            (pod.created for pod in waiting if not pod.is_expected), default=group.created
+        ),
         group=group.key,
         queue=group.queue,
         missing_members=missing,

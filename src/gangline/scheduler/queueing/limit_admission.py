@@ -8,7 +8,7 @@ cycle.
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.quota import missing_pods_request
 from gangline.scheduler.queueing import admission
-from gangline.scheduler.queueing.queue_tree import QueueStructure, QueueTree
+from gangline.scheduler.queueing.queue_tree import QueueTree
 from gangline.scheduler.types.types import PendingReason, PodGroupInfo
 
 
@@ -21,14 +21,6 @@ def check_queue_limit(state: SchedulerCache, group: PodGroupInfo) -> PendingReas
     asked = missing_pods_request(group, state.members.get(group.key, {}).values())
     if not asked or group.queue not in state.queues:
         return None
-    known = state.queue_structure
-    tree = QueueTree(
-        state.queues,
-        state.nodes,
-        state.usage,
-        state.pending_usage,
-        state.schedulable_capacity(),
-        known if isinstance(known, QueueStructure) else None,
-    )
+    tree = QueueTree.of(state)
     queue = tree.blocking_queue(group.queue, tree.vector(dict(asked)))
     return admission.over_queue_limit(group, queue.info.name) if queue is not None else None

@@ -40,6 +40,8 @@ GANG_CREATION_REASONS = frozenset(
 PREEMPTING = "Pods are being evicted for it: it starts when they have ended."
 ENDING = "Pods that are ending make enough resources free: it starts when they have ended."
 EVICTED = "Pods of its gang are being evicted."
+DISPLACED = "Its reservation went to {}, which has a higher priority."
+DISPLACED_BY_SHARE = "Its reservation went to {}: its queue would be above its fair share."
 
 NETWORK_DOMAIN_REQUIRED = (
     "All of its pods must be within one network domain of its highest tier or below. "

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gangline.api.volcano.scheduling import DEFAULT_QUEUE, ROOT_QUEUE
+from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.node_table import NodeTable
 from gangline.scheduler.cache.usage import UsageLedger
 from gangline.scheduler.types.types import (
@@ -283,6 +284,19 @@ class QueueTree:
     Args:
         structure: the structure of an earlier tree; it is used again while it is current.
     """
+
+    @classmethod
+    def of(cls, state: SchedulerCache) -> "QueueTree":
+        """Return the tree of the present state; the structure of the last cycle is used again."""
+        known = state.queue_structure
+        return cls(
+            state.queues,
+            state.nodes,
+            state.usage,
+            state.pending_usage,
+            state.schedulable_capacity(),
+            known if isinstance(known, QueueStructure) else None,
+        )
 
     def __init__(
         self,

@@ -14,7 +14,13 @@ from gangline.scheduler.forecast.forecast import (
 )
 from gangline.scheduler.forecast.what_if import what_ifs
 from gangline.scheduler.preemption.preempt import EvictionPolicy
-from gangline.scheduler.types.types import GroupKey
+from gangline.scheduler.types.types import (
+    GangId,
+    GroupKey,
+    gang_name,
+    single_pod_id,
+    single_pod_key,
+)
 
 MIN_GAIN_S = 60.0
 MIN_GAIN = 0.1
@@ -39,7 +45,7 @@ class ExpectedStart:
     place: int
     """Its place in the line of its queue; 1: the first."""
     ahead: tuple[str, ...]
-    """The first of the gangs that are served before it."""
+    """Names of the first of the gangs that are served before it."""
     start: StartForecast
     known_run_times: int
     """Number of running gangs, and of gangs ahead, whose run time is known."""
@@ -50,7 +56,7 @@ class ExpectedStart:
 
 def expected_start(
     state: SchedulerCache,
-    name: str,
+    gang: GangId,
     now: float,
     policy: EvictionPolicy,
     budget_s: float = BUDGET_S,
@@ -59,31 +65,32 @@ def expected_start(
 
     Args:
         state: the live state; it is not changed.
-        name: name of the gang, or key of a single pod.
+        gang: the gang.
         now: the time of the state in seconds since the epoch.
         policy: the scheduler's policy of evictions.
         budget_s: seconds of processor time for the simulations of each question.
     """
     result = run_cycle(state, now, policy)
     queues = pending_queues(state)
-    queue = queues.get(name)
-    position = line_position(result, queue, name, queues) if queue is not None else None
+    queue = queues.get(gang)
+    position = line_position(result, queue, gang, queues) if queue is not None else None
     if position is None:
         return None
     forecaster = Forecaster(state, now, policy)
-    start = forecaster.forecast(name, budget_s=budget_s)
+    start = forecaster.forecast(gang, budget_s=budget_s)
     others = [*state.placed_members, *position.ahead]
     known = sum(forecaster.is_known(each) for each in others)
     sooner = []
-    for each in what_ifs(state, GroupKey(name)):
-        changed = forecaster.forecast(name, each.change, MIN_SAMPLES, budget_s / 2)
+    changes = what_ifs(state, GroupKey(gang)) if single_pod_key(gang) is None else ()
+    for each in changes:
+        changed = forecaster.forecast(gang, each.change, MIN_SAMPLES, budget_s / 2)
         if _is_sooner(changed, start):
             sooner.append(SoonerStart(each.text, changed))
     sooner.sort(key=lambda found: found.start.median_s or 0.0)
     return ExpectedStart(
         queue=position.queue,
         place=position.place,
-        ahead=position.ahead[:MAX_AHEAD],
+        ahead=tuple(map(gang_name, position.ahead[:MAX_AHEAD])),
         start=start,
         known_run_times=known,
         run_times=len(others),
@@ -91,12 +98,13 @@ def expected_start(
     )
 
 
-def pending_queues(state: SchedulerCache) -> Mapping[str, str]:
-    """Return the queue of each pending gang and single pod, by name."""
+def pending_queues(state: SchedulerCache) -> Mapping[GangId, str]:
+    """Return the queue of each pending gang and single pod."""
     queues = {
-        str(key): state.groups[key].queue for key in state.pending_members if key in state.groups
+        GangId(key): state.groups[key].queue for key in state.pending_members if key in state.groups
     }
-    return queues | {str(key): state.usage.queue_of(None) for key in state.pending_single_pods}
+    single = map(single_pod_id, state.pending_single_pods)
+    return queues | dict.fromkeys(single, state.usage.queue_of(None))
 
 
 def _is_sooner(changed: StartForecast, known: StartForecast) -> bool:

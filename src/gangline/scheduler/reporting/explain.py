@@ -22,11 +22,13 @@ from gangline.scheduler.queueing.queue_tree import QueueTree, Vector
 from gangline.scheduler.reporting.expectation import ExpectedStart, expected_start
 from gangline.scheduler.types.types import (
     CycleResult,
+    GangId,
     GroupKey,
     NodeName,
     PodInfo,
     PodKey,
     PodShape,
+    single_pod_id,
 )
 
 HAS_CAPACITY = "has enough free resources"
@@ -134,7 +136,8 @@ def with_expected_start(
     """Return an explanation with the expected start, if the gang is pending."""
     if explained.state != WAITS:
         return explained
-    return replace(explained, expected=expected_start(state, explained.name, now, policy))
+    gang = _gang_id(explained.kind, explained.name)
+    return replace(explained, expected=expected_start(state, gang, now, policy))
 
 
 def _explain(  # noqa: PLR0913, PLR0917 - identity and context
@@ -153,8 +156,9 @@ def _explain(  # noqa: PLR0913, PLR0917 - identity and context
     waiting = [prepared.get(pod.key, pod) for pod in members if pod.is_pending]
     own = {pod.key for pod in waiting}
     starting = {str(b.pod): str(b.node) for b in decision.bindings if b.pod in own}
-    reservation = decision.reservations.get(name)
-    reason, message = _pending_reason_of(decision, name, own)
+    gang = _gang_id(kind, name)
+    reservation = decision.reservations.get(gang)
+    reason, message = _pending_reason_of(decision, gang, own)
     left = [pod for pod in waiting if pod.key not in starting]
     return Explanation(
         kind=kind,
@@ -167,8 +171,8 @@ def _explain(  # noqa: PLR0913, PLR0917 - identity and context
         placed={str(pod.key): str(pod.node) for pod in members if pod.holds_resources},
         starting=starting,
         planned={str(pod): str(node) for pod, node in reservation.nodes} if reservation else {},
-        needs=_needs(state, left, _remaining_allocation(state, decision, name)),
-        evicted_for_it=tuple(str(e.pod) for e in decision.evictions if e.beneficiary == name),
+        needs=_needs(state, left, _remaining_allocation(state, decision, gang)),
+        evicted_for_it=tuple(str(e.pod) for e in decision.evictions if e.beneficiary == gang),
     )
 
 
@@ -189,10 +193,15 @@ def _gang_state(
     return GATED if any(pod.is_gated for pod in open_ended) else NOT_OURS
 
 
-def _pending_reason_of(decision: CycleResult, name: str, own: set[PodKey]) -> tuple[str, str]:
+def _gang_id(kind: str, name: str) -> GangId:
+    return single_pod_id(name) if kind == "Pod" else GangId(name)
+
+
+def _pending_reason_of(decision: CycleResult, gang: GangId, own: set[PodKey]) -> tuple[str, str]:
     """Return reason and message of a gang, or those of one of its pods."""
     for verdict in decision.pending_reasons:
-        if verdict.group == name and verdict.message:
+        # No group has the identity of a single pod.
+        if verdict.message and verdict.group is not None and GangId(verdict.group) == gang:
             return verdict.reason, verdict.message
     for verdict in decision.pending_reasons:
         for pod, text in verdict.pods:
@@ -203,9 +212,7 @@ def _pending_reason_of(decision: CycleResult, name: str, own: set[PodKey]) -> tu
 
 def queue_usages(state: SchedulerCache, queue: str) -> tuple[QueueUsage, ...]:
     """Return the amounts of a queue and its ancestors; empty if the queue does not exist."""
-    tree = QueueTree(
-        state.queues, state.nodes, state.usage, state.pending_usage, state.schedulable_capacity()
-    )
+    tree = QueueTree.of(state)
     attributes = tree.queues.get(queue)
     if attributes is None or queue == ROOT_QUEUE:
         return ()
@@ -229,13 +236,13 @@ def _amounts(tree: QueueTree, vector: Vector) -> str:
 
 
 def _remaining_allocation(
-    state: SchedulerCache, decision: CycleResult, name: str
+    state: SchedulerCache, decision: CycleResult, gang: GangId
 ) -> ScratchAllocation:
     """Return the free amounts after this cycle's bindings and the reservations of other gangs."""
     scratch = ScratchAllocation(state.nodes)
     given = [(binding.pod, binding.node) for binding in decision.bindings]
     for other, reservation in decision.reservations.items():
-        given += reservation.nodes if other != name else ()
+        given += reservation.nodes if other != gang else ()
     for key, node in given:
         row, pod = state.nodes.rows.get(node), state.pods.get(key)
         if row is not None and pod is not None:

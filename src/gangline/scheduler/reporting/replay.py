@@ -91,19 +91,19 @@ async def read_cluster_state(
     state = SchedulerCache(weights)
     state.queues[DEFAULT_QUEUE] = QueueInfo(DEFAULT_QUEUE)
     hierarchy = QueueHierarchy()
-    for queue in await _optional(client, QUEUES):
+    for queue in await list_if_readable(client, QUEUES):
         state.queues[queue.metadata.name] = queue_info(queue)
         hierarchy.update(queue)
     if hierarchical:
         hierarchy.apply_to(state.queues)
     for node in (await client.list(NODES)).items:
         state.set_node(node_info(node, images=images))
-    for hypernode in await _optional(client, HYPERNODES):
+    for hypernode in await list_if_readable(client, HYPERNODES):
         state.nodes.set_hypernode(hypernode_info(hypernode))
-    for budget in await _optional(client, POD_DISRUPTION_BUDGETS):
+    for budget in await list_if_readable(client, POD_DISRUPTION_BUDGETS):
         facts = budget_info(budget)
         state.budgets[facts.key] = facts
-    classes = await _optional(client, PRIORITY_CLASSES)
+    classes = await list_if_readable(client, PRIORITY_CLASSES)
     priorities = {name: each.value for each in classes for name in class_names(each)}
     state.class_protection = {
         name: seconds
@@ -111,19 +111,28 @@ async def read_cluster_state(
         if (seconds := read_protected_run_time(each.metadata))
         for name in class_names(each)
     }
-    _add_groups(state, await _optional(client, POD_GROUPS), priorities)
+    _add_groups(state, await list_if_readable(client, POD_GROUPS), priorities)
     await _read_storage(client, state.storage)
-    for quota in await _optional(client, RESOURCE_QUOTAS):
+    for quota in await list_if_readable(client, RESOURCE_QUOTAS):
         in_namespace = state.quotas.setdefault(quota.metadata.namespace, {})
         in_namespace[quota.metadata.name] = quota_info(quota)
     namespaces = {
-        each.metadata.name: each.metadata.labels for each in await _optional(client, NAMESPACES)
+        each.metadata.name: each.metadata.labels
+        for each in await list_if_readable(client, NAMESPACES)
     }
     for pod in (await client.list(IMAGED_PODS if images else LEAN_PODS)).items:
         # As in the running scheduler, a pod with an invalid quantity is left out.
         with suppress(QuantityError):
             state.set_pod(pod_info(slim_pod(pod), priorities, answers_to, namespaces))
     return state
+
+
+async def list_if_readable(client: ApiClient, resource: Resource[T]) -> list[T]:
+    """Return all objects of a kind, none if it is not served or must not be read."""
+    try:
+        return (await client.list(resource)).items
+    except (NotFound, Forbidden):
+        return []
 
 
 async def read_deployed_settings(client: ApiClient) -> SchedulerSettings:
@@ -152,7 +161,7 @@ async def _read_storage(client: ApiClient, storage: StorageState) -> None:
     storage.claims = {facts.key: facts for facts in map(claim_info, claims)}
     storage.volumes = {facts.name: facts for facts in map(volume_info, volumes)}
     storage.classes = {facts.name: facts for facts in map(storage_class_info, classes)}
-    for node in await _optional(client, CSI_NODES):
+    for node in await list_if_readable(client, CSI_NODES):
         if limits := attach_limits(node):
             storage.limits[NodeName(node.metadata.name)] = limits
     storage.synced = True
@@ -162,13 +171,6 @@ async def _read_storage(client: ApiClient, storage: StorageState) -> None:
             drivers = (await client.list(CSI_DRIVERS)).items
             storage.capacities = read_capacities(drivers, capacities)
             return
-
-
-async def _optional(client: ApiClient, resource: Resource[T]) -> list[T]:
-    try:
-        return (await client.list(resource)).items
-    except (NotFound, Forbidden):
-        return []
 
 
 def _add_groups(

@@ -212,11 +212,11 @@ class PendingReporter:
         # groups, no cycle could run until it has checked all of them.
         await asyncio.sleep(0)
         # Before the desired status is computed: what is bound meanwhile saves this write.
-        await self._bindings_in_flight.wait_until_idle(MAX_STATUS_DELAY_S)
         try:
-            if subject.kind == "Pod":
-                return await self._write_pod(subject)
-            return await self._write_group(subject)
+            async with self._bindings_in_flight.turn_to_write(MAX_STATUS_DELAY_S):
+                if subject.kind == "Pod":
+                    return await self._write_pod(subject)
+                return await self._write_group(subject)
         except NotFound:
             # The object was deleted meanwhile: there is nothing to report.
             self._written.pop(subject, None)

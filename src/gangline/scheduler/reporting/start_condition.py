@@ -14,6 +14,7 @@ from gangline.scheduler.cycle.cycle import run_cycle
 from gangline.scheduler.forecast.forecast import BUDGET_S, Forecaster, line_position
 from gangline.scheduler.preemption.preempt import EvictionPolicy
 from gangline.scheduler.reporting.expectation import MAX_AHEAD, pending_queues
+from gangline.scheduler.types.types import GangId, gang_name
 
 MAX_GROUPS = 20
 """Number of pending gangs whose start is forecast: the first ones."""
@@ -31,7 +32,7 @@ class StatedStart(msgspec.Struct, frozen=True):
     place: int
     """Its place in the line of its queue; 1: the first."""
     ahead: tuple[str, ...]
-    """The first of the gangs that are served before it."""
+    """Names of the first of the gangs that are served before it."""
     earliest: float | None
     """Begin of the interval in seconds since the epoch; None: it is not expected to start."""
     latest: float | None
@@ -77,22 +78,22 @@ def stated_starts(
     result = run_cycle(state, now, policy)
     queues = pending_queues(state)
     positions = {
-        name: position
-        for name in groups
-        if name in queues
-        and (position := line_position(result, queues[name], name, queues)) is not None
+        gang: position
+        for gang in map(GangId, groups)
+        if gang in queues
+        and (position := line_position(result, queues[gang], gang, queues)) is not None
     }
     targets = list(positions)[:MAX_GROUPS]
     starts = Forecaster(state, now, policy).forecast_all(targets, budget_s=budget_s)
     return {
-        name: StatedStart(
-            queue=positions[name].queue,
-            place=positions[name].place,
-            ahead=positions[name].ahead[:MAX_AHEAD],
+        str(gang): StatedStart(
+            queue=positions[gang].queue,
+            place=positions[gang].place,
+            ahead=tuple(map(gang_name, positions[gang].ahead[:MAX_AHEAD])),
             earliest=None if start.earliest_s is None else now + start.earliest_s,
             latest=None if start.latest_s is None else now + start.latest_s,
         )
-        for name, start in starts.items()
+        for gang, start in starts.items()
     }
 
 

@@ -14,6 +14,7 @@ from gangline.api.quantity import QuantityError
 from gangline.api.resource_list import parse_resource
 from gangline.api.volcano.scheduling import (
     CHECKPOINT_ANNOTATION,
+    JOINING_PODS_ANNOTATION,
     OLD_PREVIOUS_NODES_ANNOTATION,
     PREVIOUS_NODES_ANNOTATION,
     RESERVED_ANNOTATION,
@@ -26,6 +27,7 @@ from gangline.scheduler.apply.reservation_store import read_reservation
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.convert import (
     read_checkpoint_time,
+    read_joining_pods,
     read_previous_nodes,
     read_run_time,
 )
@@ -43,6 +45,7 @@ _READ = {
     CHECKPOINT_ANNOTATION: (read_checkpoint_time, "is not a time (RFC 3339)"),
     PREVIOUS_NODES_ANNOTATION: (read_previous_nodes, "does not list previous nodes"),
     OLD_PREVIOUS_NODES_ANNOTATION: (read_previous_nodes, "does not list previous nodes"),
+    JOINING_PODS_ANNOTATION: (read_joining_pods, "does not list pods"),
     RESERVED_ANNOTATION: (read_reservation, "does not list reserved nodes"),
 }
 

@@ -350,6 +350,7 @@ class Simulation:
 
     def _apply_result(self, decision: CycleResult, now: float) -> None:
         self.state.reservations = dict(decision.reservations)
+        self.saves.transfer(decision, self._is_waiting)
         for binding in decision.bindings:
             self.state.assume(binding.pod, binding.node)
             bound = structs.replace(self.state.pods[binding.pod], phase="Running", started_at=now)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gangline.scheduler.preemption.save_first import SaveOutcome, SaveRequests
-from gangline.scheduler.types.types import GroupKey, PodEviction
+from gangline.scheduler.types.types import CycleResult, GroupKey, PodEviction
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,10 @@ class SimulatedSaves:
     def is_answered(self, group: GroupKey, now: float) -> bool:
         """Return whether a gang has written its save."""
         return group in self.plans and now >= self.plans[group].answers_at
+
+    def transfer(self, result: CycleResult, is_waiting: Callable[[str], bool]) -> None:
+        """Change the beneficiaries of evictions, where reservations went to other gangs."""
+        self._requests.transfer(result.displaced, result.awaited, is_waiting)
 
     def settle(
         self,

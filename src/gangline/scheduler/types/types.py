@@ -23,6 +23,32 @@ PodKey = NewType("PodKey", str)
 """``namespace/name`` of a pod."""
 GroupKey = NewType("GroupKey", str)
 """``namespace/name`` of a pod group."""
+GangId = NewType("GangId", str)
+"""Identity of a gang: the key of its group, or ``namespace/name/pod`` for a pod without one.
+
+A pod and a group may have the same namespace and name. No group has the identity of a pod, as names
+contain no slash.
+"""
+
+
+_SINGLE_POD = "/pod"
+
+
+def single_pod_id(key: str) -> GangId:
+    """Return the identity of a pod without a group, as a gang of one."""
+    return GangId(f"{key}{_SINGLE_POD}")
+
+
+def single_pod_key(gang: GangId) -> PodKey | None:
+    """Return the key of the pod of which a gang consists; None: it is a group."""
+    key = gang.removesuffix(_SINGLE_POD)
+    return PodKey(key) if "/" in key and key != gang else None
+
+
+def gang_name(gang: GangId) -> str:
+    """Return ``namespace/name`` of a group, or of a single pod, for people."""
+    return str(single_pod_key(gang) or gang)
+
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -215,6 +241,13 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
     started_at: float = 0.0
     """Start time on its node, in seconds since the epoch; 0: not started."""
     quota_attributes: QuotaAttributes = DEFAULT_QUOTA_ATTRIBUTES
+    is_expected: bool = False
+    """True if the pod does not exist yet: it joins its gang when the other members run."""
+
+    @property
+    def gang_id(self) -> GangId:
+        """Identity of its gang, or of the pod if it has none."""
+        return GangId(self.group) if self.group is not None else single_pod_id(self.key)
 
     @property
     def is_finished(self) -> bool:
@@ -317,6 +350,9 @@ class PodGroupInfo:
     created: datetime = EPOCH
     min_resources: Request = ()
     """Total request of its minimal members, if the creator of the group states it."""
+    joining: tuple[PodInfo, ...] = ()
+    """Pods beyond the minimum that are created when the gang runs, and need their resources then.
+    """
     previous_nodes: PreviousNodes | None = None
     preemptable: bool = True
     """True if its pods may be evicted for other pods."""
@@ -329,6 +365,11 @@ class PodGroupInfo:
     """Learned run time in seconds, never a limit; 0: none."""
     checkpointed_at: float = 0.0
     """Time of its last checkpoint, in seconds since the epoch; 0: unknown."""
+
+    @property
+    def size(self) -> int:
+        """The number of pods that ``min_resources`` is the sum of."""
+        return self.min_member + len(self.joining)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,8 +407,8 @@ class PodEviction:
     uid: str
     node: NodeName
     group: GroupKey | None
-    beneficiary: str
-    """Name of the gang that gets the resources."""
+    beneficiary: GangId
+    """The gang that gets the resources."""
     reason: str
     """The rule that allows the eviction, as a text for people."""
 
@@ -398,7 +439,8 @@ class Reservation:
 
     nodes: tuple[tuple[PodKey, NodeName], ...]
     preempting: bool = False
-    """True if pods were evicted for it: then no other gang may use the nodes, whatever its order.
+    """True if pods were evicted for it: then no other gang may use the nodes, whatever its order,
+    except one to which the reservation gives way (``cycle.active_reservations``).
     """
     created_at: float = 0.0
     """Creation time in seconds since the epoch."""
@@ -415,7 +457,11 @@ class CycleResult:
     evictions: tuple[PodEviction, ...] = ()
     """Pods to evict; victim sets are complete."""
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
-    """Reservations by the name of their gang."""
+    """Reservations by the identity (``GangId``) of their gang."""
+    displaced: frozenset[GangId] = frozenset()
+    """Gangs whose preempting reservation of an earlier cycle went to gangs that come before."""
+    awaited: Mapping[PodKey, PodEviction] = field(default_factory=dict)
+    """Terminating pods that preempting reservations need: the eviction for the present owner."""
 
 
 @dataclass(frozen=True, slots=True)

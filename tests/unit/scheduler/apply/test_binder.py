@@ -94,3 +94,21 @@ async def test_a_binding_in_trouble_does_not_hold_up_those_behind_it() -> None:
     asked = [seen.path.split("/")[-2] for seen in server.seen]
     assert asked == [*names, names[0]]
     assert {binding.pod for binding in bound} == {f"d/{name}" for name in names}
+
+
+async def test_backlog_is_drained_when_few_bindings_wait_for_a_worker() -> None:
+    names = [f"p-{number}" for number in range(6)]
+    state = cluster(node("a"), *(pod(name) for name in names))
+    bound: list[PodBinding] = []
+    async with connected() as (server, client), asyncio.TaskGroup() as tasks:
+        for name in names:
+            server.routes["POST", f"/api/v1/namespaces/d/pods/{name}/binding"] = DONE
+        binder = Binder(
+            client, state, tasks, at_once=1, bound=bound.append, released=asyncio.Event().set
+        )
+        await binder.wait_until_drained(timeout_s=60)
+        binder.bind([PodBinding(PodKey(f"d/{name}"), "", NodeName("a")) for name in names])
+        await binder.wait_until_drained(timeout_s=0)
+        assert len(bound) < 4
+        await binder.wait_until_drained(timeout_s=60)
+        assert 4 <= len(bound) < 6

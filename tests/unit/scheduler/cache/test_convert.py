@@ -1,12 +1,13 @@
 """Conversion of API objects to scheduler values."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pytest
 
 from gangline.api.core.node import Node
-from gangline.api.volcano.scheduling import PodGroup, Queue
+from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION, PodGroup, Queue
 from gangline.scheduler.cache import convert
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.types.types import (
@@ -18,10 +19,17 @@ from gangline.scheduler.types.types import (
     TaintInfo,
     TolerationInfo,
 )
-from gangline.scheduler.types.wire import LeanPod, LeanPodSpec, slim_pod
+from gangline.scheduler.types.wire import (
+    PREEMPTABLE_KEY,
+    ROLE_KEY,
+    LeanPod,
+    LeanPodSpec,
+    slim_pod,
+)
 from unit.scheduler import builders
 
 OURS = frozenset({"gangline"})
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "controller": True}
 
 
 def pod(**fields: Any) -> PodInfo:
@@ -210,7 +218,8 @@ def test_a_pod_of_a_job_ends_some_time(owner: dict[str, Any], is_jobs: bool) -> 
 
 
 def test_a_pod_with_a_deadline_ends_some_time() -> None:
-    assert not pod(spec={"activeDeadlineSeconds": 60}).may_run_forever
+    limited = pod(spec={"activeDeadlineSeconds": 60})
+    assert (limited.max_run_time_s, limited.may_run_forever) == (60.0, False)
     assert pod().may_run_forever
 
 
@@ -224,3 +233,42 @@ def test_a_queue_states_the_protected_run_time_of_its_gangs(stated: str, seconds
 def test_claims_of_devices_are_seen() -> None:
     assert pod(spec={"resourceClaims": [{"name": "gpu"}]}).uses_resource_claims
     assert not pod().uses_resource_claims
+
+
+@pytest.mark.parametrize(
+    ("fields", "attribute", "value"),
+    [
+        ({"metadata": {"name": "q"}}, "key", "d/q"),
+        ({"metadata": {"uid": "v"}}, "uid", "v"),
+        (
+            {"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"}},
+            "created",
+            datetime(2026, 1, 1, tzinfo=UTC),
+        ),
+        ({"spec": {"priority": 7}}, "priority", 7),
+        ({"metadata": {"annotations": {GROUP_NAME_ANNOTATION: "g"}}}, "group", "d/g"),
+        ({"metadata": {"annotations": {ROLE_KEY: "worker"}}}, "role", "worker"),
+        ({"spec": {"nodeName": "n"}}, "node", "n"),
+        ({"status": {"phase": "Running"}}, "phase", "Running"),
+        ({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, "is_terminating", True),
+        ({"spec": {"schedulingGates": [{"name": "g"}]}}, "is_gated", True),
+        ({"spec": {"schedulerName": "other"}}, "is_ours", False),
+        ({"metadata": {"labels": {"a": "b"}}}, "labels", (("a", "b"),)),
+        ({"metadata": {"annotations": {PREEMPTABLE_KEY: "false"}}}, "preemptable", False),
+        ({"spec": {"resourceClaims": [{"name": "gpu"}]}}, "uses_resource_claims", True),
+        ({"spec": {"preemptionPolicy": "Never"}}, "may_preempt", False),
+        (
+            {"spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}},
+            "claims",
+            ("d/c",),
+        ),
+        ({"metadata": {"ownerReferences": [JOB]}}, "belongs_to_job", True),
+        ({"status": {"startTime": "1970-01-01T00:00:09Z"}}, "started_at", 9.0),
+    ],
+)
+def test_each_field_of_a_pod_goes_into_one_attribute(
+    fields: dict[str, Any], attribute: str, value: object
+) -> None:
+    plain, changed = msgspec.structs.asdict(pod()), msgspec.structs.asdict(pod(**fields))
+    assert {name for name in plain if plain[name] != changed[name]} == {attribute}
+    assert changed[attribute] == value

@@ -10,11 +10,12 @@ from benchmarks.scheduler.forecast import Calibration
 
 from gangline.scheduler.forecast.forecast import MIN_SAMPLES, Forecaster
 from gangline.scheduler.forecast.run_times import RunTime
+from gangline.scheduler.types.types import GangId
 from unit.scheduler.builders import cluster, gang, group, node, pod
 
 NOW = 10_000.0
 TRIALS = 100
-AHEAD = ("d/runs", "d/next")
+AHEAD = (GangId("d/runs"), GangId("d/next"))
 
 
 def interval_and_start(seed: int) -> tuple[float, float, float]:
@@ -36,7 +37,7 @@ def interval_and_start(seed: int) -> tuple[float, float, float]:
     }
     start = sum(each.draw(random, 0.0) for each in known.values())
     forecaster = Forecaster(state, NOW, run_times=known, seed=seed)
-    found = forecaster.forecast("d/last", samples=MIN_SAMPLES)
+    found = forecaster.forecast(GangId("d/last"), samples=MIN_SAMPLES)
     assert found.earliest_s is not None
     assert found.latest_s is not None
     return found.earliest_s, found.latest_s, start

@@ -8,7 +8,12 @@ from gangline.scheduler.forecast.forecast import Forecaster, StartForecast, summ
 from gangline.scheduler.forecast.run_times import RunTime
 from gangline.scheduler.forecast.snapshot import copy_state
 from gangline.scheduler.reporting.expectation import ExpectedStart, expected_start
-from gangline.scheduler.types.types import NetworkTopologyRule, QueueInfo
+from gangline.scheduler.types.types import (
+    GangId,
+    NetworkTopologyRule,
+    QueueInfo,
+    single_pod_id,
+)
 from unit.scheduler.builders import cluster, decide, gang, group, node, pod, request
 
 NOW = 10_000.0
@@ -33,16 +38,20 @@ def busy(**limits: float) -> SchedulerCache:
 
 
 def expected(state: SchedulerCache, name: str) -> ExpectedStart:
-    found = expected_start(state, name, NOW, DEFAULT_POLICY)
+    found = expected_start(state, GangId(name), NOW, DEFAULT_POLICY)
     assert found is not None
     return found
 
 
 def test_the_start_follows_from_the_ends_of_the_running_gangs() -> None:
     state = busy()
-    exact = {f"d/{name}": RunTime(estimate_s=1.0, limit_s=1.0) for name in ("first", "second")}
-    times = exact | {"d/x": RunTime(600.0, 600.0), "d/y": RunTime(1000.0, 1000.0)}
-    for target in ("d/first", "d/second"):
+    gangs = [GangId("d/first"), GangId("d/second")]
+    exact = dict.fromkeys(gangs, RunTime(estimate_s=1.0, limit_s=1.0))
+    times = exact | {
+        GangId("d/x"): RunTime(600.0, 600.0),
+        GangId("d/y"): RunTime(1000.0, 1000.0),
+    }
+    for target in gangs:
         found = Forecaster(state, NOW, run_times=times).forecast(target)
         assert found.chance == 1.0
         assert found.earliest_s is not None
@@ -86,8 +95,8 @@ def test_pods_that_may_run_for_ever_do_not_end() -> None:
 
 def test_a_gang_that_starts_now_or_runs_is_not_in_line() -> None:
     state = cluster(node("a", cpu=2), *gang("job", 1, cpu=1))
-    assert expected_start(state, "d/job", NOW, DEFAULT_POLICY) is None
-    assert expected_start(busy(), "d/x", NOW, DEFAULT_POLICY) is None
+    assert expected_start(state, GangId("d/job"), NOW, DEFAULT_POLICY) is None
+    assert expected_start(busy(), GangId("d/x"), NOW, DEFAULT_POLICY) is None
 
 
 def test_the_state_stays_as_it_is() -> None:
@@ -100,9 +109,9 @@ def test_the_state_stays_as_it_is() -> None:
 
 def test_equal_seeds_give_equal_forecasts() -> None:
     state = busy(x=600.0)
-    found = [Forecaster(state, NOW, seed=3).forecast("d/second") for _ in range(2)]
+    found = [Forecaster(state, NOW, seed=3).forecast(GangId("d/second")) for _ in range(2)]
     assert found[0] == found[1]
-    assert Forecaster(state, NOW, seed=4).forecast("d/second") != found[0]
+    assert Forecaster(state, NOW, seed=4).forecast(GangId("d/second")) != found[0]
 
 
 @pytest.mark.parametrize(
@@ -139,6 +148,51 @@ def test_changes_that_make_it_sooner_are_simulated(things: list[object], change:
     for each in sooner:
         assert each.start.latest_s is not None
         assert each.start.latest_s <= 900
+
+
+def test_pod_and_gang_of_one_name_end_and_start_apart() -> None:
+    def exactly(seconds: float) -> RunTime:
+        return RunTime(seconds, seconds)
+
+    state = cluster(
+        node("a", cpu=2),
+        node("b", cpu=2),
+        group("x", 1),
+        pod("x-0", cpu=2, group="x", on="a", started_at=NOW),
+        pod("x", cpu=2, on="b", max_run_time_s=1000.0, started_at=NOW),
+        *gang("job", 2, cpu=2),
+        pod("job", cpu=2, age=9, max_run_time_s=1000.0),
+    )
+    gang_x, pod_x = GangId("d/x"), single_pod_id("d/x")
+    gang_job, pod_job = GangId("d/job"), single_pod_id("d/job")
+    times = {gang_x: exactly(300), pod_x: exactly(700), gang_job: exactly(500)}
+    found = Forecaster(state, NOW, run_times=times).forecast_all([gang_job, pod_job])
+    # The gang needs both nodes: it starts once the longer of the two has ended, at most.
+    job = found[gang_job]
+    assert job.earliest_s is not None
+    assert job.latest_s is not None
+    assert 300 < job.earliest_s <= job.latest_s <= 701
+    after = found[pod_job]
+    assert after.earliest_s is not None
+    assert after.earliest_s > job.earliest_s
+
+
+def test_pending_pod_is_not_taken_for_the_running_gang_of_its_name() -> None:
+    state = cluster(
+        node("a", cpu=2),
+        group("job", 1, max_run_time_s=600.0),
+        pod("job-0", cpu=2, group="job", on="a", started_at=NOW - 100),
+        pod("job", cpu=2, age=1, max_run_time_s=60.0),
+        pod("later", cpu=2, age=2, max_run_time_s=60.0),
+    )
+    for name, place, ahead in (("d/job", 1, ()), ("d/later", 2, ("d/job",))):
+        found = expected_start(state, single_pod_id(name), NOW, DEFAULT_POLICY)
+        assert found is not None
+        assert (found.place, found.ahead, found.known_run_times) == (place, ahead, place)
+        assert found.start.chance == 1.0
+        assert found.start.latest_s is not None
+        assert found.start.latest_s <= 561
+    assert expected_start(state, GangId("d/job"), NOW, DEFAULT_POLICY) is None
 
 
 def test_the_interval_is_the_middle_of_the_starts() -> None:

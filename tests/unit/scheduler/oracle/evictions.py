@@ -126,7 +126,7 @@ def _unjustified_evictions(
     waiting = (
         [pod for pod in state.members[group.key].values() if pod.is_pending]
         if group is not None
-        else [state.pods[PodKey(name)]]
+        else [state.pods[PodKey(name.removesuffix("/pod"))]]
     )
     if not all(pod.may_preempt for pod in waiting):
         yield f"pods are evicted for {name}, which may not preempt"

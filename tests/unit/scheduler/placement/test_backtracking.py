@@ -125,3 +125,19 @@ def test_order_of_pods_is_tried_where_one_keeps_the_other_off() -> None:
     assert place_by_backtracking(scratch, gang, gang.pending)
     rows = {pod.key: each.row for each in scratch.since(0) for pod in each.pods}
     assert rows["d/g-0"] == rows["d/g-1"] != rows["d/g-2"]
+
+
+def test_pod_that_seeks_another_is_placed_after_it() -> None:
+    near_web = PlacementConstraints(
+        inter_pod=InterPodRules(affinity=(PodTerm(parse_label_selector("app=web"), "name"),))
+    )
+    state = cluster(
+        node("n0", cpu=2, labels={"name": "n0"}),
+        group("g", 2),
+        pod("g-0", group="g", constraints=near_web),
+        pod("g-1", group="g", labels=(("app", "web"),)),
+    )
+    (gang,), _ = pending_gangs(state, 0.0)
+    scratch = ScratchAllocation(state.nodes)
+    assert place_by_backtracking(scratch, gang, gang.pending)
+    assert [each.pods[0].key for each in scratch.since(0)] == ["d/g-1", "d/g-0"]

@@ -149,3 +149,18 @@ def test_pods_that_may_be_evicted_count_once(wanted: int, possible: bool) -> Non
     (found,), _ = pending_gangs(state, NOW)
     planner = ReservationPlanner(state.nodes, OneIsEvicted())
     assert planner.is_possible(found) == possible
+
+
+def test_feasibility_of_a_running_gang_is_not_that_of_an_equal_gang_without_members() -> None:
+    state = cluster(
+        node("n0", cpu=2),
+        *gang("new", 1, cpu=2),
+        group("half", 2),
+        pod("half-0", group="half", on="n0"),
+        pod("half-1", group="half", cpu=2),
+    )
+    gangs = {each.name: each for each in pending_gangs(state, NOW)[0]}
+    new, half = gangs["d/new"], gangs["d/half"]
+    assert new.equivalence_key == half.equivalence_key
+    planner = ReservationPlanner(state.nodes, NothingIsEvicted())
+    assert [planner.is_possible(each) for each in (new, half, new)] == [True, False, True]

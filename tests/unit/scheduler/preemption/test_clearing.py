@@ -6,12 +6,8 @@ from gangline.api.meta.selectors import parse_label_selector
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.placement.scratch import ScratchAllocation
 from gangline.scheduler.plugins.volumes import ClaimInfo, VolumeInfo
-from gangline.scheduler.preemption.clearing import (
-    Clearing,
-    PlacedPod,
-    ending_pods,
-    placed_on_rows,
-)
+from gangline.scheduler.preemption.clearing import Clearing, ending_pods
+from gangline.scheduler.preemption.running_gangs import PlacedPod, placed_on_rows
 from gangline.scheduler.preemption.victim_sets import EvictionUnit, RunningGang, eviction_units
 from gangline.scheduler.types.types import (
     GroupKey,
@@ -201,3 +197,19 @@ def test_attachment_is_freed_for_a_claim_that_several_pods_share() -> None:
         "c0", "shared", n0=1,
     )  # fmt: skip
     assert [each.pod for each in checked_cycle(state).evictions] == ["d/victim"]
+
+
+def test_attachments_that_a_unit_frees_are_counted_on_its_node_alone() -> None:
+    pods = [using(f"g-{n}", f"c{n}", group="g", on=f"n{n}") for n in range(2)]
+    waiting = using("new", "new")
+    state = attaching(
+        cluster(node("n0", cpu=4), node("n1", cpu=4), *pods, waiting), "c0", "c1", "new", n0=1
+    )
+    checked_cycle(state)
+    column = next(c for name, c in state.nodes.columns.items() if name.endswith(DRIVER))
+    found, both = clearing(state), unit("g", *pods)
+    rows = {name: state.nodes.rows[NodeName(name)] for name in ("n0", "n1")}
+    assert found.detached_by(both, rows["n0"])[column] == 1
+    assert found.freed_by(both, rows["n0"])[column] == 1
+    alone = unit("alone", pods[0])
+    assert found.detached_by(alone, rows["n1"]) == {}

@@ -85,13 +85,21 @@ class World:
         self.now += 1
         decision = decide(self.state, self.now)
         check_result(self.state, decision, self.now)
+        self.carry_out(decision)
+        return decision
+
+    def carry_out(self, decision: CycleResult) -> None:
+        """Apply a result, and let pods end."""
         self.state.reservations = dict(decision.reservations)
+        self.decided(decision)
         for binding in decision.bindings:
             self.state.assume(binding.pod, binding.node)
             self.state.set_pod(replace(self.state.pods[binding.pod], phase="Running"))
         self.evict(decision.evictions)
         self.end_pods()
-        return decision
+
+    def decided(self, decision: CycleResult) -> None:
+        """Called with each result, when its reservations are known."""
 
     def evict(self, evictions: Sequence[PodEviction]) -> None:
         """Let evicted pods begin to end, with the rest of gangs that are broken."""

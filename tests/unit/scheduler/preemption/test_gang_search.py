@@ -249,3 +249,24 @@ def test_cheapest_gang_is_found_among_many_nodes_that_lack_as_much() -> None:
         *(runs(host, host, cost=300 - n) for n, host in enumerate(many)),
         wants(1),
     ) == {"n199": 1}
+
+
+def test_higher_priorities_are_searched_if_the_lowest_sufficient_ones_may_not_go() -> None:
+    """``a`` and ``b`` would be enough, and the budget lets only one of them go."""
+
+    def one(name: str, priority: int, on: str, cpu: int) -> list[Facts]:
+        labels = (("app", name),)
+        return [
+            group(name, 1, priority=priority),
+            pod(f"{name}-0", cpu=cpu, group=name, on=on, labels=labels),
+        ]
+
+    assert evicted(
+        nodes(2, "n0", "n1", "n2"),
+        one("a", 0, "n0", 1),
+        one("b", 1, "n0", 1),
+        one("c", 2, "n1", 2),
+        one("d", 3, "n2", 2),
+        wants(2),
+        budget="app in (a, b)",
+    ) == {"c": 1}

@@ -1,6 +1,7 @@
 """Which pods without a gang a gang may count on, because preemption could evict them."""
 
 import pytest
+from msgspec.structs import replace
 
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.preemption.plain_pods import (
@@ -117,3 +118,16 @@ def test_only_evictable_pods_below_the_bound_count() -> None:
     assert [each.key for each in found.below(3)] == ["d/low"]
     assert {each.key for each in found.below(ANY_PRIORITY)} == {"d/low", "d/equal"}
     assert list(found.below(NO_PRIORITY)) == []
+
+
+def test_one_device_that_a_queue_is_owed_is_counted() -> None:
+    state = cluster(
+        node("n", gpu=4),
+        QueueInfo("q", deserved=request(gpu=2, pods=0)),
+        pod("plain", cpu=0, gpu=4, on="n"),
+        group("job", 1, queue="q"),
+        pod("job-0", cpu=0, gpu=1, group="job"),
+    )
+    (pending,), _ = pending_gangs(state, 0.0)
+    pending = replace(pending, requested=request(gpu=1, pods=0))
+    assert plain_pods(state, EvictionPolicy()).priority_bound(pending) == ANY_PRIORITY

@@ -70,9 +70,9 @@ def test_valid_reservations_name_the_placements(
     assert set(found.placements) == ({"d/new"} if is_valid else set())
     gangs, _ = pending_gangs(state, now)
     by_name = {each.name: each for each in gangs}
-    kept = found.with_reserved_nodes(by_name["d/new"]).previous_nodes
+    kept = found.with_nominated_nodes(by_name["d/new"]).nominated_nodes
     assert kept == (state.reservations["d/new"].nodes if is_valid else ())
-    assert found.with_reserved_nodes(by_name["d/old"]) is by_name["d/old"]
+    assert found.with_nominated_nodes(by_name["d/old"]) is by_name["d/old"]
     for placement in found.placements.get("d/new", []):
         assert placement.pods[0].key.startswith("d/new-worker-")
 

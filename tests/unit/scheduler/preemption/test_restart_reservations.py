@@ -8,9 +8,14 @@ import pytest
 from gangline.api.volcano.scheduling import PREVIOUS_NODES_ANNOTATION, PodGroup
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.convert import group_info
+from gangline.scheduler.preemption.reservations import (
+    LOST_MEMBER_RESERVATION_S,
+    restart_reservations,
+)
 from gangline.scheduler.queueing.gangs import MAX_RESTART_RESERVATION_S
 from gangline.scheduler.types.types import (
     CycleResult,
+    GroupKey,
     NodeName,
     PodGroupInfo,
     PodKey,
@@ -191,3 +196,36 @@ def test_previous_nodes_are_read_from_either_annotation(text: str, others: dict[
 )
 def test_an_annotation_that_cannot_be_read_means_nothing(text: str) -> None:
     assert written(text).previous_nodes is None
+
+
+@pytest.mark.parametrize(("cpu", "binds"), [(1.0, False), (0.0, True)])
+def test_pod_that_was_never_seen_gets_the_request_of_its_group(cpu: float, binds: bool) -> None:
+    """A gang of one pod: its part of the group's resources is all of them."""
+    there = PreviousNodes(SOON, ((PodKey("d/j0"), NodeName("a")),))
+    state = cluster(
+        node("a", cpu=4),
+        group("job", 1, previous_nodes=there, min_resources=request(cpu=4, pods=0)),
+        *gang("other", 1, age=1, cpu=cpu),
+    )
+    state.restarting_groups.add(GroupKey("d/job"))
+    assert bool(decide(state, NOW).bindings) == binds
+
+
+def test_place_of_the_member_that_was_lost_last_is_kept() -> None:
+    """The gang misses one member and has lost two: the earlier one was replaced already."""
+    lost = [pod(f"g-{n}", cpu=4, group="g", on=host) for n, host in ((0, "a"), (1, "b"))]
+    state = cluster(
+        node("a", cpu=4),
+        node("b", cpu=4),
+        node("c", cpu=4),
+        group("g", 2),
+        *lost,
+        pod("g-2", cpu=4, group="g", on="c"),
+    )
+    for at, each in ((NOW - 9, lost[0]), (NOW - 3, lost[1])):
+        state.remove_pod(each.key)
+        state.record_lost_member(each, at=at, keep_s=LOST_MEMBER_RESERVATION_S)
+    kept = list(restart_reservations(state, NOW))
+    assert [(each.pod, each.placement.row) for each in kept] == [
+        ("d/g-1", state.nodes.rows[NodeName("b")])
+    ]

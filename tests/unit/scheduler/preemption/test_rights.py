@@ -169,6 +169,19 @@ def test_evictions_that_were_decided_count_as_done() -> None:
     assert taken(world, world.rights("a", gpu=2), "x") == [False]
 
 
+def test_pods_that_are_ending_leave_less_to_take() -> None:
+    world = queues(
+        *HALF,
+        pending=WANTS,
+        x=("b", 1, {"gpu": 1}),
+        y=("b", 1, {"gpu": 1}),
+        z=("b", 1, {"gpu": 3}, {"gpu": 2}),
+    )
+    assert taken(world, world.rights("a", gpu=3), "x", "y") == [True, True]
+    world.reclaim.add_leaving("b", world.whole("z").pods[1])
+    assert taken(world, world.rights("a", gpu=3), "x", "y") == [True, False]
+
+
 def test_expected_and_leaving_pods_of_unknown_queues_change_nothing() -> None:
     world = queues(*HALF, pending=WANTS, x=("b", 1, {"gpu": 8}))
     world.reclaim.add_expected("d/other", "gone", request(gpu=8, pods=0))
@@ -255,3 +268,23 @@ def test_gang_shrinks_to_its_minimum_and_not_below() -> None:
     assert rights.add(tally, world.spare("y")[0])
     assert rights.add(tally, second)
     assert not rights.add(tally, third)
+
+
+def test_guarantee_of_one_device_stays() -> None:
+    shares = {"deserved": request(gpu=2, pods=0), "guarantee": request(gpu=1, pods=0)}
+    world = queues(HALF[0], QueueInfo("b", **shares), pending=WANTS, x=("b", 1, {"gpu": 4}))
+    assert taken(world, world.rights("a", gpu=2), "x") == [False]
+
+
+def test_limit_that_usage_exceeds_counts_only_for_what_a_gang_asks_for() -> None:
+    world = limited(QueueInfo("q", capability=request(cpu=4, gpu=4, pods=0)))
+    assert world.rights("q", gpu=1).excess == {}
+    assert world.rights("q", cpu=1, gpu=1).excess == {("q", world.tree.columns["cpu"]): 2000.0}
+
+
+def test_gang_of_a_queue_that_is_gone_is_not_taken() -> None:
+    world = queues(*HALF, pending=WANTS, x=("b", 1, {"gpu": 8}))
+    left = world.whole("x").gang
+    gone = RunningGang(left.id, "gone", 0, left.pods, left.info)
+    assert world.rights("a", gpu=1).may_ever_take(world.whole("x"))
+    assert not world.rights("a", gpu=1).may_ever_take(eviction_units(gone, 0, 0.0)[-1])

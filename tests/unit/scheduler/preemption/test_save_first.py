@@ -1,6 +1,7 @@
 """Evictions wait for a save until the answer, the deadline, or the withdrawal."""
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,14 +11,16 @@ from gangline.scheduler.preemption.save_first import (
     SaveRequests,
     StoredSaveRequest,
 )
-from gangline.scheduler.types.types import GroupKey, NodeName, PodEviction, PodKey
+from gangline.scheduler.types.types import GangId, GroupKey, NodeName, PodEviction, PodKey
 
 WAIT_S = 30.0
 VICTIM = GroupKey("d/low")
 
 
 def eviction(pod: str, group: str = VICTIM, beneficiary: str = "d/high") -> PodEviction:
-    return PodEviction(PodKey(pod), f"uid-{pod}", NodeName("a"), GroupKey(group), beneficiary, "")
+    return PodEviction(
+        PodKey(pod), f"uid-{pod}", NodeName("a"), GroupKey(group), GangId(beneficiary), ""
+    )
 
 
 class World:
@@ -196,3 +199,70 @@ def test_random_histories_evict_each_pod_once_and_only_when_the_wait_is_over(see
     assert evicted
     assert set(evicted.values()) == {1}
     assert set(written.values()) == {1}
+
+
+def taken_by(beneficiary: str, *pods: str) -> dict[PodKey, PodEviction]:
+    reason = f"preempted by {beneficiary}"
+    return {
+        PodKey(pod): replace(eviction(pod, beneficiary=beneficiary), reason=reason) for pod in pods
+    }
+
+
+def test_evictions_go_to_the_gang_that_displaces_the_beneficiary() -> None:
+    """Those of the same gang, too, that it does not need: they may have to end together."""
+    world = World()
+    world.ask()
+    world.waiting = {"d/high", "d/higher"}
+    awaited = taken_by("d/higher", "d/low-0")
+    assert world.requests.transfer({GangId("d/high")}, awaited, world.waiting.__contains__) == [
+        (VICTIM, "d/higher")
+    ]
+    world.waiting = {"d/higher"}
+    assert world.settle(0.0) == []
+    (outcome,) = world.settle(WAIT_S)
+    assert [(each.pod, each.beneficiary, each.reason) for each in outcome.evict] == [
+        ("d/low-0", "d/higher", "preempted by d/higher"),
+        ("d/low-1", "d/higher", "preempted by d/higher"),
+    ]
+    assert not outcome.withdraw
+
+
+def test_evictions_that_no_reservation_needs_are_withdrawn_from_a_displaced_gang() -> None:
+    """Also if it has a new reservation elsewhere."""
+    world = World()
+    world.ask()
+    assert world.requests.transfer({GangId("d/high")}, {}, world.waiting.__contains__) == []
+    (outcome,) = world.settle(1.0)
+    assert [each.pod for each in outcome.withdraw] == ["d/low-0", "d/low-1"]
+    assert outcome.is_closed
+
+
+def test_displaced_gang_that_needs_the_same_pods_again_stays_their_beneficiary() -> None:
+    world = World()
+    world.ask()
+    awaited = taken_by("d/high", "d/low-1")
+    assert world.requests.transfer({GangId("d/high")}, awaited, world.waiting.__contains__) == []
+    assert world.settle(1.0) == []
+    (outcome,) = world.settle(WAIT_S)
+    assert [each.pod for each in outcome.evict] == ["d/low-0", "d/low-1"]
+
+
+def test_evictions_of_a_gang_that_was_placed_elsewhere_go_to_the_one_that_awaits_the_pods() -> None:
+    world = World()
+    world.ask()
+    world.waiting = {"d/next"}
+    changed = world.requests.transfer(
+        set(), taken_by("d/next", "d/low-0", "d/low-1"), world.waiting.__contains__
+    )
+    assert changed == [(VICTIM, "d/next")]
+    assert world.settle(1.0) == []
+
+
+def test_evictions_of_a_waiting_beneficiary_are_not_transferred() -> None:
+    world = World()
+    world.ask()
+    before = list(world.requests.open[VICTIM].evictions)
+    world.waiting |= {"d/other"}
+    awaited = taken_by("d/other", "d/low-0")
+    assert world.requests.transfer(set(), awaited, world.waiting.__contains__) == []
+    assert world.requests.open[VICTIM].evictions == before

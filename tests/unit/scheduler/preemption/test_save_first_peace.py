@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from gangline.scheduler.preemption.save_first import SaveRequests
-from gangline.scheduler.types.types import GroupKey, PodEviction
+from gangline.scheduler.types.types import CycleResult, GroupKey, PodEviction
 from unit.scheduler.preemption.test_convergence import SLOWEST, SOON, World
 
 WAIT = 6.0
@@ -22,6 +22,10 @@ class SavingWorld(World):
         self.requests = SaveRequests()
         self.answers: dict[GroupKey, tuple[str, float]] = {}
         self.withdrawn = 0
+
+    def decided(self, decision: CycleResult) -> None:
+        """Evictions that wait go to the gangs that need them now."""
+        self.requests.transfer(decision.displaced, decision.awaited, self.is_waiting)
 
     def evict(self, evictions: Sequence[PodEviction]) -> None:
         """Ask the gangs, and carry out what is due."""
@@ -44,9 +48,7 @@ class SavingWorld(World):
         for outcome in self.requests.settle(
             self.now,
             answered_id=self.answered_id,
-            is_waiting=lambda name: (
-                name in self.state.reservations and self.state.reservations[name].preempting
-            ),
+            is_waiting=self.is_waiting,
             is_present=self.is_present,
         ):
             if outcome.evict:
@@ -54,6 +56,9 @@ class SavingWorld(World):
             for eviction in outcome.withdraw:
                 self.withdrawn += 1
                 self.state.undo_eviction(eviction.pod, eviction.uid)
+
+    def is_waiting(self, name: str) -> bool:
+        return name in self.state.reservations and self.state.reservations[name].preempting
 
     def answered_id(self, group: GroupKey) -> str:
         name, at = self.answers[group]

@@ -187,6 +187,13 @@ def test_pods_without_a_gang_count_for_their_namespace_unless_others_placed_them
     assert served(cluster(*world(2, jobs, foreign)), NAMESPACES) == ["d/new"]
 
 
+def test_pods_whose_group_was_deleted_are_charged_to_no_namespace() -> None:
+    jobs = [HAS, Job("a/new", at=1), Job("b/new", at=2)]
+    state = cluster(*world(3, jobs))
+    state.remove_group(GroupKey("a/has"))
+    assert served(state, NAMESPACES) == ["a/new"]
+
+
 def test_reservation_outranks_smaller_shares() -> None:
     jobs = [Job("a/has", 1, runs=1), Job("b/has", 2, at=1, runs=2), Job("a/large", 4, at=2)]
     state = cluster(*world(5, jobs))

@@ -5,9 +5,13 @@ from msgspec.structs import replace
 
 from gangline.scheduler.queueing.messages import (
     MAX_MESSAGE,
+    GangCapacity,
+    PlacementAttempt,
     QueueLimit,
+    ResourceHolders,
     amounts_text,
     clip_message,
+    gang_message,
     queue_limit_message,
 )
 from gangline.scheduler.types.types import CycleResult, QueueInfo
@@ -221,3 +225,20 @@ def test_message_states_what_is_requested_and_what_is_free() -> None:
     )
     message = group_message(decide(state), "g")
     assert "Requested: cpu 6; free on the 2 nodes that accept it: cpu 5." in message
+
+
+def test_message_without_users_ends_with_what_would_help() -> None:
+    cpus = {"cpu": 2_000}
+    attempt = PlacementAttempt(
+        pending=2,
+        fitted=1,
+        missing=2,
+        running=0,
+        unplaced_pod=pod("job-0", cpu=1),
+        kubernetes_message="0/1 nodes are available.",
+        shortages={"cpu": 1},
+        capacity=GangCapacity(cpus, {"cpu": 1_000}, {"cpu": 1_000}, cpus, eligible_nodes=1),
+        is_feasible=True,
+        holders=ResourceHolders("cpu"),
+    )
+    assert gang_message(attempt).endswith("It starts when cpu 1 more is freed or added.")

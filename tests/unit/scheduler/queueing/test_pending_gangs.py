@@ -6,6 +6,7 @@ from gangline.scheduler.queueing.gangs import (
     MAX_RESTART_RESERVATION_S,
     PendingGang,
     active_previous_nodes,
+    missing_roles,
     pending_gangs,
 )
 from gangline.scheduler.types.types import (
@@ -136,3 +137,9 @@ def test_previous_nodes_hold_until_they_expire(expires_at: float, active: bool) 
     assert active_previous_nodes(known, NOW) == (nodes if active else ())
     found = pending(known, pod("g-0", group="g", constraints=ANYWHERE))["g"]
     assert found.is_urgent == active
+
+
+def test_roles_with_enough_members_lack_nothing() -> None:
+    info = group("g", 4, min_task_member=(("ps", 1), ("worker", 2)))
+    settled = [pod(f"g-{n}", group="g", on="n", role=role) for n, role in enumerate(("ps", "ps"))]
+    assert missing_roles(info, settled) == (("worker", 2),)

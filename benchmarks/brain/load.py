@@ -1,12 +1,14 @@
 """A Brain with many running jobs: time of a cycle, processor use, memory.
 
-    python -m benchmarks.brain.load [--jobs 1000] [--pods 10] [--cycles 5] [--ended 3]
+    python -m benchmarks.brain.load [--jobs 1000] [--pods 10] [--cycles 5] [--ended 3] [--closing 1]
 
 The evaluator, its advisers, its guard and its history (SQLite) are the real ones. What informers
 would have shown is made in memory, and what would be written to the API server is dropped: both
 cost the API server more than the Brain. Before each cycle each job closes a segment, which in a
-cluster takes five minutes. Each family has some runs that have ended, so that memory, CPU and the
-number of workers are advised on in each cycle. The first cycle also reads the history of each job.
+cluster takes five minutes. With ``--closing 20`` one job in twenty does, as between two cycles of
+a Brain that evaluates every 15 seconds (the default). Each family has some runs that have ended, so
+that memory, CPU and the number of workers are advised on in each cycle. The first cycle also reads
+the history of each job.
 """
 
 import argparse
@@ -135,7 +137,9 @@ def ended_run(family: int, number: int, pods: int, now_ms: int) -> Run:
     return Run(job=job, segments=run.segments, pods=tuple(ended))
 
 
-async def measure(jobs: int, pods: int, cycles: int, ended: int, folder: Path) -> None:
+async def measure(
+    jobs: int, pods: int, cycles: int, ended: int, folder: Path, closing: int = 1
+) -> None:
     now_ms = round(time.time() * 1000)
     transport = SimpleNamespace(clock_skew_s=lambda: 0.0)
     client: Any = SimpleNamespace(transport=transport)
@@ -160,7 +164,9 @@ async def measure(jobs: int, pods: int, cycles: int, ended: int, folder: Path) -
         for cycle in range(cycles):
             until_ms = now_ms + cycle * 5 * MINUTE_MS
             for number, uid in enumerate(collector.jobs):
-                collector.receive_facts(uid, facts(number, pods, until_ms, 1, now_ms - AGE_MS))
+                if (number + cycle) % closing == 0:
+                    text = facts(number, pods, until_ms, 1, now_ms - AGE_MS)
+                    collector.receive_facts(uid, text)
             before = writes.published
             began, used = time.perf_counter(), time.process_time()
             await evaluator.cycle()
@@ -180,10 +186,13 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=10)
     parser.add_argument("--cycles", type=int, default=5)
     parser.add_argument("--ended", type=int, default=3)
+    parser.add_argument("--closing", type=int, default=1)
     given = parser.parse_args() if __name__ == "__main__" else parser.parse_args([])
     gc.set_threshold(*GC_THRESHOLDS)  # as ``gangline brain`` does
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(measure(given.jobs, given.pods, given.cycles, given.ended, Path(folder)))
+        asyncio.run(
+            measure(given.jobs, given.pods, given.cycles, given.ended, Path(folder), given.closing)
+        )
 
 
 if __name__ == "__main__":

@@ -30,7 +30,14 @@ from gangline.brain.guard.decide import (
     observe,
 )
 from gangline.brain.guard.policy import Permission
-from gangline.brain.guard.state import Action, Bound, ClusterState, JobState, Verdict
+from gangline.brain.guard.state import (
+    DEFAULTS,
+    Action,
+    Bound,
+    ClusterState,
+    JobState,
+    Verdict,
+)
 from gangline.brain.guard.trial import TrialEvents, baseline, judge, present_segments
 from gangline.brain.models.throughput import Configuration, ThroughputModel, observations
 from gangline.brain.models.throughput_fit import fit_throughput
@@ -252,7 +259,8 @@ class SimulatedJob:
                 action,
                 self.segments,
                 self.now_ms,
-                TrialEvents(formed=self.forms(self.size), usual_form_s=self.restart_s),
+                TrialEvents(formed=self.forms(self.size)),
+                msgspec.structs.replace(DEFAULTS, form_s=self.restart_s),
             )
             if result.verdict is action.verdict:
                 continue

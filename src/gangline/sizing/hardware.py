@@ -115,10 +115,22 @@ def find_device(name: str) -> Device:
     )
 
 
+def node_with(device: Device, devices: int) -> Device:
+    """Return the device in a node of which the training has ``devices`` devices only.
+
+    They have their share of the node's network: another group may have the rest of the node.
+    """
+    share = devices / device.node_devices
+    return replace(
+        device, node_devices=devices, node_bandwidth=device.node_bandwidth * min(share, 1.0)
+    )
+
+
 def with_overrides(
     device: Device,
     *,
     peak_flops: float | None = None,
+    fp32_flops: float | None = None,
     memory_bytes: float | None = None,
     node_devices: int | None = None,
     node_bandwidth: float | None = None,
@@ -127,6 +139,7 @@ def with_overrides(
     """Return a device with other figures, where they are given."""
     given = {
         "peak_flops": peak_flops,
+        "fp32_flops": fp32_flops,
         "memory_bytes": memory_bytes,
         "node_devices": node_devices,
         "node_bandwidth": node_bandwidth,

@@ -53,6 +53,13 @@ class Layout:
         """Forward passes of a rank in a step."""
         return self.global_batch // (self.data * self.micro_batch)
 
+    def stage_layers(self, layers: int) -> int:
+        """Layers of the fullest pipeline stage, if ``layers`` are spread as evenly as possible.
+
+        With interleaving each stage holds ``virtual`` parts, of which the largest counts.
+        """
+        return self.virtual * -(-layers // (self.pipeline * self.virtual))
+
     @property
     def kinds(self) -> int:
         """Number of kinds of parallelism, for the preference of simple layouts."""

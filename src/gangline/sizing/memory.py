@@ -5,7 +5,6 @@ Korthikanti et al. (2022, equations 1 to 6), here for gated MLPs and grouped att
 """
 
 from dataclasses import dataclass
-from math import ceil
 
 from gangline.sizing.flops import Recompute
 from gangline.sizing.layout import Layout, Sharding
@@ -71,7 +70,7 @@ def expert_parameters(shape: ModelShape, layout: Layout) -> float:
     """Those of ``rank_parameters`` that only every ``layout.expert``-th data-parallel rank has."""
     if layout.expert == 1:
         return 0.0
-    layers = ceil(shape.layers / layout.pipeline)
+    layers = layout.stage_layers(shape.layers)
     return layers * shape.experts * shape.expert_matrix / (layout.expert * layout.tensor)
 
 
@@ -89,7 +88,7 @@ def _shared_parameters(shape: ModelShape, layout: Layout) -> float:
     if shape.exact_parameters and not shape.vocab and layout.expert == 1:
         return shape.exact_parameters / (layout.tensor * layout.pipeline)
     spread = shape.experts * shape.expert_matrix if layout.expert > 1 else 0
-    layers = ceil(shape.layers / layout.pipeline)
+    layers = layout.stage_layers(shape.layers)
     in_layers = layers * (shape.layer_parameters - spread) / layout.tensor
     return in_layers + end_parameters(shape, layout)
 
@@ -153,7 +152,7 @@ def memory_use(shape: ModelShape, layout: Layout, states: StateBytes) -> MemoryU
     if layout.virtual > 1:
         in_flight = layout.pipeline + (layout.pipeline - 1) / layout.virtual
     in_flight = min(in_flight, max(layout.micro_batches, 1))
-    layers = ceil(shape.layers / layout.pipeline)
+    layers = layout.stage_layers(shape.layers)
     activations = in_flight * layers * layer_activations(shape, layout, element=states.element)
     if layout.recompute is Recompute.FULL:  # one layer at a time is computed again
         activations += _stored(shape, layout, tokens, states.element, sequence_parallel=True)
@@ -176,7 +175,9 @@ def runtime_bytes(allocated: float, devices: int) -> float:
 
 def _working(shape: ModelShape, layout: Layout, states: StateBytes, parameters: float) -> float:
     if layout.sharding is Sharding.PARAMETERS and layout.data * layout.context > 1:
-        block = shape.largest_block if not shape.exact_parameters else parameters / shape.layers
+        block: float = shape.largest_block
+        if shape.exact_parameters and not shape.vocab:
+            block = shape.exact_parameters / shape.layers
         half = min(states.weights, 2) if states.element == 2 else states.weights
         return 2 * block / layout.tensor * (half + min(states.gradients, 4))
     buckets = states.gradients if layout.data > 1 and layout.sharding is Sharding.NONE else 0

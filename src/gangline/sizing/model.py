@@ -56,7 +56,12 @@ class ModelShape:
     dropout: bool = False
     """True if the masks of dropout are stored for the backward pass."""
     exact_parameters: int = 0
-    """Overrides the count, for models that are given by their number of parameters."""
+    """Overrides the count, for models that are given by their number of parameters.
+
+    With a ``vocab`` the other fields give this number, too, but for rounding.
+    """
+    causal: bool = False
+    """True if only earlier tokens count as operations of the attention: half of all pairs."""
 
     def __post_init__(self) -> None:
         """Check that the shape can exist.
@@ -68,7 +73,7 @@ class ModelShape:
             if getattr(self, name) < 1:
                 raise ShapeError(name, f"is {getattr(self, name)}, must be at least 1")
         if not self.head_size and self.hidden % self.heads:
-            best = _nearest_divisor(self.hidden, self.heads)
+            best = nearest_divisor(self.hidden, self.heads)
             raise ShapeError(
                 "heads", f"{self.heads} do not divide hidden {self.hidden}; {best} would"
             )
@@ -156,7 +161,7 @@ class ModelShape:
         return max(self.layer_parameters, self.vocab * self.hidden)
 
 
-def _nearest_divisor(number: int, wanted: int) -> int:
+def nearest_divisor(number: int, wanted: int) -> int:
     """Find a divisor near ``wanted``; 1 if there is none within some thousands."""
     for distance in range(_DIVISOR_SEARCH):
         for candidate in (wanted - distance, wanted + distance):

@@ -4,24 +4,25 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gangline.sizing.flops import (
-    TOKENS_PER_PARAMETER,
-    Recompute,
-    hardware_per_token,
-)
-from gangline.sizing.hardware import Device
+from gangline.sizing.flops import TOKENS_PER_PARAMETER
+from gangline.sizing.hardware import Device, node_with
 from gangline.sizing.measured.calibration import Calibration
-from gangline.sizing.model import ModelShape, ShapeError
+from gangline.sizing.model import ShapeError
 from gangline.sizing.precision import Optimizer, Precision, state_bytes
-from gangline.sizing.search import Candidate, search
+from gangline.sizing.search import Candidate, SearchResult, search
 from gangline.sizing.steptime import bandwidth_needed
-from gangline.sizing.storage import CheckpointPlan, goodput_share, plan_checkpoints
+from gangline.sizing.storage import (
+    LOADED_BYTES_PER_S,
+    CheckpointPlan,
+    HostPlan,
+    goodput_share,
+    plan_checkpoints,
+    plan_host,
+)
 from gangline.sizing.traced import TracedModel
 from gangline.sizing.transformer import TransformerModel
 from gangline.sizing.uncertainty import Range, efficiency_prior, logit_range, traced_prior
 
-BYTES_PER_TOKEN = 4
-"""Of a tokenised data set."""
 HOUR_S, DAY_S = 3600.0, 86_400.0
 _SIZES = (1, 2, 4, 8, *(size << power for power in range(12) for size in (16, 24)), 65536)
 """Numbers of devices that are tried."""
@@ -56,6 +57,8 @@ class PlanRequest:
     """Most money for the training; needs a price. 0: any."""
     calibration: Calibration | None = None
     """Measured figures of the device; they replace the prior."""
+    sample_cpu_s: float = 0.0
+    """Measured seconds that a core takes to load and prepare a sample; 0: assumed by its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class Plan:
     """The answer."""
 
     request: PlanRequest
+    """As asked for, with the device in nodes that the layouts fill."""
     tokens: float
     global_batch: int
     parameters: int
@@ -97,7 +101,8 @@ class Plan:
     fitting_devices: int | None
     """If none fits: the least number of devices that would."""
     checkpoints: CheckpointPlan
-    data_bytes_per_s: float
+    host: HostPlan | None
+    """Processors for the best layout; None if none fits."""
     cost: Range | None
     """Money; None without a price."""
     misses: tuple[str, ...]
@@ -107,6 +112,15 @@ class Plan:
     @property
     def fits(self) -> bool:
         return bool(self.choices)
+
+    @property
+    def node_devices(self) -> int:
+        """Devices of each node of the training."""
+        return min(self.request.devices, self.request.device.node_devices)
+
+    @property
+    def nodes(self) -> int:
+        return self.request.devices // self.node_devices
 
 
 def make_plan(request: PlanRequest) -> Plan:
@@ -120,24 +134,28 @@ def make_plan(request: PlanRequest) -> Plan:
         request = replace(request, device=request.calibration.apply(request.device))
     if not request.devices:
         return _sized(request)
-    model, device = request.model, request.device
+    model = request.model
     tokens = request.tokens or TOKENS_PER_PARAMETER * float(model.parameters)
-    batch, assumptions = _batch(request)
+    batch, notes = _batch(request)
+    assumptions = [*_model_assumptions(model), *notes]
     if not request.tokens:
         assumptions.append(f"{TOKENS_PER_PARAMETER} tokens for each parameter")
     efficiency = _efficiency(request, assumptions)
-    states = state_bytes(request.precision, request.optimizer)
-    found = search(model, device, request.devices, batch, states, efficiency.middle)
+    device, found = _search(request, batch, efficiency.middle)
     if found.problem:
         raise ShapeError("batch", f"no layout is possible: {found.problem}")
+    planned = replace(request, device=device)
+    if device.node_devices != request.device.node_devices:
+        assumptions.append(_nodes_note(planned, request.device.node_devices))
     checkpoints = plan_checkpoints(model.parameters, request.devices, device.node_devices)
     useful = goodput_share(request.devices, checkpoints.interval_s)
     choices = tuple(
-        _choice(request, each, batch, tokens, efficiency, useful) for each in found.fitting
+        _choice(planned, each, batch, tokens, efficiency, useful) for each in found.fitting
     )
     cost = _cost(request, choices)
+    host = _host(planned, choices[0], assumptions) if choices else None
     return Plan(
-        request=request,
+        request=planned,
         tokens=tokens,
         global_batch=batch,
         parameters=model.parameters,
@@ -148,7 +166,7 @@ def make_plan(request: PlanRequest) -> Plan:
         nearest=found.nearest,
         fitting_devices=None if choices else _fitting_devices(request, efficiency.middle),
         checkpoints=checkpoints,
-        data_bytes_per_s=choices[0].tokens_per_s.middle * BYTES_PER_TOKEN if choices else 0.0,
+        host=host,
         cost=cost,
         misses=_misses(request, choices, cost),
         assumptions=tuple(assumptions),
@@ -169,6 +187,7 @@ def _check(request: PlanRequest) -> None:
         "price": request.price_per_device_hour,
         "deadline": request.deadline_s,
         "budget": request.budget,
+        "sample-cpu": request.sample_cpu_s,
     }
     for name, figure in figures.items():
         if not 0 <= figure < math.inf:
@@ -217,18 +236,6 @@ def _middle_s(plan: Plan) -> float:
     return plan.choices[0].training_s.middle
 
 
-def training_hours(
-    shape: ModelShape,
-    device: Device,
-    tokens: float,
-    efficiency: float,
-    recompute: Recompute = Recompute.NONE,
-) -> float:
-    """Device hours of a training at an efficiency, without a layout."""
-    work = hardware_per_token(shape, recompute) * tokens
-    return work / (device.peak_flops * efficiency) / HOUR_S
-
-
 def _batch(request: PlanRequest) -> tuple[int, list[str]]:
     if request.global_batch:
         return request.global_batch, []
@@ -243,6 +250,66 @@ def _batch(request: PlanRequest) -> tuple[int, list[str]]:
     power = max(usual / request.model.sample_tokens, least) / odd
     batch = 2 ** max(round(math.log2(power)), 0) * odd
     return batch, [f"a global batch of {batch} samples, usual for {billions:.3g} B parameters"]
+
+
+def _search(request: PlanRequest, batch: int, efficiency: float) -> tuple[Device, SearchResult]:
+    """Search the layouts; return them with the device in the nodes that they fill."""
+    states = state_bytes(request.precision, request.optimizer)
+    first: tuple[Device, SearchResult] | None = None
+    for size in _node_sizes(request.devices, request.device.node_devices):
+        device = request.device
+        if size != device.node_devices and size < request.devices:
+            device = node_with(device, size)
+        found = search(request.model, device, request.devices, batch, states, efficiency)
+        if found.fitting:
+            return device, found
+        if first is None or first[1].problem:
+            first = device, found
+    assert first is not None
+    return first
+
+
+def _node_sizes(devices: int, node_devices: int) -> list[int]:
+    """List the numbers of devices of a node with which all nodes are equally full.
+
+    The largest comes first. Where nodes are full there is no other: smaller groups of a node
+    allow nothing that the complete node does not.
+    """
+    if devices <= node_devices or devices % node_devices == 0:
+        return [min(devices, node_devices)]
+    return [size for size in range(node_devices, 0, -1) if devices % size == 0]
+
+
+def _nodes_note(request: PlanRequest, node_devices: int) -> str:
+    size = request.device.node_devices
+    return (
+        f"{request.devices // size} nodes with {size} GPU{'s' if size > 1 else ''} each: "
+        f"{request.devices} GPUs do not fill nodes of {node_devices}"
+    )
+
+
+def _host(request: PlanRequest, choice: Choice, assumptions: list[str]) -> HostPlan:
+    model = request.model
+    host = plan_host(
+        choice.tokens_per_s.high / model.sample_tokens,
+        model.sample_bytes,
+        choice.candidate.layout.data,
+        sample_cpu_s=request.sample_cpu_s,
+    )
+    if not request.sample_cpu_s:
+        assumptions.append(
+            f"a core prepares {LOADED_BYTES_PER_S / 1e6:.0f} MB of samples a second, one in "
+            f"{host.sample_cpu_s * 1e3:.2g} ms (--sample-cpu)"
+        )
+    return host
+
+
+def _model_assumptions(model: TransformerModel | TracedModel) -> tuple[str, ...]:
+    if isinstance(model, TracedModel):
+        return ()
+    if model.shape.vocab or model.assumed:
+        return model.assumed
+    return ("no vocabulary: embeddings and logits are not counted",)
 
 
 def _efficiency(request: PlanRequest, assumptions: list[str]) -> Range:
@@ -286,7 +353,7 @@ def _choice(
         candidate,
         Range(fast, middle, slow),
         Range(step_tokens / slow, step_tokens / middle, step_tokens / fast),
-        work / (device.peak_flops * middle),
+        work / (device.peak(states.element) * middle),
         Range(*(steps * each / useful for each in (fast, middle, slow))),
         _limit(candidate, device),
         bandwidth_needed(
@@ -341,28 +408,34 @@ def _misses(
 
 def _late(request: PlanRequest, choice: Choice) -> str:
     """Say what would meet the deadline: more devices, else fewer tokens."""
-    days, least = request.deadline_s / DAY_S, choice.training_s.middle / DAY_S
-    missed = f"the deadline of {days:.3g} days: {request.devices} GPUs need {least:.3g}"
+    deadline_s, least_s = request.deadline_s, choice.training_s.middle
+    missed = f"the deadline of {_span(deadline_s)}: {request.devices} GPUs need {_span(least_s)}"
     free = replace(request, deadline_s=0.0, budget=0.0)
     count = request.devices
     for plan in _larger_plans(free, request.devices):
         if _middle_s(plan) <= request.deadline_s:
             return f"{missed}; {plan.request.devices} would meet it"
-        if _middle_s(plan) / DAY_S < least:
-            least, count = _middle_s(plan) / DAY_S, plan.request.devices
-    share = days / least
+        if _middle_s(plan) < least_s:
+            least_s, count = _middle_s(plan), plan.request.devices
+    share = deadline_s / least_s
     return (
-        f"{missed}; no number up to {_SIZES[-1]} meets it: the shortest are {least:.3g} days with "
+        f"{missed}; no number up to {_SIZES[-1]} meets it: the shortest is {_span(least_s)} with "
         f"{count} GPUs, where {share:.2%} of the tokens would meet it"
     )
 
 
+def _span(seconds: float) -> str:
+    """Return a time in hours, from two days on in days."""
+    if seconds < 2 * DAY_S:
+        return f"{seconds / HOUR_S:.3g} h"
+    return f"{seconds / DAY_S:.3g} days"
+
+
 def _fitting_devices(request: PlanRequest, efficiency: float) -> int | None:
-    states = state_bytes(request.precision, request.optimizer)
     for devices in _SIZES:
         if devices <= request.devices:
             continue
-        batch = _batch(replace(request, devices=devices))[0]
-        if search(request.model, request.device, devices, batch, states, efficiency).fitting:
+        larger = replace(request, devices=devices)
+        if _search(larger, _batch(larger)[0], efficiency)[1].fitting:
             return devices
     return None

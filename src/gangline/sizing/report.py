@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gangline.sizing.plan import Choice, Plan
+from gangline.sizing.precision import state_bytes
 from gangline.sizing.search import Candidate
 from gangline.sizing.traced import TracedModel
 from gangline.sizing.transformer import TransformerModel
@@ -29,7 +30,9 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "hardware": {
             "device": request.device.name,
             "devices": request.devices,
-            "peak_flops_per_s": request.device.peak_flops,
+            "nodes": plan.nodes,
+            "node_devices": plan.node_devices,
+            "peak_flops_per_s": request.device.peak(state_bytes(request.precision).element),
             "memory_bytes": request.device.memory_bytes,
             "efficiency": _range(plan.efficiency),
         },
@@ -37,7 +40,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "nearest": _candidate(plan.nearest) if plan.nearest else None,
         "fitting_devices": plan.fitting_devices,
         "checkpoints": asdict(plan.checkpoints),
-        "data_bytes_per_s": plan.data_bytes_per_s,
+        "data_bytes_per_s": plan.host.data_bytes_per_s if plan.host else None,
+        "host": _host(plan),
         "cost": _range(plan.cost) if plan.cost else None,
         "misses": list(plan.misses),
         "assumptions": list(plan.assumptions),
@@ -47,7 +51,26 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 def _shape(model: TransformerModel | TracedModel) -> dict[str, Any]:
     if isinstance(model, TracedModel):
         return {"traced_coverage": model.coverage, "uncounted_operators": dict(model.uncounted)}
-    return {"layers": model.shape.layers, "hidden": model.shape.hidden}
+    shape = model.shape
+    return {
+        "layers": shape.layers,
+        "hidden": shape.hidden,
+        "heads": shape.heads,
+        "kv_heads": shape.kv_heads or shape.heads,
+        "ffn": shape.mlp_width,
+        "vocab": shape.vocab,
+    }
+
+
+def _host(plan: Plan) -> dict[str, Any] | None:
+    if plan.host is None:
+        return None
+    return {
+        "device_cpus": plan.host.device_cpus,
+        "node_cpus": plan.host.device_cpus * plan.node_devices,
+        "device_loader_workers": plan.host.loader_workers,
+        "sample_cpu_s": plan.host.sample_cpu_s,
+    }
 
 
 def _choice(choice: Choice) -> dict[str, Any]:

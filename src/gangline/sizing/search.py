@@ -33,6 +33,10 @@ class TrainedModel(Protocol):
         """What a sample counts as: tokens, or 1 for one sample."""
 
     @property
+    def sample_bytes(self) -> float:
+        """Bytes that are loaded for a sample; 0: unknown."""
+
+    @property
     def sample_flops(self) -> float:
         """Operations that a sample needs, forward and backward."""
 

@@ -56,11 +56,14 @@ def step_time(
     tokens = layout.global_batch * shape.sequence
     work = tokens * hardware_per_token(shape, layout.recompute) / layout.devices
     output = tokens * 6 * shape.vocab * shape.hidden / layout.devices
-    layer_passes = layout.micro_batches * shape.layers / layout.pipeline
-    compute = (
-        compute_time(work - output, output, device, states, efficiency)
-        + layer_passes * device.costs.pass_s
+    layer_passes = layout.micro_batches * layout.stage_layers(shape.layers)
+    compute = _slowest_stage(
+        shape,
+        layout,
+        compute_time(work - output, 0.0, device, states, efficiency),
+        compute_time(0.0, output, device, states, efficiency),
     )
+    compute += layer_passes * device.costs.pass_s
     bubble = compute * (layout.pipeline - 1) / (layout.virtual * max(layout.micro_batches, 1))
     sent = step_traffic(shape, layout, states, full_reduce=device.full_reduce)
     inner = layout.tensor
@@ -80,6 +83,22 @@ def step_time(
         own * device.costs.update_s,
         sent.copied * device.costs.copy_s,
     )
+
+
+def _slowest_stage(shape: ModelShape, layout: Layout, layers_s: float, output_s: float) -> float:
+    """Seconds of computing of the pipeline stage for which all others wait.
+
+    Args:
+        shape: the model.
+        layout: its pipeline.
+        layers_s: what the layers would take if all stages had equally many.
+        output_s: what the output layer would take if all stages shared it.
+    """
+    fullest = layout.stage_layers(shape.layers)
+    one_layer = layers_s * layout.pipeline / shape.layers
+    # The last stage has the output layer, and fewer layers where they do not divide.
+    spare = layout.pipeline * fullest - shape.layers
+    return fullest * one_layer + max(layout.pipeline * output_s - spare * one_layer, 0.0)
 
 
 def compute_time(

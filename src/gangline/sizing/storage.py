@@ -1,4 +1,7 @@
-"""Checkpoints, host memory and the failures that checkpoints are for."""
+"""What a training needs beside its devices: checkpoints, host memory and processors.
+
+The interval of checkpoints follows from the failures that they are for.
+"""
 
 import math
 from dataclasses import dataclass
@@ -11,6 +14,49 @@ one in 50,700 GPU hours; younger clusters have more.
 """
 MEMORY_COPIES = 2
 """Copies of a rank's state that checkpoints in memory keep (docs/checkpoints.md)."""
+
+
+PROCESS_CPUS = 2
+"""Cores of the process of a device: one runs Python and launches kernels, one the threads of
+autograd, of the communication and of pinned memory.
+"""
+LOADED_BYTES_PER_S = 120e6
+"""Bytes of samples that a core prepares in a second, an assumption: 200 images of 224 x 224 pixels
+in 32 bits, decoded from JPEG and augmented, or 30 million tokens.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """What the processes of a training need of the processors of their nodes."""
+
+    data_bytes_per_s: float | None
+    """Samples that all processes read; None: their size is unknown."""
+    sample_cpu_s: float
+    """Seconds that a core takes to load and prepare a sample."""
+    loader_workers: int
+    """Processes that prepare samples, for each device."""
+
+    @property
+    def device_cpus(self) -> int:
+        """Cores for each device."""
+        return PROCESS_CPUS + self.loader_workers
+
+
+def plan_host(
+    samples_per_s: float, sample_bytes: float, loaders: int, *, sample_cpu_s: float = 0.0
+) -> HostPlan:
+    """Plan the loading of samples.
+
+    Args:
+        samples_per_s: of the complete training.
+        sample_bytes: of a sample as the model gets it; 0: unknown.
+        loaders: ranks that load different samples.
+        sample_cpu_s: seconds that a core takes for a sample; 0: by ``LOADED_BYTES_PER_S``.
+    """
+    taken = sample_cpu_s or sample_bytes / LOADED_BYTES_PER_S
+    workers = max(math.ceil(samples_per_s / loaders * taken), 1)
+    return HostPlan(samples_per_s * sample_bytes if sample_bytes else None, taken, workers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,12 +42,18 @@ class TracedModel:
     largest_module: int
     peak_bytes: float = 0.0
     """Most bytes of activations and temporary tensors at one time; 0: ``saved_bytes``."""
+    input_bytes: float = 0.0
+    """Bytes of the inputs of the traced step; 0: unknown."""
     coverage: float = 1.0
     uncounted: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def sample_tokens(self) -> int:
         return 1
+
+    @property
+    def sample_bytes(self) -> float:
+        return self.input_bytes / self.batch
 
     @property
     def sample_flops(self) -> float:
@@ -145,6 +151,7 @@ def read_trace(found: Mapping[str, Any]) -> TracedModel:
             saved_bytes=float(found["saved_bytes"]),
             largest_module=int(found["largest_module"]),
             peak_bytes=float(found.get("peak_bytes", 0.0)),
+            input_bytes=float(found.get("input_bytes", 0.0)),
             coverage=float(found["coverage"]),
             uncounted=dict(found["uncounted_operators"]),
         )

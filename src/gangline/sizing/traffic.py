@@ -91,7 +91,7 @@ def step_traffic(
     passes = max(layout.micro_batches, 1)
     tokens = layout.micro_batch * shape.sequence / layout.context
     message = tokens * shape.hidden * states.element
-    layers = shape.layers / layout.pipeline
+    layers = layout.stage_layers(shape.layers)
     copied = 0.0
     if layout.sharding is Sharding.PARAMETERS:  # gathered forward and backward, then reduced
         wire = min(states.weights, states.element)

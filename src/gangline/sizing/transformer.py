@@ -1,7 +1,7 @@
 """A transformer as something that can be planned: which layouts it has, and what each needs."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gangline.sizing.flops import Recompute, model_per_token
@@ -10,11 +10,15 @@ from gangline.sizing.layout import Layout, Sharding, powers
 from gangline.sizing.memory import MemoryUse, memory_use
 from gangline.sizing.model import ModelShape
 from gangline.sizing.precision import StateBytes
-from gangline.sizing.sources.guess import shape_of_size
+from gangline.sizing.sources.guess import guess_shape
 from gangline.sizing.sources.huggingface import shape_from_config
 from gangline.sizing.steptime import StepTime, step_time
 
 MAX_MICRO_BATCH = 64
+TOKEN_BYTES = 4
+"""Of a token in a data set."""
+MOST_VIRTUAL = 4
+"""Parts of the layers that a pipeline stage has at most, with interleaving."""
 LEAST_CONTEXT_TOKENS = 2048
 """Tokens of a sample that each rank has at least where ranks share samples."""
 
@@ -24,6 +28,8 @@ class TransformerModel:
     """A model that is given by its shape."""
 
     shape: ModelShape
+    assumed: tuple[str, ...] = field(default=(), compare=False)
+    """What of the shape was assumed, for the assumptions of a plan."""
 
     @property
     def parameters(self) -> int:
@@ -32,6 +38,10 @@ class TransformerModel:
     @property
     def sample_tokens(self) -> int:
         return self.shape.sequence
+
+    @property
+    def sample_bytes(self) -> float:
+        return self.shape.sequence * TOKEN_BYTES
 
     @property
     def sample_flops(self) -> float:
@@ -53,17 +63,19 @@ class TransformerModel:
         return step_time(self.shape, layout, states, device, efficiency)
 
 
-def model_of_size(parameters: float, sequence: int = 2048) -> TransformerModel:
+def model_of_size(parameters: float, sequence: int = 2048, vocab: int = 0) -> TransformerModel:
     """Return a model with usual dimensions for a number of parameters.
 
     Args:
         parameters: of the complete model.
         sequence: tokens of a sample.
+        vocab: tokens of the vocabulary; 0: usual for the size.
 
     Raises:
         ShapeError: there is no such model.
     """
-    return TransformerModel(shape_of_size(parameters, sequence))
+    guessed = guess_shape(parameters, sequence, {"vocab": vocab})
+    return TransformerModel(guessed.shape, guessed.assumed)
 
 
 def model_of_config(config: Mapping[str, Any], sequence: int = 0) -> TransformerModel:
@@ -85,6 +97,8 @@ def _layouts(
     for tensor in powers(min(device.node_devices, devices)):
         if shape.heads % tensor or devices % tensor:
             continue
+        if devices > device.node_devices and device.node_devices % tensor:
+            continue  # a group would reach into another node
         for pipeline in _divisors(devices // tensor):
             if pipeline > shape.layers:
                 continue
@@ -107,7 +121,11 @@ def _variants(shape: ModelShape, global_batch: int, degrees: Layout) -> Iterator
     for micro_batch in powers(min(share, MAX_MICRO_BATCH)):
         if share % micro_batch:
             continue
-        virtuals = (1, *_virtual(shape, pipeline, share // micro_batch))
+        virtuals = [
+            virtual
+            for virtual in powers(min(shape.layers // pipeline, MOST_VIRTUAL))
+            if virtual == 1 or (pipeline > 1 and share // micro_batch % pipeline == 0)
+        ]
         for virtual in virtuals:
             for sharding in shardings:
                 for recompute in (Recompute.SELECTIVE, Recompute.FULL):
@@ -119,12 +137,6 @@ def _variants(shape: ModelShape, global_batch: int, degrees: Layout) -> Iterator
                         micro_batch=micro_batch,
                         global_batch=global_batch,
                     )
-
-
-def _virtual(shape: ModelShape, pipeline: int, micro_batches: int) -> Iterator[int]:
-    if pipeline > 1 and micro_batches % pipeline == 0 and shape.layers % pipeline == 0:
-        stage = shape.layers // pipeline
-        yield from (parts for parts in (2, 4) if stage % parts == 0)
 
 
 def _experts(shape: ModelShape, data: int) -> list[int]:

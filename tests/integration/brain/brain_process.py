@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from gangline.api.resources import CONFIG_MAPS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import NotFound
@@ -45,6 +47,12 @@ class BrainProcess:
     def send(self, number: signal.Signals) -> None:
         assert self.process is not None
         self.process.send_signal(number)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the process has been stopped by a signal and not continued since."""
+        assert self.process is not None
+        return psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
 
     async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Signal the process and return its exit code."""
@@ -83,6 +91,22 @@ async def brain_url(client: ApiClient, brain: BrainProcess, namespace: str = "ku
         return url if f"port={url.rpartition(':')[2]}" in brain.said() else ""
 
     return await until(published, 60.0, brain.said)
+
+
+def waiting_connections(port: int) -> int:
+    """Return how many connections to a listening port its process has not accepted yet.
+
+    A connection that the caller has closed meanwhile counts. Source: proc(5), the receive queue of
+    a listening socket in ``/proc/net/tcp``.
+    """
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    queues = [
+        int(row[4].partition(":")[2], 16)
+        for row in rows
+        if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port
+    ]
+    assert queues, f"no socket listens at port {port}"
+    return sum(queues)
 
 
 async def stored_run(url: str, job: str, namespace: str = "default") -> dict[str, Any]:

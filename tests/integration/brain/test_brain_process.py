@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,13 @@ from gangline.api.core.core import Event
 from gangline.api.resources import EVENTS, JOB_ADVICE, NAMESPACES, PYTORCH_JOBS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import NotFound
-from integration.brain.brain_process import BrainProcess, brain_process, brain_url, stored_run
+from integration.brain.brain_process import (
+    BrainProcess,
+    brain_process,
+    brain_url,
+    stored_run,
+    waiting_connections,
+)
 from integration.cluster.embedded import EmbeddedCluster, embedded, until
 
 pytestmark = pytest.mark.slow
@@ -223,22 +230,29 @@ async def test_job_that_vanished_while_nothing_watched_is_deleted(
 async def test_g2_suspended_brain_does_not_delay_a_job(
     cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
+    """Nothing calls it, and the job is created, runs and ends while it stands still."""
     release = signal_file(tmp_path)
-    release_jobs(release)
     with brain_process(cluster, tmp_path) as brain:
         async with cluster.client() as client:
             url = await brain_url(client, brain)
             brain.send(signal.SIGSTOP)
             await submit(client, training("train-1", release))
 
-            async def succeeded() -> bool:
+            async def condition(wanted: str) -> bool:
                 job = await client.get(PYTORCH_JOBS, "train-1", "default")
                 return any(
-                    each.type == "Succeeded" and each.status == "True"
-                    for each in job.status.conditions
+                    each.type == wanted and each.status == "True" for each in job.status.conditions
                 )
 
-            await until(succeeded, 60.0)
+            await until(lambda: condition("Created"), 60.0)
+            await until(lambda: condition("Running"), 60.0)
+            release_jobs(release)
+            await until(lambda: condition("Succeeded"), 60.0)
+            assert brain.is_stopped
+            port = int(url.rpartition(":")[2])
+            assert waiting_connections(port) == 0
+            with socket.create_connection(("127.0.0.1", port)):
+                assert waiting_connections(port) == 1  # what a call would have left
             brain.send(signal.SIGCONT)
             found = await ended(url, "train-1", brain)
             assert found["job"]["outcome"] == "succeeded"

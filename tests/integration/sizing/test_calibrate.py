@@ -28,7 +28,7 @@ def test_a_calibration_of_two_processes_is_used_for_their_device(tmp_path: Path)
     file = tmp_path / "calibrations" / "CPU.json"
     found = json.loads(file.read_text())
     assert found["devices"] == 2
-    assert sum(len(run["seconds"]) for run in found["layers"]["runs"]) == 30
+    assert sum(len(run["seconds"]) for run in found["layers"]["runs"]) == 45
     # The slice has no embeddings: states of their size are updated beside those of its layers.
     assert found["update"]["parameters"] == found["slice"]["parameters"]
     assert found["copy"]["bytes"] == 2**23

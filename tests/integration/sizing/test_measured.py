@@ -1,5 +1,6 @@
 """Trainings in two processes on gloo need what was predicted before they started."""
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -14,13 +15,25 @@ SHARDINGS = ("ddp", "fsdp")
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
-    """Predict and measure all cases once."""
-    file = tmp_path_factory.mktemp("sizing") / "report.json"
+def report(
+    tmp_path_factory: pytest.TempPathFactory, worker_id: str
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """Predict and measure all cases once, for all workers of pytest-xdist."""
+    folder = tmp_path_factory.getbasetemp()
+    if worker_id != "master":
+        folder = folder.parent
+    file = folder / "sizing.json"
     command = [sys.executable, "-m", "benchmarks.sizing.measured", "--report", str(file)]
-    subprocess.run(
-        [*command, "--cases", *CASES], cwd=ROOT, check=True, timeout=500, capture_output=True
-    )
+    with (folder / "sizing.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            subprocess.run(
+                [*command, "--cases", *CASES],
+                cwd=ROOT,
+                check=True,
+                timeout=500,
+                capture_output=True,
+            )
     return {(row["case"], row["sharding"]): row for row in json.loads(file.read_text())}
 
 

@@ -41,7 +41,7 @@ async def test_a_planned_job_is_accepted_and_knows_its_training(
     assert plan["training"]["tokens"] == 300e9
     assert plan["hardware"] | {"efficiency": 0, "peak_flops_per_s": 0} == {
         "device": "H100-80GB", "devices": 16, "memory_bytes": 80e9, "efficiency": 0,
-        "peak_flops_per_s": 0,
+        "peak_flops_per_s": 0, "nodes": 2, "node_devices": 8,
     }  # fmt: skip
     larger = json.loads(run("plan", "--like", "seven", "--gpus", "32", "-o", "json").stdout)
     assert larger["hardware"]["devices"] == 32

@@ -27,14 +27,33 @@ def traced(function: str, *arguments: str) -> TracedModel:
 
 def test_s19_resnet_50() -> None:
     """25.6 million parameters, 8.2 billion operations forward for an image of 224 x 224."""
-    model = traced("resnet50", "--batch", "8x3x224x224")
+    model = traced("resnet50", "--input", "8x3x224x224")
     assert model.parameters == pytest.approx(25.6e6, rel=0.01)
     assert model.sample_flops / 3 == pytest.approx(8.2e9, rel=0.02)
     assert not model.is_lower_bound
 
 
+def test_s9_a_traced_encoder_decoder_needs_what_the_estimator_of_deepspeed_says() -> None:
+    """DeepSpeed's estimator for T5-small on one GPU: 1.08 GB with ZeRO-3."""
+    arguments = ["--trace", f"{MODELS}:t5_small", "--input", "2x64", "--token-ids"]
+    arguments += ["--samples", "1M", "--gpus", "1"]
+    result = CliRunner().invoke(plan_command, [*arguments, "--as", "deepspeed"])
+    assert result.exit_code == 0, result.output
+    sizes = {tuple(line.split()[:2]): line.split()[-2] for line in result.output.splitlines()}
+    assert sizes["ZeRO-3", "none"] == "1.08"
+    planned = CliRunner().invoke(plan_command, [*arguments, "-o", "json"])
+    assert json.loads(planned.output)["model"]["parameters"] == 60_506_624
+
+
+def test_the_data_rate_of_a_traced_model_is_that_of_its_inputs() -> None:
+    model = traced("resnet50", "--input", "8x3x224x224")
+    assert model.sample_bytes == 3 * 224 * 224 * 4
+    tokens = traced("language_model", "--input", "4x128", "--tokens")
+    assert tokens.sample_bytes == 128 * 8  # token ids have 64 bits
+
+
 def test_a_traced_transformer_needs_what_its_shape_says() -> None:
-    model = traced("language_model", "--batch", "4x128", "--tokens")
+    model = traced("language_model", "--input", "4x128", "--tokens")
     shape = ModelShape(4, 256, 4, 128, 1000, tied=False)
     # PyTorch's encoder has no normalisation at its end.
     assert model.parameters == shape.parameters - 2 * 256
@@ -44,10 +63,10 @@ def test_a_traced_transformer_needs_what_its_shape_says() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["resnet50", "--batch", "8x3x"], "--batch"),
-        (["resnet50", "--batch", "8x5x224x224"], "Invalid channel dimensions"),
-        (["broken", "--batch", "8"], "no such data set"),
-        (["nothing", "--batch", "8"], "has no function 'nothing'"),
+        (["resnet50", "--input", "8x3x"], "--input"),
+        (["resnet50", "--input", "8x5x224x224"], "Invalid channel dimensions"),
+        (["broken", "--input", "8"], "no such data set"),
+        (["nothing", "--input", "8"], "has no function 'nothing'"),
     ],
 )
 def test_what_cannot_be_traced_is_explained(arguments: list[str], message: str) -> None:

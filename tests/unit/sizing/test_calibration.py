@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,6 +102,23 @@ def test_a_plan_uses_the_calibration_in_place_of_the_prior() -> None:
     plan = make_plan(PlanRequest(model, device, 8, calibration=calibration))
     assert plan.efficiency == calibration.efficiency
     assert any("measured" in each for each in plan.assumptions)
+
+
+def test_range_holds_where_the_samples_are_a_small_part_of_a_step() -> None:
+    random = np.random.default_rng(5)
+    flops, anyway_s = (1e9, 2e9), 0.2
+    found = 0
+    for _ in range(400):
+        runs = [
+            {
+                "flops": each,
+                "seconds": list((anyway_s + each / RATE) * random.normal(1, 0.02, 15)),
+            }
+            for each in flops
+        ]
+        calibration = read_calibration(measured(layers={"count": 2, "runs": runs}))
+        found += calibration.efficiency.contains(RATE / PEAK)
+    assert 0.75 < found / 400 < 0.95
 
 
 @given(st.lists(st.floats(1e-4, 10), min_size=15, max_size=15), st.floats(0.2, 5))

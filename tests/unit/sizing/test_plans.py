@@ -1,5 +1,6 @@
 """Layouts that a plan proposes: possible, fitting, ordered; and what it says when none fits."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from gangline.sizing.search import CHOICES, search
 from gangline.sizing.sources.guess import shape_of_size
 from gangline.sizing.steptime import bandwidth_needed, step_time
 from gangline.sizing.storage import daly_interval
+from gangline.sizing.traced import TracedModel
 from gangline.sizing.traffic import step_traffic
 from gangline.sizing.transformer import LEAST_CONTEXT_TOKENS, TransformerModel
 
@@ -200,3 +202,115 @@ def test_context_parallelism_needs_two_equal_parts_of_a_sample_for_each_rank() -
 )
 def test_product_names_of_drivers_and_node_labels_are_known(product: str, name: str) -> None:
     assert find_device(product).name == name
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "virtual", "factor"),
+    [
+        pytest.param(4, 1, 1.0, id="32 layers in 4 stages"),
+        pytest.param(5, 1, 7 * 5 / 32, id="32 layers in 5 stages of at most 7"),
+        pytest.param(3, 1, 11 * 3 / 32, id="32 layers in 3 stages of at most 11"),
+        pytest.param(4, 4, 1.0, id="interleaved, 16 parts of 2"),
+        pytest.param(3, 2, 2 * 6 * 3 / 32, id="interleaved, 6 parts of at most 6"),
+    ],
+)
+def test_all_pipeline_stages_wait_for_the_fullest(
+    pipeline: int, virtual: int, factor: float
+) -> None:
+    shape = replace(SHAPE, vocab=0)
+    layout = Layout(pipeline=pipeline, virtual=virtual, global_batch=60)
+    uneven = step_time(shape, layout, MIXED, H100, 0.4)
+    alone = step_time(shape, replace(layout, pipeline=1, virtual=1), MIXED, H100, 0.4)
+    assert uneven.compute == pytest.approx(alone.compute / pipeline * factor)
+    assert uneven.bubble == pytest.approx(uneven.compute * (pipeline - 1) / (virtual * 60))
+
+
+def test_the_output_layer_delays_a_pipeline_unless_the_last_stage_has_fewer_layers() -> None:
+    def compute(layers: int, vocab: int) -> float:
+        shape = replace(SHAPE, layers=layers, vocab=vocab)
+        layout = Layout(pipeline=4, global_batch=64)
+        return step_time(shape, layout, MIXED, H100, 0.4).compute
+
+    output = 64 * 4096 * 6 * 32000 * 4096 / (H100.peak_flops * 0.4)
+    assert compute(32, 32000) - compute(32, 0) == pytest.approx(output)
+    # 31 layers: the last of 4 stages has 7 and the output layer, which takes less than a layer.
+    assert compute(31, 32000) == pytest.approx(compute(31, 0))
+    assert compute(31, 0) == pytest.approx(compute(32, 0))
+
+
+def test_the_layers_of_llama_3_405b_are_interleaved_although_no_number_of_stages_divides_them() -> (
+    None
+):
+    """Dubey et al., 2024: 126 layers in 16 interleaved stages, 8 tensor and 128 data ranks."""
+    shape = ModelShape(
+        126, 16384, 128, 8192, 128256, kv_heads=8, ffn=53248, gated=True, tied=False, biases=False
+    )
+    proposed = [
+        layout
+        for layout in TransformerModel(shape).layouts(H100, 16_384, 2048)
+        if (layout.tensor, layout.pipeline, layout.data) == (8, 16, 128)
+    ]
+    assert {layout.virtual for layout in proposed} == {1, 2, 4}
+    assert {layout.stage_layers(126) for layout in proposed} == {8}
+
+
+def test_utilisation_in_32_bits_is_a_share_of_the_peak_in_32_bits() -> None:
+    request = PlanRequest(MODEL, H100, 8, tokens=1e9, precision=Precision.FP32, efficiency=0.4)
+    (choice, *_) = make_plan(replace(request, optimizer=Optimizer.SGD)).choices
+    work = choice.candidate.layout.global_batch * MODEL.sample_flops / 8
+    assert choice.utilisation == pytest.approx(work / choice.step_s.middle / 67e12)
+    assert 0.3 < choice.utilisation <= 0.4
+
+
+def test_causal_attention_counts_half_of_the_pairs() -> None:
+    causal = TransformerModel(replace(SHAPE, causal=True))
+    saved = MODEL.sample_flops - causal.sample_flops
+    assert saved == 4096 * 6 * 32 * 4096 * 4096
+    layout = Layout(data=8, recompute=Recompute.NONE, global_batch=8)
+    full, half = (model.step(layout, MIXED, H100, 0.4) for model in (MODEL, causal))
+    assert full.compute - half.compute == pytest.approx(saved / (H100.peak_flops * 0.4))
+
+
+@pytest.mark.parametrize(
+    ("devices", "node_devices"),
+    [(4, 4), (8, 8), (12, 6), (20, 5), (36, 6), (13, 1), (16, 8), (24, 8)],
+)
+def test_all_nodes_of_a_plan_have_equally_many_gpus(devices: int, node_devices: int) -> None:
+    plan = make_plan(PlanRequest(MODEL, H100, devices, tokens=1e9))
+    assert (plan.nodes, plan.node_devices) == (devices // node_devices, node_devices)
+    assert plan.fits
+    for choice in plan.choices:
+        assert choice.candidate.layout.devices == devices
+        assert node_devices % choice.candidate.layout.tensor == 0
+    has_note = any("do not fill nodes of 8" in each for each in plan.assumptions)
+    assert has_note is (devices > 8 and node_devices < 8)
+
+
+def test_smaller_groups_of_a_node_are_tried_if_no_layout_fits_the_larger_ones() -> None:
+    # Two ranks of a node of six cannot hold a layer of 13 billion parameters, four of a node can.
+    wide = TransformerModel(ModelShape(2, 32_768, 256, 1024, 1000))
+    request = PlanRequest(wide, replace(H100, memory_bytes=60e9), 12, tokens=1e9, global_batch=12)
+    plan = make_plan(request)
+    assert plan.fits
+    assert (plan.nodes, plan.node_devices) == (3, 4)
+    assert plan.choices[0].candidate.layout.tensor == 4
+
+
+def test_processors_follow_from_the_cost_of_a_sample() -> None:
+    model = TracedModel(25_557_032, 8, 1.94e11, 687e6, 2_359_296, input_bytes=8 * 602_112)
+    plan = make_plan(PlanRequest(model, find_device("A100"), 16, tokens=1e8, sample_cpu_s=0.01))
+    assert plan.host is not None
+    samples_per_s = plan.choices[0].tokens_per_s.high / 16
+    assert plan.host.loader_workers == math.ceil(samples_per_s * 0.01)
+    assert plan.host.device_cpus == plan.host.loader_workers + 2
+    assert plan.host.data_bytes_per_s == pytest.approx(16 * samples_per_s * 3 * 224 * 224 * 4)
+    assert not any("--sample-cpu" in each for each in plan.assumptions)
+    assumed = make_plan(PlanRequest(model, find_device("A100"), 16, tokens=1e8))
+    assert any("--sample-cpu" in each for each in assumed.assumptions)
+
+
+def test_tokens_need_one_process_that_loads_them() -> None:
+    plan = make_plan(PlanRequest(MODEL, H100, 64, tokens=1e9))
+    assert plan.host is not None
+    assert plan.host.loader_workers == 1
+    assert plan.host.data_bytes_per_s == pytest.approx(4 * plan.choices[0].tokens_per_s.high)

@@ -1,7 +1,7 @@
 """Predictions against published figures: papers, model cards, estimators.
 
 Where an efficiency is published the prediction is exact; with the prior the published value must
-lie in the range of 80 %. Three of ten do not, and are listed as such.
+lie in the range of 80 % that ``make_plan`` gives. Three of ten do not, and are listed as such.
 """
 
 import pytest
@@ -11,12 +11,12 @@ from gangline.sizing.hardware import find_device
 from gangline.sizing.layout import Layout, Sharding
 from gangline.sizing.memory import deepspeed_estimates, layer_activations, memory_use, zero_states
 from gangline.sizing.model import ModelShape
-from gangline.sizing.plan import training_hours
+from gangline.sizing.plan import PlanRequest, make_plan
 from gangline.sizing.precision import Precision, state_bytes
 from gangline.sizing.search import TIGHT
 from gangline.sizing.storage import CHECKPOINT_BYTES
 from gangline.sizing.traffic import all_reduce_bytes
-from gangline.sizing.uncertainty import efficiency_prior
+from gangline.sizing.transformer import TransformerModel
 
 MIXED = state_bytes(Precision.MIXED)
 A100_FLOPS = 312e12
@@ -174,6 +174,20 @@ def test_s9_estimators_of_deepspeed() -> None:
     assert found[3, "none"] == pytest.approx(6.10, rel=0.01)
 
 
+def test_s9_t5_small() -> None:
+    """DeepSpeed's estimator: 60 M parameters, the largest layer 16 M: 1.08 GB on one GPU."""
+    vocab, hidden, ffn, layers = 32_128, 512, 2048, 6
+    attention, mlp = 4 * hidden * hidden, 2 * hidden * ffn
+    encoder = layers * (attention + mlp + 2 * hidden) + hidden + 32 * 8
+    decoder = layers * (2 * attention + mlp + 3 * hidden) + hidden + 32 * 8
+    parameters = vocab * hidden + encoder + decoder
+    assert parameters == 60_506_624
+    found = {(e.stage, e.offload): e for e in deepspeed_estimates(parameters, vocab * hidden, 1)}
+    assert round(found[3, "none"].device_bytes / 2**30, 2) == 1.08
+    assert round(found[3, "optimizer"].device_bytes / 2**30, 2) == 0.17
+    assert round(found[3, "parameters and optimizer"].device_bytes / 2**30, 2) == 0.06
+
+
 def test_s10_bloom() -> None:
     """BigScience: 329 GiB of weights, a checkpoint of 2.3 TiB, 60 GB on each GPU, 3.5 months."""
     assert BLOOM.parameters * 2 / 2**30 == pytest.approx(329, rel=0.01)
@@ -215,33 +229,47 @@ LLAMA_2_7 = llama(32, 4096, 32, 11008, sequence=4096)
 LLAMA_3_8 = llama(32, 4096, 32, 14336, vocab=128256, kv=8, sequence=8192)
 LLAMA_3_70 = llama(80, 8192, 64, 28672, vocab=128256, kv=8, sequence=8192)
 MPT_7 = ModelShape(32, 4096, 32, 2048, 50432, biases=False)
+UNKNOWN = (256, 1024)
+"""Numbers of GPUs that are planned where the real one is not published."""
 PRIOR_POINTS = [
-    pytest.param(llama(32, 4096, 32, 11008), "A100", 1e12, 82_432, True, id="LLaMA 7B"),
-    pytest.param(llama(40, 5120, 40, 13824), "A100", 1e12, 135_168, True, id="LLaMA 13B"),
-    pytest.param(llama(60, 6656, 52, 17920), "A100", 1.4e12, 530_432, True, id="LLaMA 33B"),
-    pytest.param(LLAMA_2_7, "A100", 2e12, 184_320, True, id="Llama 2 7B"),
-    pytest.param(llama(40, 5120, 40, 13824, sequence=4096), "A100", 2e12, 368_640, True,
-                 id="Llama 2 13B"),
-    pytest.param(llama(80, 8192, 64, 28672, kv=8, sequence=4096), "A100", 2e12, 1_720_320, True,
-                 id="Llama 2 70B"),
-    pytest.param(LLAMA_3_405, "H100", 15.6e12, 30.84e6, True, id="Llama 3.1 405B"),
-    pytest.param(LLAMA_3_8, "H100", 15e12, 1.46e6, False, id="Llama 3.1 8B"),
-    pytest.param(LLAMA_3_70, "H100", 15e12, 7.0e6, False, id="Llama 3.1 70B"),
-    pytest.param(MPT_7, "A100-40GB", 1e12, 440 * 9.5 * 24, False, id="MPT 7B"),
+    pytest.param(llama(32, 4096, 32, 11008), "A100", UNKNOWN, 2048, 1e12, 82_432, True,
+                 id="LLaMA 7B"),
+    pytest.param(llama(40, 5120, 40, 13824), "A100", UNKNOWN, 2048, 1e12, 135_168, True,
+                 id="LLaMA 13B"),
+    pytest.param(llama(60, 6656, 52, 17920), "A100", (2048,), 2048, 1.4e12, 530_432, True,
+                 id="LLaMA 33B"),
+    pytest.param(LLAMA_2_7, "A100", UNKNOWN, 1024, 2e12, 184_320, True, id="Llama 2 7B"),
+    pytest.param(llama(40, 5120, 40, 13824, sequence=4096), "A100", UNKNOWN, 1024, 2e12, 368_640,
+                 True, id="Llama 2 13B"),
+    pytest.param(llama(80, 8192, 64, 28672, kv=8, sequence=4096), "A100", UNKNOWN, 1024, 2e12,
+                 1_720_320, True, id="Llama 2 70B"),
+    pytest.param(LLAMA_3_405, "H100", (16_384,), 2048, 15.6e12, 30.84e6, True,
+                 id="Llama 3.1 405B"),
+    pytest.param(LLAMA_3_8, "H100", UNKNOWN, 1024, 15e12, 1.46e6, False, id="Llama 3.1 8B"),
+    pytest.param(LLAMA_3_70, "H100", UNKNOWN, 2048, 15e12, 7.0e6, False, id="Llama 3.1 70B"),
+    pytest.param(MPT_7, "A100-40GB", (440,), 1760, 1e12, 440 * 9.5 * 24, False, id="MPT 7B"),
 ]  # fmt: skip
+"""Shape, GPU, numbers of GPUs, samples of a step, tokens, GPU hours, and whether the published
+hours are in the range of the plan. Those that are not are reported in docs/plan.md.
+"""
 
 
-@pytest.mark.parametrize(("shape", "gpu", "tokens", "hours", "is_within"), PRIOR_POINTS)
-def test_s13_to_s18_hours_by_the_prior(
-    shape: ModelShape, gpu: str, tokens: float, hours: float, is_within: bool
-) -> None:
+@pytest.mark.parametrize(
+    ("shape", "gpu", "counts", "batch", "tokens", "hours", "is_within"), PRIOR_POINTS
+)
+def test_s13_to_s18_hours_of_the_plan(
+    shape: ModelShape, gpu: str, counts: tuple[int, ...], batch: int, tokens: float,
+    hours: float, is_within: bool,
+) -> None:  # fmt: skip
     """GPU hours of model cards. Those outside were slower than the range, never faster."""
-    device = find_device(gpu)
-    prior = efficiency_prior(shape, device)
-    fastest = training_hours(shape, device, tokens, prior.high)
-    slowest = training_hours(shape, device, tokens, prior.low)
-    assert (fastest <= hours <= slowest) is is_within
-    assert hours >= fastest
+    for count in counts:
+        request = PlanRequest(
+            TransformerModel(shape), find_device(gpu), count, tokens=tokens, global_batch=batch
+        )
+        training = make_plan(request).choices[0].training_s
+        fastest, slowest = (each * count / 3600 for each in (training.low, training.high))
+        assert (fastest <= hours <= slowest) is is_within
+        assert hours >= fastest
 
 
 def test_s15_llama_3_405b() -> None:

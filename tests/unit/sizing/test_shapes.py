@@ -75,6 +75,17 @@ def test_a_wrong_configuration_is_refused_by_its_key(change: dict[str, Any], fie
     assert raised.value.field == field
 
 
+@pytest.mark.parametrize(
+    "config",
+    [{"model_type": "t5", "d_model": 512}, LLAMA_3_8B | {"is_encoder_decoder": True}],
+    ids=["t5", "by its key"],
+)
+def test_an_encoder_decoder_is_refused_by_name_with_what_would_do(config: dict[str, Any]) -> None:
+    with pytest.raises(ShapeError, match=r"is an encoder-decoder.*--trace") as raised:
+        shape_from_config(config)
+    assert config["model_type"] in str(raised.value)
+
+
 @given(st.dictionaries(st.sampled_from([*LLAMA_3_8B]), st.none() | st.integers() | st.text()))
 def test_no_configuration_causes_another_error(change: dict[str, Any]) -> None:
     with contextlib.suppress(ShapeError):

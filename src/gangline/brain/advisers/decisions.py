@@ -59,7 +59,8 @@ class ActionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the ScalePlan; the store makes it, ``JOB-brain-ID``."""
     at_ms: int
     verdict: str = PENDING
-    """As the guard gives it: ``pending``, ``kept``, ``rolled_back``, ``unclear``, ``overtaken``."""
+    """As the guard gives it: ``pending``, ``kept``, ``rolled_back``, ``unclear``, ``overtaken``,
+    ``void``."""
     judged_ms: int | None = None
     cost_ms: int | None = None
     """Training time that the change took: restart, lost steps and warm-up."""

@@ -59,7 +59,7 @@ from gangline.brain.advisers.advice import Advice
 from gangline.brain.advisers.usage.cpu_advice import advise_cpu
 from gangline.brain.advisers.usage.growth import growing_memory
 from gangline.brain.advisers.usage.memory_advice import advise_memory
-from gangline.brain.advisers.usage.peaks import requested_size
+from gangline.brain.advisers.usage.peaks import running_size
 from gangline.brain.advisers.view import View
 
 
@@ -67,7 +67,7 @@ def advise(view: View) -> list[Advice]:
     """Return advice on memory and CPU of each role, and warnings about them."""
     found: list[Advice] = []
     for role in sorted({each.role for each in view.run.job.roles}):
-        size = requested_size(view.run.job, role)
+        size = running_size(view.run.job, role)
         if size is not None:
             found += advise_memory(view, size)
             found += advise_cpu(view, size)

@@ -193,7 +193,7 @@ HOLDS = {
     "NothingToSet": "This is a warning: there is nothing to set.",
     "FieldNotAllowed": "Policy or job do not allow a change of {field:name}.",
     "FieldNotNamed": "The job does not name {field:name} in gangline.dev/brain-may.",
-    "AutoScaleOff": "The job says autoScale: false.",
+    "ByHand": "Nothing sets {field:name} of a running job: it is advice for its owner.",
     "KindNotElastic": "Only an ElasticJob can be changed while it runs, not a {kind:name}.",
     "NotLeader": "Another Brain is the leader.",
     "LeaseStale": "The lease of the leader was not renewed in time.",
@@ -211,10 +211,6 @@ HOLDS = {
     "ProbeTooLate": "A trial to learn is made in the first hour of a job only.",
     "RestUnknown": "The rest of the job's time is not known.",
     "NotWorthIt": "Not worth it: it saves {saved:seconds} and costs {cost:seconds}.",
-    "CheckpointOld": (
-        "The last checkpoint is too old to restart now: it saves {saved:seconds}, and costs "
-        "{cost:seconds} with the steps since."
-    ),
     "CoolDown": "The job was changed a short time ago; {left:seconds} of the pause are left.",
     "JobActionsSpent": "The job had {count:n change} in 24 hours.",
     "JobTimeSpent": "Changes have cost {share:percent} of the job's time.",
@@ -223,17 +219,22 @@ HOLDS = {
     "ClusterRestarting": "{count:n device} of the cluster restart now.",
     "PersonActed": "A person changed this field; {left:seconds} of the hour after it are left.",
     "RolledBackBefore": "This was rolled back in the family; not again in {left:seconds}.",
+    "NothingToWrite": (
+        "The job has nothing that this change can be written to; tried again in {left:seconds}."
+    ),
+    "WrittenLater": "The API server did not take the change; it is written as soon as it does.",
+    "NotRecorded": "The history did not take the change, so that it was not made.",
     "PlanOpen": "A ScalePlan of the job is not finished.",
     "TrialPending": "The trial of a change is not finished.",
-    "Shrinking": "The job is shrinking.",
     "Failing": "The job is failing.",
+    "AlreadySet": "The last change has set this value already.",
+    "ChangeNotSeen": "The facts are from before the last change of this field.",
     "RolledBackOnce": "The change was rolled back already.",
 }
 TRIALS = {
     "TrialOver": "The trial is over.",
     "TrialOvertaken": "Another change came before the trial ended.",
     "TrialOutOfMemory": "A rank ran out of memory after the change.",
-    "TrialFailure": "A rank failed after the change: {cause:name}.",
     "TrialNoWorld": "After the change the world did not form in time.",
     "TrialNotMeasured": "No goodput could be compared.",
     "TrialWorse": "Goodput changed by {measured:percent}[; predicted was {predicted:percent}].",

@@ -12,7 +12,6 @@ the step without its wait, wherever waits are reported.
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from statistics import median
 
 from gangline.brain.advisers.advice import Advice, Confidence, Reason, What
@@ -28,25 +27,8 @@ GROUP_SHARE = 0.25
 NODE_FACTOR = 0.9
 NODE_JOBS = 3
 HALF_LIFE_DAYS = 7.0
-EVICTION_PAUSE_MS = 3600 * 1000
 CHECK_AGE_MS = 3600 * 1000
 _HISTORY_DAYS = 30
-
-
-class Remedy(StrEnum):
-    """What advice about a node asks for."""
-
-    CHECK = "check"
-    """A node check between it and two good peers."""
-    EVICT = "evict"
-    """Its pod is evicted and placed elsewhere."""
-
-
-def remedy(advice: Advice) -> Remedy | None:
-    """Return what advice about a node asks for; None for other advice."""
-    if advice.what is not What.NODE:
-        return None
-    return Remedy.EVICT if advice.reason.code == "SlowRankConfirmed" else Remedy.CHECK
 
 
 def advise_stragglers(view: View) -> list[Advice]:
@@ -201,9 +183,6 @@ def _rank_advice(view: View, rank: int, node: str, slower: float, ranks: int) ->
         # The check found nothing: the rank has more work than the others.
         return _node_advice("", rank, Reason(code="SlowRankGoodNode", arguments=arguments))
     if checks:
-        last = view.last_eviction_ms
-        if last is not None and view.now_ms - last < EVICTION_PAUSE_MS:
-            return None
         code, confidence = "SlowRankConfirmed", Confidence.HIGH
     # The whole job waits for its slowest rank.
     gain = slower

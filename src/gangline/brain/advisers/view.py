@@ -109,8 +109,6 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     node_exposure: Exposure = Exposure()
     """Of the nodes that the job runs on, in all jobs."""
     node_checks: tuple[NodeCheckResult, ...] = ()
-    last_eviction_ms: int | None = None
-    """When a pod of the job was last evicted from a slow node."""
     servers: tuple[ServerUse, ...] = ()
     """Parameter servers; empty for jobs without."""
     probes: int = 0

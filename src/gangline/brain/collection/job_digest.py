@@ -15,7 +15,6 @@ from gangline.api.brain.job_advice import (
     MAYS,
     OWNER_ANNOTATION,
 )
-from gangline.api.job_resources import MAIN_CONTAINERS
 from gangline.api.jobs.elastic import MANUAL_MODES, PARAMETER_SERVER, WORKER, ElasticJob
 from gangline.api.jobs.elastic_fields import job_node_range
 from gangline.api.jobs.kind import JobKind, JobObject, ReplicaSpecLike
@@ -23,13 +22,12 @@ from gangline.api.jobs.kubeflow import JobStatus, PyTorchJob
 from gangline.api.jobs.paddle import PaddleJob
 from gangline.api.meta.conditions import find_condition, is_condition_true
 from gangline.api.names import name_stem
-from gangline.api.quantity import QuantityError
-from gangline.api.resource_list import CPU, GPU, MEMORY, parse_resource
-from gangline.brain.facts.records import Image, Job, Mode, Outcome, RoleSize, Wishes
+from gangline.api.resource_list import CPU, MEMORY
+from gangline.brain.collection.role_sizes import main_container, planned_sizes, role_sizes
+from gangline.brain.facts.records import Image, Job, Mode, Outcome, Wishes
 
 WORKER_ROLES = ("worker", "master", "chief")
 """Roles that train, in the order in which they stand for the job."""
-_NODE_MODEL_LABELS = ("nvidia.com/gpu.product", "gangline.dev/gpu-model")
 _DIGEST = re.compile(r"@([a-z0-9]+:[0-9a-f]{16,128})$")
 
 
@@ -84,7 +82,8 @@ def digest_job(kind: JobKind, job: JobObject, settings: DigestSettings) -> Diges
             workers_max=high,
             workers_asked=asked,
             wishes=wishes,
-            roles=tuple(_role_sizes(roles, to_ms(meta.creation_timestamp) or 0)),
+            roles=tuple(role_sizes(roles, to_ms(meta.creation_timestamp) or 0)),
+            planned=tuple(planned_sizes(job)) if isinstance(job, ElasticJob) else (),
             restarts=status.restarts.total,
         ),
         problems,
@@ -94,17 +93,6 @@ def digest_job(kind: JobKind, job: JobObject, settings: DigestSettings) -> Diges
 def to_ms(time: datetime | None) -> int | None:
     """Return a time in milliseconds since 1970."""
     return None if time is None else round(time.timestamp() * 1000)
-
-
-def main_container(template: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the container of a template that trains; empty if there is none."""
-    containers = [
-        each
-        for each in (template.get("spec") or {}).get("containers") or ()
-        if isinstance(each, dict)
-    ]
-    named = (each for each in containers if each.get("name") in MAIN_CONTAINERS)
-    return next(named, containers[0] if containers else {})
 
 
 def parse_image(written: str) -> Image:
@@ -131,9 +119,11 @@ def read_wishes(annotations: Mapping[str, str], job: JobObject) -> tuple[Wishes,
         expected = ", ".join(LEARNING_RATE_RULES)
         problems.append(f"{LEARNING_RATE_ANNOTATION}: {rule!r} is none of {expected}")
         rule = ""
+    named = _named(annotations, problems)
     wishes = Wishes(
         mode=mode,
-        may=_may(annotations, job, problems),
+        may=_without_fixed_roles(named, job),
+        named=named or frozenset(),
         max_global_batch=int(batch) if batch else None,
         learning_rate_rule="" if rule == "none" else rule,
     )
@@ -156,16 +146,18 @@ def _wished_mode(annotations: Mapping[str, str], job: JobObject, problems: list[
     return Mode.APPLY if optimize == "cluster" else Mode.ADVISE
 
 
-def _may(
-    annotations: Mapping[str, str], job: JobObject, problems: list[str]
-) -> frozenset[str] | None:
+def _named(annotations: Mapping[str, str], problems: list[str]) -> frozenset[str] | None:
     written = annotations.get(MAY_ANNOTATION)
-    allowed: frozenset[str] | None = None
-    if written is not None:
-        words = {word.strip() for word in written.split(",") if word.strip()}
-        if unknown := sorted(words - set(MAYS)):
-            problems.append(f"{MAY_ANNOTATION}: {', '.join(unknown)} is none of {', '.join(MAYS)}")
-        allowed = frozenset(words & set(MAYS))
+    if written is None:
+        return None
+    words = {word.strip() for word in written.split(",") if word.strip()}
+    if unknown := sorted(words - set(MAYS)):
+        problems.append(f"{MAY_ANNOTATION}: {', '.join(unknown)} is none of {', '.join(MAYS)}")
+    return frozenset(words & set(MAYS))
+
+
+def _without_fixed_roles(allowed: frozenset[str] | None, job: JobObject) -> frozenset[str] | None:
+    """Withdraw the fields of roles with ``autoScale: false``."""
     if isinstance(job, ElasticJob):
         specs = job.spec.replica_specs
         fixed = {role for role, spec in specs.items() if spec.auto_scale is False}
@@ -217,10 +209,8 @@ def _strategy(job: JobObject, roles: Mapping[str, ReplicaSpecLike]) -> str:
 
 
 def _queue(job: JobObject) -> str:
-    policy = getattr(job.spec.run_policy, "scheduling_policy", None) or getattr(
-        job.spec, "scheduling_policy", None
-    )
-    return str(getattr(policy, "queue", "") or "default")
+    policy = JobKind.scheduling_policy(job)
+    return (policy.queue if policy else "") or "default"
 
 
 def _outcome(status: JobStatus) -> tuple[Outcome, int | None, str]:
@@ -260,34 +250,3 @@ def _worker_range(
     elif isinstance(job, PaddleJob) and job.spec.elastic is not None and job.spec.worker:
         low, high = job.spec.worker.requests or asked, job.spec.worker.limits or asked
     return min(low, high), max(low, high), asked
-
-
-def _role_sizes(roles: Mapping[str, ReplicaSpecLike], since_ms: int) -> Iterator[RoleSize]:
-    for role, spec in roles.items():
-        if role in ("dlrover-master", "launcher"):
-            continue
-        container = main_container(spec.template)
-        selector = ((spec.template or {}).get("spec") or {}).get("nodeSelector") or {}
-        model = next((str(selector[key]) for key in _NODE_MODEL_LABELS if key in selector), "")
-        yield RoleSize(
-            role=role,
-            since_ms=since_ms,
-            replicas=1 if spec.replicas is None else spec.replicas,
-            cpu_millis=_amount(container, CPU),
-            memory_bytes=_amount(container, MEMORY),
-            gpus=_amount(container, GPU) or 0,
-            gpu_model=model,
-        )
-
-
-def _amount(container: Mapping[str, Any], resource: str) -> int | None:
-    """Return what a container requests: its request, else its limit; None if it has neither."""
-    resources = container.get("resources") or {}
-    for field in ("requests", "limits"):
-        written = (resources.get(field) or {}).get(resource)
-        if written is not None:
-            try:
-                return parse_resource(resource, written)
-            except QuantityError:
-                return None
-    return None

@@ -8,10 +8,10 @@ from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import ContainerState, ContainerStatus
 from gangline.api.failure import DEVICE_OUT_OF_MEMORY, failure_of_exit, failure_of_pod
 from gangline.api.job_resources import MAIN_CONTAINERS
-from gangline.api.quantity import QuantityError
-from gangline.api.resource_list import CPU, MEMORY, parse_resource
+from gangline.api.resource_list import CPU, MEMORY
 from gangline.api.symptoms import find_symptom
 from gangline.brain.collection.job_digest import to_ms
+from gangline.brain.collection.role_sizes import parsed_amount
 
 ROLE_LABEL = "training.kubeflow.org/replica-type"
 INDEX_LABEL = "training.kubeflow.org/replica-index"
@@ -151,23 +151,13 @@ def pod_limits(pod: Pod) -> tuple[int | None, int | None]:
     for each in pod.spec.containers:
         if each.name == name:
             written = {**each.resources.requests, **each.resources.limits}
-            return _parsed(CPU, written.get(CPU)), _parsed(MEMORY, written.get(MEMORY))
+            return parsed_amount(CPU, written.get(CPU)), parsed_amount(MEMORY, written.get(MEMORY))
     return None, None
-
-
-def _parsed(resource: str, written: str | int | float | None) -> int | None:
-    try:
-        return None if written is None else parse_resource(resource, written)
-    except QuantityError:
-        return None
 
 
 def _memory_limit(pod: Pod, container: str) -> int | None:
     for each in pod.spec.containers:
         written = each.resources.limits.get(MEMORY) if each.name == container else None
         if written is not None:
-            try:
-                return parse_resource(MEMORY, written)
-            except QuantityError:
-                return None
+            return parsed_amount(MEMORY, written)
     return None

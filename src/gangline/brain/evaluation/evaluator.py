@@ -35,7 +35,12 @@ from gangline.brain.evaluation.cluster_round import (
     with_allocation,
 )
 from gangline.brain.evaluation.history import History
-from gangline.brain.evaluation.job_state import decode_action, job_state, record_person_edit
+from gangline.brain.evaluation.job_state import (
+    decode_action,
+    job_state,
+    prediction_errors,
+    record_person_edit,
+)
 from gangline.brain.evaluation.sentences import PublishedAdvice, hold_sentence, published
 from gangline.brain.evaluation.trials import Trials
 from gangline.brain.evaluation.views import build_view, with_live_facts
@@ -43,7 +48,13 @@ from gangline.brain.facts.records import Job, Mode, Run
 from gangline.brain.guard.checks import WITHOUT_RESTART
 from gangline.brain.guard.decide import block_direction, decide, observe
 from gangline.brain.guard.policy import Permission, PolicySubject, effective_permission
-from gangline.brain.guard.state import ClusterState, JobState, Verdict
+from gangline.brain.guard.state import (
+    DEFAULTS,
+    ClusterState,
+    GuardSettings,
+    JobState,
+    Verdict,
+)
 from gangline.brain.publication.actuator import Actuator
 from gangline.brain.publication.estimates import run_time_estimate_s, write_estimate
 from gangline.brain.publication.items import ROLLED_BACK_EVENT, advice_item
@@ -102,6 +113,7 @@ class Evaluator:
         self._cluster_facts = ClusterFacts(collector, history)
         self._round = ClusterRound()
         self._members: list[RoundMember] = []
+        self._prediction_errors: dict[str, float] = {}
         self._records: dict[str, list[ActionRecord]] | None = {}
         """Actions of the last day, by uid of the job; None: they are read for each job."""
         self._unwritten: dict[str, list[AdviceRecord]] = {}
@@ -214,16 +226,22 @@ class Evaluator:
             database_up=recent is not None,
             resizes_under_way=len(open_plans),
             resizes_ms=tuple(
-                record.at_ms for record in recent or () if record.what not in WITHOUT_RESTART
+                record.at_ms
+                for record in recent or ()
+                if record.what not in WITHOUT_RESTART and record.verdict != Verdict.VOID
             ),
             gpus=sum(node.gpus for node in view.nodes),
             gpus_in_restart=self._gpus_in_restart(),
             blocks=(),
         )
-        taken_back = [action for action in map(decode_action, recent or ()) if action is not None]
-        for action in sorted(taken_back, key=lambda action: action.judged_ms or 0):
+        actions = [action for action in map(decode_action, recent or ()) if action is not None]
+        self._prediction_errors = prediction_errors(actions)
+        for action in sorted(actions, key=lambda action: action.judged_ms or 0):
             if action.verdict is Verdict.ROLLED_BACK and action.judged_ms is not None:
-                self._cluster_state = block_direction(self._cluster_state, action, action.judged_ms)
+                guard = self._guard_of(action.job)
+                self._cluster_state = block_direction(
+                    self._cluster_state, action, action.judged_ms, guard
+                )
 
     def _gpus_in_restart(self) -> int:
         jobs = (
@@ -270,8 +288,12 @@ class Evaluator:
         nodes = self._cluster_facts.by_node
         view = with_live_facts(view, watched.observations, watched.servers, nodes)
         records = await self._records_of(run.job.uid, now_ms)
-        state = self._state_of(watched, run, records, expected_rest_s(view), now_ms)
-        view = msgspec.structs.replace(view, probes=state.probes)
+        state = self._state_of(watched, view, records)
+        view = msgspec.structs.replace(
+            view,
+            probes=state.probes,
+            prediction_error=self._prediction_errors.get(state.family, 0.0),
+        )
         fitted = self._fitted.get(run.job.uid)
         return _Asked(watched, target, permission, view, state, records, fitted)
 
@@ -304,6 +326,12 @@ class Evaluator:
             self._policies.policy, subject, job.wishes, dry_run=self._dry_run
         )
 
+    def _guard_of(self, uid: str) -> GuardSettings:
+        """Return the numbers of the guard for a job; those of a job that has ended are default."""
+        watched = self._collector.jobs.get(uid)
+        job = watched.observations.job if watched else None
+        return self._permission(watched, job).guard if watched and job else DEFAULTS
+
     async def _estimate(self, run: Run, similar: SimilarRuns | None) -> None:
         group = self._collector.pod_group_of(run.job.uid)
         if group is not None:
@@ -318,16 +346,23 @@ class Evaluator:
     def _state_of(
         self,
         watched: WatchedJob,
-        run: Run,
+        view: View,
         records: list[ActionRecord],
-        remaining_s: float | None,
-        now_ms: int,
     ) -> JobState:
+        run, now_ms = view.run, view.now_ms
         uid = run.job.uid
         actions = [action for action in map(decode_action, records) if action is not None]
         key = f"{run.job.namespace}/{run.job.name}"
         plans = self._collector.plans.by_index("job", key)
-        state = job_state(run, self._states.get(uid), actions, plans, remaining_s)
+        state = job_state(
+            run,
+            self._states.get(uid),
+            actions,
+            plans,
+            expected_rest_s(view),
+            view.restart_seconds,
+            view.checkpoint_interval_s,
+        )
         state = msgspec.structs.replace(state, tunable=watched.tunable())
         before = self._seen_jobs.get(uid)
         if before is not None and before != run.job:
@@ -346,15 +381,21 @@ class Evaluator:
         now_ms: int,
     ) -> JobState:
         plans = self._collector.plans.by_index("job", f"{run.job.namespace}/{run.job.name}")
-        await self._trials.resume(
+        resumed = await self._trials.resume(
             target, run, records, plans, state, self._cluster_state, permission, now_ms
         )
-        state, self._cluster_state, taken_back = await self._trials.judge_all(
+        state, self._cluster_state, restored = await self._trials.judge_all(
             target, run, records, plans, state, self._cluster_state, permission, now_ms
         )
-        for action in taken_back:
-            metrics.ROLLBACKS.inc()
-            message = f"{action.what} is set back to {action.before:g}: the change did not help"
+        for each in (*resumed, *restored):
+            if each.done:
+                metrics.ROLLBACKS.inc()
+                message = f"{each.what} is set back to {each.value:g}: the change did not help"
+            else:
+                message = (
+                    f"{each.what} cannot be set back to {each.value:g}, though the change did not "
+                    "help: the job has nothing that it could be written to"
+                )
             self._events.event(target, "Warning", ROLLED_BACK_EVENT, message)
         return state
 
@@ -399,9 +440,9 @@ class Evaluator:
         for each, decision, kept, held in decisions:
             shown = _published_as(former.get(each.key), each)
             self._shown[run.job.uid][each.key] = each, shown
-            word = HELD if kept is AdviceState.HELD else OPEN
+            word, why = HELD if kept is AdviceState.HELD else OPEN, held
             if decision.act and self._cluster_state.leader:
-                done = await self._trials.begin(
+                state, self._cluster_state, why_not = await self._trials.begin(
                     target,
                     run,
                     each,
@@ -413,12 +454,12 @@ class Evaluator:
                     sentence=shown.sentence,
                     guard=permission.guard,
                 )
-                if done is not None:
-                    state, self._cluster_state = done
-                    word = APPLIED
+                why = hold_sentence(why_not)
+                word = HELD if why else APPLIED
+                if why_not is None:
                     metrics.ACTIONS.labels(each.what).inc()
             proof = evidence(each, run.job, similar)
-            items.append(advice_item(shown.advice, shown.sentence, proof, word, held))
+            items.append(advice_item(shown.advice, shown.sentence, proof, word, why))
         self._states[run.job.uid] = state
         return items
 

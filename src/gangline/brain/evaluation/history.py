@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from gangline.brain.advisers.decisions import ActionRecord, AdviceRecord
+from gangline.brain.advisers.decisions import ActionRecord, AdviceRecord, AdviceState
 from gangline.brain.advisers.similarity import (
     LEVEL_WEIGHTS,
     select_similar,
@@ -255,6 +255,20 @@ class History:
             log.warning("a verdict is not stored: %s", error, extra={"job": record.uid})
             return False
         return True
+
+    async def hold_advice(self, advice_id: int, because: str) -> None:
+        """Mark advice as held that an action was to apply, and did not."""
+        fence = self._fence
+        if fence is None:
+            return
+        try:
+            await self._store.update(
+                lambda w: w.advice_state(
+                    self._cluster, [advice_id], AdviceState.HELD, fence=fence, held_because=because
+                )
+            )
+        except StoreError as error:
+            self._note_fencing(error)
 
     async def open_actions(self) -> list[ActionRecord]:
         """Return actions without a verdict; empty if they are not known."""

@@ -1,16 +1,25 @@
 """What the guard sees of a job and of the cluster. Pure."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gangline.api.jobs.elastic import AUTO, SCALE_TYPE_LABEL, ScalePlan
+from gangline.api.jobs.elastic import AUTO, PHASE_FAILED, SCALE_TYPE_LABEL, ScalePlan
 from gangline.brain.advisers.advice import What
 from gangline.brain.advisers.decisions import ActionRecord
 from gangline.brain.collection.job_digest import to_ms
 from gangline.brain.facts.records import Job, Run
-from gangline.brain.guard.state import Action, Bound, JobState, PersonAct, Verdict
+from gangline.brain.guard.state import (
+    UNOBSERVED_RESTART_S,
+    Action,
+    Bound,
+    JobState,
+    PersonAct,
+    Verdict,
+)
 from gangline.brain.guard.trial import present_segments
+from gangline.brain.publication.plans import plan_name
 
 DAY_MS = 86_400_000
 
@@ -46,11 +55,24 @@ def job_state(
     actions: Sequence[Action],
     plans: Sequence[ScalePlan],
     remaining_s: float | None,
+    restart_s: float | None = None,
+    checkpoint_interval_s: float | None = None,
 ) -> JobState:
-    """Return the state of a job. ``before`` has what only repeated evaluations know."""
+    """Return the state of a job.
+
+    Args:
+        run: the job.
+        before: its last state: what only repeated evaluations know.
+        actions: its actions of the last day.
+        plans: its plans.
+        remaining_s: expected rest of the job.
+        restart_s: what a restart has cost, as its master reports; None: it reports none.
+        checkpoint_interval_s: time between checkpoints, as its master reports.
+    """
     job = run.job
     closed = [segment.until_ms for segment in run.segments]
-    costs = [action.cost_ms / 1000 for action in actions if action.cost_ms is not None]
+    void = tuple(action for action in actions if action.verdict is Verdict.VOID)
+    actions = [action for action in actions if action.verdict is not Verdict.VOID]
     return JobState(
         uid=job.uid,
         family=family_name(job),
@@ -60,15 +82,38 @@ def job_state(
         good_segments=len(present_segments(run.segments, max(closed, default=0))),
         bounds=tuple(_bounds(job)),
         streaks=before.streaks if before else (),
-        actions=tuple(actions),
+        actions=tuple(_with_failed_rollbacks(job, actions, plans)),
+        void=void,
         person_acts=_person_acts(before, plans),
         plan_open=any(plan.status.phase not in ("Succeeded", "Failed") for plan in plans),
         failing=any(pod.ended_ms is None and pod.oom for pod in run.pods),
-        restart_cost_s=max(costs, default=None),
+        restart_cost_s=_restart_cost_s(actions, restart_s, checkpoint_interval_s),
         remaining_s=remaining_s,
         gpus=sum(role.replicas * role.gpus for role in job.roles),
         probes=sum(action.probe for action in actions),
     )
+
+
+def _restart_cost_s(
+    actions: Sequence[Action], observed_s: float | None, checkpoint_interval_s: float | None
+) -> float | None:
+    costs = [action.cost_ms / 1000 for action in actions if action.cost_ms is not None]
+    if observed_s is not None or costs:
+        return max(costs, default=0.0) if observed_s is None else observed_s
+    # Half of the steps since a checkpoint are lost on average.
+    return checkpoint_interval_s and UNOBSERVED_RESTART_S + checkpoint_interval_s / 2
+
+
+def prediction_errors(actions: Iterable[Action]) -> dict[str, float]:
+    """Return by how much trials missed their predicted ranges, by family.
+
+    Root of the mean square of the logarithms; a trial within its range counts as 0.
+    """
+    found: dict[str, list[float]] = {}
+    for action in actions:
+        if action.surprise is not None:
+            found.setdefault(action.family, []).append(action.surprise)
+    return {family: math.hypot(*each) / math.sqrt(len(each)) for family, each in found.items()}
 
 
 def record_person_edit(state: JobState, before: Job, after: Job, now_ms: int) -> JobState:
@@ -98,6 +143,21 @@ def record_person_edit(state: JobState, before: Job, after: Job, now_ms: int) ->
                     PersonAct(what=what, role=role.role, at_ms=now_ms, before=was, value=value)
                 )
     return msgspec.structs.replace(state, person_acts=tuple(acts))
+
+
+def _with_failed_rollbacks(
+    job: Job, actions: Sequence[Action], plans: Sequence[ScalePlan]
+) -> Iterable[Action]:
+    """Yield the actions; a rollback whose plan failed did not set its value.
+
+    Other actions have a trial, which finds their failed plans.
+    """
+    failed = {plan.metadata.name for plan in plans if plan.status.phase == PHASE_FAILED}
+    for action in actions:
+        if action.rollback_of and plan_name(job.name, int(action.id)) in failed:
+            yield msgspec.structs.replace(action, verdict=Verdict.OVERTAKEN)
+        else:
+            yield action
 
 
 def _bounds(job: Job) -> Iterable[Bound]:

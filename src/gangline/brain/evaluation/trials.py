@@ -7,16 +7,18 @@ what ``resume`` carries out again: a plan that exists already collides with it.
 
 import logging
 from collections.abc import Sequence
+from enum import Enum
 
 import msgspec
 
-from gangline.api.failure import DEVICE_OUT_OF_MEMORY
 from gangline.api.jobs.elastic import ScalePlan
 from gangline.api.meta.objects import Object
-from gangline.brain.advisers.advice import Advice
+from gangline.brain.advisers.advice import Advice, Reason, What
 from gangline.brain.advisers.decisions import ActionRecord
 from gangline.brain.evaluation.history import History
 from gangline.brain.evaluation.job_state import decode_action, encode_action
+from gangline.brain.evaluation.sentences import hold_sentence
+from gangline.brain.evaluation.trial_inputs import cost_ms, planned_change, trial_events
 from gangline.brain.facts.records import Outcome, Run
 from gangline.brain.guard.decide import (
     Decision,
@@ -35,7 +37,7 @@ from gangline.brain.guard.state import (
     JobState,
     Verdict,
 )
-from gangline.brain.guard.trial import TrialEvents, baseline, judge
+from gangline.brain.guard.trial import baseline, judge
 from gangline.brain.publication.actuator import Actuator
 from gangline.brain.publication.plans import PLANNED, PlannedChange, plan_name
 from gangline.kube.errors import ApiError
@@ -46,6 +48,24 @@ RESUME_MS = 3_600_000
 """Older actions are not carried out again: the job has changed since."""
 
 
+class Written(Enum):
+    """What became of a change."""
+
+    DONE = "done"
+    LATER = "later"
+    """The API server did not take it; it is written again."""
+    NEVER = "never"
+    """There is nothing that it could be written to."""
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """A field that was set back to its value before a change, or could not be."""
+
+    what: What
+    value: float
+    done: bool
+
+
 class Trials:
     """The actions of all jobs."""
 
@@ -54,6 +74,8 @@ class Trials:
         self._carried_out: set[int] = set()
         """Actions that this process has seen in the cluster; a plan that a person deletes later is
         not created again."""
+        self._rollbacks_to_write: set[int] = set()
+        """Rollbacks that this process began and the API server has not taken yet."""
 
     async def begin(  # noqa: PLR0913 - what a decision is made of
         self,
@@ -68,10 +90,11 @@ class Trials:
         advice_id: int | None,
         sentence: str,
         guard: GuardSettings = DEFAULTS,
-    ) -> tuple[JobState, ClusterState] | None:
-        """Carry a decision out; None if it did not happen."""
+    ) -> tuple[JobState, ClusterState, Reason | None]:
+        """Carry a decision out. The reason says why the change is not in the cluster, if so."""
         if decision.value is None:
-            return None
+            return state, cluster, Reason(code="NothingToSet")
+        unchanged = state, cluster
         action, state, cluster = begin_action(
             "0",
             advice,
@@ -90,11 +113,20 @@ class Trials:
         )
         begun = await self._history.begin_action(encode_action(record, action))
         if begun is None:
-            return None
-        change = _change(begun.id, action, decision.value)
+            return *unchanged, Reason(code="NotRecorded")
+        change = planned_change(begun.id, action, decision.value)
         change = msgspec.structs.replace(change, sentence=sentence, advice_id=advice_id)
-        await self._carry_out(stored, change)
-        return state, cluster
+        match await self._carry_out(stored, change):
+            case Written.DONE:
+                return state, cluster, None
+            case Written.LATER:
+                return state, cluster, Reason(code="WrittenLater")
+            case Written.NEVER:
+                await self._void(begun, action, now_ms)
+                pause = Reason(code="NothingToWrite", arguments={"left": guard.cooldown_s})
+                if advice_id is not None:
+                    await self._history.hold_advice(advice_id, hold_sentence(pause))
+                return *unchanged, pause
 
     async def resume(  # noqa: PLR0913, PLR0917 - what a decision is made of
         self,
@@ -106,8 +138,12 @@ class Trials:
         cluster: ClusterState,
         permission: Permission,
         now_ms: int,
-    ) -> None:
-        """Carry out what an earlier process, or an earlier attempt, began and did not write."""
+    ) -> list[Restored]:
+        """Carry out what an earlier process, or an earlier attempt, began and did not write.
+
+        Returns the fields that are set back by it.
+        """
+        restored: list[Restored] = []
         known = {plan.metadata.name for plan in plans}
         actions = {record.id: (record, decode_action(record)) for record in records}
         taken_back = {action.rollback_of for _, action in actions.values() if action}
@@ -117,22 +153,39 @@ class Trials:
             if now_ms - record.at_ms > RESUME_MS:
                 continue
             if action.rolled_back and action.id not in taken_back:
-                if await self._roll_back(stored, run, action, state, cluster, permission, now_ms):
+                done = await self._roll_back(
+                    stored, run, action, state, cluster, permission, now_ms
+                )
+                if done is not None:
                     self._carried_out.add(record.id)
-            elif record.verdict == Verdict.PENDING or action.rollback_of:
-                await self._write_again(stored, run, record, action, known)
+                    state, cluster, back = done
+                    restored += back
+            elif record.verdict == Verdict.PENDING or _is_open_rollback(action):
+                restored += await self._write_again(stored, run, record, action, known, now_ms)
+        return restored
 
     async def _write_again(
-        self, stored: Object, run: Run, record: ActionRecord, action: Action, plans: set[str]
-    ) -> None:
+        self,
+        stored: Object,
+        run: Run,
+        record: ActionRecord,
+        action: Action,
+        plans: set[str],
+        now_ms: int,
+    ) -> list[Restored]:
         if action.after is None:
-            return
+            return []
         if action.what in PLANNED and plan_name(run.job.name, record.id) in plans:
             self._carried_out.add(record.id)
-            return
-        change = _change(record.id, action, action.after)
+            return []
+        change = planned_change(record.id, action, action.after)
         change = msgspec.structs.replace(change, advice_id=record.advice_id)
-        await self._carry_out(stored, change)
+        written = await self._carry_out(stored, change)
+        if written is Written.NEVER:
+            await self._void(record, action, now_ms)
+        if record.id not in self._rollbacks_to_write:
+            return []
+        return self._restored(record.id, action, written)
 
     async def judge_all(  # noqa: PLR0913, PLR0917 - what a decision is made of
         self,
@@ -144,9 +197,9 @@ class Trials:
         cluster: ClusterState,
         permission: Permission,
         now_ms: int,
-    ) -> tuple[JobState, ClusterState, list[Action]]:
-        """Judge open actions; take back what made the job worse. Returns what was taken back."""
-        rolled_back: list[Action] = []
+    ) -> tuple[JobState, ClusterState, list[Restored]]:
+        """Judge open actions; take back what made the job worse. Returns what is set back by it."""
+        restored: list[Restored] = []
         for record in records:
             action = decode_action(record)
             if action is None or action.rolled_back or action.rollback_of:
@@ -157,7 +210,14 @@ class Trials:
                 verdict = msgspec.structs.replace(verdict, verdict=Verdict.OVERTAKEN)
             if verdict.verdict == action.verdict:
                 continue
-            judged, state = end_action(action, verdict.verdict, state, now_ms)
+            judged, state = end_action(
+                action,
+                verdict.verdict,
+                state,
+                now_ms,
+                cost_ms=cost_ms(action, state),
+                surprise=verdict.surprise,
+            )
             if verdict.verdict is Verdict.ROLLED_BACK:
                 judged = msgspec.structs.replace(judged, rolled_back=True)
             if not await self._history.update_action(encode_action(record, judged)):
@@ -168,9 +228,9 @@ class Trials:
                     stored, run, judged, state, cluster, permission, now_ms
                 )
                 if done is not None:
-                    state, cluster = done
-                    rolled_back.append(judged)
-        return state, cluster, rolled_back
+                    state, cluster, back = done
+                    restored += back
+        return state, cluster, restored
 
     async def _roll_back(
         self,
@@ -181,13 +241,14 @@ class Trials:
         cluster: ClusterState,
         permission: Permission,
         now_ms: int,
-    ) -> tuple[JobState, ClusterState] | None:
+    ) -> tuple[JobState, ClusterState, list[Restored]] | None:
         # The record is marked first, so that a rollback that is not written yet is made once.
         unmarked = msgspec.structs.replace(action, rolled_back=False)
         guard = permission.guard
         decision = decide_rollback(unmarked, state, cluster, permission, now_ms, guard)
         if action.before is None or not decision.act:
             return None
+        unchanged = state, cluster
         back, state, cluster = begin_rollback("0", action, state, cluster, now_ms)
         record = ActionRecord(
             cluster=self._cluster, uid=run.job.uid, what=action.what, at_ms=now_ms
@@ -195,44 +256,44 @@ class Trials:
         begun = await self._history.begin_action(encode_action(record, back))
         if begun is None:
             return None
-        change = _change(begun.id, back, action.before)
+        change = planned_change(begun.id, back, action.before)
         sentence = f"action {action.id} is rolled back"
-        await self._carry_out(stored, msgspec.structs.replace(change, sentence=sentence))
-        return state, cluster
+        written = await self._carry_out(stored, msgspec.structs.replace(change, sentence=sentence))
+        restored = self._restored(begun.id, back, written)
+        if written is Written.NEVER:
+            await self._void(begun, back, now_ms)
+            return *unchanged, restored
+        return state, cluster, restored
 
-    async def _carry_out(self, stored: Object, change: PlannedChange) -> None:
+    def _restored(self, action_id: int, back: Action, written: Written) -> list[Restored]:
+        """Return what a rollback has set back; empty while the API server does not take it."""
+        if written is Written.LATER:
+            self._rollbacks_to_write.add(action_id)
+            return []
+        self._rollbacks_to_write.discard(action_id)
+        if back.after is None:
+            return []
+        return [Restored(what=back.what, value=back.after, done=written is Written.DONE)]
+
+    async def _void(self, record: ActionRecord, action: Action, now_ms: int) -> None:
+        void = msgspec.structs.replace(
+            action, id=str(record.id), verdict=Verdict.VOID, judged_ms=now_ms
+        )
+        await self._history.update_action(encode_action(record, void))
+
+    async def _carry_out(self, stored: Object, change: PlannedChange) -> Written:
         try:
-            if await self._actuator.carry_out(stored, change):
-                self._carried_out.add(change.action_id)
+            done = await self._actuator.carry_out(stored, change)
         except ApiError as error:
             log.warning(
                 "an action is repeated later: %s", error, extra={"action": change.action_id}
             )
+            return Written.LATER
+        if not done:
+            return Written.NEVER
+        self._carried_out.add(change.action_id)
+        return Written.DONE
 
 
-def _change(action_id: int, action: Action, value: float) -> PlannedChange:
-    return PlannedChange(
-        action_id=action_id,
-        what=action.what,
-        role=action.role,
-        rank=action.rank,
-        device=action.target,
-        value=value,
-        between_failures_s=action.between_failures_s,
-    )
-
-
-def trial_events(
-    run: Run, action: Action, plans: Sequence[ScalePlan], record: ActionRecord
-) -> TrialEvents:
-    """Return what happened to the job since the action."""
-    formed = any(segment.since_ms >= action.at_ms for segment in run.segments) or None
-    oom = any(
-        (pod.oom or pod.cause == DEVICE_OUT_OF_MEMORY) and (pod.ended_ms or 0) >= action.at_ms
-        for pod in run.pods
-    ) or any(shortage.at_ms >= action.at_ms for shortage in run.shortages)
-    failed = any(
-        plan.metadata.name == plan_name(run.job.name, record.id) and plan.status.phase == "Failed"
-        for plan in plans
-    )
-    return TrialEvents(formed=formed, oom=oom, overtaken=failed)
+def _is_open_rollback(action: Action) -> bool:
+    return bool(action.rollback_of) and action.verdict is not Verdict.VOID

@@ -19,6 +19,7 @@ from gangline.brain.facts.records import (
     Job,
     ModelFacts,
     NodeSpeed,
+    PlannedSize,
     PodRun,
     Quality,
     RoleSize,
@@ -86,6 +87,7 @@ _RANGES: Final[Mapping[type[msgspec.Struct], Mapping[str, Range]]] = {
         "memory_bytes": _BYTES,
         "gpus": _COUNT,
     },
+    PlannedSize: {"rank": _COUNT, "cpu_millis": _CPU, "memory_bytes": _BYTES},
     ModelFacts: {},
     Segment: {
         "since_ms": _TIME,
@@ -143,6 +145,7 @@ _LENGTHS: Final[Mapping[str, int]] = {
 _ESSENTIAL: Final[Mapping[type[msgspec.Struct], frozenset[str]]] = {
     Job: frozenset({"cluster", "uid", "namespace", "name", "stem", "kind", "submitted_ms"}),
     RoleSize: frozenset({"role", "since_ms", "replicas"}),
+    PlannedSize: frozenset({"role", "rank"}),
     ModelFacts: frozenset({"source"}),
     Image: frozenset(),
     Segment: frozenset(
@@ -159,14 +162,8 @@ def believe_job(job: Job) -> tuple[Job | None, list[str]]:
     believed, dropped = _believe(job)
     if believed is None:
         return None, dropped
-    roles = []
-    for size in job.roles[:MAX_ROLES]:
-        known, missing = _believe(size)
-        dropped += missing
-        if known is not None:
-            roles.append(known)
-    if len(job.roles) > MAX_ROLES:
-        dropped.append("Job.roles")
+    roles = _believe_all(job.roles, "Job.roles", dropped)
+    planned = _believe_all(job.planned, "Job.planned", dropped)
     model, missing = _believe(job.model) if job.model is not None else (None, [])
     image, more = _believe(job.image)
     dropped += missing + more
@@ -180,7 +177,8 @@ def believe_job(job: Job) -> tuple[Job | None, list[str]]:
     return (
         msgspec.structs.replace(
             believed,
-            roles=tuple(roles),
+            roles=roles,
+            planned=planned,
             model=model,
             image=image or Image(repository=""),
             wishes=wishes,
@@ -188,6 +186,19 @@ def believe_job(job: Job) -> tuple[Job | None, list[str]]:
         ),
         dropped,
     )
+
+
+def _believe_all(sizes: tuple[S, ...], name: str, dropped: list[str]) -> tuple[S, ...]:
+    """Return what is possible of the sizes of a job, and add the names of the others."""
+    found = []
+    for size in sizes[:MAX_ROLES]:
+        known, missing = _believe(size)
+        dropped += missing
+        if known is not None:
+            found.append(known)
+    if len(sizes) > MAX_ROLES:
+        dropped.append(name)
+    return tuple(found)
 
 
 def believe_segment(segment: Segment, now_ms: int) -> tuple[Segment | None, list[str]]:

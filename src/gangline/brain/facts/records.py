@@ -72,6 +72,17 @@ class RoleSize(msgspec.Struct, frozen=True, kw_only=True):
     """``user``, ``advice``, ``oom`` (the operator doubled it) or ``plan``."""
 
 
+class PlannedSize(msgspec.Struct, frozen=True, kw_only=True):
+    """What plans have set for the new pods of a role, or of one of its ranks."""
+
+    role: str
+    rank: int | None = None
+    """None: all ranks without a size of their own."""
+    cpu_millis: int | None = None
+    """None: the specification counts, as for the memory."""
+    memory_bytes: int | None = None
+
+
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     """What the job's own annotations and fields allow the Brain."""
 
@@ -79,6 +90,8 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     may: frozenset[str] | None = None
     """Fields that may be changed (``workers``, ``memory``, ``cpu``, ``ps``, ``batch``,
     ``checkpoints``, ``placement``); None: all of them."""
+    named: frozenset[str] = frozenset()
+    """Fields that the job names itself: for some changes silence is not consent."""
     max_global_batch: int | None = None
     learning_rate_rule: str = ""
     """``adascale``, ``linear``, ``sqrt``; empty: none is known, so the global batch stays."""
@@ -117,6 +130,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Workers are added and removed in multiples of it."""
     wishes: Wishes = Wishes()
     roles: tuple[RoleSize, ...] = ()
+    planned: tuple[PlannedSize, ...] = ()
+    """What plans have changed of it. A next run starts with ``roles``."""
     model: ModelFacts | None = None
     gpu_seconds: int | None = None
     productive_ms: int | None = None

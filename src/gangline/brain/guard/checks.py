@@ -10,8 +10,17 @@ import msgspec
 from gangline.brain.advisers.advice import Advice, Reason, What
 from gangline.brain.facts.records import Mode
 from gangline.brain.guard.limits import Target
-from gangline.brain.guard.policy import FIELDS, Permission
-from gangline.brain.guard.state import ClusterState, GuardSettings, JobState, Verdict, direction
+from gangline.brain.guard.policy import BY_HAND, FIELDS, Permission
+from gangline.brain.guard.state import (
+    FACTS_DELAY_S,
+    UNOBSERVED_RESTART_S,
+    Action,
+    ClusterState,
+    GuardSettings,
+    JobState,
+    Verdict,
+    direction,
+)
 
 _DAY_MS = 24 * 3600 * 1000
 _SIZES = frozenset({What.MEMORY, What.CPU, What.PS_CPU, What.PS_MEMORY})
@@ -37,7 +46,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cost_s(self) -> float:
         """Cost of the change: observed, or a minute before the first observation."""
-        return 60.0 if self.job.restart_cost_s is None else self.job.restart_cost_s
+        cost_s = self.job.restart_cost_s
+        return UNOBSERVED_RESTART_S if cost_s is None else cost_s
 
     @property
     def direction(self) -> int:
@@ -65,8 +75,8 @@ def not_permitted(case: Case) -> Reason | None:
     if advice.what is What.GLOBAL_BATCH and FIELDS[advice.what] not in permission.named:
         # It changes what is learned, so silence is not consent.
         return hold("FieldNotNamed", field=FIELDS[advice.what])
-    if not case.job.auto_scale:
-        return hold("AutoScaleOff")
+    if advice.what in BY_HAND:
+        return hold("ByHand", field=advice.what.value)
     if case.job.kind != "ElasticJob":
         return hold("KindNotElastic", kind=case.job.kind)
     tunable = case.job.tunable
@@ -197,11 +207,18 @@ def job_budget_spent(case: Case) -> Reason | None:
     ]
     if len(recent) >= budgets.actions_per_day:
         return hold("JobActionsSpent", count=len(recent))
-    spent_ms = sum(action.cost_ms or 0 for action in case.job.actions)
+    spent_ms = sum(_cost_ms(action, case) for action in case.job.actions)
     wall_ms = max(case.now_ms - case.job.started_ms, 1)
     if spent_ms > budgets.wall_share * wall_ms:
         return hold("JobTimeSpent", share=min(spent_ms / wall_ms, 1.0))
     return None
+
+
+def _cost_ms(action: Action, case: Case) -> float:
+    """Time that a change has cost: what it was judged with, or a restart as one costs today."""
+    if action.what in WITHOUT_RESTART:
+        return 0
+    return 1000 * case.cost_s if action.cost_ms is None else action.cost_ms
 
 
 def cluster_budget_spent(case: Case) -> Reason | None:
@@ -239,6 +256,14 @@ def blocked(case: Case) -> Reason | None:
     return None
 
 
+def nothing_to_write(case: Case) -> Reason | None:
+    """A short time ago there was nothing that a change of this field could be written to."""
+    field = _field(case.advice)
+    times = [action.at_ms for action in case.job.void if _field(action) == field]
+    left_s = case.settings.cooldown_s - (case.now_ms - max(times, default=0)) / 1000
+    return hold("NothingToWrite", left=round(left_s, 3)) if times and left_s > 0 else None
+
+
 def in_flight(case: Case) -> Reason | None:
     """Another change is under way, or the job is not in a state to be changed."""
     job = case.job
@@ -246,13 +271,45 @@ def in_flight(case: Case) -> Reason | None:
         return hold("PlanOpen")
     if any(action.verdict is Verdict.PENDING for action in job.actions):
         return hold("TrialPending")
-    if job.shrinking:
-        return hold("Shrinking")
     if job.failing:
         return hold("Failing")
-    if job.checkpoint_age_s is not None:
-        return _unpaid(case, case.cost_s + job.checkpoint_age_s, "CheckpointOld")
     return None
+
+
+def already_changed(case: Case) -> Reason | None:
+    """The value is set already, or the advice starts from the value before the last change.
+
+    The present number of workers is that of the last segment. Until a segment of the new world
+    closes, the advice compares sizes with one that the job does not have any more.
+    """
+    last = _last_change(case)
+    if last is None or case.advice.was == last.after:
+        return None
+    if case.target.value == last.after:
+        return hold("AlreadySet")
+    # A change that has no effect in this time has none later: the facts show what is so.
+    wait_s = 2 * case.settings.form_s + FACTS_DELAY_S
+    recent = case.now_ms - last.at_ms < wait_s * 1000
+    if recent and case.advice.was == last.before:
+        return hold("ChangeNotSeen")
+    return None
+
+
+def _last_change(case: Case) -> Action | None:
+    """The last action on the field; None if none set it, or a person did so later."""
+    advice, field = case.advice, _field(case.advice)
+    for action in reversed(case.job.actions):
+        if _field(action) != field:
+            continue
+        if action.verdict is Verdict.OVERTAKEN or action.after is None:
+            continue
+        acts = (act.at_ms for act in case.job.person_acts if act.what is advice.what)
+        return None if max(acts, default=0) > action.at_ms else action
+    return None
+
+
+def _field(changed: Advice | Action) -> tuple[What, str, str, int | None]:
+    return changed.what, changed.role, changed.target, changed.rank
 
 
 CHECKS: tuple[Check, ...] = (
@@ -266,5 +323,7 @@ CHECKS: tuple[Check, ...] = (
     cluster_budget_spent,
     person_acted,
     blocked,
+    nothing_to_write,
     in_flight,
+    already_changed,
 )

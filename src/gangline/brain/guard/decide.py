@@ -197,11 +197,21 @@ def begin_rollback(
 
 
 def end_action(
-    action: Action, verdict: Verdict, job: JobState, now_ms: int, *, cost_ms: int | None = None
+    action: Action,
+    verdict: Verdict,
+    job: JobState,
+    now_ms: int,
+    *,
+    cost_ms: int | None = None,
+    surprise: float | None = None,
 ) -> tuple[Action, JobState]:
     """Return the judged action, and the job with it."""
     judged = msgspec.structs.replace(
-        action, verdict=verdict, judged_ms=now_ms, cost_ms=cost_ms or action.cost_ms
+        action,
+        verdict=verdict,
+        judged_ms=now_ms,
+        cost_ms=cost_ms or action.cost_ms,
+        surprise=action.surprise if surprise is None else surprise,
     )
     return judged, _replaced(job, judged)
 

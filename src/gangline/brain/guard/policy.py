@@ -26,6 +26,8 @@ FIELDS = {
     What.NODE: "placement",
 }
 """The name of each field in ``gangline.dev/brain-may``. Warnings have none: nothing can be set."""
+BY_HAND = frozenset({What.GLOBAL_BATCH, What.NODE})
+"""Fields that are only advised: neither a plan nor the tuning of a job sets them."""
 
 _ORDER = (Mode.OFF, Mode.ADVISE, Mode.APPLY)
 
@@ -118,7 +120,7 @@ def effective_permission(
     return Permission(
         mode=mode,
         may=_both(rule.may, wishes.may),
-        named=wishes.may or frozenset(),
+        named=wishes.named,
         budgets=rule.budgets,
         guard=rule.guard,
         limited_by=limited_by,

@@ -6,6 +6,9 @@ import msgspec
 
 from gangline.brain.advisers.advice import Choice, What
 
+FACTS_DELAY_S = 6 * 60
+"""A segment closes after 5 minutes and is published within a minute."""
+
 
 class Verdict(StrEnum):
     """What became of an action."""
@@ -17,6 +20,8 @@ class Verdict(StrEnum):
     """Kept, because it is not worse; whether it is better is not known."""
     OVERTAKEN = "overtaken"
     """A person or another change came first: nothing can be concluded."""
+    VOID = "void"
+    """It was not carried out: there was nothing to write it to. The job has not changed by it."""
 
 
 class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +68,10 @@ class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULTS = GuardSettings()
 
 
+UNOBSERVED_RESTART_S = 60.0
+"""Cost of a restart before the first one was observed."""
+
+
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """Goodput of good segments: moments of its natural logarithm, one observation a segment."""
 
@@ -103,6 +112,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     judged_ms: int | None = None
     cost_ms: int | None = None
     """Time that the job lost by it; None while it is not known."""
+    surprise: float | None = None
+    """Logarithm of measured goodput by the nearest end of the predicted range, 0 within it."""
     rolled_back: bool = False
     """True once the plan that takes it back exists. There is one at most."""
 
@@ -148,7 +159,6 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     family: str
     kind: str = "ElasticJob"
-    auto_scale: bool = True
     started_ms: int
     last_segment_ms: int | None = None
     """End of the last closed segment."""
@@ -157,16 +167,16 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     bounds: tuple[Bound, ...] = ()
     streaks: tuple[AdviceStreak, ...] = ()
     actions: tuple[Action, ...] = ()
-    """Of the last 24 hours, oldest first."""
+    """Those that changed it in the last 24 hours, oldest first."""
+    void: tuple[Action, ...] = ()
+    """Those of the last 24 hours that were not carried out."""
     person_acts: tuple[PersonAct, ...] = ()
     """Of the job's life."""
     plan_open: bool = False
     """A ScalePlan of the job is not finished."""
-    shrinking: bool = False
     failing: bool = False
-    checkpoint_age_s: float | None = None
     restart_cost_s: float | None = None
-    """Restart, lost steps and warm-up, as observed."""
+    """Restart, lost steps and warm-up, as observed; before the first restart an expectation."""
     remaining_s: float | None = None
     gpus: int = 0
     probes: int = 0

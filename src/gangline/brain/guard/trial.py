@@ -12,12 +12,17 @@ import msgspec
 from gangline.brain.advisers.advice import Reason, What
 from gangline.brain.facts.records import Quality, Segment
 from gangline.brain.guard.comparison import Ratio, compare, lower_bound, moments
-from gangline.brain.guard.state import DEFAULTS, Action, Baseline, GuardSettings, Verdict
+from gangline.brain.guard.state import (
+    DEFAULTS,
+    FACTS_DELAY_S,
+    Action,
+    Baseline,
+    GuardSettings,
+    Verdict,
+)
 
 _BASELINE = 12
 """Segments of the baseline at most: an hour."""
-_FACTS_S = 6 * 60
-"""A segment closes after 5 minutes and is published within a minute."""
 
 
 class TrialEvents(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,12 +30,8 @@ class TrialEvents(msgspec.Struct, frozen=True, kw_only=True):
 
     formed: bool | None = None
     """Whether the world of the new size has formed; None: only segments can show it."""
-    usual_form_s: float | None = None
-    """Time from a change to a new world, as observed in this job or its family."""
     oom: bool = False
     """A rank ran out of memory, of the host or of a device."""
-    blamed_failure: str = ""
-    """A rank failed for a cause that the change can have: the reason of the failure."""
     overtaken: bool = False
     """A person or another controller changed the same field."""
 
@@ -89,8 +90,6 @@ def judge(
         return _judgement(Verdict.OVERTAKEN, "TrialOvertaken")
     if events.oom:
         return _judgement(Verdict.ROLLED_BACK, "TrialOutOfMemory")
-    if events.blamed_failure:
-        return _judgement(Verdict.ROLLED_BACK, "TrialFailure", cause=events.blamed_failure)
     new = _new_segments(action, segments)
     if not new and _unformed(action, now_ms, events, settings):
         return _judgement(Verdict.ROLLED_BACK, "TrialNoWorld")
@@ -181,9 +180,8 @@ def _new_segments(action: Action, segments: Sequence[Segment]) -> list[Segment]:
 def _unformed(action: Action, now_ms: int, events: TrialEvents, settings: GuardSettings) -> bool:
     if events.formed or action.what is not What.WORKERS:
         return False
-    usual_s = settings.form_s if events.usual_form_s is None else events.usual_form_s
-    delay_s = _FACTS_S if events.formed is None else 0
-    return now_ms - action.at_ms > (2 * usual_s + delay_s) * 1000
+    delay_s = FACTS_DELAY_S if events.formed is None else 0
+    return now_ms - action.at_ms > (2 * settings.form_s + delay_s) * 1000
 
 
 def _settings(segment: Segment) -> tuple[int, int, int | None, int | None, int | None]:

@@ -18,10 +18,13 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 MOST_COLUMNS = 8
+_FEW_COLUMNS = 3
 _DEPENDENT = 1e-11
 """Columns are dependent if the determinant of their correlation matrix is below this."""
 _NEGATIVE = 1e-10
 """Coefficients of normalised columns above minus this share of the largest count as 0."""
+
+_EMPTY = np.zeros(0, dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ def _solutions(a: Array, b: Array) -> _Solutions:
     lengths = np.sqrt((a * a).sum(axis=0))
     used = np.flatnonzero(lengths > 0)
     outside = 0.0
-    if rows > columns:  # the same minimum with at most eight equations
+    if rows > columns > _FEW_COLUMNS:  # the same minimum with at most eight equations
         q, a = np.linalg.qr(a)
         reduced = q.T @ b
         unreachable = b - q @ reduced
@@ -95,12 +98,27 @@ def _solutions(a: Array, b: Array) -> _Solutions:
     normal = a[:, used] / lengths[used]
     gram = normal.T @ normal
     right = normal.T @ b
-    lengths = lengths[used]
-    squares = [float(b @ b) + outside]
-    found = [used[:0]]
-    values = [lengths[:0]]
-    for size in range(1, len(used) + 1):
-        supports = _supports(len(used), size)
+    if len(used) <= _FEW_COLUMNS:
+        supports, scaled = _solve_few(gram.tolist(), right.tolist())
+    else:
+        supports, scaled = _solve_many(gram, right)
+    rest = scaled @ normal.T - b
+    squares = ((rest * rest).sum(axis=1) + outside).tolist()
+    found = [used[each] for each in supports]
+    values = [row[each] for row, each in zip(scaled / lengths[used], supports, strict=True)]
+    rounding = 1e-15 * squares[0]
+    rough = [each // rounding if rounding else 0.0 for each in squares]
+    order = sorted(range(len(squares)), key=lambda each: (rough[each], len(found[each])))
+    return _Solutions(columns, squares, found, values, order)
+
+
+def _solve_many(gram: Array, right: Array) -> tuple[list[NDArray[np.intp]], Array]:
+    """Return the feasible supports, the empty one first, and a row of coefficients for each."""
+    count = len(right)
+    found = [_EMPTY]
+    rows = [np.zeros((1, count))]
+    for size in range(1, count + 1):
+        supports = _supports(count, size)
         if size == 1:
             scaled = (right / gram.diagonal())[:, None]
         else:
@@ -113,14 +131,63 @@ def _solutions(a: Array, b: Array) -> _Solutions:
         lowest = scaled.min(axis=1)
         feasible = lowest >= -_NEGATIVE * np.abs(scaled).max(axis=1)
         supports, scaled = supports[feasible], np.maximum(scaled[feasible], 0.0)
-        rest = (normal[:, supports].transpose(1, 0, 2) @ scaled[:, :, None])[:, :, 0] - b
-        squares += ((rest * rest).sum(axis=1) + outside).tolist()
-        found += list(used[supports])
-        values += list(scaled / lengths[supports])
-    rounding = 1e-15 * squares[0]
-    rough = [each // rounding if rounding else 0.0 for each in squares]
-    order = sorted(range(len(squares)), key=lambda each: (rough[each], len(found[each])))
-    return _Solutions(columns, squares, found, values, order)
+        complete = np.zeros((len(supports), count))
+        np.put_along_axis(complete, supports, scaled, axis=1)
+        found += list(supports)
+        rows.append(complete)
+    return found, np.concatenate(rows)
+
+
+def _solve_few(gram: list[list[float]], right: list[float]) -> tuple[list[NDArray[np.intp]], Array]:
+    """The same by Cramer's rule: for three columns a call of LAPACK takes longer than all of it."""
+    count = len(right)
+    found = [_EMPTY]
+    rows = [[0.0] * count]
+    for size in range(1, count + 1):
+        for support in _supports(count, size):
+            solved = _cramer(gram, right, support.tolist())
+            if solved is None or min(solved) < -_NEGATIVE * max(map(abs, solved)):
+                continue
+            row = [0.0] * count
+            for column, value in zip(support.tolist(), solved, strict=True):
+                row[column] = max(value, 0.0)
+            found.append(support)
+            rows.append(row)
+    return found, np.array(rows).reshape(len(rows), count)
+
+
+def _cramer(
+    gram: list[list[float]], right: list[float], support: list[int]
+) -> tuple[float, ...] | None:
+    """Solve one to three symmetric equations; None if they are dependent.
+
+    Capital letters are the cofactors of the small ones.
+    """
+    if len(support) == 1:
+        (i,) = support
+        return (right[i] / gram[i][i],)
+    if len(support) == 2:
+        i, j = support
+        a, b, d = gram[i][i], gram[i][j], gram[j][j]
+        det = a * d - b * b
+        if det <= _DEPENDENT:
+            return None
+        p, q = right[i], right[j]
+        return (p * d - q * b) / det, (q * a - p * b) / det
+    i, j, k = support
+    a, b, c = gram[i][i], gram[i][j], gram[i][k]
+    d, e, f = gram[j][j], gram[j][k], gram[k][k]
+    A, B, C = d * f - e * e, c * e - b * f, b * e - c * d
+    D, E, F = a * f - c * c, b * c - a * e, a * d - b * b
+    det = a * A + b * B + c * C
+    if det <= _DEPENDENT:
+        return None
+    p, q, r = right[i], right[j], right[k]
+    return (
+        (A * p + B * q + C * r) / det,
+        (B * p + D * q + E * r) / det,
+        (C * p + E * q + F * r) / det,
+    )
 
 
 @cache

@@ -29,8 +29,9 @@ from gangline.brain.store.keys import Keys
 from gangline.brain.store.reading.reader import Reader
 from gangline.brain.store.retention import Pruning, RetentionSettings
 from gangline.brain.store.sql import tables
+from gangline.brain.store.sql.bulk import insert_missing
 from gangline.brain.store.sql.database import Database
-from gangline.brain.store.sql.dialect import insert_missing, parse_address
+from gangline.brain.store.sql.dialect import parse_address
 from gangline.brain.store.writing.facts import Written
 from gangline.brain.store.writing.writer import Writer
 

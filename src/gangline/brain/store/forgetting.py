@@ -15,7 +15,7 @@ from gangline.brain.advisers.advice import Advice
 from gangline.brain.store.batch import MAX_ROWS
 from gangline.brain.store.context import Context
 from gangline.brain.store.sql import tables
-from gangline.brain.store.sql.dialect import upsert
+from gangline.brain.store.sql.bulk import upsert
 from gangline.brain.store.usage import rebuild_histograms
 from gangline.brain.store.writing.removal import MAX_JOBS, remove_children, remove_jobs
 

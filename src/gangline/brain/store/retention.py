@@ -17,11 +17,11 @@ from gangline.brain.store.batch import MAX_ROWS
 from gangline.brain.store.context import Context
 from gangline.brain.store.records import PriceRecord
 from gangline.brain.store.sql import tables
-from gangline.brain.store.sql.dialect import any_of, upsert
+from gangline.brain.store.sql.bulk import any_of, upsert
 from gangline.brain.store.writing.models import price_row
 from gangline.brain.store.writing.removal import (
     MAX_JOBS,
-    delete_some,
+    delete_rows,
     remove_children,
     remove_jobs,
 )
@@ -68,10 +68,10 @@ class Pruning:
         segments_before = self._before(settings.segments_days)
         pods_before = self._before(settings.pods_days)
         jobs_before = self._before(settings.jobs_days)
-        yield "segment", self._old(tables.segment, "until_ms", segments_before)
-        yield "pod_run", self._old(tables.pod_run, "ended_ms", pods_before)
-        yield "action", self._old(tables.action, "at_ms", jobs_before)
-        yield "advice", self._old(tables.advice, "at_ms", jobs_before)
+        yield "segment", _OldRows(tables.segment, "until_ms", segments_before).step
+        yield "pod_run", _OldRows(tables.pod_run, "ended_ms", pods_before).step
+        yield "action", _OldRows(tables.action, "at_ms", jobs_before).step
+        yield "advice", _OldRows(tables.advice, "at_ms", jobs_before).step
         yield "job", lambda connection: self._old_jobs(connection, jobs_before)
         yield "price", self._fold_prices
         yield "hourly_price", self._old_hourly_prices
@@ -81,9 +81,6 @@ class Pruning:
 
     def _before(self, days: int) -> int:
         return self._now_ms - days * _DAY_MS
-
-    def _old(self, table: Table, column: str, before_ms: int) -> Step:
-        return lambda connection: delete_some(connection, table, table.c[column] < before_ms)
 
     def _old_jobs(self, connection: Connection, before_ms: int) -> int:
         job = tables.job.c
@@ -164,6 +161,30 @@ class Pruning:
         if digests:
             connection.execute(delete(forgotten).where(forgotten.c.digest.in_(digests)))
         return len(digests)
+
+
+class _OldRows:
+    """Deletes the rows of a table before some time, the oldest first.
+
+    Entries of deleted rows stay in an index until the server cleans it. So that a batch does not
+    read those of all batches before it again, it starts where the last one did.
+    """
+
+    def __init__(self, table: Table, column: str, before_ms: int) -> None:
+        self._table, self._column, self._before_ms = table, table.c[column], before_ms
+        self._from_ms: int | None = None
+
+    def step(self, connection: Connection) -> int:
+        column = self._column
+        query = select(self._table.c.id, column).where(column < self._before_ms)
+        if self._from_ms is not None:
+            query = query.where(column >= self._from_ms)
+        found = connection.execute(query.order_by(column).limit(MAX_ROWS)).all()
+        if found:
+            # Not the last one: if this transaction is repeated, it finds these rows again.
+            self._from_ms = found[0][1]
+            delete_rows(connection, self._table, [row[0] for row in found])
+        return len(found)
 
 
 class _UnusedNodes:

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, select
 from gangline.brain.models.histogram import Histogram
 from gangline.brain.store.records import HISTOGRAM_KINDS, Scope, UsageHistogram
 from gangline.brain.store.sql import tables
-from gangline.brain.store.sql.dialect import upsert
+from gangline.brain.store.sql.bulk import upsert
 from gangline.brain.store.writing.models import histogram_row
 from gangline.brain.store.writing.removal import delete_families_learned
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gangline.sizing.plan import Plan
+from gangline.sizing.traced import TracedModel
 
 IDLE_SHARE = 0.30
 """Waiting for the network or the pipeline may take this share of a step."""
@@ -63,6 +64,16 @@ def host_memory_bytes(plan: Plan) -> float:
     return max(plan.checkpoints.host_bytes_per_node * HOST_SHARE, LEAST_HOST_BYTES)
 
 
+def node_cpus(plan: Plan) -> int:
+    """Cores that the processes of a node of the training need; 0 if nothing fits."""
+    return plan.host.device_cpus * plan.node_devices if plan.host else 0
+
+
+def has_known_loading(plan: Plan) -> bool:
+    """Whether the cost of a sample is measured, or that of tokens, which is nearly nothing."""
+    return bool(plan.request.sample_cpu_s) or not isinstance(plan.request.model, TracedModel)
+
+
 def check_job(request: JobRequest, plan: Plan) -> tuple[Finding, ...]:
     """Compare each resource that a job requests with what ``plan`` computes for it.
 
@@ -81,7 +92,7 @@ def _findings(request: JobRequest, plan: Plan) -> Iterator[Finding]:
             "a process for each GPU of the pod",
         )  # fmt: skip
     if request.pod_cpus:
-        least, most = (each * request.pod_gpus for each in CPUS_PER_GPU)
+        least, most = (each * request.pod_gpus for each in _device_cpus(plan))
         yield _between(
             "CPUs of a pod", request.pod_cpus, least, most,
             "a core for each process, more for data loading",
@@ -97,6 +108,13 @@ def _findings(request: JobRequest, plan: Plan) -> Iterator[Finding]:
         yield _memory(
             "shared memory", request.shared_memory_bytes, needed, "two copies of the states"
         )
+
+
+def _device_cpus(plan: Plan) -> tuple[int, int]:
+    least, most = CPUS_PER_GPU
+    if plan.host is None or not has_known_loading(plan):
+        return least, most
+    return max(least, plan.host.loader_workers), max(most, 2 * plan.host.device_cpus)
 
 
 def _gpus(request: JobRequest, plan: Plan) -> Finding:

@@ -1,11 +1,14 @@
 """What a calibration has measured on a node, and what follows for its device.
 
 The measurements are those of ``sources.timed_slice``: a large matrix product, two layers of the
-model with two numbers of samples, the output layer, the optimizer, a copy, all-reduces of several
-sizes.
-A line through the two numbers of samples parts the time of a layer that does not depend on them.
+model with several numbers of samples, the output layer, the optimizer, a copy, all-reduces of
+several sizes.
+A line through the fewest and the most samples parts the time of a layer that does not depend on
+them. Where that is most of the time, as in a small batch, the line's slope is the difference of two
+nearly equal times: its error is part of the range of the efficiency.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +20,10 @@ from gangline.sizing.uncertainty import Range
 
 FORMAT = "gangline.dev/calibration"
 VERSION = 1
+_Z = 1.2815515655446004
+"""The 90th percentile of the standard normal distribution."""
+_MEDIAN_ERROR = 1.2533
+"""Standard error of a median, in standard deviations over the root of the number of values."""
 LEAST_SPREAD = 1.05
 """Between the centre and the ends of the efficiency's range, however even the steps were."""
 _MOST_EFFICIENCY = 0.95
@@ -84,7 +91,7 @@ def _fit(found: Mapping[str, Any], file: str) -> Calibration:
     start_s, bandwidth = _bus(found["all_reduce"], devices, device.bus_bandwidth)
     device = replace(device, costs=costs, collective_s=start_s, bus_bandwidth=bandwidth)
     device = _with_peak(device, element, peak)
-    efficiency = _range(rate / peak, layers["runs"][-1])
+    efficiency = _range(rate / peak, layers["runs"][-1], _slope_error(layers["runs"]))
     source = (
         f"{efficiency.middle:.0%} of {peak / 1e12:.3g} TFLOP/s while it computes, "
         f"{efficiency.low:.0%} to {efficiency.high:.0%}, and an all-reduce of "
@@ -130,6 +137,22 @@ def _layer_line(runs: Sequence[Mapping[str, Any]], layers: int) -> tuple[float, 
     return (rate, left / layers) if left > 0 else (most, 0.0)
 
 
+def _slope_error(runs: Sequence[Mapping[str, Any]]) -> float:
+    """Return the relative standard error of the rate of the line; 0 if there is none."""
+    taken = _median(runs[-1]) - _median(runs[0])
+    if len(runs) < 2 or taken <= 0:
+        return 0.0
+    return math.hypot(*(_median_error(run) for run in runs)) / taken
+
+
+def _median_error(run: Mapping[str, Any]) -> float:
+    """Return the standard error of the median of a run, in seconds."""
+    seconds = sorted(float(each) for each in run["seconds"])
+    tenth = len(seconds) // 10
+    deviation = (seconds[-1 - tenth] - seconds[tenth]) / (2 * _Z)
+    return _MEDIAN_ERROR * deviation / math.sqrt(len(seconds))
+
+
 def _bus(sweep: Sequence[Mapping[str, Any]], devices: int, default: float) -> tuple[float, float]:
     """Fit seconds = start + bytes / bandwidth, with equal weight for equal relative errors."""
     if devices < 2 or len(sweep) < 2:
@@ -156,13 +179,14 @@ def _median(run: Mapping[str, Any]) -> float:
     return middle
 
 
-def _range(efficiency: float, run: Mapping[str, Any]) -> Range:
+def _range(efficiency: float, run: Mapping[str, Any], slope_error: float) -> Range:
+    """Return the range of single steps and of the line's slope, which are independent."""
     seconds = sorted(float(each) for each in run["seconds"])
     middle = statistics.median(seconds)
     tenth = len(seconds) // 10
     slow, fast = seconds[-1 - tenth] / middle, middle / seconds[tenth]
-    return Range(
-        efficiency / max(slow, LEAST_SPREAD),
-        efficiency,
-        min(efficiency * max(fast, LEAST_SPREAD), 0.99),
+    slow, fast = (
+        math.exp(math.hypot(math.log(max(steps, LEAST_SPREAD)), _Z * slope_error))
+        for steps in (slow, fast)
     )
+    return Range(efficiency / slow, efficiency, max(min(efficiency * fast, 0.99), efficiency))

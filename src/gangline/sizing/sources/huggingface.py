@@ -10,6 +10,8 @@ from typing import Any
 
 from gangline.sizing.model import ModelShape, ShapeError
 
+ENCODER_DECODERS = ("t5", "mt5", "umt5", "bart", "mbart", "pegasus", "marian", "whisper")
+"""Architectures that are known not to be of one stack of layers."""
 LONGEST_DEFAULT = 8192
 """Tokens of a sample without ``sequence``, where the model would take more."""
 
@@ -26,6 +28,12 @@ def shape_from_config(config: Mapping[str, Any], sequence: int = 0) -> ModelShap
     """
     kind = config.get("model_type")
     reader = _READERS.get(str(kind))
+    if kind in ENCODER_DECODERS or config.get("is_encoder_decoder") is True:
+        raise ShapeError(
+            "model_type",
+            f"{kind!r} is an encoder-decoder, whose two stacks of layers are not planned by their "
+            "dimensions. Trace it with --trace instead",
+        )
     if reader is None:
         raise ShapeError(
             "model_type",

@@ -4,8 +4,8 @@
 
 Runs in the interpreter that has torch, where Gangline need not be installed: it imports the
 standard library and torch only. Rank 0 prints one JSON object, which is the calibration's file.
-The slice is two layers of a transformer, or the complete model of FILE:FUNCTION. 30 steps of the
-layers are timed, half of them with half of the samples.
+The slice is two layers of a transformer, or the complete model of FILE:FUNCTION. 45 steps of the
+layers are timed: with half of the samples, with them, and with twice as many.
 """
 
 import argparse
@@ -30,6 +30,12 @@ COPIED = 2**23
 SWEEP = tuple(2**power for power in range(12, 27, 2))
 """Bytes of the all-reduces: 4 KiB to 64 MiB."""
 EXIT_REFUSED = 3
+
+
+def sample_counts(batch: int) -> list[int]:
+    """Return the numbers of samples to time, which differ by a factor of four."""
+    # Kernels multiply blocks of rows: between two near numbers it counts where a block ends.
+    return sorted({max(batch // 2, 1), batch, 2 * batch})
 
 
 class Clock:
@@ -104,7 +110,7 @@ def time_layers(torch: Any, clock: Clock, spec: dict[str, Any], place: dict[str,
     layers = torch.nn.Sequential(*(transformer_layer(torch, spec) for _ in range(LAYERS)))
     layers = layers.to(**place)
     runs = []
-    for samples in sorted({max(spec["batch"] // 2, 1), spec["batch"]}):
+    for samples in sample_counts(spec["batch"]):
         states = torch.randn(samples, spec["sequence"], spec["hidden"], **place)
         states.requires_grad_()
 
@@ -135,7 +141,7 @@ def time_model(torch: Any, clock: Clock, spec: dict[str, Any], place: dict[str, 
     made = tracing.load(spec["trace"])()
     model = (made[0] if isinstance(made, tuple) else made).to(device=place["device"])
     runs = []
-    for samples in sorted({max(spec["batch"] // 2, 1), spec["batch"]}):
+    for samples in sample_counts(spec["batch"]):
         shape = [samples, *spec["input"][1:]]
         inputs = (
             torch.zeros(shape, dtype=torch.long, device=place["device"])
@@ -147,8 +153,14 @@ def time_model(torch: Any, clock: Clock, spec: dict[str, Any], place: dict[str, 
             model.zero_grad()
             tracing.scalar(torch, model(inputs)).backward()
 
+        try:
+            seconds = clock.seconds(step, STEPS)
+        except torch.cuda.OutOfMemoryError:
+            if samples <= spec["batch"]:
+                raise
+            break  # the user's batch may be the largest that fits
         flops = spec["sample_flops"] * samples
-        runs.append({"samples": samples, "flops": flops, "seconds": clock.seconds(step, STEPS)})
+        runs.append({"samples": samples, "flops": flops, "seconds": seconds})
     return {"count": 1, "runs": runs}, model
 
 

@@ -1,6 +1,6 @@
 """Count what one training step of a model needs.
 
-    python trace.py FILE:FUNCTION --batch 8x3x224x224
+    python trace.py FILE:FUNCTION --input 8x3x224x224
 
 Runs in the interpreter of the model, where Gangline need not be installed: it imports the standard
 library and torch only. The model is made on the meta device, so nothing is computed and no memory
@@ -87,6 +87,7 @@ def trace(target: str, shape: list[int], *, tokens: bool, measure: bool = False)
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "batch": inputs[0].shape[0],
+        "input_bytes": sum(each.numel() * each.element_size() for each in inputs),
         "forward_flops": forward,
         "backward_flops": counter.get_total_flops() - forward,
         "saved_bytes": sum(saved.values()),
@@ -222,14 +223,14 @@ def main() -> int:
     """Trace, and print the counts."""
     parser = argparse.ArgumentParser(prog="trace.py", allow_abbrev=False)
     parser.add_argument("target", help="FILE:FUNCTION that returns a module")
-    parser.add_argument("--batch", required=True, help="shape of the input, such as 8x3x224x224")
+    parser.add_argument("--input", required=True, help="shape of a batch, such as 8x3x224x224")
     parser.add_argument("--tokens", action="store_true", help="the input is token ids")
     parser.add_argument("--measure", action="store_true", help="take two real steps")
     given = parser.parse_args()
     try:
-        shape = [int(size) for size in given.batch.split("x")]
+        shape = [int(size) for size in given.input.split("x")]
     except ValueError:
-        sys.exit(f"--batch: {given.batch!r} is not a shape such as 8x3x224x224")
+        sys.exit(f"--input: {given.input!r} is not a shape such as 8x3x224x224")
     try:
         found = trace(given.target, shape, tokens=given.tokens, measure=given.measure)
     except Exception as error:

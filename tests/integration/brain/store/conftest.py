@@ -1,8 +1,8 @@
 """A store in each of the databases, empty for each test."""
 
 import contextlib
-import itertools
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from gangline.brain.store.engine import Store, open_store
 
 SERVERS = {"postgresql": postgresql, "mariadb": mariadb}
 DATABASES = ("sqlite", *SERVERS)
-NUMBERS = itertools.count()
 REQUIRED = "GANGLINE_REQUIRE_DATABASES"
 """Environment variable: a missing server fails the tests instead of skipping them."""
 
@@ -53,7 +52,12 @@ def address(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) ->
     """URL of an empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/brain.db"
-    return servers.get(request.param).create_database(f"brain_{os.getpid()}_{next(NUMBERS)}")
+    return servers.get(request.param).create_database(new_name("brain"))
+
+
+def new_name(prefix: str) -> str:
+    """A name of a database or user that no other test of this run uses."""
+    return f"{prefix}_{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The schema: made, compared, refused if it is newer; several programs at once (G5)."""
 
 import itertools
-import os
 import threading
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from benchmarks.brain.databases import DatabaseServer
-from sqlalchemy import inspect, select, text
+from sqlalchemy import create_engine, event, inspect, select, text
 
 from brain_records import a_run
 from gangline.brain.store.batch import facts_of
@@ -21,13 +20,11 @@ from gangline.brain.store.errors import (
     OldSchema,
     StoreUnavailable,
 )
-from gangline.brain.store.sql import tables
+from gangline.brain.store.sql import schema, tables
 from gangline.brain.store.sql.database import Database
 from gangline.brain.store.sql.dialect import parse_address
 from gangline.brain.store.sql.schema import found_version, known_version, upgrade
-from integration.brain.store.conftest import SERVERS, Servers
-
-NUMBERS = itertools.count()
+from integration.brain.store.conftest import SERVERS, Servers, new_name
 
 
 def test_migrations_make_the_schema_of_the_tables(address: str) -> None:
@@ -116,6 +113,69 @@ def test_programs_that_start_at_once_migrate_once(address: str) -> None:
     assert errors == []
 
 
+def test_migration_waits_for_another_one_and_never_runs_beside_it(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = servers.get("mariadb").create_database(new_name("brain"))
+    monkeypatch.setattr(schema, "_LOCK_TIMEOUT_S", 1)
+    monkeypatch.setattr(schema, "_LOCK_ATTEMPTS", 2)
+    other = create_engine(address.replace("mysql:", "mysql+pymysql:"))
+    with other.connect() as connection:
+        connection.execute(text(f"SELECT GET_LOCK('gangline-{schema._LOCK}', 10)"))
+        with pytest.raises(StoreUnavailable, match="another program has migrated it for 2 s"):
+            open_store(address)
+        with pytest.raises(OldSchema, match="does not exist"):
+            open_store(address, migrate=False)
+    other.dispose()
+    open_store(address).close()
+
+
+def test_lock_of_mariadb_outlasts_the_transaction(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next program reads the number before the last one, and runs that revision again."""
+    address = servers.get("mariadb").create_database(new_name("brain"))
+    events: list[str] = []
+    database = Database(parse_address(address), readers=1, migrate=True, on_problem=print)
+
+    def executed(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        events.extend(
+            name for name in ("GET_LOCK", "RELEASE_LOCK") if f"SELECT {name}" in statement
+        )
+        events.extend(["revision"] if "alembic_version SET" in statement else ())
+
+    event.listen(database.engine, "after_cursor_execute", executed)
+    event.listen(database.engine, "commit", lambda _: events.append("commit"))
+    upgrade(database.engine)
+    database.close()
+    last = len(events) - events[::-1].index("revision")
+    assert events[0] == "GET_LOCK"
+    assert events[last : events.index("RELEASE_LOCK")] == ["commit"]
+
+
+@pytest.mark.parametrize("statements", [2, 20, 43, 44, 47, 52])
+def test_migration_that_was_cut_off_is_finished_by_the_next_start(
+    address: str, statements: int
+) -> None:
+    """On MariaDB each statement stays, on the others none does."""
+    first = Database(parse_address(address), readers=1, migrate=True, on_problem=print)
+    changed = itertools.count(1)
+
+    def cut_off(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.strip().startswith(("CREATE", "DROP")) and next(changed) == statements:
+            raise KeyboardInterrupt
+
+    event.listen(first.engine, "before_cursor_execute", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        upgrade(first.engine)
+    first.close()
+    store = open_store(address)
+    with store.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, tables.metadata) == []
+    store.close()
+
+
 def test_secret_is_made_once(address: str) -> None:
     digests = []
     for _ in range(2):
@@ -178,7 +238,7 @@ def server(request: pytest.FixtureRequest, servers: Servers) -> DatabaseServer:
 
 def weak_user(server: DatabaseServer, database: str, *, reads: bool) -> str:
     """The address of a user who may connect, and at most read."""
-    name = f"weak{next(NUMBERS)}"
+    name = new_name("weak")
     if server.name == "postgresql":
         statements = [
             f"CREATE ROLE {name} LOGIN",
@@ -204,7 +264,7 @@ def weak_user(server: DatabaseServer, database: str, *, reads: bool) -> str:
 def test_user_without_rights_to_the_tables_is_refused_by_name(
     server: DatabaseServer, reads: bool
 ) -> None:
-    database = f"rights_{os.getpid()}_{next(NUMBERS)}"
+    database = new_name("rights")
     address = server.create_database(database)
     if reads:
         open_store(address).close()
@@ -218,7 +278,7 @@ def test_rights_that_are_taken_away_stop_writing_and_are_reported(
     server: DatabaseServer,
 ) -> None:
     """Facts stay in memory, and are written when the rights are back."""
-    database = f"rights_{os.getpid()}_{next(NUMBERS)}"
+    database = new_name("rights")
     address = server.create_database(database)
     open_store(address, secret=b"secret").close()
     weak = weak_user(server, database, reads=True)

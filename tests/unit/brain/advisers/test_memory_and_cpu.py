@@ -6,7 +6,7 @@ import pytest
 from gangline.brain.advisers.advice import Confidence, What
 from gangline.brain.advisers.rightsize import advise
 from gangline.brain.advisers.usage.cpu_size import data_share
-from gangline.brain.facts.records import Outcome, Run, Segment
+from gangline.brain.facts.records import Outcome, PlannedSize, Run, Segment
 from gangline.brain.models.histogram import MEMORY, Histogram
 from unit.brain.histories import (
     DAY,
@@ -129,6 +129,29 @@ def test_m1_doubling_by_the_operator_is_not_what_the_next_run_starts_from() -> N
     advice = the(advise(a_view(own=own)), What.MEMORY)
     assert advice.was == 10 * GIB
     assert advice.value == 12 * GIB
+
+
+def test_sizes_of_a_plan_are_what_is_compared_with_the_need() -> None:
+    planned = PlannedSize(role="worker", memory_bytes=16 * GIB)
+    half = a_view(NINE, own=Run(job=a_job(planned=(planned,))))
+    advice = the(advise(half), What.MEMORY)
+    assert advice.was == 16 * GIB
+    assert advice.reason.arguments["saved_bytes"] == 4 * (advice.was - (advice.value or 0))
+
+    need = round(advice.value or 0)
+    done = PlannedSize(role="worker", memory_bytes=need)
+    assert advise(a_view(NINE, own=Run(job=a_job(planned=(done,))))) == []
+    of_servers = PlannedSize(role="ps", memory_bytes=need)
+    other = a_view(NINE, own=Run(job=a_job(planned=(of_servers,))))
+    assert the(advise(other), What.MEMORY).was == 32 * GIB
+
+
+def test_size_that_a_plan_gave_one_rank_counts_for_this_rank() -> None:
+    runs = [peaks_of(f"r{i}", 11.0, 5.0, 4.9, 4.8, days_ago=i + 1) for i in range(4)]
+    first = PlannedSize(role="worker", rank=0, memory_bytes=20 * GIB)
+    found = advise(a_view(runs, own=Run(job=a_job(planned=(first,)))))
+    assert the(found, What.MEMORY).was == 32 * GIB
+    assert the(found, What.MEMORY, rank=0).was == 20 * GIB
 
 
 def test_b16_small_limits_grow_by_at_least_256_mib_and_only_once() -> None:

@@ -7,10 +7,8 @@ import pytest
 from gangline.brain.advisers.advice import Advice, What
 from gangline.brain.advisers.explain import parse_sentence, sentence
 from gangline.brain.advisers.stragglers import (
-    Remedy,
     advise_stragglers,
     node_factor,
-    remedy,
     suspected_nodes,
 )
 from gangline.brain.advisers.view import ClusterView, NodeCheckResult, View
@@ -66,16 +64,14 @@ def only(advice: list[Advice]) -> Advice:
     return item
 
 
-def test_t4_a_slow_rank_is_named_checked_and_evicted_after_the_check() -> None:
+def test_t4_a_slow_rank_is_named_and_confirmed_by_a_check() -> None:
     speeds = make_speeds(16, {5: 1.25})
     advice = only(advise_stragglers(make_view(speeds)))
-    assert (advice.rank, advice.target, remedy(advice)) == (5, "node-5", Remedy.CHECK)
+    assert (advice.rank, advice.target, advice.reason.code) == (5, "node-5", "SlowRank")
     assert advice.reason.arguments["slower"] == pytest.approx(0.25, abs=0.03)
     check = NodeCheckResult(node="node-5", at_ms=NOW - 60_000, slow=True)
     advice = only(advise_stragglers(make_view(speeds, node_checks=(check,))))
-    assert remedy(advice) is Remedy.EVICT
-    view = make_view(speeds, node_checks=(check,), last_eviction_ms=NOW - 59 * 60_000)
-    assert advise_stragglers(view) == []
+    assert advice.reason.code == "SlowRankConfirmed"
 
 
 def test_t4_a_good_node_is_not_left() -> None:
@@ -83,7 +79,6 @@ def test_t4_a_good_node_is_not_left() -> None:
     view = make_view(make_speeds(16, {5: 1.25}), node_checks=(check,))
     advice = only(advise_stragglers(view))
     assert advice.what is What.WARNING
-    assert remedy(advice) is None
 
 
 def test_t4_the_slow_rank_is_the_one_that_waits_least() -> None:
@@ -117,7 +112,7 @@ def test_t7_two_ranks_are_compared_with_the_history_of_their_nodes_only() -> Non
     )
     view = make_view(speeds, cluster=ClusterView(node_speeds=history))
     advice = only(advise_stragglers(view))
-    assert (advice.target, remedy(advice)) == ("node-1", Remedy.CHECK)
+    assert (advice.what, advice.target) == (What.NODE, "node-1")
 
 
 def test_device_models_are_compared_apart() -> None:

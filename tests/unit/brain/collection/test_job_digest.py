@@ -10,7 +10,7 @@ import pytest
 from gangline.api.job_resources import JOB_KINDS
 from gangline.api.names import family_of, name_stem
 from gangline.brain.collection.job_digest import DigestSettings, digest_job, parse_image
-from gangline.brain.facts.records import Image, Job, Mode, Outcome
+from gangline.brain.facts.records import Image, Job, Mode, Outcome, PlannedSize
 
 
 def digest(*parts: object) -> str:
@@ -162,10 +162,27 @@ def test_mistaken_wishes_are_named_and_allow_nothing_more() -> None:
 def test_auto_scale_false_withdraws_the_fields_of_its_role() -> None:
     manifest = elastic()
     manifest["spec"]["replicaSpecs"]["worker"]["autoScale"] = False
-    may = record(manifest).wishes.may
-    assert may is not None
-    assert not may & {"workers", "memory", "cpu"}
-    assert "checkpoints" in may
+    wishes = record(manifest).wishes
+    assert wishes.may is not None
+    assert not wishes.may & {"workers", "memory", "cpu"}
+    assert "checkpoints" in wishes.may
+    # To forbid some fields is not to consent to the others.
+    assert not wishes.named
+    manifest["metadata"].setdefault("annotations", {})["gangline.dev/brain-may"] = "memory, ps"
+    wishes = record(manifest).wishes
+    assert (wishes.may, wishes.named) == ({"ps"}, {"memory", "ps"})
+
+
+def test_what_plans_have_set_is_known_beside_the_specification() -> None:
+    job = record(elastic() | {"status": {"roles": {"worker": {
+        "resources": {"memory": "2Gi", "cpu": "a lot"},
+        "nodes": {"1": {"resources": {"cpu": "3"}}, "2": {"memory": "8Gi"}},
+    }, "dlrover-master": {}}}})  # fmt: skip
+    assert job.planned == (
+        PlannedSize(role="worker", memory_bytes=2 << 30),
+        PlannedSize(role="worker", rank=1, cpu_millis=3000),
+    )
+    assert [size.memory_bytes for size in job.roles] == [None]
 
 
 def test_range_of_workers_comes_from_nnodes_or_the_elastic_policy() -> None:

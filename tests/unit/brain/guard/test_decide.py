@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gangline.api.meta.objects import Object, ObjectMeta
 from gangline.brain.advisers.advice import Advice, Reason, Unit, What
 from gangline.brain.advisers.explain import displayed_reason, parse_reason, reason_sentence
 from gangline.brain.facts.records import Mode, Wishes
@@ -18,6 +19,7 @@ from gangline.brain.guard.decide import (
     observe,
 )
 from gangline.brain.guard.policy import (
+    BY_HAND,
     FIELDS,
     Budgets,
     Permission,
@@ -28,6 +30,7 @@ from gangline.brain.guard.policy import (
     effective_permission,
 )
 from gangline.brain.guard.state import Block, Bound, PersonAct, Verdict
+from gangline.brain.publication.plans import PLANNED, PlannedChange, next_tuning, scale_plan
 from unit.brain.guard.builders import (
     ALLOWED,
     HOUR,
@@ -79,7 +82,6 @@ def test_advice_is_applied_when_nothing_holds() -> None:
             "FieldNotAllowed",
             id="field",
         ),
-        pytest.param({"auto_scale": False}, "AutoScaleOff", id="autoScale"),
         pytest.param({"kind": "PyTorchJob"}, "KindNotElastic", id="kind"),
         pytest.param({"cluster": {"leader": False}}, "NotLeader", id="leader"),
         pytest.param({"cluster": {"lease_age_s": 16.0}}, "LeaseStale", id="lease"),
@@ -107,6 +109,16 @@ def test_advice_is_applied_when_nothing_holds() -> None:
         ),
         pytest.param({"actions": (make_action(),) * 4}, "JobActionsSpent", id="actions"),
         pytest.param({"actions": (make_action(cost_ms=31 * MINUTE),)}, "JobTimeSpent", id="time"),
+        pytest.param(
+            {"actions": (make_action(), make_action()), "started_ms": NOW - 39 * MINUTE},
+            "JobTimeSpent",
+            id="time of changes that nothing was reported of",
+        ),
+        pytest.param(
+            {"void": (make_action(at_ms=NOW - 4 * MINUTE, verdict=Verdict.VOID),)},
+            "NothingToWrite",
+            id="nothing to write to",
+        ),
         pytest.param({"cluster": {"resizes_under_way": 2}}, "ClusterBusy", id="under way"),
         pytest.param(
             {"cluster": {"resizes_ms": (NOW - 59 * MINUTE,) * 20}},
@@ -136,9 +148,7 @@ def test_advice_is_applied_when_nothing_holds() -> None:
         pytest.param(
             {"actions": (make_action(verdict=Verdict.PENDING),)}, "TrialPending", id="trial"
         ),
-        pytest.param({"shrinking": True}, "Shrinking", id="shrinking"),
         pytest.param({"failing": True}, "Failing", id="failing"),
-        pytest.param({"checkpoint_age_s": 5000.0}, "CheckpointOld", id="checkpoint"),
     ],
 )
 def test_each_check_of_the_table_holds(changes: dict[str, Any], code: str) -> None:
@@ -222,21 +232,21 @@ def test_w13_a_persons_number_holds_for_an_hour_and_binds_until_the_end() -> Non
 def test_w16_no_plan_without_both_keys() -> None:
     """All combinations of policy, wish, fields, switches and kinds of advice."""
     fields = (None, frozenset[str](), frozenset({"memory"}), frozenset({"workers"}))
-    switches = tuple(product((False, True), repeat=5))
+    switches = tuple(product((False, True), repeat=4))
     acted = 0
     for policy, wish, may, what in product((None, *Mode), (None, *Mode), fields, What):
-        for dry_run, auto_scale, urgent, probe, rollback in switches:
+        for dry_run, urgent, probe, rollback in switches:
             rules = () if policy is None else (PolicyRule(mode=policy),)
             wishes = None if wish is None else Wishes(mode=wish, may=may)
             permission = effective_permission(Policy(rules=rules), SUBJECT, wishes, dry_run=dry_run)
             advice = make_advice(what=what, urgent=urgent, probe=probe)
-            job = make_job(advice, auto_scale=auto_scale)
+            job = make_job(advice)
             if rollback:
                 action = make_action(what=what)
                 acts = decide_rollback(action, job, make_cluster(), permission, NOW).act
             else:
                 acts = decide(advice, job, make_cluster(), permission, NOW).act
-            keys = policy is Mode.APPLY and wish is Mode.APPLY and not dry_run and auto_scale
+            keys = policy is Mode.APPLY and wish is Mode.APPLY and not dry_run
             allowed = what is not What.WARNING and (may is None or FIELDS[what] in may)
             assert not acts or (keys and allowed)
             acted += acts
@@ -378,8 +388,23 @@ def test_an_urgent_advice_does_not_wait_for_gain_or_cool_down() -> None:
     assert held(advice, plan_open=True) == "PlanOpen"
 
 
-def test_the_global_batch_changes_only_for_a_job_that_names_it() -> None:
-    advice = make_advice(1024, 2048, what=What.GLOBAL_BATCH, choices=make_advice().choices[-1:])
+def test_field_that_is_only_not_forbidden_is_not_named() -> None:
+    rules = Policy(rules=(PolicyRule(mode=Mode.APPLY),))
+    wishes = Wishes(mode=Mode.APPLY, may=frozenset({"memory", "ps"}))
+    permission = effective_permission(rules, SUBJECT, wishes)
+    assert (permission.may, permission.named) == ({"memory", "ps"}, frozenset())
+
+
+def test_global_batch_and_nodes_are_advised_and_never_set() -> None:
     advice = make_advice(4, 8, what=What.GLOBAL_BATCH)
     assert held(advice, permission=Permission(mode=Mode.APPLY)) == "FieldNotNamed"
-    assert held(advice) == ""
+    assert held(advice) == "ByHand"
+    assert held(make_advice(what=What.NODE)) == "ByHand"
+
+
+@pytest.mark.parametrize("what", [what for what in What if what in FIELDS and what not in BY_HAND])
+def test_all_other_fields_have_a_plan_or_a_tuning(what: What) -> None:
+    change = PlannedChange(action_id=1, what=what, value=2.0)
+    planned = scale_plan(Object(metadata=ObjectMeta(name="j", namespace="n")), change)
+    assert (planned is not None) is (what in PLANNED)
+    assert planned is not None or next_tuning(None, change) is not None

@@ -19,6 +19,7 @@ from gangline.brain.advisers.usage.peaks import (
     open_kills,
     outlier_rank,
     peaks,
+    running_size,
     with_known_limits,
 )
 from gangline.brain.advisers.usage.rules import (
@@ -64,7 +65,7 @@ class _Evidence:
         return _Evidence(
             self.view,
             self.role,
-            self.size,
+            (only and running_size(self.view.run.job, self.role, rank)) or self.size,
             [each for each in self.found if (each.rank == rank) == only],
             [each for each in self.killed if (each.rank == rank) == only],
             [each for each in self.unknown if (each.rank == rank) == only],

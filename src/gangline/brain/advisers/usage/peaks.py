@@ -10,6 +10,8 @@ Autoscaler). Once two later runs survive with more memory, their real peaks take
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from gangline.brain.advisers.similarity import is_success, last_ms
 from gangline.brain.facts.records import Job, PodRun, RoleSize, Run
 
@@ -116,6 +118,24 @@ def requested_size(job: Job, role: str) -> RoleSize | None:
     """Return the latest size of a role that a next run would have: doubling after a kill is not."""
     sizes = [each for each in job.roles if each.role == role and each.source != "oom"]
     return max(sizes, key=lambda each: each.since_ms) if sizes else role_size(job, role)
+
+
+def running_size(job: Job, role: str, rank: int | None = None) -> RoleSize | None:
+    """Return what new pods of a role request: the specification, and what plans have changed.
+
+    With ``rank``, what the next pod of this rank requests.
+    """
+    size = requested_size(job, role)
+    if size is None:
+        return None
+    own = [each for each in job.planned if each.role == role and each.rank in (None, rank)]
+    for each in sorted(own, key=lambda each: each.rank is not None):
+        size = msgspec.structs.replace(
+            size,
+            cpu_millis=size.cpu_millis if each.cpu_millis is None else each.cpu_millis,
+            memory_bytes=size.memory_bytes if each.memory_bytes is None else each.memory_bytes,
+        )
+    return size
 
 
 def outlier_rank(found: Sequence[Peak]) -> int | None:

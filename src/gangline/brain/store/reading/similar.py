@@ -5,12 +5,13 @@ it would choose, and a bounded number of the latest ones. The keys of the levels
 ``job``, so that every range is one piece of one index, whatever the size of the history.
 
 To make a statement takes longer than to run it, so each is made once. Levels that mostly have few
-runs are looked up together: one way to the server and back instead of three.
+runs are looked up together: one way to the server and back instead of three. Of the candidates,
+which may be hundreds, only what the levels compare is read; of those that are chosen, everything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -28,10 +29,10 @@ from sqlalchemy import (
 
 from gangline.brain.advisers.similarity import WINDOW_MS, select_similar, similarity_level
 from gangline.brain.advisers.view import SimilarRuns
-from gangline.brain.facts.records import Outcome, Run
-from gangline.brain.store.keys import Keys
+from gangline.brain.facts.records import Image, Job, ModelFacts, Outcome, RoleSize, Run
+from gangline.brain.store.keys import Keys, gpu_model
 from gangline.brain.store.sql import tables
-from gangline.brain.store.sql.load import StoredJob, load_numbered_jobs, load_runs
+from gangline.brain.store.sql.load import load_numbered_jobs, load_runs, mappings
 
 LEVELS: Final = (0, 1, 2, 3, 4)
 _TOGETHER: Final = ((0, 1, 2), (3,), (4,))
@@ -55,43 +56,49 @@ class SimilarLookup:
 
     def first(self) -> SimilarRuns | None:
         """Return the runs of the first level that has enough, with those of the levels before."""
-        found: dict[int, StoredJob] = {}
+        found: dict[str, _Candidate] = {}
         chosen = None
         for levels in _TOGETHER:
-            new = [number for number in self._candidates(levels) if number not in found]
-            if not new and chosen is not None:
+            new = self._candidates(levels)
+            if chosen is not None and new.keys() <= found.keys():
                 continue
-            found |= {each.id: each for each in load_numbered_jobs(self._connection, new)}
-            chosen = self._select([Run(job=each.job) for each in found.values()])
+            found |= new
+            chosen = self._select(found.values())
             if chosen is not None and chosen.runs:
                 break
-        return self._load(chosen, list(found.values()))
+        return self._load(chosen, found)
 
     def level(self, level: int) -> SimilarRuns | None:
         """Return the runs of one level only; None if there are none."""
-        found = [
-            each
-            for each in load_numbered_jobs(self._connection, self._candidates((level,)))
-            if similarity_level(self._run, Run(job=each.job)) == level
-        ]
-        return self._load(self._select([Run(job=each.job) for each in found]), found)
+        found = {
+            uid: each
+            for uid, each in self._candidates((level,)).items()
+            if similarity_level(self._run, each.run) == level
+        }
+        return self._load(self._select(found.values()), found)
 
-    def _candidates(self, levels: tuple[int, ...]) -> list[int]:
-        """Numbers of the jobs that may be similar at some levels, in ascending order."""
+    def _candidates(self, levels: tuple[int, ...]) -> dict[str, "_Candidate"]:
+        """Jobs that may be similar at some levels, by uid."""
         keys = {
             f"key_{level}_{number}": key
             for level in levels
             for number, key in enumerate(self._keys_of(level))
         }
         if all(key is None for key in keys.values()):
-            return []
+            return {}
         parameters = keys | {
             "cluster": self._run.job.cluster,
             "uid": self._run.job.uid,
             "since_ms": self._now_ms - WINDOW_MS,
             "most": self._limit if levels[0] < 3 else max(self._limit, _CANDIDATES),
         }
-        return sorted(set(self._connection.execute(_query(levels), parameters).scalars()))
+        models = frozenset(self._keys_of(4))
+        device = gpu_model(self._run.job)
+        rows = mappings(self._connection.execute(_query(levels), parameters))
+        return {
+            row["uid"]: _candidate(row, device if row["model_key"] in models else "")
+            for row in rows
+        }
 
     def _keys_of(self, level: int) -> list[int | str | None]:
         """Keys of the level; None is equal to no key."""
@@ -108,18 +115,76 @@ class SimilarLookup:
             case _:
                 return [keys.model(asked, shift) for shift in (-1, 0, 1)]
 
-    def _select(self, runs: Sequence[Run]) -> SimilarRuns | None:
-        return select_similar(self._run, runs, self._now_ms)
+    def _select(self, candidates: Iterable["_Candidate"]) -> SimilarRuns | None:
+        return select_similar(self._run, (each.run for each in candidates), self._now_ms)
 
-    def _load(self, chosen: SimilarRuns | None, found: Sequence[StoredJob]) -> SimilarRuns | None:
-        """Add segments and pod runs, by which the nearest model is measured more exactly."""
+    def _load(
+        self, chosen: SimilarRuns | None, found: Mapping[str, "_Candidate"]
+    ) -> SimilarRuns | None:
+        """Read the chosen runs. By their segments, the nearest model is measured more exactly."""
         if chosen is None:
             return None
         runs = (*chosen.runs[: self._limit], *chosen.bounds[: self._limit // 2])
-        uids = {run.job.uid for run in runs}
-        return self._select(
-            load_runs(self._connection, [each for each in found if each.job.uid in uids])
-        )
+        jobs = load_numbered_jobs(self._connection, sorted(found[run.job.uid].id for run in runs))
+        return select_similar(self._run, load_runs(self._connection, jobs), self._now_ms)
+
+
+class _Candidate(NamedTuple):
+    """A job of a range: its number, and what the levels compare of it."""
+
+    id: int
+    run: Run
+
+
+_COMPARED: Final = tuple(
+    tables.job.c[name]
+    for name in (
+        "id",
+        "cluster",
+        "uid",
+        "namespace",
+        "stem",
+        "kind",
+        "strategy",
+        "owner",
+        "command_digest",
+        "spec_digest",
+        "submitted_ms",
+        "started_ms",
+        "finished_ms",
+        "outcome",
+        "complete",
+        "model_key",
+    )
+)
+
+
+def _candidate(row: dict[str, Any], device: str) -> _Candidate:
+    """Return a candidate. Its devices are known by the key of its model, if that is equal."""
+    known = row["parameters"] is not None or row["sequence"] is not None
+    job = Job(
+        cluster=row["cluster"],
+        uid=row["uid"],
+        namespace=row["namespace"],
+        name="",
+        stem=row["stem"],
+        kind=row["kind"],
+        strategy=row["strategy"],
+        owner=row["owner"],
+        image=Image(repository=row["repository"]),
+        command_digest=row["command_digest"],
+        spec_digest=row["spec_digest"],
+        submitted_ms=row["submitted_ms"],
+        started_ms=row["started_ms"],
+        finished_ms=row["finished_ms"],
+        outcome=Outcome(row["outcome"]),
+        roles=(RoleSize(role="", since_ms=0, replicas=0, gpu_model=device),),
+        model=ModelFacts(source="", parameters=row["parameters"], sequence=row["sequence"])
+        if known
+        else None,
+        complete=bool(row["complete"]),
+    )
+    return _Candidate(row["id"], Run(job=job))
 
 
 @cache
@@ -128,7 +193,14 @@ def _query(levels: tuple[int, ...]) -> Select[Any]:
     ranges = [
         each.subquery() for level in levels for key in _conditions(level) for each in _ranges(key)
     ]
-    return select(union_all(*(select(each.c.id) for each in ranges)).subquery().c.id)
+    found = union_all(*(select(each.c.id) for each in ranges)).subquery("candidates")
+    job, model = tables.job, tables.model
+    return (
+        select(*_COMPARED, tables.image.c.repository, model.c.parameters, model.c.sequence)
+        .select_from(found.join(job, job.c.id == found.c.id))
+        .join(tables.image)
+        .outerjoin(model)
+    )
 
 
 def _conditions(level: int) -> list[ColumnElement[bool]]:

@@ -1,26 +1,11 @@
-"""What differs between the servers: addresses, connections, upserts, kinds of errors."""
+"""What differs between the servers: addresses, connections, kinds of errors."""
 
 import importlib.util
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
-import msgspec
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Engine,
-    Insert,
-    Table,
-    create_engine,
-    event,
-    func,
-    select,
-    tuple_,
-)
-from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
@@ -101,9 +86,15 @@ def make_engine(url: URL, readers: int) -> Engine:
         case "sqlite":
             arguments = {"timeout": 5.0, "check_same_thread": False}
         case "postgresql":
+            settings = {
+                "statement_timeout": _STATEMENT_TIMEOUT_S * 1000,
+                "timezone": "UTC",
+                # Statements are short: to compile one takes longer than to run it.
+                "jit": "off",
+            }
             arguments = {
                 "connect_timeout": _CONNECT_TIMEOUT_S,
-                "options": f"-c statement_timeout={_STATEMENT_TIMEOUT_S * 1000} -c timezone=UTC",
+                "options": " ".join(f"-c {name}={value}" for name, value in settings.items()),
                 "keepalives_idle": 10,
                 "keepalives_interval": 5,
                 "keepalives_count": 3,
@@ -157,65 +148,6 @@ def _mysql_connected(connection: Any, _record: object) -> None:
     with connection.cursor() as cursor:
         # Without it MySQL would cut what is too long and store 0 for what is no number.
         cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'")
-
-
-def upsert(
-    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]
-) -> None:
-    """Insert ``rows``, or replace the other columns of those that exist with the same ``keys``.
-
-    All rows have the same columns.
-    """
-    if rows:
-        changed = [name for name in rows[0] if name not in keys]
-        # In one order everywhere, so that two writers do not wait for each other.
-        ordered = sorted(rows, key=lambda row: tuple(row[key] for key in keys))
-        connection.execute(_insert_or_update(connection, table, keys, changed), ordered)
-
-
-def insert_missing(
-    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], key: str
-) -> None:
-    """Insert those ``rows`` whose ``key`` does not exist."""
-    if rows:
-        ordered = sorted(rows, key=lambda row: row[key])
-        connection.execute(_insert_or_update(connection, table, (key,), ()), ordered)
-
-
-def _insert_or_update(
-    connection: Connection, table: Table, keys: Sequence[str], changed: Sequence[str]
-) -> Insert:
-    match connection.dialect.name:
-        case "postgresql":
-            statement = postgresql.insert(table)
-            if not changed:
-                return statement.on_conflict_do_nothing(index_elements=keys)
-            values = {name: statement.excluded[name] for name in changed}
-            return statement.on_conflict_do_update(index_elements=keys, set_=values)
-        case "sqlite":
-            local = sqlite.insert(table)
-            if not changed:
-                return local.on_conflict_do_nothing(index_elements=keys)
-            values = {name: local.excluded[name] for name in changed}
-            return local.on_conflict_do_update(index_elements=keys, set_=values)
-        case _:
-            into = mysql.insert(table)
-            # MySQL has no "do nothing" beside IGNORE, which hides other errors as well.
-            names = changed or keys
-            return into.on_duplicate_key_update({name: into.inserted[name] for name in names})
-
-
-def any_of(
-    connection: Connection, columns: Sequence[Column[Any]], keys: Iterable[tuple[Any, ...]]
-) -> ColumnElement[bool]:
-    """Condition that ``columns`` equal one of ``keys``; it can use an index of these columns."""
-    ordered = sorted(keys)
-    if connection.dialect.name != "sqlite":
-        return tuple_(*columns).in_(ordered)
-    # SQLite scans the table for a list of rows, and searches the index for a subquery.
-    each = func.json_each(msgspec.json.encode(ordered).decode()).table_valued("value")
-    parts = (func.json_extract(each.c.value, f"$[{n}]") for n in range(len(columns)))
-    return tuple_(*columns).in_(select(*parts).select_from(each))
 
 
 _SQLITE: Final = {

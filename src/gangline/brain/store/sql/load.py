@@ -1,27 +1,29 @@
 """Loads jobs, segments and pod runs; a bounded number of statements, whatever their number."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final
+from functools import cache, lru_cache
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     BindParameter,
     Column,
     ColumnElement,
-    CompoundSelect,
     Connection,
+    FromClause,
     Result,
     Select,
     Table,
     bindparam,
     select,
+    true,
     union_all,
 )
 
 from gangline.brain.facts.records import Image, Job, ModelFacts, PodRun, RoleSize, Run, Segment
 from gangline.brain.store.sql import rows, tables
+from gangline.brain.store.sql.bulk import given_rows
 
 MAX_SEGMENTS: Final = 200
 """Of a run, the last ones: 16 hours of 5 minutes each."""
@@ -142,11 +144,7 @@ def mappings(result: Result[Any]) -> list[dict[str, Any]]:
 
 def _segments(connection: Connection, ids: Sequence[int]) -> dict[int, list[Segment]]:
     loaded: dict[int, list[Segment]] = defaultdict(list)
-    if not ids:
-        return loaded
-    selected = connection.execute(_last_segments(_ranges_for(ids)), _parameters(ids))
-    for values in selected.all():
-        row = dict(zip(_SEGMENT, values, strict=True))
+    for row in _of_jobs(connection, _LAST_SEGMENTS, ids):
         loaded[row["job_id"]].append(rows.segment_of(row))
     for segments in loaded.values():
         segments.sort(key=lambda each: (each.since_ms, each.round))
@@ -155,15 +153,44 @@ def _segments(connection: Connection, ids: Sequence[int]) -> dict[int, list[Segm
 
 def _pods(connection: Connection, ids: Sequence[int]) -> dict[int, list[PodRun]]:
     loaded: dict[int, list[PodRun]] = defaultdict(list)
-    if not ids:
-        return loaded
-    selected = connection.execute(_first_pods(_ranges_for(ids)), _parameters(ids))
-    for values in selected.all():
-        row = dict(zip(_POD_RUN, values, strict=True))
+    for row in _of_jobs(connection, _FIRST_PODS, ids):
         loaded[row["job_id"]].append(rows.pod_of(row, row["node_name"] or ""))
     for pods in loaded.values():
         pods.sort(key=lambda pod: (pod.role, pod.rank, pod.number))
     return loaded
+
+
+class _RowsOfJobs(NamedTuple):
+    """Some rows of each job, in the order of an index."""
+
+    table: Table
+    order: tuple[ColumnElement[Any], ...]
+    most: int
+    """Of each job."""
+
+
+_LAST_SEGMENTS: Final = _RowsOfJobs(
+    tables.segment, (tables.segment.c.since_ms.desc(),), MAX_SEGMENTS
+)
+_FIRST_PODS: Final = _RowsOfJobs(
+    tables.pod_run,
+    (tables.pod_run.c.role, tables.pod_run.c.rank, tables.pod_run.c.number),
+    MAX_PODS,
+)
+
+
+def _of_jobs(
+    connection: Connection, asked: _RowsOfJobs, ids: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    if not ids:
+        return
+    if connection.dialect.name == "postgresql":
+        selected = connection.execute(_lateral(asked), {"id": list(ids)})
+    else:
+        selected = connection.execute(_ranges(asked, _ranges_for(ids)), _parameters(ids))
+    names = _POD_RUN if asked is _FIRST_PODS else _SEGMENT
+    for values in selected.all():
+        yield dict(zip(names, values, strict=True))
 
 
 # To make a statement takes longer than to run it, and a server plans each text that it has not
@@ -179,32 +206,32 @@ def _ranges_for(ids: Sequence[int]) -> int:
     return int(1 << (len(ids) - 1).bit_length())
 
 
-@lru_cache(maxsize=64)
-def _last_segments(jobs: int) -> CompoundSelect[Any]:
-    segment = tables.segment
-    return _ranges(segment, jobs, (segment.c.since_ms.desc(),), MAX_SEGMENTS)
+@cache
+def _lateral(asked: _RowsOfJobs) -> Select[Any]:
+    """For PostgreSQL: one statement for any number of jobs. SQLite and MariaDB have no LATERAL."""
+    jobs = given_rows([tables.job.c.id])
+    rows = _first_rows(asked, jobs.c.id).lateral()
+    return _with_nodes(asked, rows, jobs.join(rows, true()))
 
 
 @lru_cache(maxsize=64)
-def _first_pods(jobs: int) -> Select[Any]:
-    pod_run, node = tables.pod_run, tables.node
-    order = (pod_run.c.role, pod_run.c.rank, pod_run.c.number)
-    found = _ranges(pod_run, jobs, order, MAX_PODS).subquery()
-    return select(found, node.c.name).outerjoin(node, node.c.id == found.c.node_id)
+def _ranges(asked: _RowsOfJobs, jobs: int) -> Select[Any]:
+    ranges = [_first_rows(asked, bindparam(f"job_{number}")).subquery() for number in range(jobs)]
+    found = union_all(*map(select, ranges)).subquery()
+    return _with_nodes(asked, found, found)
 
 
-def _ranges(
-    table: Table, jobs: int, order: Sequence[ColumnElement[Any]], limit: int
-) -> CompoundSelect[Any]:
-    ranges = [
-        select(table)
-        .where(table.c.job_id == bindparam(f"job_{number}"))
-        .order_by(*order)
-        .limit(limit)
-        .subquery()
-        for number in range(jobs)
-    ]
-    return union_all(*map(select, ranges))
+def _first_rows(asked: _RowsOfJobs, job: ColumnElement[Any]) -> Select[Any]:
+    table = asked.table
+    return select(table).where(table.c.job_id == job).order_by(*asked.order).limit(asked.most)
+
+
+def _with_nodes(asked: _RowsOfJobs, found: FromClause, source: FromClause) -> Select[Any]:
+    if asked.table is not tables.pod_run:
+        return select(found).select_from(source)
+    node = tables.node
+    joined = source.outerjoin(node, node.c.id == found.c.node_id)
+    return select(found, node.c.name).select_from(joined)
 
 
 def _parameters(ids: Sequence[int]) -> dict[str, int]:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select, update
 
 from gangline.brain.store.errors import Fenced
 from gangline.brain.store.sql import tables
-from gangline.brain.store.sql.dialect import insert_missing
+from gangline.brain.store.sql.bulk import insert_missing
 
 
 def lock_cluster(connection: Connection, cluster: str) -> int:

@@ -13,12 +13,14 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, text
 
-from gangline.brain.store.errors import NewerSchema, OldSchema
+from gangline.brain.store.errors import NewerSchema, OldSchema, StoreUnavailable
 from gangline.brain.store.sql import dialect
 
 _LOCK: Final = 7238941
 """Number of the advisory lock that a migration takes; any number that others do not use."""
 _LOCK_TIMEOUT_S: Final = 25
+"""Less than the time after which the driver gives a statement up."""
+_LOCK_ATTEMPTS: Final = 12
 
 
 def configuration() -> Config:
@@ -61,26 +63,43 @@ def prepare(engine: Engine, *, migrate: bool) -> None:
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
-    """Migrate to ``revision``. Of several programs at once one migrates, the others wait."""
+    """Migrate to ``revision``. Of several programs at once one migrates, the others wait.
+
+    Raises:
+        StoreUnavailable: the others have migrated for five minutes.
+    """
     config = configuration()
     connecting = engine.connect().execution_options(**{dialect.WRITE: True})
-    with connecting as connection, connection.begin(), _alone(connection):
+    with connecting as connection, _alone(connection):
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
 
 
 @contextlib.contextmanager
 def _alone(connection: Connection) -> Iterator[None]:
+    """Hold the lock of migrations, and within it a transaction.
+
+    The lock must outlast the transaction: the number of the last revision is visible to others only
+    after the commit, and who had the lock before it would run that revision again.
+    """
     match connection.dialect.name:
-        case "postgresql":  # until the end of the transaction
-            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-            yield
-        case "sqlite":  # BEGIN IMMEDIATE has locked the file
-            yield
+        case "postgresql":
+            with connection.begin():
+                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+                yield
+        case "sqlite":
+            with connection.begin():  # BEGIN IMMEDIATE locks the file
+                yield
         case _:
             name = {"name": f"gangline-{_LOCK}", "seconds": _LOCK_TIMEOUT_S}
-            connection.execute(text("SELECT GET_LOCK(:name, :seconds)"), name)
+            lock = text("SELECT GET_LOCK(:name, :seconds)")  # 0 if another one still has it
+            if not any(connection.scalar(lock, name) for _ in range(_LOCK_ATTEMPTS)):
+                raise StoreUnavailable(
+                    f"another program has migrated it for {_LOCK_ATTEMPTS * _LOCK_TIMEOUT_S} s"
+                )
+            connection.commit()
             try:
-                yield
+                with connection.begin():
+                    yield
             finally:
                 connection.execute(text("SELECT RELEASE_LOCK(:name)"), name)

@@ -17,7 +17,7 @@ from gangline.brain.store.records import (
     UsageHistogram,
 )
 from gangline.brain.store.sql import rows, tables
-from gangline.brain.store.sql.dialect import upsert
+from gangline.brain.store.sql.bulk import upsert
 
 
 class ModelWriter:

@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, exists, select,
 from gangline.brain.store.batch import MAX_ROWS
 from gangline.brain.store.records import Scope
 from gangline.brain.store.sql import tables
+from gangline.brain.store.sql.bulk import among
 from gangline.brain.store.sql.lock import lock_cluster
 
 MAX_JOBS: Final = 20
@@ -23,15 +24,21 @@ def delete_some(connection: Connection, table: Table, condition: ColumnElement[b
     """Delete at most 500 rows of a table with an id; return how many."""
     query = select(table.c.id).where(condition).limit(MAX_ROWS)
     ids = list(connection.execute(query).scalars())
-    if ids:
-        if table is tables.advice:
-            # An action of another job never refers to it, one of the same job may be younger.
-            action = tables.action
-            connection.execute(
-                update(action).where(action.c.advice_id.in_(ids)).values(advice_id=None)
-            )
-        connection.execute(delete(table).where(table.c.id.in_(ids)))
+    delete_rows(connection, table, ids)
     return len(ids)
+
+
+def delete_rows(connection: Connection, table: Table, ids: Sequence[int]) -> None:
+    """Delete rows of a table with an id; their number must be bounded."""
+    if not ids:
+        return
+    if table is tables.advice:
+        # An action of another job never refers to it, one of the same job may be younger.
+        action = tables.action
+        connection.execute(
+            update(action).where(among(connection, action.c.advice_id, ids)).values(advice_id=None)
+        )
+    connection.execute(delete(table).where(among(connection, table.c.id, ids)))
 
 
 def remove_children(connection: Connection, jobs: Sequence[int]) -> int:
@@ -62,9 +69,12 @@ def remove_jobs(connection: Connection, cluster: str, jobs: Sequence[int]) -> in
     _delete_learned(connection, Scope.JOB, jobs)
     deleted = connection.execute(delete(job).where(job.c.id.in_(jobs))).rowcount
     family = tables.family
-    for number, count in sorted(families.items()):
+    for count in sorted(set(families.values())):
+        same = sorted(number for number, each in families.items() if each == count)
         connection.execute(
-            update(family).where(family.c.id == number).values(jobs=family.c.jobs - count)
+            update(family)
+            .where(among(connection, family.c.id, same))
+            .values(jobs=family.c.jobs - count)
         )
     empty = (family.c.id.in_(sorted(families))) & (family.c.jobs <= 0)
     gone = list(connection.execute(select(family.c.id).where(empty)).scalars())

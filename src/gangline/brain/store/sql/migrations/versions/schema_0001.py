@@ -1,4 +1,8 @@
-"""The first schema."""
+"""The first schema.
+
+MariaDB ends the transaction at each statement, so a migration that was cut off is run again over
+what it left: every statement leaves alone what exists.
+"""
 
 from typing import Any
 
@@ -12,7 +16,8 @@ down_revision = None
 ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 LEAF = sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
 BLOB = sa.LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
-MYSQL: dict[str, Any] = {
+OPTIONS: dict[str, Any] = {
+    "if_not_exists": True,
     "mysql_engine": "InnoDB",
     "mysql_charset": "utf8mb4",
     "mysql_collate": "utf8mb4_bin",
@@ -38,9 +43,14 @@ def upgrade() -> None:
         sa.Column("last_ms", sa.BigInteger(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_family"),
         sa.UniqueConstraint("digest", name="uq_family_digest"),
-        **MYSQL,
+        **OPTIONS,
     )
-    op.create_index("ix_family_cluster_namespace_stem", "family", ["cluster", "namespace", "stem"])
+    op.create_index(
+        "ix_family_cluster_namespace_stem",
+        "family",
+        ["cluster", "namespace", "stem"],
+        if_not_exists=True,
+    )
     op.create_table(
         "fit",
         sa.Column("scope_type", sa.String(length=16), nullable=False),
@@ -54,14 +64,14 @@ def upgrade() -> None:
         sa.Column("at_ms", sa.BigInteger(), nullable=False),
         sa.Column("validity", LEAF, nullable=True),
         sa.PrimaryKeyConstraint("scope_type", "scope_id", "model", "version", name="pk_fit"),
-        **MYSQL,
+        **OPTIONS,
     )
     op.create_table(
         "forgotten",
         sa.Column("digest", sa.String(length=128), nullable=False),
         sa.Column("at_ms", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("digest", name="pk_forgotten"),
-        **MYSQL,
+        **OPTIONS,
     )
     op.create_table(
         "image",
@@ -72,7 +82,7 @@ def upgrade() -> None:
         sa.Column("identity", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_image"),
         sa.UniqueConstraint("identity", name="uq_image_identity"),
-        **MYSQL,
+        **OPTIONS,
     )
     op.create_table(
         "leader",
@@ -81,7 +91,7 @@ def upgrade() -> None:
         sa.Column("holder", sa.String(length=253), server_default="", nullable=False),
         sa.Column("at_ms", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("cluster", name="pk_leader"),
-        **MYSQL,
+        **OPTIONS,
     )
     op.create_table(
         "node",
@@ -91,7 +101,7 @@ def upgrade() -> None:
         sa.Column("device_model", sa.String(length=128), server_default="", nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_node"),
         sa.UniqueConstraint("cluster", "name", name="uq_node_cluster_name"),
-        **MYSQL,
+        **OPTIONS,
     )
     op.create_table(
         "price",
@@ -103,15 +113,15 @@ def upgrade() -> None:
         sa.Column("free", sa.Double(), nullable=False),
         sa.Column("waiting", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("cluster", "resource", "hourly", "at_ms", name="pk_price"),
-        **MYSQL,
+        **OPTIONS,
     )
-    op.create_index("ix_price_hourly_at_ms", "price", ["hourly", "at_ms"])
+    op.create_index("ix_price_hourly_at_ms", "price", ["hourly", "at_ms"], if_not_exists=True)
     op.create_table(
         "setting",
         sa.Column("name", sa.String(length=64), nullable=False),
         sa.Column("value", BLOB, nullable=False),
         sa.PrimaryKeyConstraint("name", name="pk_setting"),
-        **MYSQL,
+        **OPTIONS,
     )
     op.create_table(
         "usage_histogram",
@@ -128,7 +138,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint(
             "scope_type", "scope_id", "role", "resource", "version", name="pk_usage_histogram"
         ),
-        **MYSQL,
+        **OPTIONS,
     )
     op.create_table(
         "job",
@@ -173,34 +183,53 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["image_id"], ["image.id"], name="fk_job_image_id"),
         sa.PrimaryKeyConstraint("id", name="pk_job"),
         sa.UniqueConstraint("cluster", "uid", name="uq_job_cluster_uid"),
-        **MYSQL,
+        **OPTIONS,
     )
     op.create_index(
-        "ix_job_base_key_outcome_finished_ms", "job", ["base_key", "outcome", "finished_ms"]
+        "ix_job_base_key_outcome_finished_ms",
+        "job",
+        ["base_key", "outcome", "finished_ms"],
+        if_not_exists=True,
     )
-    op.create_index("ix_job_cluster_finished_ms", "job", ["cluster", "finished_ms"])
+    op.create_index(
+        "ix_job_cluster_finished_ms", "job", ["cluster", "finished_ms"], if_not_exists=True
+    )
     op.create_index(
         "ix_job_cluster_namespace_name_submitted_ms",
         "job",
         ["cluster", "namespace", "name", "submitted_ms"],
+        if_not_exists=True,
     )
     op.create_index(
         "ix_job_cluster_namespace_owner_finished_ms",
         "job",
         ["cluster", "namespace", "owner", "finished_ms"],
+        if_not_exists=True,
     )
     op.create_index(
-        "ix_job_family_id_outcome_finished_ms", "job", ["family_id", "outcome", "finished_ms"]
+        "ix_job_family_id_outcome_finished_ms",
+        "job",
+        ["family_id", "outcome", "finished_ms"],
+        if_not_exists=True,
     )
-    op.create_index("ix_job_image_id", "job", ["image_id"])
+    op.create_index("ix_job_image_id", "job", ["image_id"], if_not_exists=True)
     op.create_index(
-        "ix_job_image_key_outcome_finished_ms", "job", ["image_key", "outcome", "finished_ms"]
+        "ix_job_image_key_outcome_finished_ms",
+        "job",
+        ["image_key", "outcome", "finished_ms"],
+        if_not_exists=True,
     )
     op.create_index(
-        "ix_job_model_key_outcome_finished_ms", "job", ["model_key", "outcome", "finished_ms"]
+        "ix_job_model_key_outcome_finished_ms",
+        "job",
+        ["model_key", "outcome", "finished_ms"],
+        if_not_exists=True,
     )
     op.create_index(
-        "ix_job_spec_key_outcome_finished_ms", "job", ["spec_key", "outcome", "finished_ms"]
+        "ix_job_spec_key_outcome_finished_ms",
+        "job",
+        ["spec_key", "outcome", "finished_ms"],
+        if_not_exists=True,
     )
     op.create_table(
         "node_speed",
@@ -214,9 +243,9 @@ def upgrade() -> None:
         sa.Column("extra", LEAF, nullable=True),
         sa.ForeignKeyConstraint(["node_id"], ["node.id"], name="fk_node_speed_node_id"),
         sa.PrimaryKeyConstraint("node_id", "day", name="pk_node_speed"),
-        **MYSQL,
+        **OPTIONS,
     )
-    op.create_index("ix_node_speed_day", "node_speed", ["day"])
+    op.create_index("ix_node_speed_day", "node_speed", ["day"], if_not_exists=True)
     op.create_table(
         "advice",
         sa.Column("id", ID, autoincrement=True, nullable=False),
@@ -232,11 +261,13 @@ def upgrade() -> None:
         sa.Column("body", LEAF, nullable=False),
         sa.ForeignKeyConstraint(["job_id"], ["job.id"], name="fk_advice_job_id"),
         sa.PrimaryKeyConstraint("id", name="pk_advice"),
-        **MYSQL,
+        **OPTIONS,
     )
-    op.create_index("ix_advice_at_ms", "advice", ["at_ms"])
-    op.create_index("ix_advice_job_id_state", "advice", ["job_id", "state"])
-    op.create_index("ix_advice_state_expires_ms", "advice", ["state", "expires_ms"])
+    op.create_index("ix_advice_at_ms", "advice", ["at_ms"], if_not_exists=True)
+    op.create_index("ix_advice_job_id_state", "advice", ["job_id", "state"], if_not_exists=True)
+    op.create_index(
+        "ix_advice_state_expires_ms", "advice", ["state", "expires_ms"], if_not_exists=True
+    )
     op.create_table(
         "model",
         sa.Column("job_id", ID, autoincrement=False, nullable=False),
@@ -255,7 +286,7 @@ def upgrade() -> None:
         sa.Column("extra", LEAF, nullable=True),
         sa.ForeignKeyConstraint(["job_id"], ["job.id"], name="fk_model_job_id"),
         sa.PrimaryKeyConstraint("job_id", name="pk_model"),
-        **MYSQL,
+        **OPTIONS,
     )
     op.create_table(
         "pod_run",
@@ -283,10 +314,12 @@ def upgrade() -> None:
         sa.UniqueConstraint(
             "job_id", "role", "rank", "number", name="uq_pod_run_job_id_role_rank_number"
         ),
-        **MYSQL,
+        **OPTIONS,
     )
-    op.create_index("ix_pod_run_ended_ms", "pod_run", ["ended_ms"])
-    op.create_index("ix_pod_run_node_id_ended_ms", "pod_run", ["node_id", "ended_ms"])
+    op.create_index("ix_pod_run_ended_ms", "pod_run", ["ended_ms"], if_not_exists=True)
+    op.create_index(
+        "ix_pod_run_node_id_ended_ms", "pod_run", ["node_id", "ended_ms"], if_not_exists=True
+    )
     op.create_table(
         "role_size",
         sa.Column("job_id", ID, autoincrement=False, nullable=False),
@@ -301,7 +334,7 @@ def upgrade() -> None:
         sa.Column("extra", LEAF, nullable=True),
         sa.ForeignKeyConstraint(["job_id"], ["job.id"], name="fk_role_size_job_id"),
         sa.PrimaryKeyConstraint("job_id", "role", "since_ms", name="pk_role_size"),
-        **MYSQL,
+        **OPTIONS,
     )
     op.create_table(
         "segment",
@@ -332,10 +365,12 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["job_id"], ["job.id"], name="fk_segment_job_id"),
         sa.PrimaryKeyConstraint("id", name="pk_segment"),
         sa.UniqueConstraint("job_id", "round", "since_ms", name="uq_segment_job_id_round_since_ms"),
-        **MYSQL,
+        **OPTIONS,
     )
-    op.create_index("ix_segment_job_id_since_ms", "segment", ["job_id", "since_ms"])
-    op.create_index("ix_segment_until_ms", "segment", ["until_ms"])
+    op.create_index(
+        "ix_segment_job_id_since_ms", "segment", ["job_id", "since_ms"], if_not_exists=True
+    )
+    op.create_index("ix_segment_until_ms", "segment", ["until_ms"], if_not_exists=True)
     op.create_table(
         "sizing",
         sa.Column("id", ID, autoincrement=True, nullable=False),
@@ -346,7 +381,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["job_id"], ["job.id"], name="fk_sizing_job_id"),
         sa.PrimaryKeyConstraint("id", name="pk_sizing"),
         sa.UniqueConstraint("job_id", "at_ms", name="uq_sizing_job_id_at_ms"),
-        **MYSQL,
+        **OPTIONS,
     )
     op.create_table(
         "action",
@@ -364,9 +399,9 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["advice_id"], ["advice.id"], name="fk_action_advice_id"),
         sa.ForeignKeyConstraint(["job_id"], ["job.id"], name="fk_action_job_id"),
         sa.PrimaryKeyConstraint("id", name="pk_action"),
-        **MYSQL,
+        **OPTIONS,
     )
-    op.create_index("ix_action_advice_id", "action", ["advice_id"])
-    op.create_index("ix_action_at_ms", "action", ["at_ms"])
-    op.create_index("ix_action_job_id_at_ms", "action", ["job_id", "at_ms"])
-    op.create_index("ix_action_verdict_at_ms", "action", ["verdict", "at_ms"])
+    op.create_index("ix_action_advice_id", "action", ["advice_id"], if_not_exists=True)
+    op.create_index("ix_action_at_ms", "action", ["at_ms"], if_not_exists=True)
+    op.create_index("ix_action_job_id_at_ms", "action", ["job_id", "at_ms"], if_not_exists=True)
+    op.create_index("ix_action_verdict_at_ms", "action", ["verdict", "at_ms"], if_not_exists=True)

@@ -18,5 +18,5 @@ def upgrade() -> None:
     for key in KEYS:
         # The new one first: MySQL requires an index for each foreign key.
         columns = [key, "outcome", "complete", "finished_ms"]
-        op.create_index(op.f(f"ix_job_{'_'.join(columns)}"), "job", columns)
-        op.drop_index(op.f(f"ix_job_{key}_outcome_finished_ms"), table_name="job")
+        op.create_index(op.f(f"ix_job_{'_'.join(columns)}"), "job", columns, if_not_exists=True)
+        op.drop_index(op.f(f"ix_job_{key}_outcome_finished_ms"), table_name="job", if_exists=True)

@@ -1,0 +1,143 @@
+"""Statements about many rows at a time, as each server runs them fastest.
+
+PostgreSQL gets an array for each column: one text whatever the number of rows, which is planned
+once for a connection. A list of values in the text would be planned for each of its rows.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    ARRAY,
+    Column,
+    ColumnElement,
+    Connection,
+    Insert,
+    String,
+    Table,
+    TableValuedAlias,
+    Text,
+    any_,
+    bindparam,
+    func,
+    select,
+    tuple_,
+)
+from sqlalchemy import column as table_column
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.types import TypeEngine
+
+
+def upsert(
+    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]
+) -> None:
+    """Insert ``rows``, or replace the other columns of those that exist with the same ``keys``.
+
+    All rows have the same columns. Of several rows with the same keys the last one counts.
+    """
+    if rows:
+        changed = [name for name in rows[0] if name not in keys]
+        _insert_or_update(connection, table, rows, keys, changed)
+
+
+def insert_missing(
+    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], key: str
+) -> None:
+    """Insert those ``rows`` whose ``key`` does not exist."""
+    if rows:
+        _insert_or_update(connection, table, rows, (key,), ())
+
+
+def _insert_or_update(
+    connection: Connection,
+    table: Table,
+    rows: Sequence[Mapping[str, Any]],
+    keys: Sequence[str],
+    changed: Sequence[str],
+) -> None:
+    by_key = {tuple(row[key] for key in keys): row for row in rows}
+    # In one order everywhere, so that two writers do not wait for each other.
+    ordered = [by_key[key] for key in sorted(by_key)]
+    names = tuple(rows[0])
+    statement = _upsert(connection.dialect.name, table, names, tuple(keys), tuple(changed))
+    if connection.dialect.name == "postgresql":
+        columns = {name: [row[name] for row in ordered] for name in names}
+        connection.execute(statement, columns)
+    else:
+        connection.execute(statement, ordered)
+
+
+@cache
+def _upsert(
+    dialect: str, table: Table, names: Sequence[str], keys: Sequence[str], changed: Sequence[str]
+) -> Insert:
+    match dialect:
+        case "postgresql":
+            # One statement for all rows; a statement for each takes three times as long.
+            rows = given_rows([table.c[name] for name in names])
+            statement = postgresql.insert(table).from_select(names, select(rows))
+            if not changed:
+                return statement.on_conflict_do_nothing(index_elements=keys)
+            values = {name: statement.excluded[name] for name in changed}
+            return statement.on_conflict_do_update(index_elements=keys, set_=values)
+        case "sqlite":
+            local = sqlite.insert(table)
+            if not changed:
+                return local.on_conflict_do_nothing(index_elements=keys)
+            values = {name: local.excluded[name] for name in changed}
+            return local.on_conflict_do_update(index_elements=keys, set_=values)
+        case _:
+            into = mysql.insert(table)
+            # MySQL has no "do nothing" beside IGNORE, which hides other errors as well.
+            updated = changed or keys
+            return into.on_duplicate_key_update({name: into.inserted[name] for name in updated})
+
+
+def any_of(
+    connection: Connection, columns: Sequence[Column[Any]], keys: Iterable[tuple[Any, ...]]
+) -> ColumnElement[bool]:
+    """Condition that ``columns`` equal one of ``keys``; it can use an index of these columns."""
+    ordered = sorted(keys)
+    match connection.dialect.name:
+        case "sqlite":
+            # SQLite scans the table for a list of rows, and searches the index for a subquery.
+            each = func.json_each(msgspec.json.encode(ordered).decode()).table_valued("value")
+            parts = [func.json_extract(each.c.value, f"$[{n}]") for n in range(len(columns))]
+            return tuple_(*columns).in_(select(*parts).select_from(each))
+        case "postgresql":
+            # PostgreSQL plans a list of rows as a condition for each of them.
+            values = zip(*ordered, strict=True) if ordered else [()] * len(columns)
+            rows = given_rows(columns, [list(each) for each in values])
+            return tuple_(*columns).in_(select(rows))
+        case _:
+            return tuple_(*columns).in_(ordered)
+
+
+def among(
+    connection: Connection, column: Column[Any], values: Sequence[Any]
+) -> ColumnElement[bool]:
+    """Condition that ``column`` equals one of ``values``."""
+    if connection.dialect.name == "postgresql":
+        return column == any_(bindparam(None, list(values), ARRAY(_unbounded(column))))
+    return column.in_(values)
+
+
+def given_rows(
+    columns: Sequence[Column[Any]], values: Sequence[Sequence[Any]] | None = None
+) -> TableValuedAlias:
+    """A table from an array for each column: parameters of their names, or ``values``."""
+    arrays = [
+        bindparam(column.name, type_=ARRAY(_unbounded(column)))
+        if values is None
+        else bindparam(None, values[n], ARRAY(_unbounded(column)))
+        for n, column in enumerate(columns)
+    ]
+    parts = [table_column(column.name, _unbounded(column)) for column in columns]
+    return func.unnest(*arrays).table_valued(*parts, name="given").render_derived()
+
+
+def _unbounded(column: Column[Any]) -> TypeEngine[Any]:
+    """The type of a column; a cast to VARCHAR(n) would cut what is too long."""
+    return Text() if isinstance(column.type, String) else column.type

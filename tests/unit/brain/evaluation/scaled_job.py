@@ -1,0 +1,126 @@
+"""An elastic job that a Brain may change, evaluated by the real evaluator with a real history.
+
+The API server and the publisher are replaced: they record what is written to them.
+"""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+from benchmarks.brain.load import AGE_MS, MINUTE_MS, Writes, facts, watched_job
+
+from gangline.api.brain.job_advice import AdviceItem
+from gangline.api.meta.objects import Status
+from gangline.brain.collection.collector import Collector
+from gangline.brain.collection.job_digest import DigestSettings
+from gangline.brain.evaluation.evaluator import Evaluator
+from gangline.brain.evaluation.history import History
+from gangline.brain.evaluation.job_state import decode_action
+from gangline.brain.facts.records import Mode, Wishes
+from gangline.brain.guard.policy import Policy, PolicyRule
+from gangline.brain.guard.state import DEFAULTS, Action
+from gangline.kube.errors import Unreachable
+
+NOW_MS = 1_790_000_000_000
+FEW, MANY = 3, 6
+GUARD = msgspec.structs.replace(
+    DEFAULTS,
+    stable_evaluations=1,
+    stable_s=0,
+    worth=0,
+    cooldown_s=2,
+    cooldown_restarts=0,
+    block_s=7200,
+)
+"""The cool-down is much shorter than a segment."""
+
+
+class Plans:
+    """Stands for the API server: the sizes that were planned."""
+
+    def __init__(self) -> None:
+        self.transport = SimpleNamespace(clock_skew_s=lambda: 0.0)
+        self.sizes: list[int] = []
+        self.is_away = False
+
+    async def create(self, _resource: Any, plan: Any, _namespace: str) -> None:
+        if self.is_away:
+            raise Unreachable(Status(message="no response"))
+        self.sizes.append(plan.spec.replica_resource_specs["worker"].replicas)
+
+
+class Published(Writes):
+    """Keeps the advice of the last evaluation, and all events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items: list[AdviceItem] = []
+        self.events: list[str] = []
+
+    async def publish(self, target: object, mode: str, items: list[AdviceItem], away: str) -> None:
+        self.items = items
+        await super().publish(target, mode, items, away)
+
+    def event(self, _target: object, _type: str, _reason: str, message: str) -> None:
+        self.events.append(message)
+
+
+class ScaledJob:
+    """An elastic job of 3 to 6 workers that a Brain may change, and its clock."""
+
+    def __init__(self, store: Any, **guard: Any) -> None:
+        self.now_ms, self.plans = NOW_MS, Plans()
+        client: Any = self.plans
+        self.collector = Collector(client, DigestSettings("c", store.digest), clock=self.clock)
+        policies: Any = SimpleNamespace(
+            policy=Policy(
+                rules=(PolicyRule(mode=Mode.APPLY, guard=msgspec.structs.replace(GUARD, **guard)),)
+            )
+        )
+        self.history = History(store, "c")
+        self.writes: Any = Published()
+        self.evaluator = Evaluator(
+            client, self.collector, self.history, policies, self.writes, self.writes,
+            cluster="c", clock=self.clock,
+        )  # fmt: skip
+        watched = watched_job(0, FEW, NOW_MS)
+        self.uid = watched.meta.uid
+        job = watched.observations.job
+        assert job is not None
+        wishes = Wishes(mode=Mode.APPLY, may=frozenset({"workers"}), named=frozenset({"workers"}))
+        watched.observations.job = msgspec.structs.replace(job, workers_min=FEW, wishes=wishes)
+        self.collector.jobs[self.uid] = watched
+        self.report(FEW, step_s=1.0, count=4)
+
+    def clock(self) -> float:
+        return self.now_ms / 1000
+
+    def report(self, nodes: int, step_s: float, count: int = 1, **seen: Any) -> None:
+        """Let segments of five minutes pass; ``seen`` are further fields of theirs."""
+        if count == 1:
+            self.now_ms += 5 * MINUTE_MS
+        document = json.loads(facts(0, nodes, self.now_ms, count, NOW_MS - AGE_MS))
+        for segment in document["segments"]:
+            segment["stepSeconds"]["mean"] = step_s
+            segment["globalBatch"] = 8 * FEW
+            segment["microBatch"] = 8 * FEW // nodes
+            segment.update(computeSeconds=0.9 * step_s, syncSeconds=0.05 * step_s, **seen)
+        self.collector.receive_facts(self.uid, json.dumps(document))
+
+    async def cycles(self, count: int = 3) -> list[int]:
+        """Evaluate ``count`` times, ten seconds apart; returns the sizes planned so far."""
+        for _ in range(count):
+            self.now_ms += 10_000
+            await self.evaluator.cycle()
+        return self.plans.sizes
+
+    def workers_item(self) -> AdviceItem:
+        """The published advice on the number of workers."""
+        (item,) = [each for each in self.writes.items if each.what == "workers"]
+        return item
+
+    async def actions(self) -> list[Action]:
+        """The actions of the job, as the history has them."""
+        records = await self.history.actions(self.uid, 0) or []
+        return [action for action in map(decode_action, records) if action is not None]

@@ -1,0 +1,118 @@
+"""What the guard decides by is what jobs report: the evaluator hands it on."""
+
+import math
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gangline.brain.advisers.advice import Advice, Reason, What
+from gangline.brain.evaluation.job_state import prediction_errors
+from gangline.brain.guard.decide import decide, observe
+from gangline.brain.guard.state import Action
+from gangline.brain.store.engine import Store, open_store
+from unit.brain.evaluation.scaled_job import FEW, MANY, NOW_MS, ScaledJob
+
+SLOW_RESTART: dict[str, Any] = {"restarts": {"count": 2, "seconds": {"starting": 300, "lost": 500}}}
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = open_store(f"sqlite:///{tmp_path}/brain.db", secret=b"s", clock_ms=lambda: NOW_MS)
+    async with opened:
+        yield opened
+
+
+async def job_of(store: Store, **seen: Any) -> ScaledJob:
+    job = ScaledJob(store)
+    await job.history.lead("test")
+    if seen:
+        job.report(FEW, 1.0, **seen)
+    return job
+
+
+def state_of(job: ScaledJob) -> Any:
+    return job.evaluator._states[job.uid]
+
+
+@pytest.mark.parametrize(
+    ("seen", "cost_s"),
+    [
+        pytest.param(SLOW_RESTART, 400.0, id="observed"),
+        pytest.param({"saveSeconds": 1.0, "saveIntervalSeconds": 1800.0}, 960.0, id="expected"),
+        pytest.param({}, None, id="unknown"),
+    ],
+)
+async def test_cost_of_a_restart_is_what_the_master_reports(
+    store: Store, seen: dict[str, Any], cost_s: float | None
+) -> None:
+    """Before the first restart: a minute, and half of the steps between two checkpoints."""
+    job = await job_of(store, **seen)
+    await job.cycles(1)
+    assert state_of(job).restart_cost_s == cost_s
+
+
+async def test_judged_change_has_its_cost_and_surprise_in_the_history(store: Store) -> None:
+    job = await job_of(store, **SLOW_RESTART)
+    await job.cycles()
+    job.report(MANY, step_s=3.0)
+    await job.cycles(2)
+    (judged,) = [each for each in await job.actions() if each.rolled_back]
+    assert judged.cost_ms == 400_000
+    assert judged.surprise is not None
+    assert judged.surprise < 0
+    await job.cycles(1)
+    assert job.evaluator._prediction_errors[judged.family] == pytest.approx(-judged.surprise)
+
+
+def test_prediction_error_is_the_root_mean_square_of_a_family() -> None:
+    def action(family: str, surprise: float | None) -> Action:
+        return Action(id="1", job="j", family=family, what=What.WORKERS, at_ms=0, surprise=surprise)
+
+    actions = [action("a", 0.3), action("a", -0.4), action("a", None), action("b", 0.0)]
+    found = prediction_errors([*actions, action("c", None)])
+    assert found == {"a": pytest.approx(math.sqrt(0.125)), "b": 0.0}
+
+
+async def test_hold_of_the_cool_down_is_as_long_as_the_reported_restarts(store: Store) -> None:
+    """Ten costs of a restart after a change that was kept; the segments are five minutes long."""
+    job = ScaledJob(store, cooldown_restarts=10)
+    await job.history.lead("test")
+    job.report(FEW, 1.0, **SLOW_RESTART)
+    assert await job.cycles(1) == [MANY]
+    job.report(MANY, step_s=3.0, **SLOW_RESTART)
+    await job.cycles(2)
+    job.report(FEW, step_s=1.0, **SLOW_RESTART)
+    await job.cycles(1)
+    (back,) = [each for each in await job.actions() if each.rollback_of]
+    left_s = 4000 - (job.now_ms - back.at_ms) / 1000
+    assert _held(job) == Reason(code="CoolDown", arguments={"left": left_s})
+
+
+async def test_hold_of_the_spent_time_counts_the_reported_restarts(store: Store) -> None:
+    """Two restarts of 400 s, of a job that is less than two hours old; its share is 5 %."""
+    job = await job_of(store, **SLOW_RESTART)
+    assert await job.cycles(1) == [MANY]
+    job.report(MANY, step_s=3.0, **SLOW_RESTART)
+    await job.cycles(2)
+    job.report(FEW, step_s=1.0, **SLOW_RESTART)
+    await job.cycles(1)
+    age_s = (job.now_ms - state_of(job).started_ms) / 1000
+    assert _held(job) == Reason(
+        code="JobTimeSpent", arguments={"share": pytest.approx(800 / age_s)}
+    )
+
+
+def _held(job: ScaledJob) -> Reason | None:
+    """Why the guard holds six workers now."""
+    state, cluster = state_of(job), job.evaluator._cluster_state
+    advice = Advice(
+        what=What.WORKERS, role="worker", was=FEW, value=MANY, reason=Reason(code="Better"),
+        gain=0.5, gain_low=0.4,
+    )  # fmt: skip
+    permission = job.evaluator._permission(
+        job.collector.jobs[job.uid], job.collector.jobs[job.uid].observations.job
+    )
+    state = observe(state, [advice], job.now_ms)
+    return decide(advice, state, cluster, permission, job.now_ms, permission.guard).held_because

@@ -1,0 +1,62 @@
+"""After a rollback there is no second plan to the size that the job has again."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gangline.brain.advisers.advice import What
+from gangline.brain.evaluation.job_state import job_state
+from gangline.brain.facts.records import Job, Run
+from gangline.brain.guard.state import Action, Verdict
+from gangline.brain.store.engine import open_store
+from unit.brain.evaluation.scaled_job import FEW, GUARD, MANY, NOW_MS, ScaledJob
+
+
+@pytest.fixture
+async def scaled(tmp_path: Path) -> AsyncIterator[ScaledJob]:
+    store = open_store(f"sqlite:///{tmp_path}/brain.db", secret=b"s", clock_ms=lambda: NOW_MS)
+    async with store:
+        job = ScaledJob(store)
+        await job.history.lead("test")
+        yield job
+
+
+async def test_w9_size_of_a_rollback_is_planned_once_however_short_the_cool_down(
+    scaled: ScaledJob,
+) -> None:
+    assert await scaled.cycles() == [MANY]
+    scaled.report(MANY, step_s=3.0)
+    # The last closed segment is that of six workers until one of three closes.
+    assert await scaled.cycles(12) == [MANY, FEW]
+    scaled.report(FEW, step_s=1.0)
+    assert await scaled.cycles() == [MANY, FEW]
+
+
+async def test_direction_is_blocked_for_as_long_as_the_policy_says(scaled: ScaledJob) -> None:
+    await scaled.cycles()
+    scaled.report(MANY, step_s=3.0)
+    await scaled.cycles(2)
+    (action,) = [each for each in await scaled.actions() if each.judged_ms and each.rolled_back]
+    (block,) = scaled.evaluator._cluster_state.blocks
+    assert action.judged_ms is not None
+    assert block.until_ms - action.judged_ms == GUARD.block_s * 1000
+
+
+@pytest.mark.parametrize(("phase", "verdict"), [("Succeeded", "kept"), ("Failed", "overtaken")])
+def test_rollback_counts_unless_its_plan_failed(phase: str, verdict: str) -> None:
+    job = Job(
+        cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob", submitted_ms=0
+    )
+    back = Action(
+        id="7", job="u", family="f", what=What.WORKERS, role="worker", at_ms=1, before=6, after=2,
+        rollback_of="6", verdict=Verdict.KEPT,
+    )  # fmt: skip
+    plan: Any = SimpleNamespace(
+        metadata=SimpleNamespace(name="j-brain-7", labels={"scale-type": "auto"}),
+        status=SimpleNamespace(phase=phase),
+    )
+    (action,) = job_state(Run(job=job), None, [back], [plan], None).actions
+    assert action.verdict == verdict

@@ -1,9 +1,19 @@
+{{/* The repository of the components, with its registry. */}}
+{{- define "gangline.repository" -}}
+{{- with .Values.image.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ .Values.image.repository }}
+{{- end }}
+
 {{/* The image of the components. */}}
 {{- define "gangline.image" -}}
 {{- $i := .Values.image -}}
-{{- $name := $i.repository -}}
-{{- if $i.registry }}{{ $name = printf "%s/%s" (trimSuffix "/" $i.registry) $name }}{{ end -}}
+{{- $name := include "gangline.repository" . -}}
 {{- if $i.digest }}{{ printf "%s@%s" $name $i.digest }}{{ else }}{{ printf "%s:%s" $name ($i.tag | default .Chart.AppVersion) }}{{ end -}}
+{{- end }}
+
+{{/* The image of initializers: beside that of the components, unless it is given. */}}
+{{- define "gangline.initializerImage" -}}
+{{- $name := include "gangline.repository" . -}}
+{{- .Values.runtimes.initializerImage | default (printf "%s-initializer:%s" $name (.Values.image.tag | default .Chart.AppVersion)) }}
 {{- end }}
 
 {{/* Recommended labels of an object of a component: dict root, component. */}}
@@ -68,22 +78,36 @@ affinity:
 {{- define "gangline.container" -}}
 image: {{ include "gangline.image" .root }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+# Server-side apply of Kubernetes 1.20 needs the protocols, which are a part of the keys.
 ports:
   - name: metrics
     containerPort: 8080
+    protocol: TCP
   - name: health
     containerPort: 8081
+    protocol: TCP
   {{- with .ports }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+# Until the first answer; the liveness probe begins afterwards. A busy node starts programs slowly, and they
+# need more than a second to answer: nothing is restarted for that.
+startupProbe:
+  httpGet:
+    path: /healthz
+    port: health
+  timeoutSeconds: 5
+  periodSeconds: 2
+  failureThreshold: 60
 livenessProbe:
   httpGet:
     path: /healthz
     port: health
+  timeoutSeconds: 5
 readinessProbe:
   httpGet:
     path: /readyz
     port: health
+  timeoutSeconds: 5
 resources: {{ toYaml .values.resources | nindent 2 }}
 securityContext:
   allowPrivilegeEscalation: false

@@ -16,6 +16,7 @@ import yaml
 
 from gangline.api.crd import crd_manifests
 from gangline.api.trainer.builtin_runtimes import builtin_runtimes
+from gangline.deploy.monitoring.files import RULES_FILE, board_files, rules
 from gangline.deploy.template.render import Renderer
 from gangline.deploy.template.syntax import Node, TemplateError, parse
 from gangline.deploy.values import InvalidValues, Values, find_errors, merge_values
@@ -24,6 +25,7 @@ Manifest = dict[str, Any]
 
 _CRDS = "files/crds"
 _RUNTIMES = "files/runtimes"
+_MONITORING = "files/monitoring"
 _HOOK = "helm.sh/hook"
 
 
@@ -144,9 +146,10 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class _ChartFiles:
-    """``.Files``: the CRDs and runtimes, as JSON, which is YAML and faster to read."""
+    """``.Files``: CRDs, runtimes and rules as JSON, which is YAML and faster to read; boards."""
 
     texts: dict[str, str] = field(default_factory=dict)
+    monitoring: dict[str, str] = field(default_factory=dict)
 
     def Glob(self, pattern: str) -> dict[str, str]:
         if not self.texts:
@@ -158,7 +161,11 @@ class _ChartFiles:
         return {path: text for path, text in self.texts.items() if fnmatch.fnmatch(path, pattern)}
 
     def Get(self, path: str) -> str:
-        return self.texts.get(path, "")
+        if path.startswith(_MONITORING) and not self.monitoring:
+            self.monitoring[f"{_MONITORING}/{RULES_FILE}"] = json.dumps(rules())
+            for name, text in board_files().items():
+                self.monitoring[f"{_MONITORING}/{name}"] = text
+        return self.texts.get(path) or self.monitoring.get(path, "")
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

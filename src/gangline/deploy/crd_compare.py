@@ -10,6 +10,17 @@ from typing import Any
 
 Json = Mapping[str, Any]
 
+_MAX_FIELDS = 5
+
+
+def describe_loss(theirs: Json, ours: Json) -> str:
+    """Return what ours would remove, such as ``has what Gangline's lacks: v1 spec.x``, or ""."""
+    lost = lost_fields(theirs, ours)
+    if not lost:
+        return ""
+    more = f" and {len(lost) - _MAX_FIELDS} more" if len(lost) > _MAX_FIELDS else ""
+    return f"has what Gangline's lacks: {', '.join(lost[:_MAX_FIELDS])}{more}"
+
 
 def lost_fields(theirs: Json, ours: Json) -> list[str]:
     """Return versions and fields of a CRD that ours would remove, such as ``v1 spec.x``."""

@@ -66,6 +66,11 @@ async def read_facts(
     return facts
 
 
+async def read_existing(client: ApiClient, objects: Sequence[Manifest]) -> dict[Identity, Manifest]:
+    """Return those of the objects that exist, as they are in the cluster."""
+    return await _Reader(client).existing(objects)
+
+
 def _namespace(release: ReleaseSettings) -> Manifest:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": release.namespace}}
 
@@ -169,13 +174,15 @@ class _Reader:
         return await asyncio.gather(*(limited(each) for each in questions))
 
 
-async def apply_manifest(client: ApiClient, manifest: Manifest, *, dry_run: bool = False) -> Any:
+async def apply_manifest(
+    client: ApiClient, manifest: Manifest, *, dry_run: bool = False, manager: str = FIELD_MANAGER
+) -> Any:
     """Apply an object; fields of other managers are taken over.
 
     Raises:
         ApiError: the server refuses it.
     """
-    params = {"fieldManager": FIELD_MANAGER, "force": "true"}
+    params = {"fieldManager": manager, "force": "true"}
     if dry_run:
         params["dryRun"] = "All"
     return await client.request_json(

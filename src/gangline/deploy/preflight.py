@@ -9,16 +9,11 @@ from dataclasses import dataclass, field
 from gangline.api.validation.security_standards.evaluate import describe, find_violations
 from gangline.api.validation.security_standards.policy import PodSecurityPolicy
 from gangline.deploy.chart import Manifest, ReleaseSettings
-from gangline.deploy.crd_compare import lost_fields
+from gangline.deploy.crd_compare import describe_loss
 from gangline.deploy.manifests import Identity, identity_of
+from gangline.deploy.marks import BOOTSTRAPPED, HELM_NAMESPACE, HELM_RELEASE, PART_OF
 
 LOWEST_MINOR = 20
-_MAX_FIELDS = 5
-PART_OF = "app.kubernetes.io/part-of"
-MANAGED_BY = "app.kubernetes.io/managed-by"
-_HELM_RELEASE = "meta.helm.sh/release-name"
-_HELM_NAMESPACE = "meta.helm.sh/release-namespace"
-_BOOTSTRAPPED = "kubernetes.io/bootstrapping"
 UPSTREAM_OPERATOR = "training-operator"
 
 
@@ -70,8 +65,13 @@ def check_installation(
     release: ReleaseSettings,
     *,
     keep_crds: bool = False,
+    adopt: bool = False,
 ) -> PreflightResult:
-    """Run all checks. ``keep_crds`` leaves CRDs that have fields which ours lack."""
+    """Run all checks.
+
+    ``keep_crds`` leaves CRDs that have fields which ours lack; ``adopt`` takes over objects without
+    an owner.
+    """
     problems = [
         *_check_version(facts),
         *_check_rights(facts),
@@ -85,7 +85,7 @@ def check_installation(
         if found is not None and manifest["kind"] == "CustomResourceDefinition":
             problem = _check_crd(found, manifest, keep_crds)
         elif found is not None and manifest["kind"] != "Namespace":
-            problem = _check_owner(found, identity)
+            problem = _check_owner(found, identity, adopt)
         else:
             problem = None
         if problem is not None:
@@ -152,36 +152,34 @@ def _check_pod_security(
 
 
 def _check_crd(found: Manifest, ours: Manifest, keep_crds: bool) -> Problem | None:
-    lost = lost_fields(found, ours)
-    if not lost:
+    loss = describe_loss(found, ours)
+    if not loss:
         return None
-    more = f" and {len(lost) - _MAX_FIELDS} more" if len(lost) > _MAX_FIELDS else ""
-    message = (
-        f"the CRD {ours['metadata']['name']} of another installation has what Gangline's lacks: "
-        f"{', '.join(lost[:_MAX_FIELDS])}{more}"
-    )
+    message = f"the CRD {ours['metadata']['name']} of another installation {loss}"
     if keep_crds:
         return Problem(f"{message}; it is left as it is", fatal=False)
     return Problem(message, "--keep-crds leaves such CRDs as they are")
 
 
-def _check_owner(found: Manifest, identity: Identity) -> Problem | None:
+def _check_owner(found: Manifest, identity: Identity, adopt: bool) -> Problem | None:
     """Objects of Helm, of the API server and of others are not taken over."""
     labels: Mapping[str, str] = found["metadata"].get("labels") or {}
     annotations: Mapping[str, str] = found["metadata"].get("annotations") or {}
-    if name := annotations.get(_HELM_RELEASE):
-        namespace = annotations.get(_HELM_NAMESPACE, "")
+    if name := annotations.get(HELM_RELEASE):
+        namespace = annotations.get(HELM_NAMESPACE, "")
         return Problem(
             f"{identity} belongs to the Helm release {name} in the namespace {namespace}",
             f"helm upgrade {name}, or helm uninstall {name} --namespace {namespace} first",
         )
     if labels.get(PART_OF) == "gangline":
         return None
-    if _BOOTSTRAPPED in labels:
+    if BOOTSTRAPPED in labels:
         return Problem(f"{identity} is of the API server, and left as it is", fatal=False)
+    if adopt:
+        return None
     return Problem(
-        f"{identity} exists, and is not Gangline's",
-        f"delete it, or label it {PART_OF}=gangline to hand it over",
+        f"{identity} exists, and 'gangline deploy' has not made it",
+        "--adopt takes over objects that were made from plain manifests",
     )
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from gangline.api.job_resources import JOB_KINDS
+from gangline.deploy.adoption import HELM_MANAGER, RETIRED, without_installers
 from gangline.deploy.chart import Manifest, ReleaseSettings
 from gangline.deploy.facts import FIELD_MANAGER, apply_manifest
 from gangline.deploy.manifest_paths import collection_path, object_path
@@ -21,8 +22,8 @@ from gangline.deploy.manifests import (
     identity_of,
     sort_objects,
 )
-from gangline.deploy.preflight import MANAGED_BY, PART_OF
-from gangline.kube.client.client import ApiClient
+from gangline.deploy.marks import MANAGED_BY, PART_OF
+from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.errors import ApiError, Forbidden, NotFound
 
 POLL_S = 1.0
@@ -53,6 +54,44 @@ async def install(
     wanted = {identity_of(each) for each in objects}
     surplus = [each for each in await owned_objects(client) if identity_of(each) not in wanted]
     await _delete(client, surplus, report)
+
+
+async def adopt(client: ApiClient, objects: Sequence[Manifest], report: Report) -> None:
+    """Apply the marks of Helm; other installers own no field of the objects afterwards.
+
+    Raises:
+        ApiError: the server refused an object; those before it are handed over.
+    """
+    for manifest in objects:
+        found = (await apply_manifest(client, manifest, manager=HELM_MANAGER))["metadata"]
+        managed = found.get("managedFields") or []
+        kept = without_installers(managed)
+        if kept != managed:
+            metadata = {"resourceVersion": found["resourceVersion"], "managedFields": kept}
+            await client.request_json(
+                "PATCH",
+                object_path(manifest),
+                body={"metadata": metadata},
+                content_type=PatchKind.MERGE.value,
+            )
+        report(f"adopted {identity_of(manifest)}")
+
+
+async def delete_retired(client: ApiClient, report: Report) -> None:
+    """Delete what earlier plain manifests had and the chart lacks.
+
+    Raises:
+        ApiError: the server refused it.
+    """
+    retired = [
+        {
+            "apiVersion": KIND_VERSIONS[each.kind][0],
+            "kind": each.kind,
+            "metadata": {"namespace": each.namespace, "name": each.name},
+        }
+        for each in sorted(RETIRED)
+    ]
+    await _delete(client, retired, report)
 
 
 async def uninstall(client: ApiClient, report: Report) -> list[Identity]:

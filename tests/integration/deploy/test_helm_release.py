@@ -4,47 +4,37 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from cluster_objects import list_objects
 from gangline.api.resources import DEPLOYMENTS, NAMESPACES, PODS, PYTORCH_JOBS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import Invalid
 from gangline.operator.webhook.configuration import CONFIGURATION_RESOURCES
-from integration.cluster.embedded import EmbeddedCluster, embedded, until
-from unit.operator.builders import manifest
+from integration.cluster.embedded import EmbeddedCluster, until
+from integration.deploy.helm_cluster import (
+    CHART,
+    NAMESPACE,
+    RELEASE,
+    TIMEOUT_S,
+    VALUES,
+    cluster_with_images,
+    helm,
+    job,
+    release_of,
+    set_command,
+)
 
-helm = pytest.importorskip("helm_python", reason="the Helm library has no build for this platform")
-
-CHART = Path(__file__).parents[3] / "deploy" / "chart"
-NAMESPACE = "gangline-system"
-RELEASE = "train"
-TIMEOUT_S = 300
-VALUES: dict[str, Any] = {
-    # The cluster has both.
-    "scheduler": {"enabled": False},
-    "rbac": {"aggregate": False},
-    # The tests' environment may belong to root, and be closed to others.
-    "podSecurityContext": {"runAsNonRoot": None, "runAsUser": None, "fsGroup": None},
-}
+OTHER = "other"
 SLEEP = ["python", "-c", "import time; time.sleep(600)"]
-
-
-def job(name: str, masters: int, workers: int) -> dict[str, Any]:
-    """A PyTorchJob in the namespace ``default``."""
-    metadata = {"name": name, "namespace": "default"}
-    return manifest(masters, workers, name=name) | {"metadata": metadata}
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
     """A cluster without an operator; the image of the chart is the environment of the tests."""
-    images = tmp_path / "images.yaml"
-    images.write_text(yaml.safe_dump({"gangline:*": {"env": sys.prefix}}))
-    arguments = ("--nodes", "2", "--without", "operator", "--image-map", str(images))
-    async with embedded(tmp_path / "home", *arguments) as cluster:
+    async with cluster_with_images(tmp_path, {}) as cluster:
         yield cluster
 
 
@@ -67,8 +57,8 @@ async def take_over_crds(client: ApiClient) -> None:
         )
 
 
-async def run_gangline(cluster: EmbeddedCluster, *arguments: str) -> None:
-    """Run a command that must succeed."""
+async def run_gangline(cluster: EmbeddedCluster, *arguments: str) -> tuple[int | None, str]:
+    """Run a command; return its exit status and output."""
     process = await asyncio.create_subprocess_exec(
         *(Path(sys.executable).with_name("gangline"), *arguments),
         env=cluster.environment,
@@ -76,18 +66,28 @@ async def run_gangline(cluster: EmbeddedCluster, *arguments: str) -> None:
         stderr=asyncio.subprocess.STDOUT,
     )
     output, _ = await process.communicate()
-    assert process.returncode == 0, output.decode()
+    return process.returncode, output.decode()
 
 
-def release_of(cluster: EmbeddedCluster) -> Any:
-    """Helm, connected to the cluster."""
-    kubeconfig = str(cluster.home.default_kubeconfig)
-    return helm.Config(kubeconfig_path=kubeconfig, namespace=NAMESPACE)
+async def assert_second_release_is_refused(cluster: EmbeddedCluster, client: ApiClient) -> None:
+    """Neither Helm nor ``gangline deploy`` changes anything; both name the release in the way."""
+    before = await list_objects(client)
+    second = release_of(cluster, OTHER)
+    with pytest.raises(helm.HelmError) as refused:
+        second.install(CHART, "second", VALUES, namespace=OTHER, create_namespace=True)
+    message = f"Gangline is installed already, by the release {RELEASE} in the namespace"
+    assert f"{message} {NAMESPACE}. A cluster has one release" in str(refused.value)
+    status, output = await run_gangline(cluster, "deploy", "--namespace", OTHER)
+    assert status == 2
+    assert f"installed in the namespace {NAMESPACE}: a cluster has one release" in output
+    assert "nothing was changed" in output
+    left = {each for each in await list_objects(client) - before if not each.startswith("Lease ")}
+    assert left == set()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-async def test_a_release_is_installed_tested_upgraded_rolled_back_and_uninstalled(
+async def test_a_release_is_installed_tested_and_uninstalled(
     cluster: EmbeddedCluster,
 ) -> None:
     release = release_of(cluster)
@@ -121,10 +121,7 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_uninstalle
 
         await until(is_refused)
 
-        long = job("long", 1, 1)
-        for replicas in long["spec"]["pytorchReplicaSpecs"].values():
-            (container,) = replicas["template"]["spec"]["containers"]
-            container |= {"image": "gangline:0.1.0", "command": SLEEP}
+        long = set_command(job("long", 1, 1), "gangline:0.1.0", SLEEP)
         await client.create(PYTORCH_JOBS, long, "default")
 
         async def running() -> dict[str, str]:
@@ -133,22 +130,7 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_uninstalle
             return found if len(found) == 2 else {}
 
         before = await until(running)
-        for change in (
-            lambda: release.upgrade(
-                CHART,
-                RELEASE,
-                VALUES | {"operator": {"args": ["--log-level=debug"]}},
-                wait="watcher",
-                timeout=TIMEOUT_S,
-            ),
-            lambda: release.rollback(RELEASE, version=1, wait="watcher", timeout=TIMEOUT_S),
-        ):
-            old = await client.get(DEPLOYMENTS, "gangline-operator", NAMESPACE)
-            change()
-            new = await client.get(DEPLOYMENTS, "gangline-operator", NAMESPACE)
-            assert old.spec.template != new.spec.template
-            assert await running() == before, "an upgrade restarts no pod of a job"
-            await until(is_refused)
+        await assert_second_release_is_refused(cluster, client)
 
         release.uninstall(RELEASE, wait="watcher", timeout=TIMEOUT_S)
         for resource in CONFIGURATION_RESOURCES:
@@ -161,11 +143,14 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_uninstalle
         # The same without Helm, which takes over the CRDs that the release has left.
         file = cluster.root / "values.yaml"
         file.write_text(yaml.safe_dump(VALUES))
-        await run_gangline(cluster, "deploy", "--values", str(file), "--set", "operator.replicas=1")
+        one = ("--set", "operator.replicas=1")
+        status, output = await run_gangline(cluster, "deploy", "--values", str(file), *one)
+        assert status == 0, output
         found = await client.get(DEPLOYMENTS, "gangline-operator", NAMESPACE)
         assert found.status.available_replicas == 1, "deploy waits for the pods"
         await until(is_refused)
-        await run_gangline(cluster, "undeploy", "--force")
+        status, output = await run_gangline(cluster, "undeploy", "--force")
+        assert status == 0, output
         for resource in CONFIGURATION_RESOURCES:
             assert (await client.list(resource)).items == []
         assert await running() == before

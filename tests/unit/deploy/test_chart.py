@@ -10,8 +10,12 @@ import pytest
 import yaml
 
 from gangline.api.job_resources import JOB_KINDS
+from gangline.api.validation.security_standards.evaluate import find_violations
+from gangline.api.validation.security_standards.policy import Level, LevelVersion
+from gangline.api.validation.validate import validate_manifest
 from gangline.cli.main import gangline
 from gangline.deploy.chart import Chart, ReleaseSettings
+from gangline.deploy.preflight import LOWEST_MINOR
 
 helm = pytest.importorskip("helm_python", reason="the Helm library has no build for this platform")
 
@@ -43,12 +47,14 @@ VALUES: dict[str, dict[str, Any]] = {
     "nothing": {"operator": {"enabled": False}, "scheduler": {"enabled": False}},
     "no CRDs": {"crds": {"install": False}},
     "CRDs of Volcano stay": {"crds": {"volcano": False}},
+    "a CRD of others stays": {"crds": {"skip": ["pytorchjobs.kubeflow.org"]}},
     "one kind": {"kinds": ["PyTorchJob"]},
     "two kinds": {"kinds": ["MPIJob", "ElasticJob"]},
     "namespaces": {"namespaces": ["a", "b"]},
     "one replica": {"operator": {"replicas": 1}, "scheduler": {"replicas": 1}},
     "mirror": {"image": {"registry": "mirror.example/team/", "pullSecrets": ["mirror"]}},
     "digest": {"image": {"digest": f"sha256:{'a' * 64}"}},
+    "boards": {"metrics": {"grafanaBoards": True, "labels": {"release": "p"}}},
     "no roles": {"rbac": {"create": False}},
     "no aggregation": {"rbac": {"aggregate": False}},
     "no priority class": {"priorityClass": {"create": False}},
@@ -206,6 +212,30 @@ def test_programs_take_their_arguments(values: Manifest) -> None:
         command.make_context(name, arguments)
 
 
+@pytest.mark.parametrize(("timeout", "seconds"), [("300s", 300), ("5m", 300), ("1h", 3600)])
+def test_the_job_of_helm_test_is_valid_and_meets_the_restricted_profile(
+    timeout: str, seconds: int
+) -> None:
+    found = of_kind(render({"test": {"timeout": timeout}}), "ConfigMap")
+    (text,) = (each["data"]["job.yaml"] for each in found if "job.yaml" in each["data"])
+    job = yaml.safe_load(text)
+    assert job["spec"]["runPolicy"]["activeDeadlineSeconds"] == seconds
+    assert validate_manifest(job) == []
+    for role in job["spec"]["pytorchReplicaSpecs"].values():
+        restricted = LevelVersion(Level.RESTRICTED)
+        assert find_violations({}, role["template"]["spec"], restricted) == []
+
+
+@each_values
+def test_ports_have_protocols(values: Manifest) -> None:
+    """Kubernetes 1.20 refuses to apply lists without all of their keys on the server side."""
+    found = render(values)
+    services = [port for each in of_kind(found, "Service") for port in each["spec"]["ports"]]
+    containers = [c for _, _, spec in pods(found) for c in spec["containers"]]
+    for port in [*services, *(port for each in containers for port in each.get("ports", []))]:
+        assert port["protocol"] == "TCP"
+
+
 @each_values
 def test_pods_meet_the_restricted_profile(values: Manifest) -> None:
     """https://kubernetes.io/docs/concepts/security/pod-security-standards, "restricted"."""
@@ -247,6 +277,13 @@ def test_every_crd_stays_when_the_release_is_uninstalled() -> None:
     }
     for each in found:
         assert each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_crds_of_others_can_be_left_to_them() -> None:
+    found = of_kind(render(VALUES["a CRD of others stays"], crds=True), "CustomResourceDefinition")
+    names = {each["metadata"]["name"] for each in found}
+    assert "pytorchjobs.kubeflow.org" not in names
+    assert len(names) == len(of_kind(render({}, crds=True), "CustomResourceDefinition")) - 1
 
 
 def test_it_knows_the_kinds_of_the_program() -> None:
@@ -341,13 +378,21 @@ def test_kinds_that_are_not_run_need_no_rights() -> None:
         ({"schedular": {"enabled": False}}, "schedular"),
         ({"operator": {"replicas": 0}}, "replicas"),
         ({"kinds": ["PytorchJob"]}, "PyTorchJob"),
+        ({"crds": {"skip": ["PyTorchJob"]}}, "/crds/skip/0"),
         ({"webhook": {"queueAccess": True}}, "webhook.failurePolicy"),
         ({"metrics": {"serviceMonitor": True}}, "metrics.serviceMonitor"),
+        ({"metrics": {"podMonitor": True}}, "metrics.podMonitor"),
+        ({"metrics": {"prometheusRules": True}}, "metrics.prometheusRules"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(values: Manifest, named: str) -> None:
     with pytest.raises(helm.HelmError, match=named):
         render(values)
+
+
+def test_helm_and_gangline_deploy_need_the_same_version_of_kubernetes() -> None:
+    metadata = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert metadata["kubeVersion"] == f">=1.{LOWEST_MINOR}.0-0"
 
 
 def test_every_value_is_in_the_schema_and_described() -> None:
@@ -364,3 +409,27 @@ def test_every_value_is_in_the_schema_and_described() -> None:
                 compare(each, known[name], f"{path}.{name}")
 
     compare(values, schema, "")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "gangline-initializer:"),
+        ({"image": {"registry": "mirror.example/team/", "tag": "1"}},
+         "mirror.example/team/gangline-initializer:1"),
+        ({"runtimes": {"initializerImage": "own.example/fetch:2"}}, "own.example/fetch:2"),
+    ],
+)  # fmt: skip
+def test_initializers_run_the_image_beside_that_of_the_components(
+    given: Manifest, expected: str
+) -> None:
+    images = {
+        container["image"]
+        for each in render(given)
+        if each["kind"] == "ClusterTrainingRuntime"
+        for job in each["spec"]["template"]["spec"]["replicatedJobs"]
+        for container in job["template"]["spec"]["template"]["spec"]["containers"]
+        if container["name"].endswith("-initializer")
+    }
+    [image] = images
+    assert image.startswith(expected)

@@ -8,10 +8,13 @@ import json
 import os
 import sys
 import tarfile
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 TOOLS = Path(__file__).parents[3] / "tools"
 EPOCH = 1_700_000_000
@@ -52,7 +55,7 @@ def build(tools: Any, folder: Path, root: Path) -> tuple[str, dict[str, bytes]]:
     layout = oci.OciLayout(folder, EPOCH)
     layer = layout.add_layer(root, "test")
     settings = oci.ImageSettings(entrypoint=(), command=("gangline",), labels={"a": "b"})
-    digest = layout.add_image([layer], settings, "1.0")
+    digest = layout.add_image([layer], settings, "train", "1.0")
     files = {
         p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
     }
@@ -76,6 +79,8 @@ def test_an_image_has_the_form_of_the_specification(tools: Any, tmp_path: Path) 
     (entry,) = json.loads(files["index.json"])["manifests"]
     assert entry["digest"] == digest
     assert entry["platform"] == {"architecture": "amd64", "os": "linux"}
+    # The name that "ctr images import" gives it.
+    assert entry["annotations"]["io.containerd.image.name"] == "docker.io/library/train:1.0"
 
     def blob(described: dict[str, Any]) -> bytes:
         algorithm, _, name = described["digest"].partition(":")
@@ -110,6 +115,20 @@ def test_pinned_packages_have_hashes(tools: Any) -> None:
     names = {line.partition("==")[0] for line in few.splitlines() if "==" in line}
     assert names == set(images.INIT_WHEELS)
     assert few.count("--hash=") > len(names)
+
+
+def test_initializer_has_all_that_its_clients_need(tools: Any) -> None:
+    _, images = tools
+    needed, waiting = set(), {"click", "huggingface-hub", "msgspec", "obstore"}
+    while waiting:
+        name = waiting.pop()
+        needed.add(name)
+        for each in map(Requirement, metadata.requires(name) or ()):
+            if each.marker is None or each.marker.evaluate({"extra": ""}):
+                waiting |= {canonicalize_name(each.name)} - needed
+    assert needed == set(images.INITIALIZER_WHEELS)
+    pinned = images.requirements(images.INITIALIZER_WHEELS)
+    assert {line.partition("==")[0] for line in pinned.splitlines() if "==" in line} == needed
 
 
 def test_the_bill_of_materials_lists_every_component(tools: Any) -> None:

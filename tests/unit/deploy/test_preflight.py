@@ -20,10 +20,14 @@ def objects(**values: Any) -> list[Manifest]:
 
 
 def check(
-    facts: InstallationFacts | None = None, *, keep_crds: bool = False, **values: Any
+    facts: InstallationFacts | None = None,
+    *,
+    keep_crds: bool = False,
+    adopt: bool = False,
+    **values: Any,
 ) -> PreflightResult:
     facts = facts or InstallationFacts("v1.31.0", 31)
-    return check_installation(facts, objects(**values), RELEASE, keep_crds=keep_crds)
+    return check_installation(facts, objects(**values), RELEASE, keep_crds=keep_crds, adopt=adopt)
 
 
 def facts(**fields: Any) -> InstallationFacts:
@@ -50,7 +54,10 @@ def test_an_empty_cluster_has_no_problem() -> None:
         (facts(version="v1.19.3", minor=19), "Kubernetes v1.19.3 is too old"),
         (facts(denied=["create/patch clusterroles.rbac"]), "you may not create/patch clusterroles"),
         (facts(deployments=[("other", "gangline-operator")]), "installed in the namespace other"),
-        (existing("ClusterRole"), "ClusterRole gangline-operator exists, and is not Gangline's"),
+        (
+            existing("ClusterRole"),
+            "exists, and 'gangline deploy' has not made it",
+        ),
         (
             existing(
                 "ClusterRole",
@@ -79,6 +86,12 @@ def test_what_is_ours_or_of_the_api_server_is_no_obstacle() -> None:
     result = check(existing("ClusterRole", labels={"kubernetes.io/bootstrapping": "rbac-defaults"}))
     assert result.may_proceed
     assert [str(each) for each in result.skipped] == ["ClusterRole gangline-operator"]
+
+
+def test_objects_without_an_owner_are_taken_over_on_request() -> None:
+    assert check(existing("ClusterRole"), adopt=True).problems == []
+    marks = {"meta.helm.sh/release-name": "a", "meta.helm.sh/release-namespace": "b"}
+    assert not check(existing("ClusterRole", annotations=marks), adopt=True).may_proceed
 
 
 def test_an_upstream_operator_is_reported_and_no_obstacle() -> None:

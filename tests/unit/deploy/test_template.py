@@ -39,6 +39,9 @@ def render(text: str, dot: Any = None) -> str:
         ('{{ define "f" }}<{{ . }}>{{ end }}{{ include "f" 7 }}', "<7>"),
         ("{{ not (eq 1 1 | and true) }}", "false"),
         ("{{ .list | toJson }}", '["x","y"]'),
+        ("{{ index .list 1 }}{{ index . `a` `b` }}", "y1"),
+        ("{{ mul 2 3 }}{{ hasSuffix `b` `ab` }}", "6true"),
+        ("{{ with lookup `v1` `Pod` `n` `p` }}1{{ else }}none{{ end }}", "none"),
         ("k: {{ .map | toYaml | nindent 2 }}", "k: \n  a: 1\n  b: 2"),
     ],
 )

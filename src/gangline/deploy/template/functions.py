@@ -6,7 +6,9 @@ Maps are changed in place by ``set`` and ``merge``, as there.
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import Any
 
 import yaml
@@ -104,14 +106,19 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "gt": lambda left, right: left > right,
     "has": _has,
     "hasKey": lambda mapping, key: key in mapping,
+    "hasSuffix": lambda suffix, text: text.endswith(suffix),
     "indent": _indent,
+    "index": lambda items, *keys: reduce(lambda found, key: found[key], keys, items),
     "int": lambda value: int(value or 0),
     "int64": lambda value: int(value or 0),
     "join": lambda separator, items: separator.join(map(to_text, items)),
     "keys": lambda *mappings: [key for mapping in mappings for key in mapping],
     "list": lambda *items: list(items),
+    # Objects of the cluster: none, as in "helm template".
+    "lookup": lambda _version, _kind, _namespace, _name: {},
     "lower": lambda text: text.lower(),
     "merge": _merge,
+    "mul": lambda *numbers: math.prod(map(int, numbers)),
     "ne": lambda left, right: left != right,
     "nindent": lambda spaces, text: "\n" + _indent(spaces, text),
     "not": lambda value: not is_true(value),

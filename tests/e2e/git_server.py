@@ -2,6 +2,7 @@
 
 import base64
 import os
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+
+def address_of_machine() -> str:
+    """The address of this machine for pods: the one of its default route."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as outward:
+        outward.connect(("203.0.113.1", 9))  # this sends nothing
+        return str(outward.getsockname()[0])
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -37,6 +37,8 @@ rules:
     userGroups: ["system:serviceaccounts"]
   - level: None
 """
+IMAGE_STORE_BYTES = 8 << 30
+"""Of the node's images and containers: in memory, as much of it as they need."""
 STARTS = 3
 """Attempts to start a server that ends during its start: it has no supervisor."""
 LAST_WORDS = 2000
@@ -108,6 +110,7 @@ class Kubernetes(ClusterUnderTest):
         subprocess.run([self.scripts / "build"], check=True, env=os.environ | self.built)
         self._up()
         self._serve_bridge()
+        self._mount_image_store()
         self._up("--nodes")
         crds = Path(__file__).parents[2] / "deploy" / "crds"
         self.kubectl("apply", "-f", str(crds))
@@ -122,6 +125,18 @@ class Kubernetes(ClusterUnderTest):
             time.sleep(0.1)
         for name in ("operator", "scheduler"):
             self.start_component(name)
+
+    def _mount_image_store(self) -> None:
+        """Give the node's images a file system of their own.
+
+        A kubelet deletes images once 85 % of the file system that holds them is in use. It
+        cannot pull them again here, not even that of the pods' sandboxes, so on a disk that is
+        nearly full no pod would start any more. ``down`` unmounts it.
+        """
+        store = self.state / "cd-root"
+        store.mkdir()
+        options = f"size={IMAGE_STORE_BYTES},mode=0711"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "images", store], check=True)
 
     def _all_established(self) -> bool:
         """Whether every CRD is. ``kubectl wait`` of today fails while conditions are null."""
@@ -187,15 +202,18 @@ class Kubernetes(ClusterUnderTest):
 
     def load(self, archive: Path, image: str) -> None:
         """Give the node an image that it cannot pull."""
-        containers = ["ctr", "--address", str(self.state / "containerd.sock"), "-n", "k8s.io"]
-        subprocess.run(
-            [*containers, "images", "import", str(archive)],
-            check=True,
-            capture_output=True,
-            timeout=300,
-        )
-        listed = subprocess.check_output([*containers, "images", "list", "-q"], text=True)
+        self.containerd("images", "import", str(archive))
+        listed = self.containerd("images", "list", "-q")
         assert f"docker.io/library/{image}" in listed.split()
+
+    def containerd(self, *arguments: str) -> str:
+        """Run a command of the node's containerd; return what it printed."""
+        command = ["ctr", "--address", str(self.state / "containerd.sock"), "-n", "k8s.io"]
+        done = subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     @contextmanager
     def default_scheduler(self) -> Iterator[None]:

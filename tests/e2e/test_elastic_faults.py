@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e import set_clock
+import set_clock
 from e2e.clusters import ClusterUnderTest
 from e2e.elastic_training import API, Training, output
 from e2e.jobs import Manifest, template, until

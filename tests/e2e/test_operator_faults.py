@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from e2e import set_clock
+import set_clock
 from e2e.clusters import ClusterUnderTest
 from e2e.jobs import fails_first, job, replica, until
 from e2e.proxy import FaultyProxy

@@ -6,6 +6,7 @@ The real Kubernetes pulls nothing: git's image and TensorBoard's are made of thi
 programs, and the job trains with this machine's Python.
 """
 
+import functools
 import json
 import os
 import shutil
@@ -38,6 +39,7 @@ spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 100Mi}}}
 """
 
 
+@functools.cache  # it may be installed while a test runs, which has decided for the stand-in
 def installed_board() -> str:
     """The environment with TensorBoard; empty if there is none."""
     known = json.loads(IMAGE_MAP.read_text()) if IMAGE_MAP.exists() else {}

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import aiohttp
 
-from e2e.git_server import git_server, make_repository
+from e2e.git_server import address_of_machine, git_server, make_repository
 from e2e.waiting import eventually
 from gangline.api.resources import DEPLOYMENTS, PODS, SECRETS, SERVICES
 from gangline.kube.client.client import ApiClient
@@ -129,7 +128,7 @@ async def walk_through(walk: Walk, claim: str, folder: Path) -> None:
     await eventually(bound, "the claim has a volume")
     with git_server(folder / "repositories", USER, PASSWORD) as port:
         # 2. The job.
-        source = f"http://{_address()}:{port}/mnist-pytorch.git"
+        source = f"http://{address_of_machine()}:{port}/mnist-pytorch.git"
         await _submitted(walk, source)
         await _looked_at(walk)
         await _board_is_shown(walk)
@@ -154,13 +153,6 @@ async def page_of(port: int, path: str = "") -> str:
 
 def columns(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
-
-
-def _address() -> str:
-    """The address of this machine for pods: the one of its default route."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as outward:
-        outward.connect(("203.0.113.1", 9))  # this sends nothing
-        return str(outward.getsockname()[0])
 
 
 async def _submitted(walk: Walk, source: str) -> None:

@@ -82,8 +82,18 @@ def watched_and_changed(client: TrainingClient, image: str) -> None:
     assert worker.metadata.name == "lasting-worker-0"
     until(lambda: "here" in str(client.get_job_logs("lasting")[0]), "the master's log")
 
-    running.spec.pytorch_replica_specs["Worker"].replicas = 2
-    client.update_job(running, "lasting")
+    def given_a_second_worker() -> bool:
+        current = client.get_job("lasting")
+        current.spec.pytorch_replica_specs["Worker"].replicas = 2
+        try:
+            client.update_job(current, "lasting")
+        except RuntimeError as error:  # the operator has written its status since it was read
+            if "(409)" not in str(error):
+                raise
+            return False
+        return True
+
+    until(given_a_second_worker, "the job is not changed by others meanwhile")
     expected = ["lasting-master-0", "lasting-worker-0", "lasting-worker-1"]
     until(lambda: sorted(client.get_job_pod_names("lasting")) == expected, "a second worker")
     client.delete_job("lasting")

@@ -256,9 +256,9 @@ def _names(definition: _Definition) -> Json:
         "singular": resource.kind.lower(),
         "kind": resource.kind,
         "listKind": f"{resource.kind}List",
-        "shortNames": definition.short_names,
     }
-    return names | ({"categories": definition.categories} if definition.categories else {})
+    lists = {"shortNames": definition.short_names, "categories": definition.categories}
+    return names | {name: words for name, words in lists.items() if words}
 
 
 def _subresources(definition: _Definition) -> Json:

@@ -216,6 +216,19 @@ _NODE_CAUSES = frozenset(
     for failure in table.values()
     if failure.blame is _NODE
 )
+_BLAME: Mapping[str, Blame] = {
+    failure.cause: failure.blame
+    for table in (
+        _BY_CODE,
+        _BY_SIGNAL,
+        _BY_CONTAINER_REASON,
+        _BY_WAITING_REASON,
+        _BY_POD_REASON,
+        _BY_DISRUPTION,
+        {"": _NODE_FULL},
+    )
+    for failure in table.values()
+} | {"Signalled": _CODE}
 _UNKNOWN = Failure("Unknown", _NODE, _MOVE, "How it ended is unknown.")
 
 
@@ -284,6 +297,11 @@ def is_node_refusal(reason: str) -> bool:
 def is_node_cause(cause: str) -> bool:
     """Whether a cause is a fault of the machine: the same program works on another one."""
     return cause in _NODE_CAUSES
+
+
+def blame_of_cause(cause: str) -> Blame | None:
+    """Return what a cause blames; None if it is not known how the program ended."""
+    return _BLAME.get(cause)
 
 
 def is_retryable_exit_code(code: int | None) -> bool:

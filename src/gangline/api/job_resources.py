@@ -4,58 +4,93 @@
 and the operator read it, and import the modules of a kind by their common name (``module``).
 A new kind needs these modules and one entry here; ``deploy/chart`` needs its rights.
 
-Commands that only read jobs import this subset of ``resources`` and not the rest.
+Commands that only read jobs import this subset of ``resources`` and not the rest. The types of the
+resources are imported when they are first read.
 """
 
-from gangline.api.brain import job_advice
-from gangline.api.core.pod import Pod
-from gangline.api.jobs.elastic import CONTAINER, ElasticJob, ScalePlan
-from gangline.api.jobs.jax import JAXJob
+from typing import TYPE_CHECKING
+
+from gangline.api.job_names import ELASTIC_CONTAINER
 from gangline.api.jobs.kind import JobKind
-from gangline.api.jobs.kubeflow import PyTorchJob
-from gangline.api.jobs.kubeflow_paddle import KubeflowPaddleJob
-from gangline.api.jobs.mindspore import MSJob
-from gangline.api.jobs.mpi import MPIJob
-from gangline.api.jobs.paddle import PaddleJob
-from gangline.api.jobs.tensorflow import TFJob
-from gangline.api.jobs.train import TrainJob
-from gangline.api.jobs.training_runtime import ClusterTrainingRuntime, TrainingRuntime
-from gangline.api.jobs.xgboost import XGBoostJob
-from gangline.api.meta.resource import Resource
-from gangline.api.volcano.scheduling import PodGroup, Queue
+from gangline.api.meta.resource import Resource, deferred_resource
 
-_VOLCANO = "scheduling.volcano.sh"
+if TYPE_CHECKING:
+    from gangline.api.brain.job_advice import JobAdvice
+    from gangline.api.core.pod import Pod
+    from gangline.api.jobs.elastic import ElasticJob, ScalePlan
+    from gangline.api.jobs.jax import JAXJob
+    from gangline.api.jobs.kubeflow import PyTorchJob
+    from gangline.api.jobs.kubeflow_paddle import KubeflowPaddleJob
+    from gangline.api.jobs.mindspore import MSJob
+    from gangline.api.jobs.mpi import MPIJob
+    from gangline.api.jobs.paddle import PaddleJob
+    from gangline.api.jobs.tensorflow import TFJob
+    from gangline.api.jobs.train import TrainJob
+    from gangline.api.jobs.training_runtime import ClusterTrainingRuntime, TrainingRuntime
+    from gangline.api.jobs.xgboost import XGBoostJob
+    from gangline.api.volcano.scheduling import PodGroup, Queue
 
-PODS = Resource(Pod, "", "v1", "pods", "Pod")
-PYTORCH_JOBS = Resource(PyTorchJob, "kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
-TF_JOBS = Resource(TFJob, "kubeflow.org", "v1", "tfjobs", "TFJob")
-JAX_JOBS = Resource(JAXJob, "kubeflow.org", "v1", "jaxjobs", "JAXJob")
-XGBOOST_JOBS = Resource(XGBoostJob, "kubeflow.org", "v1", "xgboostjobs", "XGBoostJob")
-MS_JOBS = Resource(MSJob, "mindspore.gitee.com", "v1", "msjobs", "MSJob")
-PADDLE_JOBS = Resource(PaddleJob, "batch.paddlepaddle.org", "v1", "paddlejobs", "PaddleJob")
-KUBEFLOW_PADDLE_JOBS = Resource(KubeflowPaddleJob, "kubeflow.org", "v1", "paddlejobs", "PaddleJob")
-MPI_JOBS = Resource(MPIJob, "kubeflow.org", "v1", "mpijobs", "MPIJob")
-ELASTIC_JOBS = Resource(
-    ElasticJob, "elastic.iml.github.io", "v1alpha1", "elasticjobs", "ElasticJob"
+_JOBS = "gangline.api.jobs"
+_KUBEFLOW, _TRAINER = ("kubeflow.org", "v1"), ("trainer.kubeflow.org", "v1alpha1")
+_DLROVER, _VOLCANO = ("elastic.iml.github.io", "v1alpha1"), ("scheduling.volcano.sh", "v1beta1")
+
+PODS: Resource["Pod"] = deferred_resource("gangline.api.core.pod.Pod", "", "v1", "pods", "Pod")
+PYTORCH_JOBS: Resource["PyTorchJob"] = deferred_resource(
+    f"{_JOBS}.kubeflow.PyTorchJob", *_KUBEFLOW, "pytorchjobs", "PyTorchJob"
 )
-TRAIN_JOBS = Resource(TrainJob, "trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob")
-TRAINING_RUNTIMES = Resource(
-    TrainingRuntime, TRAIN_JOBS.group, TRAIN_JOBS.version, "trainingruntimes", "TrainingRuntime"
+TF_JOBS: Resource["TFJob"] = deferred_resource(
+    f"{_JOBS}.tensorflow.TFJob", *_KUBEFLOW, "tfjobs", "TFJob"
 )
-CLUSTER_TRAINING_RUNTIMES = Resource(
-    ClusterTrainingRuntime,
-    TRAIN_JOBS.group,
-    TRAIN_JOBS.version,
+JAX_JOBS: Resource["JAXJob"] = deferred_resource(
+    f"{_JOBS}.jax.JAXJob", *_KUBEFLOW, "jaxjobs", "JAXJob"
+)
+XGBOOST_JOBS: Resource["XGBoostJob"] = deferred_resource(
+    f"{_JOBS}.xgboost.XGBoostJob", *_KUBEFLOW, "xgboostjobs", "XGBoostJob"
+)
+MS_JOBS: Resource["MSJob"] = deferred_resource(
+    f"{_JOBS}.mindspore.MSJob", "mindspore.gitee.com", "v1", "msjobs", "MSJob"
+)
+PADDLE_JOBS: Resource["PaddleJob"] = deferred_resource(
+    f"{_JOBS}.paddle.PaddleJob", "batch.paddlepaddle.org", "v1", "paddlejobs", "PaddleJob"
+)
+KUBEFLOW_PADDLE_JOBS: Resource["KubeflowPaddleJob"] = deferred_resource(
+    f"{_JOBS}.kubeflow_paddle.KubeflowPaddleJob", *_KUBEFLOW, "paddlejobs", "PaddleJob"
+)
+MPI_JOBS: Resource["MPIJob"] = deferred_resource(
+    f"{_JOBS}.mpi.MPIJob", *_KUBEFLOW, "mpijobs", "MPIJob"
+)
+ELASTIC_JOBS: Resource["ElasticJob"] = deferred_resource(
+    f"{_JOBS}.elastic.ElasticJob", *_DLROVER, "elasticjobs", "ElasticJob"
+)
+TRAIN_JOBS: Resource["TrainJob"] = deferred_resource(
+    f"{_JOBS}.train.TrainJob", *_TRAINER, "trainjobs", "TrainJob"
+)
+TRAINING_RUNTIMES: Resource["TrainingRuntime"] = deferred_resource(
+    f"{_JOBS}.training_runtime.TrainingRuntime", *_TRAINER, "trainingruntimes", "TrainingRuntime"
+)
+CLUSTER_TRAINING_RUNTIMES: Resource["ClusterTrainingRuntime"] = deferred_resource(
+    f"{_JOBS}.training_runtime.ClusterTrainingRuntime",
+    *_TRAINER,
     "clustertrainingruntimes",
     "ClusterTrainingRuntime",
     namespaced=False,
 )
-SCALE_PLANS = Resource(ScalePlan, "elastic.iml.github.io", "v1alpha1", "scaleplans", "ScalePlan")
-JOB_ADVICE = Resource(
-    job_advice.JobAdvice, job_advice.GROUP, job_advice.VERSION, "jobadvice", "JobAdvice"
+SCALE_PLANS: Resource["ScalePlan"] = deferred_resource(
+    f"{_JOBS}.elastic.ScalePlan", *_DLROVER, "scaleplans", "ScalePlan"
 )
-POD_GROUPS = Resource(PodGroup, _VOLCANO, "v1beta1", "podgroups", "PodGroup")
-QUEUES = Resource(Queue, _VOLCANO, "v1beta1", "queues", "Queue", namespaced=False)
+JOB_ADVICE: Resource["JobAdvice"] = deferred_resource(
+    "gangline.api.brain.job_advice.JobAdvice",
+    "brain.gangline.dev",
+    "v1alpha1",
+    "jobadvice",
+    "JobAdvice",
+)
+POD_GROUPS: Resource["PodGroup"] = deferred_resource(
+    "gangline.api.volcano.scheduling.PodGroup", *_VOLCANO, "podgroups", "PodGroup"
+)
+QUEUES: Resource["Queue"] = deferred_resource(
+    "gangline.api.volcano.scheduling.Queue", *_VOLCANO, "queues", "Queue", namespaced=False
+)
 
 JOB_KINDS = (
     JobKind(
@@ -103,7 +138,7 @@ JOB_KINDS = (
         ("Launcher", "Worker"),
         "mpi_replica_specs",
         other_versions=("v2beta1",),
-        other_names=("mj", "horovod", "horovodjob", "hj"),
+        other_names=("mj", "horovod", "horovodjob", "hj", "deepspeed", "deepspeedjob", "dp"),
     ),
     JobKind(XGBOOST_JOBS, "xgboost", "xgbj", ("Master", "Worker"), "xgb_replica_specs"),
     JobKind(
@@ -120,6 +155,7 @@ JOB_KINDS = (
         "train",
         "trj",
         ("node", "launcher", "dataset-initializer", "model-initializer"),
+        has_runtime=True,
         suspend_path=("spec", "suspend"),
     ),
 )
@@ -135,5 +171,5 @@ def find_job_kind(api_version: str, kind: str) -> JobKind | None:
     return None
 
 
-MAIN_CONTAINERS = frozenset({CONTAINER, *(kind.module for kind in JOB_KINDS)})
+MAIN_CONTAINERS = frozenset({ELASTIC_CONTAINER, *(kind.module for kind in JOB_KINDS)})
 """Names that the container which trains has in the kinds; another container may have another."""

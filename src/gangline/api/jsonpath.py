@@ -20,14 +20,15 @@ class JSONPathError(ValueError):
     """The path is outside the subset of JSONPath that printer columns may use."""
 
 
+# Possessive quantifiers: others try all ways to divide a run of spaces between two of them.
 _TOKEN = re.compile(
     r"""\.?(?P<any>\*)(?=[.\[]|\Z)
-    | \.(?P<name>(?:\\.|[^.\[\]\\*])+)
-    | \[\s*(?P<quoted>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")\s*\]
-    | \[\s*(?P<star>\*)\s*\]
-    | \[\s*(?P<slice>-?\d*\s*:\s*-?\d*(?:\s*:\s*\d*)?)\s*\]
-    | \[\s*(?P<index>-?\d+)\s*\]
-    | \[\?\(\s*(?P<filter>(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^()"'])*)\)\]
+    | \.(?P<name>(?:\\.|[^.\[\]\\*])++)
+    | \[\s*+(?P<quoted>'(?:\\.|[^'\\])*+'|"(?:\\.|[^"\\])*+")\s*+\]
+    | \[\s*+(?P<star>\*)\s*+\]
+    | \[\s*+(?P<slice>-?\d*+\s*+:\s*+-?\d*+(?:\s*+:\s*+\d*+)?+)\s*+\]
+    | \[\s*+(?P<index>-?\d++)\s*+\]
+    | \[\?\(\s*+(?P<filter>(?:"(?:\\.|[^"\\])*+"|'(?:\\.|[^'\\])*+'|[^()"'])*+)\)\]
     """,
     re.VERBOSE,
 )

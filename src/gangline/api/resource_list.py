@@ -181,7 +181,9 @@ def pod_request_for(spec: HasPodRequests, resource: str) -> int:
         peak = max(peak, sidecars + own)
         if container.restart_policy == "Always":
             sidecars += own
-    running = sidecars + sum(_amount_of(each.resources, resource) for each in spec.containers)
+    running = sidecars
+    for container in spec.containers:
+        running += _amount_of(container.resources, resource)
     needed = max(running, peak)
     if spec.resources and resource.startswith(_POD_LEVEL_RESOURCES):
         whole = spec.resources

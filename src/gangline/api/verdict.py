@@ -18,10 +18,9 @@ from gangline.api import failure
 from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import ContainerStateTerminated, ContainerStatus
 from gangline.api.failure import Blame, Failure
+from gangline.api.job_names import replica_name
 from gangline.api.symptoms import find_symptom
 
-ROLE_LABEL = "training.kubeflow.org/replica-type"
-INDEX_LABEL = "training.kubeflow.org/replica-index"
 MAX_EVIDENCE_LENGTH = 400
 """The number of characters of a line that is shown; lines of programs have no limit."""
 
@@ -90,13 +89,6 @@ def finding_order(finding: Finding) -> tuple[bool, datetime, str]:
 
 def root_finding(findings: Iterable[Finding]) -> Finding | None:
     return min(findings, key=finding_order, default=None)
-
-
-def replica_name(pod: Pod) -> str:
-    """Return the role and index of a pod, such as ``worker-3``; its name if it has no role."""
-    labels = pod.metadata.labels
-    role = labels.get(ROLE_LABEL, "")
-    return f"{role}-{labels.get(INDEX_LABEL, '0')}" if role else pod.metadata.name
 
 
 def finding_of_pod(pod: Pod, log_tail: str = "", container: str = "") -> Finding | None:

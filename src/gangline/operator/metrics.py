@@ -5,20 +5,21 @@ restart of the operator counts anything twice. ``training_operator_jobs_deleted`
 upstream counts: jobs that this operator deleted because their TTL was over. Deletions by users
 cannot be counted exactly, because they may happen while the operator is down.
 
-Label values are namespaces, frameworks and names from fixed tables, never jobs: the causes of
-restarts are those of ``api.failure``.
+Label values are namespaces, frameworks, nodes and names from fixed tables, never jobs: the causes
+of restarts are those of ``api.failure``.
 """
 
 from collections import Counter as Tally
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
-from prometheus_client import Counter
+from prometheus_client import Counter, Histogram
 
 from gangline.api import failure
 from gangline.api.core import pod
 from gangline.api.jobs.kubeflow import JobStatus
-from gangline.api.meta.conditions import is_condition_true
+from gangline.api.meta.conditions import find_condition, is_condition_true
 from gangline.operator.model import conditions
 from gangline.operator.model.job import NormalizedJob
 from gangline.operator.model.plan import ObservedJob
@@ -30,6 +31,7 @@ DELETED_CAUSE = "Deleted"
 COMPLETED_CAUSE = "Completed"
 """A container that exited with 0 and is restarted nevertheless, under ``restartPolicy: Always``."""
 UNKNOWN_CAUSE = "Unknown"
+UNKNOWN_BLAME = "unknown"
 
 
 class RestartCause(NamedTuple):
@@ -39,30 +41,81 @@ class RestartCause(NamedTuple):
     cause: str
 
 
+class NodeFailure(NamedTuple):
+    """The labels of one failure that is blamed on its node."""
+
+    node: str
+    cause: str
+
+
+class _Restart(NamedTuple):
+    """A counted restart, with the pod whose failure caused it."""
+
+    cause: RestartCause
+    pod: ObservedPod | None = None
+    times: int = 1
+
+
 def count_restart_causes(observed: ObservedJob, after: JobStatus) -> Tally[RestartCause]:
     """Count the restarts that ``after`` records and the observed status does not."""
-    container = observed.job.kind.container
-    before, now = observed.status.restarts, after.restarts
-    if now.generation > before.generation:
-        return Tally([RestartCause(GANG_SCOPE, _gang_cause(observed, container))])
     found: Tally[RestartCause] = Tally()
-    if now.total <= before.total:
-        return found
-    for each in observed.pods:
-        gained = now.pods.get(each.uid, 0) - before.pods.get(each.uid, 0)
-        if gained > 0 and each.failed:
-            found[RestartCause(REPLICA_SCOPE, _failure_cause(each, container))] += 1
-            gained -= 1
-        if gained > 0:
-            found[RestartCause(REPLICA_SCOPE, _in_place_cause(each, container))] += gained
+    for each in _restarts(observed, after):
+        found[each.cause] += each.times
     return found
 
 
-def _gang_cause(observed: ObservedJob, container: str) -> str:
+def count_node_failures(observed: ObservedJob, after: JobStatus) -> Tally[NodeFailure]:
+    """Count those of these restarts that a fault of a node has caused."""
+    found: Tally[NodeFailure] = Tally()
+    for (_, cause), each, count in _restarts(observed, after):
+        if each is not None and failure.blame_of_cause(cause) is failure.Blame.NODE:
+            found[NodeFailure(each.spec.node_name, cause)] += count
+    return found
+
+
+def _restarts(observed: ObservedJob, after: JobStatus) -> Iterator[_Restart]:
+    container = observed.job.kind.container
+    before, now = observed.status.restarts, after.restarts
+    if now.generation > before.generation:
+        yield _gang_restart(observed, container)
+        return
+    if now.total <= before.total:
+        return
+    for each in observed.pods:
+        gained = now.pods.get(each.uid, 0) - before.pods.get(each.uid, 0)
+        if gained > 0 and each.failed:
+            yield _Restart(RestartCause(REPLICA_SCOPE, _failure_cause(each, container)), each)
+            gained -= 1
+        if gained > 0:
+            cause = _in_place_cause(each, container)
+            yield _Restart(RestartCause(REPLICA_SCOPE, cause), each, gained)
+
+
+def _gang_restart(observed: ObservedJob, container: str) -> _Restart:
     failed = next((each for each in observed.pods if each.failed), None)
     if failed is not None:
-        return _failure_cause(failed, container)
-    return DELETED_CAUSE if any(each.is_terminating for each in observed.pods) else RESIZED_CAUSE
+        return _Restart(RestartCause(GANG_SCOPE, _failure_cause(failed, container)), failed)
+    is_deleted = any(each.is_terminating for each in observed.pods)
+    return _Restart(RestartCause(GANG_SCOPE, DELETED_CAUSE if is_deleted else RESIZED_CAUSE))
+
+
+def recovery_s(observed: ObservedJob, after: JobStatus) -> float | None:
+    """Return how long a job was restarting, in seconds; None if it has not just recovered.
+
+    The times are those of the conditions, so a restart of the operator meanwhile changes nothing.
+    """
+    began = find_condition(observed.status.conditions, conditions.RESTARTING)
+    ended = find_condition(after.conditions, conditions.RUNNING)
+    if not (
+        began is not None
+        and is_condition_true(observed.status.conditions, conditions.RESTARTING)
+        and ended is not None
+        and is_condition_true(after.conditions, conditions.RUNNING)
+        and began.last_transition_time is not None
+        and ended.last_transition_time is not None
+    ):
+        return None
+    return max(0.0, (ended.last_transition_time - began.last_transition_time).total_seconds())
 
 
 def _failure_cause(seen: ObservedPod, container: str) -> str:
@@ -95,8 +148,23 @@ JOBS_RESTARTED = Counter(
 RESTARTS = Counter(
     "gangline_operator_restarts",
     "Restarts by cause: of a replica, or of all replicas together (gang)",
-    ("framework", "scope", "cause"),
+    ("framework", "scope", "cause", "blame"),
 )
+NODE_FAILURES = Counter(
+    "gangline_operator_node_failures",
+    "Failures that are blamed on a node; NodeFault was proved by the node check",
+    ("node", "cause"),
+)
+RECOVERY = Histogram(
+    "gangline_operator_recovery_seconds",
+    "Time from the restart of a job until all of its pods run again",
+    ("framework",),
+    buckets=(1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0),
+)
+MAX_BLAMED_NODES = 1000
+"""Nodes with a label value of their own; further ones are counted as ``OTHER_NODES``."""
+OTHER_NODES = "(others)"
+_blamed_nodes: set[str] = set()
 JOBS_DELETED = Counter("training_operator_jobs_deleted", "Jobs deleted after their TTL", _LABELS)
 WRITES = Counter("gangline_operator_writes", "Write requests", ("kind", "verb"))
 ADOPTED = Counter(
@@ -123,7 +191,19 @@ def count_transitions(observed: ObservedJob, after: JobStatus) -> None:
     if restarted > 0:
         JOBS_RESTARTED.labels(*labels).inc(restarted)
     for restart, count in count_restart_causes(observed, after).items():
-        RESTARTS.labels(job.kind.framework, restart.scope, restart.cause).inc(count)
+        blame = failure.blame_of_cause(restart.cause) or UNKNOWN_BLAME
+        RESTARTS.labels(job.kind.framework, restart.scope, restart.cause, blame).inc(count)
+    for (node, cause), count in count_node_failures(observed, after).items():
+        NODE_FAILURES.labels(_node_label(node), cause).inc(count)
+    if (took_s := recovery_s(observed, after)) is not None:
+        RECOVERY.labels(job.kind.framework).observe(took_s)
+
+
+def _node_label(node: str) -> str:
+    if node not in _blamed_nodes and len(_blamed_nodes) >= MAX_BLAMED_NODES:
+        return OTHER_NODES
+    _blamed_nodes.add(node)
+    return node
 
 
 def count_deleted(job: NormalizedJob) -> None:

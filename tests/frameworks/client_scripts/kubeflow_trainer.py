@@ -1,6 +1,10 @@
-"""What programs do with the Kubeflow SDK and TrainJobs: usage: kubeflow_trainer.py NAMESPACE."""
+"""What programs do with the Kubeflow SDK and TrainJobs: usage: kubeflow_trainer.py NAMESPACE.
+
+trainjob-3: also after suspend and resume.
+"""
 
 import sys
+import time
 
 from kubeflow.common.types import KubernetesBackendConfig
 from kubeflow.trainer import CustomTrainer, TrainerClient
@@ -93,8 +97,10 @@ def deletes() -> None:
     trainer.delete_job("sleeper")
     core = trainer.backend.core_api
     selector = "jobset.sigs.k8s.io/jobset-name=sleeper"
-    for event in core.list_namespaced_pod(SPACE, label_selector=selector).items:
-        assert event.metadata.deletion_timestamp or event.status.phase, event
+    deadline = time.monotonic() + PATIENCE_S
+    while pods := core.list_namespaced_pod(SPACE, label_selector=selector).items:
+        assert time.monotonic() < deadline, [pod.metadata.name for pod in pods]
+        time.sleep(0.5)
     assert trainer.list_jobs() == [], trainer.list_jobs()
 
 

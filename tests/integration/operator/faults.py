@@ -8,13 +8,14 @@ from typing import Any
 from gangline.api.meta.objects import Status
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import ClusterConfig
-from gangline.kube.errors import Unreachable
+from gangline.kube.errors import NotFound, Unreachable
 from gangline.kube.http.request import Request
 from gangline.kube.http.transport import Transport
 
 Fault = Callable[[Request, int], str]
 """What to do with a write, given its number: ``""``, ``before`` (it fails and has no
-effect), ``after`` (it fails and has one), ``stop`` and ``hang`` (the same without an answer)."""
+effect), ``after`` (it fails and has one), ``stop`` and ``hang`` (the same without an answer),
+``missing`` (the server does not find what the object refers to)."""
 
 
 class FaultyTransport(Transport):
@@ -36,6 +37,8 @@ class FaultyTransport(Transport):
             await self._hang()
         if how == "before":
             raise Unreachable(Status(message="broken off before it was sent"))
+        if how == "missing":
+            raise NotFound(Status(code=404, reason="NotFound", message="roles x not found"))
         answer = await super().send(request, **options)
         if how == "after":
             raise Unreachable(Status(message="broken off before the answer came"))

@@ -10,6 +10,7 @@ from gangline.api.jobs.elastic import ElasticJob, ScalePlan
 from gangline.api.resources import (
     CONFIG_MAPS,
     ELASTIC_JOBS,
+    EVENTS,
     NAMESPACES,
     PODS,
     SCALE_PLANS,
@@ -19,6 +20,7 @@ from gangline.api.resources import (
 from gangline.brain.advisers.advice import What
 from gangline.brain.publication.plans import PlannedChange, scale_plan
 from gangline.kube.errors import NotFound
+from gangline.kube.http.request import Request
 from gangline.local.apiserver.server import ApiServer
 from gangline.operator.model.labels import JOB_NAME
 from integration.operator.cluster import NAMESPACE, Scene
@@ -92,6 +94,28 @@ class Elastic:
 @pytest.fixture
 def elastic(stage: Scene) -> Elastic:
     return Elastic(stage)
+
+
+async def test_role_that_the_api_server_does_not_know_yet_is_no_problem_of_the_job(
+    elastic: Elastic,
+) -> None:
+    bindings: list[bool] = []
+
+    def fault(request: Request, _: int) -> str:
+        if not request.path.endswith("/rolebindings"):
+            return ""
+        roles = [write.path for write in transport.writes if write.path.endswith("/roles")]
+        bindings.append(bool(roles))
+        return "missing" if len(bindings) < 3 else ""
+
+    async with faulty(elastic.client.config, fault) as (client, transport):
+        await elastic.stage.start_operator(client)
+        await elastic.submit(1)
+        await elastic.until_phase("Running")
+        assert bindings == [True] * 3
+        events = await elastic.client.list(EVENTS, NAMESPACE)
+        assert not [event for event in events.items if event.type == "Warning"]
+        await elastic.stage.kill_operator()
 
 
 async def test_complete_life_with_the_rights_of_the_shipped_manifests(

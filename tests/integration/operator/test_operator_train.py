@@ -1,4 +1,7 @@
-"""The life of TrainJobs on a real API server."""
+"""The life of TrainJobs on a real API server.
+
+``trainjob-N`` names a row of the acceptance table of TrainJobs.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -155,7 +158,7 @@ async def test_commands_see_the_job_like_others(trainer: Scene) -> None:
 
 
 async def test_suspended_job_keeps_its_runtime_and_runs_again(trainer: Scene) -> None:
-    """The runtime is created after the job, which waits for it."""
+    """trainjob-5: the runtime is created after the job, which waits for it."""
     await submit(trainer, ref=OWN, trainer={"numNodes": 2})
     await until(trainer, "Pending")
     await trainer.client.create(RUNTIMES, own_runtime("own", "first:1"), NAMESPACE)
@@ -173,7 +176,7 @@ async def test_suspended_job_keeps_its_runtime_and_runs_again(trainer: Scene) ->
 
 
 async def test_later_runtime_does_not_reach_a_job(trainer: Scene) -> None:
-    """Also one that is queued: the copy is stored when the job is first seen."""
+    """trainjob-5: also one that is queued: the copy is stored when the job is first seen."""
     await trainer.client.create(RUNTIMES, own_runtime("own", "first:1"), NAMESPACE)
     await submit(trainer, ref=OWN, suspend=True)
     await until(trainer, "Suspended")
@@ -193,6 +196,7 @@ async def test_later_runtime_does_not_reach_a_job(trainer: Scene) -> None:
 
 
 async def test_trainer_starts_after_its_initializers(trainer: Scene) -> None:
+    """trainjob-7: the group of the second phase does not count the first one's pods."""
     await submit(trainer, "torchtune-llama3.2-1b")
     first = {"dataset-initializer-0-0": "Running", "model-initializer-0-0": "Running"}
     await trainer.until_pods(first)
@@ -205,6 +209,84 @@ async def test_trainer_starts_after_its_initializers(trainer: Scene) -> None:
     await trainer.until_pods({**ended, "node-0-0": "Running"})
     group = await trainer.client.get(POD_GROUPS, "train", NAMESPACE)
     assert group.spec.min_task_member == {"node": 1}
+
+
+async def test_wrong_setting_of_an_initializer_ends_the_job(trainer: Scene) -> None:
+    """Other failures of it are repeated."""
+    await submit(trainer, "torchtune-llama3.2-1b")
+    step = "dataset-initializer-0-0"
+    await trainer.until_pods({step: "Running", "model-initializer-0-0": "Running"})
+    before = (await trainer.pods())[f"train-{step}"].metadata.uid
+    await trainer.kubelets.end(f"train-{step}", 1)
+
+    async def replaced() -> bool:
+        pod = (await trainer.pods()).get(f"train-{step}")
+        return bool(pod and pod.metadata.uid != before and pod.status.phase == "Running")
+
+    await trainer.until(replaced, "the failed initializer has a successor")
+    await trainer.kubelets.end(f"train-{step}", 2)
+    failed = await until(trainer, "Failed")
+    assert [each["type"] for each in failed["conditions"]] == ["Failed"]
+
+
+async def test_roles_start_in_order(trainer: Scene) -> None:
+    """The gang starts without the pods that wait for others to be ready."""
+    runtime = own_runtime("own", "a:1", startupPolicy={"startupPolicyOrder": "InOrder"})
+    jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    pod = {"containers": [{"name": "first", "image": "a:1"}]}
+    jobs.insert(0, {"name": "first", "template": {"spec": {"template": {"spec": pod}}}})
+    await trainer.client.create(RUNTIMES, runtime, NAMESPACE)
+    await submit(trainer, ref=OWN)
+    await trainer.until_pods({"first-0-0": "Running", "node-0-0": "Running"})
+
+
+async def test_rules_decide_which_failures_restart_all_pods_and_which_end_the_job(
+    trainer: Scene,
+) -> None:
+    freely = {"name": "lost", "action": "RestartJobSetAndIgnoreMaxRestarts"}
+    ends = {"name": "wrong", "action": "FailJobSet", "targetReplicatedJobs": ["first"]}
+    runtime = own_runtime("own", "a:1", failurePolicy={"maxRestarts": 0, "rules": [ends, freely]})
+    jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    pod = {"containers": [{"name": "first", "image": "a:1"}]}
+    jobs.insert(0, {"name": "first", "template": {"spec": {"template": {"spec": pod}}}})
+    await trainer.client.create(RUNTIMES, runtime, NAMESPACE)
+    await submit(trainer, ref=OWN)
+    both = {"first-0-0": "Running", "node-0-0": "Running"}
+    await trainer.until_pods(both)
+    before = {name: pod.metadata.uid for name, pod in (await trainer.pods()).items()}
+    await trainer.kubelets.end("train-node-0-0", 1)
+
+    async def restarted() -> bool:
+        pods = await trainer.pods()
+        new = {
+            name: pod.metadata.uid
+            for name, pod in pods.items()
+            if not pod.metadata.deletion_timestamp
+        }
+        return new.keys() == before.keys() and not set(new.values()) & set(before.values())
+
+    await trainer.until(restarted, "both pods are new")
+    await trainer.until_pods(both)
+    restarts = (await until(trainer, "Running"))["gangline"]["restarts"]
+    assert (restarts.get("total", 0), restarts["generation"]) == (0, 1)
+    await trainer.kubelets.end("train-first-0-0", 1)
+    failed = await until(trainer, "Failed")
+    assert failed["gangline"]["restarts"]["generation"] == 1
+
+
+async def test_runtime_with_a_field_without_effect_is_refused_by_its_name(trainer: Scene) -> None:
+    """The API server keeps the field, so that the reason reaches the job without a webhook too."""
+    runtime = own_runtime("own", "a:1", suspend=True)
+    runtime["spec"]["mlPolicy"] = {"flux": {"numProcPerNode": 2}}
+    await trainer.client.create(RUNTIMES, runtime, NAMESPACE)
+    await submit(trainer, ref=OWN)
+
+    async def refused() -> bool:
+        message = (await status(trainer)).get("gangline", {}).get("message", "")
+        return "spec.mlPolicy.flux" in message and "spec.template.spec.suspend" in message
+
+    await trainer.until(refused, "the status names both fields")
+    assert await trainer.pods() == {}
 
 
 async def test_launcher_joins_its_nodes_and_ends_the_job(trainer: Scene) -> None:
@@ -240,7 +322,33 @@ async def test_job_of_multi_kueue_is_left_alone(trainer: Scene) -> None:
     assert await trainer.pods() == {}
 
 
+async def test_job_set_of_upstream_keeps_its_job(trainer: Scene) -> None:
+    """trainjob-11: a job that upstream's operator runs gets no second pods."""
+    await trainer.kill_operator()
+    await submit(trainer)
+    counts = {"ready": 1, "succeeded": 0, "failed": 0, "active": 1, "suspended": 0}
+    running = {"jobsStatus": [{"name": "node", **counts}]}
+    change = {"status": running}
+    await trainer.client.patch(JOBS, "train", change, NAMESPACE, subresource="status")
+    await trainer.start_operator()
+    written = {
+        "apiVersion": JOBS.api_version,
+        "kind": JOBS.kind,
+        "metadata": {"name": "other"},
+        "spec": {"runtimeRef": {"name": "torch-distributed"}},
+    }
+    await trainer.client.create(JOBS, written, NAMESPACE)
+
+    async def second_runs() -> bool:
+        return bool(await trainer.pods("other"))
+
+    await trainer.until(second_runs, "a job that was created later has pods")
+    assert await trainer.pods() == {}
+    assert await status(trainer) == running
+
+
 async def test_operator_that_is_killed_continues_until_the_job_is_deleted(trainer: Scene) -> None:
+    """trainjob-4 and trainjob-8: restarts stay counted, and an ended job is not trained again."""
     runtime = own_runtime("own", "a:1", ttlSecondsAfterFinished=0)
     await trainer.client.create(RUNTIMES, runtime, NAMESPACE)
     await submit(trainer, ref=OWN, trainer={"numNodes": 2})

@@ -16,7 +16,7 @@ from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
 from gangline.operator.webhook import rotation
 from gangline.operator.webhook.component import run_webhook
-from gangline.operator.webhook.configuration import OWNER_LABELS
+from gangline.operator.webhook.configuration import FILLED_LABELS, OWNER_LABELS, VALIDATING
 from gangline.operator.webhook.settings import CertificateValidity
 from integration.operator.cluster import PATIENCE_S
 from integration.operator.webhook import (
@@ -137,3 +137,22 @@ async def test_several_copies_share_one_certificate(cluster: ApiClient) -> None:
             assert copy is not None
             shown = await certificate(copy.server.port, serving.authority.pem)
             assert shown.split() == serving.certificate.split()
+
+
+async def test_the_secret_belongs_to_what_an_installer_made(cluster: ApiClient) -> None:
+    metadata = {"name": SETTINGS.configuration, "labels": dict(FILLED_LABELS)}
+    installed = await cluster.create(VALIDATING, {"metadata": metadata})
+    async with webhook(cluster):
+        (owner,) = (await cluster.get(SECRETS, NAME, SYSTEM)).metadata.owner_references
+        assert (owner.kind, owner.name) == (VALIDATING.kind, SETTINGS.configuration)
+        assert owner.uid == installed["metadata"]["uid"]
+        assert owner.api_version == "admissionregistration.k8s.io/v1"
+        # Another release made it anew: the Secret stays, and ends with this one.
+        await cluster.delete(VALIDATING, SETTINGS.configuration)
+        again = await cluster.create(VALIDATING, {"metadata": metadata})
+
+        async def follows() -> bool:
+            (owner,) = (await cluster.get(SECRETS, NAME, SYSTEM)).metadata.owner_references
+            return owner.uid == again["metadata"]["uid"]
+
+        await until(follows, "the new configuration owns it")

@@ -70,7 +70,6 @@ class TrainFrameworkOfTests:
         assert not parsed.spec_errors
         # Without a limit in the run policy other kinds have none; a batch Job has six.
         limit = policy.get("backoffLimit")
-        return replace(
-            parsed,
-            job=replace(parsed.job, policy=replace(parsed.job.policy, backoff_limit=limit)),
-        )
+        policy = replace(parsed.job.policy, backoff_limit=limit)
+        roles = [replace(role, backoff_limit=None) for role in parsed.job.roles]
+        return replace(parsed, job=replace(parsed.job, policy=policy, roles=roles))

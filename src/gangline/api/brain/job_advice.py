@@ -10,9 +10,6 @@ from typing import Annotated
 from gangline.api.meta.field_doc import FreeForm, field_doc
 from gangline.api.meta.objects import Object, Wire
 
-GROUP = "brain.gangline.dev"
-VERSION = "v1alpha1"
-
 BRAIN_ANNOTATION = "gangline.dev/brain"
 """On a job: ``off``, ``advise`` or ``apply``. As label on a namespace, ``off`` excludes it."""
 MAY_ANNOTATION = "gangline.dev/brain-may"

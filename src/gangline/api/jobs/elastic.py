@@ -10,13 +10,14 @@ from datetime import datetime
 from typing import Annotated
 
 from gangline.api.core.pod import PodTemplateSpec
+from gangline.api.job_names import ELASTIC_CONTAINER
 from gangline.api.jobs.kubeflow import JobStatus, RunPolicy
 from gangline.api.meta.field_doc import FreeForm, ResourceList, field_doc
 from gangline.api.meta.objects import Object, Wire
 
 GROUP = "elastic.iml.github.io"
 VERSION = "v1alpha1"
-CONTAINER = "main"
+CONTAINER = ELASTIC_CONTAINER
 
 MASTER, LEGACY_MASTER = "dlrover-master", "master"
 WORKER, PS, CHIEF, EVALUATOR = "worker", "ps", "chief", "evaluator"

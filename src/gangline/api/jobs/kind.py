@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from gangline.api.jobs.kubeflow import JobStatus, RunPolicy
-from gangline.api.meta.objects import ObjectMeta
 from gangline.api.meta.resource import Resource
+
+if TYPE_CHECKING:
+    from gangline.api.jobs.kubeflow import CommonRunPolicy, JobStatus, SchedulingPolicy
+    from gangline.api.meta.objects import ObjectMeta
 
 
 class ReplicaSpecLike(Protocol):
@@ -23,14 +25,14 @@ class ReplicaSpecLike(Protocol):
 
 class _Spec(Protocol):
     @property
-    def run_policy(self) -> RunPolicy: ...
+    def run_policy(self) -> "CommonRunPolicy": ...
 
 
 class JobObject(Protocol):
     """A stored job of any kind. ``JobKind.status`` reads its status."""
 
     @property
-    def metadata(self) -> ObjectMeta: ...
+    def metadata(self) -> "ObjectMeta": ...
 
     @property
     def spec(self) -> _Spec: ...
@@ -39,14 +41,13 @@ class JobObject(Protocol):
     def status(self) -> Any: ...
 
 
-@runtime_checkable
 class RunsFromTemplate(Protocol):
     """A job whose roles are in another object, and whose status has another form."""
 
     def replica_specs(self) -> Mapping[str, ReplicaSpecLike]:
         """Return the roles as far as they are known, the leading role first."""
 
-    def common_status(self) -> JobStatus:
+    def common_status(self) -> "JobStatus":
         """Return the status in the form that other kinds have."""
 
 
@@ -63,6 +64,8 @@ class JobKind:
     """Its roles, the leading role first."""
     replica_specs_field: str = ""
     """Attribute of the spec with the roles; empty if each role has an attribute of its own."""
+    has_runtime: bool = False
+    """True if its roles are in another object, as ``RunsFromTemplate`` describes."""
     is_scalable: bool = False
     """True if ``kubectl scale`` changes its workers."""
     other_names: tuple[str, ...] = ()
@@ -104,8 +107,8 @@ class JobKind:
 
     def replica_specs(self, job: JobObject) -> Mapping[str, ReplicaSpecLike]:
         """Return replica specs by the canonical name of the role, the leading role first."""
-        if isinstance(job, RunsFromTemplate):
-            return job.replica_specs()
+        if self.has_runtime:
+            return cast(RunsFromTemplate, job).replica_specs()
         if self.replica_specs_field:
             written: Mapping[str, ReplicaSpecLike] = getattr(job.spec, self.replica_specs_field)
         else:
@@ -113,7 +116,15 @@ class JobKind:
         known = {name.lower(): spec for name, spec in written.items() if spec is not None}
         return {role: known[role.lower()] for role in self.roles if role.lower() in known}
 
-    def status(self, job: JobObject) -> JobStatus:
+    def status(self, job: JobObject) -> "JobStatus":
         """Return the status of a job in the form that all kinds share."""
-        found: JobStatus = job.common_status() if isinstance(job, RunsFromTemplate) else job.status
+        found: JobStatus = (
+            cast(RunsFromTemplate, job).common_status() if self.has_runtime else job.status
+        )
         return found
+
+    @staticmethod
+    def scheduling_policy(job: JobObject) -> "SchedulingPolicy | None":
+        """Return the settings for the gang scheduler; some kinds have them in the spec."""
+        policy: SchedulingPolicy | None = getattr(job.spec.run_policy, "scheduling_policy", None)
+        return policy or getattr(job.spec, "scheduling_policy", None)

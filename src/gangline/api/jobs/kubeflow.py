@@ -9,11 +9,11 @@ from datetime import datetime
 from typing import Annotated
 
 from gangline.api.core.pod import PodTemplateSpec
+from gangline.api.job_names import MANAGED_BY_MULTI_KUEUE
 from gangline.api.meta.field_doc import FreeForm, ResourceList, field_doc
 from gangline.api.meta.objects import Condition, LabelSelector, Object, Wire
 
 MANAGED_BY_US = "kubeflow.org/training-operator"
-MANAGED_BY_MULTI_KUEUE = "kueue.x-k8s.io/multikueue"
 RESTART_ANNOTATION = "gangline.dev/restart"
 """On a job: ``gang`` restarts all replicas together if one fails."""
 RESIZE_ANNOTATION = "gangline.dev/resize"
@@ -22,8 +22,6 @@ STALLED_ANNOTATION = "gangline.dev/stalled"
 """On a job: what happens when a restarted rank waits for one that has ended: ``restart`` restarts
 all replicas, ``fail`` ends the job. Without it the condition ``Stalled`` reports it.
 """
-AWAITS_FORMER_PODS = "resumes when its former pods have ended"
-"""Part of the message of Suspended, for a job that is resumed while its former pods still end."""
 SHARED_MEMORY_ANNOTATION = "gangline.dev/shared-memory"
 """On a job: memory at /dev/shm for the main container: ``true``, ``false`` or a quantity."""
 
@@ -143,6 +141,9 @@ class RestartRecord(Wire):
     ] = 0
     pods: Annotated[
         dict[str, int], field_doc("Of these, restarts by pods that still exist, by their uid.")
+    ] = {}
+    roles: Annotated[
+        dict[str, int], field_doc("Of these, restarts by role, for roles with a limit.")
     ] = {}
     generation: Annotated[
         int, field_doc("How often all replicas were restarted together.", minimum=0)

@@ -10,8 +10,8 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
+from gangline.api.job_names import MANAGED_BY_MULTI_KUEUE
 from gangline.api.jobs.kubeflow import (
-    MANAGED_BY_MULTI_KUEUE,
     MANAGED_BY_US,
     JobStatus,
     ReplicaSpec,

@@ -16,6 +16,7 @@ from gangline.api.core.pod import PodSchedulingGate
 from gangline.api.core.reference import LocalObjectReference
 from gangline.api.core.security import PodSecurityContext
 from gangline.api.core.volumes import Volume
+from gangline.api.job_names import MANAGED_BY_MULTI_KUEUE
 from gangline.api.jobs.kubeflow import JobStatus, RunPolicy, SchedulingPolicy
 from gangline.api.jobs.training_runtime import (
     CLUSTER_TRAINING_RUNTIME,
@@ -28,7 +29,6 @@ from gangline.api.meta.field_doc import FreeForm, field_doc
 from gangline.api.meta.objects import Condition, Object, Wire
 
 MANAGED_BY_TRAINER = "trainer.kubeflow.org/trainjob-controller"
-MANAGED_BY_MULTI_KUEUE = "kueue.x-k8s.io/multikueue"
 TTL_ANNOTATION = "gangline.dev/ttl-seconds-after-finished"
 """On a TrainJob: seconds after its end until it is deleted; replaces the runtime's."""
 STATUS_FIELD = "gangline"
@@ -192,6 +192,15 @@ class TrainJobSpec(Wire):
         list[RuntimePatch],
         field_doc("Changes of the runtime, in order.", keys=("manager",), maxItems=16),
     ] = []
+    pod_template_overrides: Annotated[
+        list[FreeForm], field_doc("Removed upstream; refused. Now runtimePatches.")
+    ] = []
+    labels: Annotated[
+        dict[str, str], field_doc("Removed upstream; refused. Now runtimePatches.")
+    ] = {}
+    annotations: Annotated[
+        dict[str, str], field_doc("Removed upstream; refused. Now runtimePatches.")
+    ] = {}
     suspend: Annotated[
         bool | None, field_doc("True deletes the pods until it is false again.", default=False)
     ] = None
@@ -290,3 +299,26 @@ class TrainJob(Object):
         if trainer.resources_per_node:
             container["resources"] = msgspec.to_builtins(trainer.resources_per_node)
         return {NODE: RoleSummary(trainer.num_nodes, {"spec": {"containers": [container]}})}
+
+
+class _StoredStatus(msgspec.Struct, rename="camel"):
+    """The fields of a stored status that show which operator wrote it."""
+
+    jobs_status: list[msgspec.Raw] = []
+    gangline: msgspec.Raw | None = None
+
+
+def has_upstream_status(status: bytes | msgspec.Raw) -> bool:
+    """Return whether the status of a TrainJob was written by the operator of Kubeflow Trainer.
+
+    It has counts of replicated jobs then, and nothing of ours, which every write of ours has. The
+    pods of such a job belong to a JobSet.
+
+    Args:
+        status: the status as JSON.
+    """
+    try:
+        stored = msgspec.json.decode(status, type=_StoredStatus)
+    except msgspec.MsgspecError:
+        return False
+    return bool(stored.jobs_status) and stored.gangline is None

@@ -6,8 +6,10 @@ their pod templates, and the policy of the framework. A TrainJob names it and ch
 
 from typing import Annotated
 
+import msgspec
+
 from gangline.api.core.pod import PodTemplateSpec
-from gangline.api.meta.field_doc import FreeForm, field_doc
+from gangline.api.meta.field_doc import FreeForm, IntOrString, field_doc
 from gangline.api.meta.objects import Object, ObjectMeta, Wire
 
 GROUP, VERSION = "trainer.kubeflow.org", "v1alpha1"
@@ -35,6 +37,8 @@ STEP_CONTAINERS = {TRAINER: NODE, **{step: step for step in STEPS[:2]}}
 READY, COMPLETE = "Ready", "Complete"
 OPEN_MPI = "OpenMPI"
 INITIALIZER_VOLUME = "initializer"
+"""The volume that initializers write and nodes read, at ``WORKSPACE``."""
+WORKSPACE = "/workspace"
 RUNTIME_COPY_LABEL = "gangline.dev/runtime-copy"
 """On a ConfigMap: it holds the copy of a runtime that is stored for a job."""
 RUNTIME_COPY_KEY = "runtime"
@@ -65,6 +69,10 @@ class TorchPolicy(Wire):
     env_injection: Annotated[
         EnvInjection | None, field_doc("Further containers with the variables.")
     ] = None
+    num_proc_per_node: Annotated[
+        IntOrString | None, field_doc("Removed upstream; refused. Now trainer.numProcPerNode.")
+    ] = None
+    elastic_policy: Annotated[FreeForm | None, field_doc("Removed upstream; refused.")] = None
 
 
 class MPIPolicy(Wire):
@@ -98,6 +106,7 @@ class MLPolicy(Wire):
     mpi: Annotated[MPIPolicy | None, field_doc("MPI.")] = None
     jax: Annotated[EmptyPolicy | None, field_doc("JAX.")] = None
     xgboost: Annotated[EmptyPolicy | None, field_doc("XGBoost.")] = None
+    flux: Annotated[FreeForm | None, field_doc("Not supported: such a runtime is refused.")] = None
 
     @property
     def framework(self) -> str:
@@ -144,6 +153,77 @@ class JobDependency(Wire):
     status: Annotated[str, field_doc("Its state.", required=True, values=(READY, COMPLETE))] = ""
 
 
+FAIL_JOB, COUNT, IGNORE = "FailJob", "Count", "Ignore"
+IN, NOT_IN = "In", "NotIn"
+IN_ORDER = "InOrder"
+REFUSED_JOB_FIELDS = {
+    "active_deadline_seconds": "set spec.activeDeadlineSeconds of the TrainJob",
+    "backoff_limit_per_index": "use backoffLimit, which counts the failures of all pods of the job",
+    "max_failed_indexes": "use backoffLimit, which counts the failures of all pods of the job",
+    "success_policy": "use spec.template.spec.successPolicy",
+    "suspend": "set spec.suspend of the TrainJob",
+    "ttl_seconds_after_finished": "use spec.template.spec.ttlSecondsAfterFinished",
+    "managed_by": "set spec.managedBy of the TrainJob",
+    "selector": "remove it: pods are found by their labels",
+    "manual_selector": "remove it: pods are found by their labels",
+}
+"""Fields of a batch Job that are refused, and what to do instead.
+
+They are in the schema, since the API server drops others before any component sees them.
+"""
+
+
+class ExitCodeRequirement(Wire):
+    """Exit codes of a failed pod."""
+
+    container_name: Annotated[
+        str, field_doc("Container whose exit code counts; any when not given.")
+    ] = ""
+    operator: Annotated[
+        str, field_doc("In or NotIn the values.", required=True, values=(IN, NOT_IN))
+    ] = IN
+    values: Annotated[
+        list[int], field_doc("Exit codes.", required=True, minItems=1, maxItems=255)
+    ] = []
+
+
+class PodConditionPattern(Wire):
+    """A condition of a failed pod."""
+
+    type: Annotated[
+        str, field_doc("Type; only this one is read.", required=True, values=("DisruptionTarget",))
+    ] = ""
+    status: Annotated[str, field_doc("Status; True when not given.")] = "True"
+
+
+class PodFailureRule(Wire):
+    """What the failure of a pod leads to, if the rule applies to it."""
+
+    action: Annotated[
+        str,
+        field_doc(
+            "FailJob ends the job; Count (and Ignore) replaces the pod and counts a restart.",
+            required=True,
+            values=(FAIL_JOB, COUNT, IGNORE),
+        ),
+    ] = ""
+    on_exit_codes: Annotated[ExitCodeRequirement | None, field_doc("Applies by exit code.")] = None
+    on_pod_conditions: Annotated[
+        list[PodConditionPattern], field_doc("Applies by conditions, of which one must hold.")
+    ] = []
+
+
+class PodFailurePolicy(Wire):
+    """Rules for failed pods; the first that applies counts."""
+
+    rules: Annotated[list[PodFailureRule], field_doc("Rules.", required=True, maxItems=20)] = []
+
+
+def _refused(remedy: str) -> msgspec.Meta:
+    """Describe a field that is known so that the API server does not drop it silently."""
+    return field_doc(f"Refused: {remedy}.")
+
+
 class BatchJobSpec(Wire):
     """The fields of a batch Job; counts are set from the number of nodes."""
 
@@ -153,9 +233,29 @@ class BatchJobSpec(Wire):
     backoff_limit: Annotated[
         int | None, field_doc("Restarts until the job fails; 6 when not given.", minimum=0)
     ] = None
+    pod_failure_policy: Annotated[
+        PodFailurePolicy | None,
+        field_doc("Failures that end the job; needs the restart policy Never."),
+    ] = None
     parallelism: Annotated[int | None, field_doc("Set from the number of nodes.")] = None
     completions: Annotated[int | None, field_doc("Set from the number of nodes.")] = None
-    completion_mode: Annotated[str, field_doc("Always Indexed.")] = ""
+    completion_mode: Annotated[str, field_doc("Always Indexed.", values=("", "Indexed"))] = ""
+    pod_replacement_policy: Annotated[
+        str,
+        field_doc(
+            "Failed or TerminatingOrFailed: either way a pod is replaced when it has ended.",
+            values=("", "Failed", "TerminatingOrFailed"),
+        ),
+    ] = ""
+    active_deadline_seconds: Annotated[int | None, _refused("the TrainJob has one")] = None
+    backoff_limit_per_index: Annotated[int | None, _refused("use backoffLimit")] = None
+    max_failed_indexes: Annotated[int | None, _refused("use backoffLimit")] = None
+    success_policy: Annotated[FreeForm | None, _refused("use that of the JobSet")] = None
+    suspend: Annotated[bool | None, _refused("suspend the TrainJob")] = None
+    ttl_seconds_after_finished: Annotated[int | None, _refused("use that of the JobSet")] = None
+    managed_by: Annotated[str | None, _refused("the TrainJob has it")] = None
+    selector: Annotated[FreeForm | None, _refused("pods are found by their labels")] = None
+    manual_selector: Annotated[bool | None, _refused("pods are found by their labels")] = None
 
 
 class BatchJobTemplate(Wire):
@@ -209,13 +309,86 @@ class SetSuccessPolicy(Wire):
     ] = []
 
 
+FAIL_SET, RESTART_SET, RESTART_SET_FREELY = (
+    "FailJobSet",
+    "RestartJobSet",
+    "RestartJobSetAndIgnoreMaxRestarts",
+)
+BACKOFF_LIMIT_EXCEEDED, BY_POD_FAILURE_POLICY = "BackoffLimitExceeded", "PodFailurePolicy"
+FAILURE_REASONS = (
+    BACKOFF_LIMIT_EXCEEDED,
+    "DeadlineExceeded",
+    "FailedIndexes",
+    "MaxFailedIndexesExceeded",
+    BY_POD_FAILURE_POLICY,
+)
+
+
+class SetFailureRule(Wire):
+    """What the failure of a replicated job leads to, if the rule applies to it."""
+
+    name: Annotated[str, field_doc("Name of the rule.", required=True)] = ""
+    action: Annotated[
+        str,
+        field_doc(
+            "FailJobSet ends the TrainJob. RestartJobSet restarts all pods, and counts; "
+            "RestartJobSetAndIgnoreMaxRestarts does not count.",
+            required=True,
+            values=(FAIL_SET, RESTART_SET, RESTART_SET_FREELY),
+        ),
+    ] = ""
+    target_replicated_jobs: Annotated[
+        list[str], field_doc("Replicated jobs that it applies to; all when not given.")
+    ] = []
+    on_job_failure_reasons: Annotated[
+        list[str],
+        field_doc(
+            "Reasons that it applies to; all when not given. PodFailurePolicy, or "
+            "BackoffLimitExceeded for all other failures; the others do not occur."
+        ),
+    ] = []
+    on_job_failure_message_patterns: Annotated[
+        list[str], _refused("there are no batch Jobs, whose messages they match")
+    ] = []
+
+
 class SetFailurePolicy(Wire):
     """What happens when a replicated job fails."""
 
     max_restarts: Annotated[
         int | None, field_doc("Restarts of all pods together; none when not given.", minimum=0)
     ] = None
-    restart_strategy: Annotated[str, field_doc("How pods are recreated; read and not used.")] = ""
+    restart_strategy: Annotated[
+        str,
+        field_doc(
+            "Recreate or BlockingRecreate: either way all former pods end before new ones start.",
+            values=("", "Recreate", "BlockingRecreate"),
+        ),
+    ] = ""
+    rules: Annotated[
+        list[SetFailureRule],
+        field_doc("The first rule that applies counts; else all pods restart.", maxItems=20),
+    ] = []
+
+
+class Coordinator(Wire):
+    """The pod whose address all pods have as a label and an annotation."""
+
+    replicated_job: Annotated[str, field_doc("Its replicated job.", required=True)] = ""
+    job_index: Annotated[int | None, field_doc("Always 0.", minimum=0, maximum=0)] = None
+    pod_index: Annotated[int | None, field_doc("Its index; 0 when not given.", minimum=0)] = None
+
+
+class StartupPolicy(Wire):
+    """In which order replicated jobs start."""
+
+    startup_policy_order: Annotated[
+        str,
+        field_doc(
+            "AnyOrder (when not given), or InOrder: each when the one before it is ready.",
+            values=("AnyOrder", IN_ORDER),
+        ),
+    ] = ""
 
 
 class RetentionPolicy(Wire):
@@ -239,7 +412,13 @@ class JobSetSpec(Wire):
     ] = []
     network: Annotated[SetNetwork | None, field_doc("Names of the pods.")] = None
     success_policy: Annotated[SetSuccessPolicy | None, field_doc("Success.")] = None
+    startup_policy: Annotated[StartupPolicy | None, field_doc("Order; not with dependsOn.")] = None
     failure_policy: Annotated[SetFailurePolicy | None, field_doc("Failure.")] = None
+    coordinator: Annotated[
+        Coordinator | None, field_doc("Pod whose address becomes a label of all pods.")
+    ] = None
+    suspend: Annotated[bool | None, _refused("suspend the TrainJob")] = None
+    managed_by: Annotated[str | None, _refused("the TrainJob has it")] = None
     ttl_seconds_after_finished: Annotated[
         int | None,
         field_doc("Seconds after its end until a TrainJob is deleted.", minimum=0),

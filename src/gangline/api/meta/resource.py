@@ -1,7 +1,8 @@
 """The address of a kind in the API, and the struct that its objects are decoded to."""
 
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -16,6 +17,18 @@ class Resource(Generic[T]):
     plural: str
     kind: str
     namespaced: bool = True
+    _type_path: str = field(default="", init=False, repr=False, compare=False)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # Python calls this only for a slot that is not set: the type of a deferred resource.
+            if name != "type" or not self._type_path:
+                raise AttributeError(name)
+            module, _, class_name = self._type_path.rpartition(".")
+            found = getattr(import_module(module), class_name)
+            object.__setattr__(self, "type", found)
+            return found
 
     @property
     def api_version(self) -> str:
@@ -36,3 +49,22 @@ class Resource(Generic[T]):
         parts.append(self.plural)
         parts += [part for part in (name, subresource) if part]
         return "/".join(parts)
+
+
+def deferred_resource(
+    type_path: str, group: str, version: str, plural: str, kind: str, *, namespaced: bool = True
+) -> Resource[Any]:
+    """Return a resource whose type is imported when it is first read.
+
+    The structs of a kind take milliseconds to build. A table of resources therefore names them, and
+    a command builds those that it decodes.
+
+    Args:
+        type_path: module and class, such as ``gangline.api.core.pod.Pod``.
+        group: as the other arguments, a field of the resource.
+    """
+    made: Resource[Any] = object.__new__(Resource)
+    values = {"group": group, "version": version, "plural": plural, "kind": kind}
+    for name, value in (values | {"namespaced": namespaced, "_type_path": type_path}).items():
+        object.__setattr__(made, name, value)
+    return made

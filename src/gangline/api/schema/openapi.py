@@ -94,7 +94,10 @@ class _SchemaWriter:
             properties[field.encode_name] = self._field(field)
             if _extra(field.type).get("required"):
                 required.append(field.encode_name)
-        schema: Json = {"type": "object", "properties": properties}
+        schema: Json = {"type": "object"}
+        if properties:
+            # Kubernetes stores no empty map: each apply of the definition would find a difference.
+            schema["properties"] = properties
         if type_.__doc__:
             schema["description"] = type_.__doc__.strip().splitlines()[0]
         if required:

@@ -4,12 +4,14 @@
 cluster creates those that it lacks when it starts. On the embedded cluster images are names only.
 """
 
+from importlib.metadata import version
 from typing import Any
 
 from gangline.api.jobs.training_runtime import (
     ANCESTOR_LABEL,
     COMPLETE,
     DATASET_INITIALIZER,
+    FAIL_JOB,
     FRAMEWORK_LABEL,
     GROUP,
     INITIALIZER_VOLUME,
@@ -21,6 +23,7 @@ from gangline.api.jobs.training_runtime import (
     TORCH,
     TRAINER,
     VERSION,
+    WORKSPACE,
     XGBOOST,
 )
 from gangline.api.trainer.merge import Json
@@ -28,8 +31,11 @@ from gangline.api.trainer.merge import Json
 _TRAINER_IMAGES = "ghcr.io/kubeflow/trainer"
 _SSH_PATH = "/home/mpiuser/.ssh"
 _SSH_PORT = 2222
-_WORKSPACE = "/workspace"
 _USER = 1000
+_INITIALIZER_USER = 65532
+"""That of Gangline's image, which must be able to write the claim."""
+_WRONG_SETTING: Json = {"operator": "In", "values": [2]}
+"""How ``gangline initialize`` ends if a further attempt would fail too."""
 
 IMAGES = {
     TORCH: "pytorch/pytorch:2.9.1-cuda12.8-cudnn9-runtime",
@@ -38,8 +44,6 @@ IMAGES = {
     "deepspeed": f"{_TRAINER_IMAGES}/deepspeed-runtime:v2.3.0",
     "mlx": f"{_TRAINER_IMAGES}/mlx-runtime:v2.3.0",
     "torchtune": f"{_TRAINER_IMAGES}/torchtune-trainer:v2.3.0",
-    DATASET_INITIALIZER: f"{_TRAINER_IMAGES}/dataset-initializer:v2.3.0",
-    MODEL_INITIALIZER: f"{_TRAINER_IMAGES}/model-initializer:v2.3.0",
 }
 
 
@@ -67,10 +71,18 @@ def _runtime(name: str, framework: str, policy: Json, job_set: Json) -> Json:
     }
 
 
-def _job(name: str, pod: Json, step: str = "", depends_on: tuple[Json, ...] = ()) -> Json:
+def _job(
+    name: str,
+    pod: Json,
+    step: str = "",
+    depends_on: tuple[Json, ...] = (),
+    failures: Json | None = None,
+) -> Json:
     labels = {"metadata": {"labels": {ANCESTOR_LABEL: step}}} if step else {}
     waits = {"dependsOn": list(depends_on)} if depends_on else {}
-    return {"name": name, **waits, "template": {**labels, "spec": {"template": {"spec": pod}}}}
+    rules = {"podFailurePolicy": failures} if failures else {}
+    spec = {**rules, "template": {"spec": pod}}
+    return {"name": name, **waits, "template": {**labels, "spec": spec}}
 
 
 def _node(framework: str, **fields: Any) -> Json:
@@ -113,7 +125,7 @@ def _mpi_runtime(framework: str) -> Json:
 
 
 def _torchtune_runtime(model: str) -> Json:
-    mount = {"volumeMounts": [{"name": INITIALIZER_VOLUME, "mountPath": _WORKSPACE}]}
+    mount = {"volumeMounts": [{"name": INITIALIZER_VOLUME, "mountPath": WORKSPACE}]}
     family = "Llama-3.2" if model.startswith("llama") else "Qwen2.5"
     size = model.rpartition("-")[2].upper()
     sources = {
@@ -128,13 +140,17 @@ def _torchtune_runtime(model: str) -> Json:
                 "containers": [
                     {
                         "name": step,
-                        "image": IMAGES[step],
+                        "image": f"gangline-initializer:{version('gangline')}",
+                        "command": ["gangline", "initialize", step.partition("-")[0]],
                         "env": [{"name": "STORAGE_URI", "value": source}],
                         **mount,
                     }
-                ]
+                ],
+                "securityContext": {"fsGroup": _INITIALIZER_USER},
+                "restartPolicy": "Never",
             },
             step,
+            failures={"rules": [{"action": FAIL_JOB, "onExitCodes": _WRONG_SETTING}]},
         )
         for step, source in sources.items()
     ]
@@ -143,11 +159,11 @@ def _torchtune_runtime(model: str) -> Json:
         "image": IMAGES["torchtune"],
         "command": ["tune", "run"],
         "args": [
-            f"output_dir={_WORKSPACE}/output",
-            f"tokenizer.path={_WORKSPACE}/model/original/tokenizer.model"
+            f"output_dir={WORKSPACE}/output",
+            f"tokenizer.path={WORKSPACE}/model/original/tokenizer.model"
             if family[0] == "L"
-            else f"tokenizer.path={_WORKSPACE}/model/vocab.json",
-            f"checkpointer.checkpoint_dir={_WORKSPACE}/model",
+            else f"tokenizer.path={WORKSPACE}/model/vocab.json",
+            f"checkpointer.checkpoint_dir={WORKSPACE}/model",
         ],
         "resources": {"limits": {"nvidia.com/gpu": 2}},
         **mount,

@@ -13,19 +13,24 @@ import msgspec
 from gangline.api.jobs.train import StepInitializer, Trainer, TrainJob
 from gangline.api.jobs.training_runtime import (
     DATASET_INITIALIZER,
+    IN_ORDER,
     LAUNCHER,
     MODEL_INITIALIZER,
     MPI,
     NODE,
+    READY,
     STEP_CONTAINERS,
     TRAINER,
     JobDependency,
     JobSetSpec,
     MPIPolicy,
+    PodFailureRule,
     ReplicatedJob,
     TrainingRuntimeSpec,
 )
+from gangline.api.trainer.initializers import with_source_claim
 from gangline.api.trainer.merge import Json, merge, upsert_env
+from gangline.api.trainer.storage_uri import STORAGE_URI
 
 DEFAULT_BACKOFF_LIMIT = 6
 """That of a batch Job."""
@@ -43,6 +48,7 @@ class EffectiveRole:
     depends_on: tuple[JobDependency, ...] = ()
     backoff_limit: int = DEFAULT_BACKOFF_LIMIT
     group: str = "default"
+    failure_rules: tuple[PodFailureRule, ...] = ()
 
     @property
     def is_initial(self) -> bool:
@@ -91,6 +97,12 @@ class EffectiveJob:
         mpi = self.mpi is not None
         return tuple(r for r in self.roles if r.step == TRAINER or (mpi and r.name == NODE))
 
+    @property
+    def coordinator(self) -> str:
+        """The address of the coordinator; empty if the runtime names none."""
+        found = self.spec.template.spec.coordinator
+        return self.host(found.replicated_job, found.pod_index or 0) if found else ""
+
     def host(self, role: str, index: int) -> str:
         """Return the name of a pod in its namespace: ``digits-node-0-1.digits``."""
         return f"{pod_name(self.name, role, index)}.{self.subdomain}"
@@ -106,7 +118,7 @@ def merge_runtime(job: TrainJob, runtime: TrainingRuntimeSpec) -> EffectiveJob:
     patched = apply_patches(job, runtime)
     trainer = job.spec.trainer or Trainer()
     nodes = _node_count(trainer, patched)
-    roles = [_role(each) for each in patched.template.spec.replicated_jobs]
+    roles = _in_order([_role(each) for each in patched.template.spec.replicated_jobs], patched)
     roles = [_override(role, job, trainer) for role in roles]
     roles = _count(roles, nodes, patched.ml_policy.mpi)
     return EffectiveJob(
@@ -192,7 +204,7 @@ def _node_count(trainer: Trainer, runtime: TrainingRuntimeSpec) -> int:
 
 
 def _role(written: ReplicatedJob) -> EffectiveRole:
-    limit = written.template.spec.backoff_limit
+    limit, policy = written.template.spec.backoff_limit, written.template.spec.pod_failure_policy
     return EffectiveRole(
         name=written.name,
         replicas=written.template.spec.parallelism or 1,
@@ -201,7 +213,22 @@ def _role(written: ReplicatedJob) -> EffectiveRole:
         depends_on=tuple(written.depends_on),
         backoff_limit=DEFAULT_BACKOFF_LIMIT if limit is None else limit,
         group=written.group_name or "default",
+        failure_rules=tuple(policy.rules) if policy else (),
     )
+
+
+def _in_order(roles: list[EffectiveRole], runtime: TrainingRuntimeSpec) -> list[EffectiveRole]:
+    """Apply the startup policy: each role waits until the one before it is ready."""
+    policy = runtime.template.spec.startup_policy
+    if policy is None or policy.startup_policy_order != IN_ORDER:
+        return roles
+    before = [None, *roles]
+    return [
+        replace(role, depends_on=(JobDependency(name=earlier.name, status=READY),))
+        if earlier is not None
+        else role
+        for earlier, role in zip(before, roles, strict=False)
+    ]
 
 
 def _override(role: EffectiveRole, job: TrainJob, trainer: Trainer) -> EffectiveRole:
@@ -220,6 +247,8 @@ def _override(role: EffectiveRole, job: TrainJob, trainer: Trainer) -> Effective
     if not role.step and role.name == NODE and trainer.resources_per_node:
         # Workers of MPI: the launcher has the step, and all nodes have the same resources.
         container = _with_resources(container, trainer)
+    if role.is_initial:
+        return replace(role, template=with_source_claim(role.template, container))
     return replace(role, template=with_container(role.template, container))
 
 
@@ -244,7 +273,7 @@ def _with_resources(container: Json, trainer: Trainer) -> Json:
 def _override_initializer(container: Json, given: StepInitializer) -> Json:
     variables: list[Json] = msgspec.to_builtins(given.env)
     if given.storage_uri:
-        variables = [{"name": "STORAGE_URI", "value": given.storage_uri}, *variables]
+        variables = [{"name": STORAGE_URI, "value": given.storage_uri}, *variables]
     changed = upsert_env(container, variables)
     if given.secret_ref is None:
         return changed

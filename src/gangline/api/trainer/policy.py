@@ -148,10 +148,10 @@ def _mpi_variables(slots: int) -> list[Json]:
         _value("OMPI_MCA_plm_rsh_args", SSH_OPTIONS),
         _value("OMPI_MCA_orte_keep_fqdn_hostnames", "true"),
         _value("OMPI_MCA_orte_set_default_slots", slots),
-        # Upstream's list ends here. Open MPI 5 reads other names.
+        # Upstream's list ends here. Open MPI 5 reads other names. It connects to the names of the
+        # host file in any case; keeping their domains would hide that one is the launcher itself.
         _value("PRTE_MCA_prte_default_hostfile", HOST_FILE_PATH),
         _value("PRTE_MCA_plm_ssh_args", SSH_OPTIONS),
-        _value("PRTE_MCA_prte_keep_fqdn_hostnames", "true"),
     ]
 
 

@@ -52,6 +52,7 @@ def effective_job_errors(
         yield FieldError("spec.runtimeRef.name", None, f"has no job {LAUNCHER!r}")
     yield from _patch_errors(job, runtime)
     yield from _size_errors(merged)
+    yield from _coordinator_errors(merged)
 
 
 def _patch_errors(job: TrainJob, runtime: TrainingRuntimeSpec) -> Iterator[FieldError]:
@@ -78,6 +79,21 @@ def _patch_errors(job: TrainJob, runtime: TrainingRuntimeSpec) -> Iterator[Field
                 if find_container(base, name) is None:
                     path = f"{where}.template.spec.template.spec.containers[{position}].name"
                     yield FieldError(path, name, "is no container of the runtime")
+
+
+def _coordinator_errors(merged: EffectiveJob) -> Iterator[FieldError]:
+    """The address of the coordinator is a label of all pods, and must exist."""
+    found = merged.spec.template.spec.coordinator
+    role = merged.find_role(found.replicated_job) if found else None
+    if found is None or role is None:
+        return
+    path = "spec.template.spec.coordinator"
+    if (index := found.pod_index or 0) >= role.replicas:
+        remedy = f"{role.name} has the pods 0 to {role.replicas - 1}"
+        yield FieldError(f"{path}.podIndex", index, "is no pod of the job", remedy)
+    if len(merged.coordinator) > names.MAX_LABEL_LENGTH:
+        problem = f"makes the address {merged.coordinator!r}, which is too long for a label"
+        yield FieldError("metadata.name", merged.name, problem, "use a shorter name")
 
 
 def _size_errors(merged: EffectiveJob) -> Iterator[FieldError]:

@@ -5,22 +5,29 @@ from typing import Any
 
 from gangline.api import names
 from gangline.api.jobs.training_runtime import (
+    DATASET_INITIALIZER,
     FRAMEWORKS,
+    IN_ORDER,
+    INITIALIZER_VOLUME,
     LAUNCHER,
+    MODEL_INITIALIZER,
     MPI,
     NODE,
     STEP_CONTAINERS,
     STEPS,
     VALIDATION_LABEL,
+    WORKSPACE,
     ClusterTrainingRuntime,
     JobSetSpec,
     ReplicatedJob,
     TrainingRuntime,
     TrainingRuntimeSpec,
 )
+from gangline.api.meta.json_objects import objects_in
 from gangline.api.schema.field_error import FieldError, name_errors
 from gangline.api.trainer.effective import find_container, with_claim_volumes
 from gangline.api.validation.common_rules import pod_template_errors
+from gangline.api.validation.runtime_fields import failure_policy_errors, refused_field_errors
 
 _JOBS = "spec.template.spec.replicatedJobs"
 
@@ -53,6 +60,9 @@ def runtime_spec_errors(spec: TrainingRuntimeSpec) -> Iterator[FieldError]:
         problem = f"has no job {LAUNCHER!r}, which runs mpirun"
         yield FieldError(_JOBS, None, problem, f"name the job of the trainer step {LAUNCHER!r}")
     yield from _success_errors(spec.template.spec, earlier)
+    yield from _coordinator_errors(spec, earlier)
+    yield from refused_field_errors(spec)
+    yield from failure_policy_errors(spec.template.spec)
 
 
 def _job_errors(
@@ -69,9 +79,41 @@ def _job_errors(
             remedy = f"name one of: {', '.join(sorted(earlier))}" if earlier else "remove it"
             where = f"{path}.dependsOn[{number}].name"
             yield FieldError(where, each.name, "is no earlier job", remedy)
+    yield from _order_errors(job, job_set, path)
+    yield from _failure_errors(job, f"{path}.template.spec")
     yield from _container_errors(job, path)
     template = with_claim_volumes(job.template.spec.template, job_set, "job")
     yield from pod_template_errors(template, f"{path}.template.spec.template")
+
+
+def _coordinator_errors(spec: TrainingRuntimeSpec, known: set[str]) -> Iterator[FieldError]:
+    found = spec.template.spec.coordinator
+    if found and found.replicated_job not in known:
+        where = "spec.template.spec.coordinator.replicatedJob"
+        remedy = f"name one of: {', '.join(sorted(known))}"
+        yield FieldError(where, found.replicated_job, "is no replicated job", remedy)
+
+
+def _order_errors(job: ReplicatedJob, job_set: JobSetSpec, path: str) -> Iterator[FieldError]:
+    policy = job_set.startup_policy
+    if policy and policy.startup_policy_order == IN_ORDER and job.depends_on:
+        problem = "is given together with startupPolicy"
+        yield FieldError(f"{path}.dependsOn", None, problem, "remove one of the two")
+
+
+def _failure_errors(job: ReplicatedJob, path: str) -> Iterator[FieldError]:
+    policy, where = job.template.spec.pod_failure_policy, f"{path}.podFailurePolicy"
+    if policy is None:
+        return
+    pod = job.template.spec.template.get("spec") or {}
+    if isinstance(pod, dict) and pod.get("restartPolicy") != "Never":
+        problem = "needs pods that do not restart by themselves"
+        remedy = f"set {path}.template.spec.restartPolicy to Never"
+        yield FieldError(where, None, problem, remedy)
+    for number, rule in enumerate(policy.rules):
+        if bool(rule.on_exit_codes) == bool(rule.on_pod_conditions):
+            problem = "does not have one of onExitCodes and onPodConditions"
+            yield FieldError(f"{where}.rules[{number}]", None, problem, "give exactly one")
 
 
 def _container_errors(job: ReplicatedJob, path: str) -> Iterator[FieldError]:
@@ -82,9 +124,18 @@ def _container_errors(job: ReplicatedJob, path: str) -> Iterator[FieldError]:
         yield FieldError(label, job.step, "is no step of a TrainJob", remedy)
         return
     expected = STEP_CONTAINERS.get(job.step, NODE if job.name == NODE else "")
-    if expected and find_container(job.template.spec.template, expected) is None:
+    if not expected:
+        return
+    container = find_container(job.template.spec.template, expected)
+    if container is None:
         remedy = f"name the container of this step {expected!r}"
         yield FieldError(where, None, f"has no container {expected!r}", remedy)
+    elif job.step in (DATASET_INITIALIZER, MODEL_INITIALIZER):
+        mounts = {each.get("name") for each in objects_in(container.get("volumeMounts"))}
+        if INITIALIZER_VOLUME not in mounts:
+            problem = f"has no mount of the volume {INITIALIZER_VOLUME!r}"
+            remedy = f"mount it at {WORKSPACE}: what is fetched must stay for the nodes"
+            yield FieldError(f"{where}[{expected}].volumeMounts", None, problem, remedy)
 
 
 def _success_errors(spec: JobSetSpec, known: set[str]) -> Iterator[FieldError]:

@@ -26,6 +26,10 @@ OLD_PREVIOUS_NODES_ANNOTATION = "gangline.dev/places"
 """Former name of the annotation. It is still read if the new one is missing, and never written."""
 RESERVED_ANNOTATION = "gangline.dev/reserved"
 """On a PodGroup: nodes that the scheduler reserves for the pending gang, as JSON."""
+JOINING_PODS_ANNOTATION = "gangline.dev/joining-pods"
+"""On a PodGroup: pods that are created after its members run, as JSON. The gang starts only where
+they fit too, and their resources stay reserved.
+"""
 CHECKPOINT_ANNOTATION = "gangline.dev/checkpointed-at"
 """On a PodGroup: time of its last checkpoint (RFC 3339). An eviction loses the work done since."""
 RUN_TIME_ANNOTATION = "gangline.dev/run-time-seconds"
@@ -59,6 +63,15 @@ class ReservedNodesAnnotation(Wire):
     """The node of each pod, by pod name."""
     cleared: bool = False
     """Whether pods were evicted for this reservation."""
+
+
+class JoiningPods(Wire):
+    """Pods of one role that join a gang later."""
+
+    names: list[str]
+    role: str = ""
+    spec: FreeForm = {}
+    """What its placement depends on."""
 
 
 class NetworkTopology(Wire):

@@ -162,8 +162,16 @@ _RESOURCES: dict[TargetKind, Resource[Any]] = {
     **OWNED_RESOURCES,
 }
 
+_PODS_AND_SERVICES = {TargetKind.POD, TargetKind.SERVICE}
+_NEEDED = {TargetKind.POD_GROUP, *OWNED_RESOURCES} - {TargetKind.ROLE_BINDING}
+"""What is created before pods, and before bindings of roles."""
+
 _OPTIONAL = frozenset({TargetKind.AUTOSCALER})
 """Kinds that a job does without if the cluster lacks them."""
+
+ROLE_TRIES = 6
+ROLE_RETRY_S = 0.25
+"""Kubernetes checks a binding by its cache of roles, which has a new role some moments later."""
 
 UNKNOWN_KIND_RETRY_S = 300.0
 """Seconds before a kind that the cluster lacks is tried again."""
@@ -243,14 +251,13 @@ class PlanExecutor:
         # Deletions first: they free names and quota for the creations.
         await self._gather(self._delete(job, deletion, result) for deletion in plan.deletions)
         await self._gather(self._patch(observation, patch) for patch in plan.patches)
-        needed = {TargetKind.POD_GROUP, *OWNED_RESOURCES}
-        first = [creation for creation in plan.creations if creation.target in needed]
-        await self._gather(self._create(job, creation, result) for creation in first)
-        if not result.problems:
-            # Pods of a gang whose group was refused would only wait for it, and pods that read
-            # another owner's ConfigMap would start with wrong settings.
-            rest = [creation for creation in plan.creations if creation.target not in needed]
-            await self._gather(self._create(job, creation, result) for creation in rest)
+        # Pods of a gang whose group was refused would only wait for it, and pods that read another
+        # owner's ConfigMap would start with wrong settings.
+        for stage in (_NEEDED, {TargetKind.ROLE_BINDING}, _PODS_AND_SERVICES):
+            if result.problems:
+                break
+            creations = [each for each in plan.creations if each.target in stage]
+            await self._gather(self._create(job, each, result) for each in creations)
         return result
 
     async def _gather(self, writes: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -263,7 +270,7 @@ class PlanExecutor:
     async def _create(
         self, job: NormalizedJob, creation: PlannedCreation, result: ExecutionResult
     ) -> None:
-        resource, namespace = _RESOURCES[creation.target], job.meta.namespace
+        namespace = job.meta.namespace
         # Kinds whose pods wait for services need these as urgently as the pods.
         urgent = implements(job.rules, OrdersStartup)
         handicap_s = 0.0 if urgent else _WRITE_DELAY_S.get(creation.target, 0.0)
@@ -274,9 +281,7 @@ class PlanExecutor:
                 return  # A refused template is refused for every replica: stop.
             metrics.WRITES.labels(creation.target, "create").inc()
             try:
-                item = await self._client.create(
-                    resource, secret_values.with_values(creation.manifest), namespace
-                )
+                item = await self._send(creation, namespace)
                 if creation.target is TargetKind.POD:
                     result.created_pods.append(creation.name)
             except AlreadyExists as error:
@@ -297,6 +302,17 @@ class PlanExecutor:
                 return
         if creation.target not in UNWATCHED:
             self._record_created(creation.target, item)
+
+    async def _send(self, creation: PlannedCreation, namespace: str) -> Object:
+        resource = _RESOURCES[creation.target]
+        manifest = secret_values.with_values(creation.manifest)
+        tries = ROLE_TRIES if creation.target is TargetKind.ROLE_BINDING else 1
+        for _ in range(tries - 1):
+            with suppress(NotFound):
+                created: Object = await self._client.create(resource, manifest, namespace)
+                return created
+            await asyncio.sleep(ROLE_RETRY_S)
+        return await self._client.create(resource, manifest, namespace)
 
     async def _existing(
         self,

@@ -301,13 +301,18 @@ class _Pass:
         job, stamp = self.job, self.stamp
         status = mark_started(job, self.observed.status, stamp)
         status = count_replicas(job, status, self.gang)
+        if self.restart and self._restart_exceeds_limit():
+            return status
         if self.restart:
             failed = bool(self.stalled) or any(failure.replaced for failure in self.failures)
-            return mark_gang_restarting(job, status, self.restart, stamp, counted=failed)
+            return mark_gang_restarting(
+                job, status, self.restart, stamp, failed=failed, counted=self._counts_restart()
+            )
         replaced = {pod.uid for failure in self.failures for pod in failure.replaced}
         before = status.restarts
         # Invariant: a failure counts in the status before its pod is deleted (see _deletions).
-        record = backoff.count_restarts(before, self._current_generation(), frozenset(replaced))
+        pods = self._current_generation()
+        record = backoff.count_restarts(before, pods, frozenset(replaced), self._limited_roles())
         fresh = {uid for uid in replaced if uid not in self._counted_failures()}
         ranks = [key for key, pod in self._failed_ranks() if pod.uid in fresh]
         refused = {key: pod.uid for key, pod in self._refused() if not self._is_counted(key, pod)}
@@ -323,6 +328,32 @@ class _Pass:
         if not replaced and self._is_running(status):
             status = mark_running(job, status, stamp)
         return self.tracker.save_to_status(job, self.gang, status)
+
+    def _counts_restart(self) -> bool:
+        """Return whether a restart of all replicas in this pass counts towards the limit."""
+        return bool(self.stalled) or any(
+            self.tracker.counts_restart(self.job, failure.role, pod)
+            for failure in self.failures
+            for pod in failure.replaced
+        )
+
+    def _restart_exceeds_limit(self) -> bool:
+        """Return whether the job ends instead of a restart of all replicas, which is not counted.
+
+        Invariant: no restart is recorded that does not happen, so the stored generation is that of
+        the pods whose failure ended the job.
+        """
+        limit, restarts = self.job.policy.backoff_limit, self.observed.status.restarts.total
+        return limit is not None and restarts >= limit and self._counts_restart()
+
+    def _limited_roles(self) -> dict[str, str]:
+        """The roles that have a limit of their own, by the uids of their pods."""
+        return {
+            pod.uid: role.name
+            for role in self.job.roles
+            if role.backoff_limit is not None
+            for pod in self.gang[role.name].present
+        }
 
     def _mark_refused(self, status: JobStatus, failure: RoleFailures) -> JobStatus:
         listed = self._describe(failure.refused.values())
@@ -419,12 +450,18 @@ class _Pass:
         return f"{self.job.kind.kind} {self.job.name} has failed because {self.stalled}"
 
     def _backoff_limit_message(self) -> str:
-        limit, record = self.job.policy.backoff_limit, self.status.restarts
-        if not backoff.is_limit_exceeded(record, limit):
+        record = self.status.restarts
+        found = backoff.find_exceeded_limit(record, self.job.policy.backoff_limit, self.job.roles)
+        if found is None and self.restart and self._restart_exceeds_limit():
+            limit = self.job.policy.backoff_limit or 0
+            found = backoff.ExceededLimit("", record.total, limit)
+        if found is None:
             return ""
+        limited = f"its role {found.role}" if found.role else "it"
         return (
-            f"{self.job.kind.kind} {self.job.name} has failed because it has reached its backoff "
-            f"limit: {record.total} restarts, {limit} allowed.{self._last_failure()}"
+            f"{self.job.kind.kind} {self.job.name} has failed because {limited} has reached its "
+            f"backoff limit: {found.restarts} restarts, {found.limit} allowed."
+            f"{self._last_failure()}"
         )
 
     def _last_failure(self) -> str:

@@ -76,6 +76,8 @@ def classify_failures(job: NormalizedJob, role: ReplicaRole, gang: ReplicaGang) 
 
 
 def _is_replaced(job: NormalizedJob, role: ReplicaRole, index: int, pod: ObservedPod) -> bool:
+    if tracker_of(job).is_fatal(job, role, pod):
+        return False
     if gang_restart.restarts_gang(job):
         action = gang_restart.gang_failure_action(role.restart, pod, job.kind.container)
         return action is restart.FailureAction.REPLACE

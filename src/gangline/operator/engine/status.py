@@ -9,7 +9,8 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from gangline.api.jobs.kubeflow import AWAITS_FORMER_PODS, JobStatus, ReplicaStatus
+from gangline.api.job_names import AWAITS_FORMER_PODS
+from gangline.api.jobs.kubeflow import JobStatus, ReplicaStatus
 from gangline.api.meta.conditions import TRUE, find_condition, remove_condition
 from gangline.api.meta.objects import Condition
 from gangline.operator.model import conditions, labels
@@ -94,7 +95,13 @@ def mark_restarting(
 
 
 def mark_gang_restarting(
-    job: NormalizedJob, status: JobStatus, reason: str, now: datetime, *, counted: bool
+    job: NormalizedJob,
+    status: JobStatus,
+    reason: str,
+    now: datetime,
+    *,
+    failed: bool,
+    counted: bool,
 ) -> JobStatus:
     """All replicas are being replaced; this is one restart, however many of them failed.
 
@@ -103,11 +110,14 @@ def mark_gang_restarting(
         status: its status.
         reason: the reason of the restart.
         now: the time.
-        counted: whether it counts as a restart after a failure.
+        failed: whether a failure is the reason, so that it delays the next restart.
+        counted: whether it counts towards the limit of restarts.
     """
     record = replace(status.restarts, generation=status.restarts.generation + 1, pods={})
     if counted:
-        record = backoff.record_gang_restart(replace(record, total=record.total + 1), now)
+        record = replace(record, total=record.total + 1)
+    if failed:
+        record = backoff.record_gang_restart(record, now)
     message = f"{job.kind.kind} {job.name} is restarting all replicas because {reason}"
     current = conditions.set_condition_true(
         status.conditions, conditions.RESTARTING, _condition_reason(job, "Restarting"), message, now

@@ -58,6 +58,13 @@ class ReplicaRole:
     """A pod template that declares the kind's default port."""
     min_replicas: int
     """The number of replicas that the job can start with: all of them unless it is elastic."""
+    joins_later: bool = False
+    """True if its pods are created when others run: the gang starts without them, but only where
+    they fit too.
+    """
+
+    backoff_limit: int | None = None
+    """Restarts of its pods until the job fails; None: only the job's limit counts."""
 
     @property
     def label(self) -> str:

@@ -22,6 +22,7 @@ milliseconds, as long as the scheduler does not observe why.
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -45,7 +46,10 @@ def count_in_place_restarts(pod: ObservedPod) -> int:
 
 
 def count_restarts(
-    record: RestartRecord, pods: Iterable[ObservedPod], replaced: frozenset[str]
+    record: RestartRecord,
+    pods: Iterable[ObservedPod],
+    replaced: frozenset[str],
+    limited: Mapping[str, str],
 ) -> RestartRecord:
     """Update the record from the observed pods.
 
@@ -53,21 +57,42 @@ def count_restarts(
         record: the stored record.
         pods: the existing pods.
         replaced: uids of failed pods that are replaced.
+        limited: the roles that have a limit of their own, by the uids of their pods.
     """
-    total, seen = record.total, {}
+    total, seen, roles = record.total, {}, dict(record.roles)
     for pod in sorted(pods, key=lambda pod: pod.uid):
         known = record.pods.get(pod.uid, 0)
         now = known if pod.is_terminating else count_in_place_restarts(pod) + (pod.uid in replaced)
         if now := max(now, known):
             seen[pod.uid] = now
         total += now - known
+        if now > known and (role := limited.get(pod.uid)):
+            roles[role] = roles.get(role, 0) + now - known
     if (total, seen) == (record.total, record.pods):
         return record
-    return structs.replace(record, total=total, pods=seen)
+    return structs.replace(record, total=total, pods=seen, roles=roles)
 
 
-def is_limit_exceeded(record: RestartRecord, limit: int | None) -> bool:
-    return limit is not None and record.total > limit
+class ExceededLimit(NamedTuple):
+    """A limit of restarts that is exceeded."""
+
+    role: str
+    """The role whose limit it is; empty if it is the job's."""
+    restarts: int
+    limit: int
+
+
+def find_exceeded_limit(
+    record: RestartRecord, limit: int | None, roles: Iterable[ReplicaRole]
+) -> ExceededLimit | None:
+    """Return the first limit that is exceeded: those of roles, then the job's."""
+    for role in roles:
+        count = record.roles.get(role.name, 0)
+        if role.backoff_limit is not None and count > role.backoff_limit:
+            return ExceededLimit(role.name, count, role.backoff_limit)
+    if limit is not None and record.total > limit:
+        return ExceededLimit("", record.total, limit)
+    return None
 
 
 BASE_DELAY = timedelta(seconds=10)

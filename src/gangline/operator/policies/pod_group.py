@@ -20,10 +20,12 @@ from gangline.api.meta.field_doc import ResourceList
 from gangline.api.quantity import QuantityError
 from gangline.api.volcano.scheduling import (
     GROUP,
+    JOINING_PODS_ANNOTATION,
     OLD_PREVIOUS_NODES_ANNOTATION,
     PREVIOUS_NODES_ANNOTATION,
     RUN_TIME_ANNOTATION,
     VERSION,
+    JoiningPods,
     PodGroup,
     PodGroupSpec,
     PreviousNodesAnnotation,
@@ -32,9 +34,15 @@ from gangline.operator.model import conditions, labels, pod_template
 from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole
 from gangline.operator.model.plan import PlannedCreation, PlannedPatch, TargetKind
 from gangline.operator.model.replicas import ObservedPod, ReplicaGang
+from gangline.operator.policies.replica_tracker import tracker_of
 
 UNSCHEDULABLE = "Unschedulable"
 LAST_APPLIED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
+
+MAX_JOINING_BYTES = 100_000
+"""A longer list of pods that join a gang is not written, and their resources are not reserved: all
+annotations of an object have at most 256 KiB.
+"""
 
 PREVIOUS_NODES_TTL = timedelta(minutes=3)
 """How long the nodes of replicas that restart together stay reserved: old pods end within their
@@ -93,7 +101,7 @@ def update_pod_group(job: NormalizedJob, group: PodGroup) -> PlannedPatch | None
         for name, (want, have) in fields.items()
         if want != have
     ]
-    operations += _run_time_operations(job, group)
+    operations += _annotation_operations(job, group)
     return (
         PlannedPatch(TargetKind.POD_GROUP, group.metadata.name, operations) if operations else None
     )
@@ -106,14 +114,10 @@ def desired_spec(job: NormalizedJob) -> PodGroupSpec:
     its own, so that no gang starts with workers and without its master.
     """
     scheduling = job.policy.scheduling
-    if scheduling.min_available is not None:
-        members = scheduling.min_available
-        counts = _first_members(job, members)
-        tasks = {}
-    else:
-        counts = [(role, role.min_replicas) for role in job.roles if role.min_replicas]
-        members = sum(count for _, count in counts)
-        tasks = {role.label: count for role, count in counts}
+    counts, members = _members(job)
+    own_minimum = scheduling.min_available is not None
+    tasks = {} if own_minimum else {role.label: count for role, count in counts}
+    counts += [(role, role.replicas) for role in _joining_roles(job, counts)]
     given = scheduling.min_resources
     return PodGroupSpec(
         min_member=members,
@@ -170,8 +174,12 @@ def _group_annotations(job: NormalizedJob) -> dict[str, str]:
         for key, value in job.meta.annotations.items()
         if not key.startswith("kubectl.kubernetes.io/")
     }
-    run_time = _run_time(job)
-    return {**copied, RUN_TIME_ANNOTATION: run_time} if run_time else copied
+    return {**copied, **_derived_annotations(job)}
+
+
+def _derived_annotations(job: NormalizedJob) -> dict[str, str]:
+    found = {RUN_TIME_ANNOTATION: _run_time(job), JOINING_PODS_ANNOTATION: _joining_pods(job)}
+    return {name: value for name, value in found.items() if value}
 
 
 def _run_time(job: NormalizedJob) -> str:
@@ -181,21 +189,90 @@ def _run_time(job: NormalizedJob) -> str:
     return job.meta.annotations.get(RUN_TIME_ANNOTATION, ends)
 
 
-def _run_time_operations(job: NormalizedJob, group: PodGroup) -> list[Manifest]:
-    """Keep the group's run time equal to the job's: a removed deadline must not be used."""
-    run_time = _run_time(job)
-    if run_time == group.metadata.annotations.get(RUN_TIME_ANNOTATION, ""):
-        return []
-    if not group.metadata.annotations:
-        value = {RUN_TIME_ANNOTATION: run_time}
-        return [{"op": "add", "path": "/metadata/annotations", "value": value}]
-    # Race: the scheduler may write another annotation concurrently, so only this one is patched.
-    path = f"/metadata/annotations/{RUN_TIME_ANNOTATION.replace('/', '~1')}"
-    return [
-        {"op": "add", "path": path, "value": run_time}
-        if run_time
-        else {"op": "remove", "path": path}
+def _annotation_operations(job: NormalizedJob, group: PodGroup) -> list[Manifest]:
+    """Keep the group's annotations current: a removed deadline, for example, must not be used."""
+    desired, known = _derived_annotations(job), group.metadata.annotations
+    changed = [
+        name
+        for name in (RUN_TIME_ANNOTATION, JOINING_PODS_ANNOTATION)
+        if desired.get(name, "") != known.get(name, "")
     ]
+    if not known:
+        return [{"op": "add", "path": "/metadata/annotations", "value": desired}] if changed else []
+    # Race: the scheduler may write another annotation concurrently, so only these are patched.
+    paths = {name: f"/metadata/annotations/{name.replace('/', '~1')}" for name in changed}
+    return [
+        {"op": "add", "path": path, "value": desired[name]}
+        if name in desired
+        else {"op": "remove", "path": path}
+        for name, path in paths.items()
+    ]
+
+
+def _joining_roles(job: NormalizedJob, counts: list[tuple[ReplicaRole, int]]) -> list[ReplicaRole]:
+    """Return the roles whose pods join the gang when it runs, without those that it counts."""
+    counted = {role.name for role, _ in counts}
+    return [role for role in job.roles if role.joins_later and role.name not in counted]
+
+
+_CONTAINER_FIELDS = ("name", "resources", "ports", "restartPolicy")
+_POD_FIELDS = (
+    "activeDeadlineSeconds",
+    "affinity",
+    "nodeSelector",
+    "overhead",
+    "preemptionPolicy",
+    "resourceClaims",
+    "resources",
+    "tolerations",
+    "topologySpreadConstraints",
+)
+
+
+def _joining_pods(job: NormalizedJob) -> str:
+    """Return the pods that join the gang, for the scheduler; empty if none do.
+
+    Each has the fields that its placement depends on: without variables and commands, which may be
+    long.
+    """
+    tracker = tracker_of(job)
+    pods = [
+        JoiningPods(
+            [tracker.pod_name(job, role, index) for index in range(role.replicas)],
+            role.label,
+            _placement_fields(role),
+        )
+        for role in _joining_roles(job, _members(job)[0])
+    ]
+    written = msgspec.json.encode(pods, order="sorted").decode() if pods else ""
+    return written if len(written) <= MAX_JOINING_BYTES else ""
+
+
+def _placement_fields(role: ReplicaRole) -> Manifest:
+    spec = pod_template.pod_spec(role.template)
+    found = {name: spec[name] for name in _POD_FIELDS if spec.get(name)}
+    for field in ("containers", "initContainers"):
+        containers = [
+            {name: each[name] for name in _CONTAINER_FIELDS if each.get(name)}
+            for each in spec.get(field) or ()
+        ]
+        if containers:
+            found[field] = containers
+    claims = [
+        {name: each[name] for name in ("name", "persistentVolumeClaim") if name in each}
+        for each in spec.get("volumes") or ()
+        if "persistentVolumeClaim" in each
+    ]
+    return {**found, "volumes": claims} if claims else found
+
+
+def _members(job: NormalizedJob) -> tuple[list[tuple[ReplicaRole, int]], int]:
+    """Return the pods of each role that the minimum consists of, and their number."""
+    members = job.policy.scheduling.min_available
+    if members is not None:
+        return _first_members(job, members), members
+    counts = [(role, role.min_replicas) for role in job.roles if role.min_replicas]
+    return counts, sum(count for _, count in counts)
 
 
 def _first_members(job: NormalizedJob, members: int) -> list[tuple[ReplicaRole, int]]:

@@ -55,6 +55,14 @@ class ReplicaTracker:
         """Return whether a failed pod is replaced."""
         return failure_action(role.restart, pod, job.kind.container) is FailureAction.REPLACE
 
+    def is_fatal(self, job: NormalizedJob, role: ReplicaRole, pod: ObservedPod) -> bool:
+        """Return whether a failed pod ends the job, also one that restarts together."""
+        return False
+
+    def counts_restart(self, job: NormalizedJob, role: ReplicaRole, pod: ObservedPod) -> bool:
+        """Return whether a restart of all replicas after this failure counts towards the limit."""
+        return True
+
     def pending_timeout(
         self, job: NormalizedJob, gang: ReplicaGang, now: datetime
     ) -> tuple[timedelta | None, str]:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from gangline.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, Forbidden
@@ -86,8 +87,11 @@ class CertificateController:
             settings.validity,
             self._registered_authorities,
         )
-        if desired != found:
-            await self._secret.store(secret, desired)
+        owner = None
+        with suppress(ApiError):  # its registration reports what is missing
+            owner = await self._registration.find_owner()
+        if desired != found or (owner and owner not in secret.metadata.owner_references):
+            await self._secret.store(secret, desired, owner)
         if not self._server.is_serving:
             await self._server.start(settings.address, desired.serving)
             self._serving = desired.serving

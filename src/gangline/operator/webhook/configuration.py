@@ -99,15 +99,14 @@ def desired_configuration(
         }
     ]
     if settings.queue_access and resource is VALIDATING:
-        users = [*(kind.resource for kind in kinds), POD_GROUPS]
+        # The scheduler reads the queue of a pod whenever its annotations change, so a change is
+        # reviewed like a creation. The kubelet's reports (pods/status) match no rule on pods.
+        users = [*(kind.resource for kind in kinds), POD_GROUPS, PODS]
         webhooks.append(
             {
                 "name": QUEUE_ACCESS_NAME,
                 "clientConfig": {**_client(settings, QUEUE_ACCESS_PATH, port), "caBundle": bundle},
-                "rules": [
-                    *(_rule(each) for each in sorted(users, key=_order)),
-                    _rule(PODS, "CREATE"),
-                ],
+                "rules": [_rule(each) for each in sorted(users, key=_order)],
                 "namespaceSelector": _namespaces(
                     settings.namespaces, excluded=(settings.namespace, SYSTEM_NAMESPACE)
                 ),
@@ -182,9 +181,9 @@ def _order(kind: Resource[Any]) -> tuple[str, str]:
     return kind.group, kind.plural
 
 
-def _rule(kind: Resource[Any], *operations: str) -> dict[str, Any]:
+def _rule(kind: Resource[Any]) -> dict[str, Any]:
     return {
-        "operations": list(operations or ("CREATE", "UPDATE")),
+        "operations": ["CREATE", "UPDATE"],
         "apiGroups": [kind.group],
         "apiVersions": [kind.version, *_other_versions(kind)],
         "resources": [kind.plural],

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from gangline.api.meta.objects import OwnerReference
 from gangline.api.meta.resource import Resource
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, ConfigError, NotFound
@@ -80,6 +81,21 @@ class WebhookRegistration:
                     await self._client.delete(resource, self._settings.configuration)
             except (ApiError, ConfigError) as error:
                 log.debug("%s is not deleted: %s", resource.kind, error)
+
+    async def find_owner(self) -> OwnerReference | None:
+        """Return the configuration that an installer made, or None: the operator made its own.
+
+        The installer's release removes it; what it owns is removed with it.
+
+        Raises:
+            ApiError: it cannot be read.
+        """
+        existing = await self._get(configuration.VALIDATING)
+        if existing is None or not configuration.is_filled(existing):
+            return None
+        resource, metadata = configuration.VALIDATING, existing["metadata"]
+        version = f"{resource.group}/{resource.version}"
+        return OwnerReference(version, resource.kind, metadata["name"], metadata["uid"])
 
     async def _register_one(
         self, resource: Resource[dict[str, Any]], ring: CertificateSet, port: int, now: datetime

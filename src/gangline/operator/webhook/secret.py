@@ -11,7 +11,7 @@ from datetime import datetime
 import msgspec
 
 from gangline.api.core.core import Secret
-from gangline.api.meta.objects import ObjectMeta
+from gangline.api.meta.objects import ObjectMeta, OwnerReference
 from gangline.api.resources import SECRETS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ConfigError, NotFound
@@ -65,8 +65,10 @@ class CertificateSecret:
             self._complaints.clear(where)
         return secret, found
 
-    async def store(self, secret: Secret, certificates: CertificateSet) -> None:
-        """Write new content over the loaded Secret.
+    async def store(
+        self, secret: Secret, certificates: CertificateSet, owner: OwnerReference | None = None
+    ) -> None:
+        """Write new content over the loaded Secret, which ends with its owner.
 
         Raises:
             Conflict, AlreadyExists: another replica wrote first: load again.
@@ -75,6 +77,9 @@ class CertificateSecret:
         changed = msgspec.structs.replace(
             secret, data=rotation.format_certificate_set(certificates)
         )
+        if owner:
+            metadata = msgspec.structs.replace(secret.metadata, owner_references=[owner])
+            changed = msgspec.structs.replace(changed, metadata=metadata)
         if secret.metadata.resource_version:
             await self._client.update(SECRETS, changed, self._namespace)
         else:

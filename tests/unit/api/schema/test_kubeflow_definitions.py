@@ -57,7 +57,7 @@ def test_short_names_differ():
     short = [
         name
         for each in crd.crd_manifests().values()
-        for name in each["spec"]["names"]["shortNames"]
+        for name in each["spec"]["names"].get("shortNames", [])
     ]
     assert len(set(short)) == len(short)
 

@@ -19,6 +19,7 @@ def patch(**pod: Any) -> dict[str, Any]:
 
 
 def test_torch_variables_are_those_of_upstream_without_a_trainer_too() -> None:
+    """trainjob-2: as those of the other frameworks below."""
     assert environment(effective(train_job())) == {
         "PET_NNODES": "1",
         "PET_NPROC_PER_NODE": "1",
@@ -118,6 +119,7 @@ def test_job_overrides_the_container_of_its_step_only() -> None:
 
 
 def test_patches_apply_in_order_and_before_the_job() -> None:
+    """trainjob-6"""
     patches = [
         patch(nodeSelector={"zone": "a", "disk": "ssd"}),
         patch(nodeSelector={"zone": "b"}, containers=[{"name": "node", "securityContext": {}}]),
@@ -142,6 +144,25 @@ def test_initializer_gets_source_variables_and_secret() -> None:
         "REGION": "eu",
     }
     assert step["envFrom"] == [{"secretRef": {"name": "keys"}}]
+
+
+def test_claim_of_a_source_is_mounted_in_its_initializer_only() -> None:
+    given = {"model": {"storageUri": "pvc://models/net/1"}}
+    merged = effective(train_job("torchtune-llama3.2-1b", initializer=given))
+    step = container(merged, "model-initializer", "model-initializer")
+    mount = {"name": "initializer-source", "mountPath": "/var/run/gangline/source"}
+    assert {**mount, "readOnly": True} in step["volumeMounts"]
+    claims = {
+        role.name: {
+            each["persistentVolumeClaim"]["claimName"] for each in role.template["spec"]["volumes"]
+        }
+        for role in merged.roles
+    }
+    assert claims == {
+        "dataset-initializer": {"initializer-digits"},
+        "model-initializer": {"models", "initializer-digits"},
+        "node": {"initializer-digits"},
+    }
 
 
 def test_claim_of_the_runtime_is_mounted_by_name() -> None:
@@ -191,9 +212,59 @@ def test_variables_of_torch_reach_the_containers_that_the_policy_names() -> None
     assert "PET_MASTER_ADDR" in names
 
 
+def test_startup_policy_makes_each_role_wait_for_the_one_before() -> None:
+    runtime = SHIPPED["torchtune-llama3.2-1b"]
+    job_set = runtime["spec"]["template"]["spec"]
+    jobs = [
+        {name: value for name, value in each.items() if name != "dependsOn"}
+        for each in job_set["replicatedJobs"]
+    ]
+    order = {"startupPolicy": {"startupPolicyOrder": "InOrder"}, "replicatedJobs": jobs}
+    spec = {**runtime["spec"], "template": {"spec": {**job_set, **order}}}
+    merged = effective(train_job(), {**runtime, "spec": spec})
+    waits = {role.name: [(d.name, d.status) for d in role.depends_on] for role in merged.roles}
+    assert waits == {
+        "dataset-initializer": [],
+        "model-initializer": [("dataset-initializer", "Ready")],
+        "node": [("model-initializer", "Ready")],
+    }
+
+
 def test_a_runtime_without_policy_adds_nothing() -> None:
     runtime = SHIPPED["torch-distributed"]
     spec = {**runtime["spec"], "mlPolicy": {"numNodes": 2}}
     merged = effective(train_job(), {**runtime, "spec": spec})
     assert merged.nodes == 2
     assert "env" not in container(merged)
+
+
+TORCH_NAMES = {
+    "PET_NNODES",
+    "PET_NPROC_PER_NODE",
+    "PET_NODE_RANK",
+    "PET_MASTER_ADDR",
+    "PET_MASTER_PORT",
+}
+MPI_NAMES = {
+    "OMPI_MCA_orte_default_hostfile",
+    "OMPI_MCA_plm_rsh_args",
+    "OMPI_MCA_orte_keep_fqdn_hostnames",
+    "OMPI_MCA_orte_set_default_slots",
+}
+OPEN_MPI_5_NAMES = {"PRTE_MCA_prte_default_hostfile", "PRTE_MCA_plm_ssh_args"}
+
+
+@pytest.mark.parametrize("runtime", sorted(SHIPPED))
+def test_variables_of_each_shipped_runtime_by_name(runtime: str) -> None:
+    expected = {
+        "jax-distributed": {"JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"},
+        "xgboost-distributed": {
+            "DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_TASK_ID", "DMLC_NUM_WORKER",
+        },
+        "deepspeed-distributed": MPI_NAMES | OPEN_MPI_5_NAMES,
+        "mlx-distributed": MPI_NAMES | OPEN_MPI_5_NAMES,
+    }.get(runtime, TORCH_NAMES)  # fmt: skip
+    merged = effective(train_job(runtime, trainer={"numNodes": 2}))
+    mpi = merged.mpi is not None
+    assert set(environment(merged, "launcher" if mpi else "node")) == expected
+    assert not (mpi and environment(merged, "node")), "workers get none: mpirun passes its own"

@@ -9,6 +9,7 @@ from gangline.api.jobs.train import TrainJob
 from gangline.api.jobs.training_runtime import ClusterTrainingRuntime
 from gangline.api.trainer.policy import effective_job
 from gangline.api.validation.effective_job import effective_job_errors
+from gangline.api.validation.jobs.train import list_warnings
 from gangline.api.validation.validate import validate_manifest
 from unit.api.trainer.jobs import SHIPPED, train_job
 
@@ -45,6 +46,25 @@ def replicated(name: str, container: str = "node", step: str = "", **fields: Any
     return {"name": name, "template": template, **fields}
 
 
+CODES = {"operator": "In", "values": [2]}
+
+
+def failing(rule: dict[str, Any], restart: str = "Never") -> dict[str, Any]:
+    """A replicated job with a rule for failed pods."""
+    made = replicated("node", step="trainer")
+    made["template"]["spec"]["podFailurePolicy"] = {"rules": [rule]}
+    made["template"]["spec"]["template"]["spec"]["restartPolicy"] = restart
+    return made
+
+
+def test_order_by_policy_and_by_dependency_exclude_each_other() -> None:
+    waits = {"dependsOn": [{"name": "first", "status": "Ready"}]}
+    written = runtime(replicated("first"), replicated("node", **waits))
+    assert validate_manifest(written) == []
+    written["spec"]["template"]["spec"]["startupPolicy"] = {"startupPolicyOrder": "InOrder"}
+    assert paths(validate_manifest(written)) == ["spec.template.spec.replicatedJobs[1].dependsOn"]
+
+
 def paths(found: Any) -> list[str]:
     return [error.path for error in found]
 
@@ -67,6 +87,10 @@ def test_shipped_runtimes_have_no_errors(name: str) -> None:
             {"initializer": {"model": {"storageUri": "bucket/model"}}},
             "spec.initializer.model.storageUri",
         ),
+        (
+            {"initializer": {"dataset": {"storageUri": "pvc://Claim_/x"}}},
+            "spec.initializer.dataset.storageUri",
+        ),
         ({"managedBy": "someone"}, "spec.managedBy"),
         ({"activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds"),
         ({"runtimePatches": [patch(manager="team")]}, "spec.runtimePatches[0].manager"),
@@ -74,6 +98,9 @@ def test_shipped_runtimes_have_no_errors(name: str) -> None:
             {"runtimePatches": [patch(containers=[{"name": "node", "env": [{"name": "A"}]}])]},
             f"{NODE_SPEC}.containers[0].env",
         ),
+        ({"podTemplateOverrides": [{"spec": {}}]}, "spec.podTemplateOverrides"),
+        ({"labels": {"a": "b"}}, "spec.labels"),
+        ({"annotations": {"a": "b"}}, "spec.annotations"),
         (
             {"runtimePatches": [patch(hostNetwork=True)]},
             f"{NODE_SPEC}.hostNetwork",
@@ -84,7 +111,15 @@ def test_error_names_its_field(spec: dict[str, Any], path: str) -> None:
     assert paths(validate_manifest(train_job(**spec))) == [path]
 
 
+def test_scheme_of_another_program_is_a_warning() -> None:
+    written = train_job(initializer={"dataset": {"storageUri": "cache://schema/table"}})
+    assert validate_manifest(written) == []
+    job = msgspec.convert(written, TrainJob)
+    assert paths(list_warnings(job)) == ["spec.initializer.dataset.storageUri"]
+
+
 def test_every_error_is_reported_together() -> None:
+    """trainjob-10"""
     job = train_job(trainer={"numNodes": 0}, initializer={"dataset": {"storageUri": "x"}})
     job["metadata"]["name"] = "1digits"
     assert sorted(paths(validate_manifest(job))) == [
@@ -160,10 +195,116 @@ def test_time_of_a_patch_may_change_while_the_job_runs() -> None:
             "spec.template.spec.replicatedJobs[0].dependsOn[0].name",
         ),
         (runtime(replicated("node"), policy={"mpi": {}}), "spec.template.spec.replicatedJobs"),
+        (
+            runtime(failing({"action": "FailJob", "onExitCodes": CODES}, restart="OnFailure")),
+            "spec.template.spec.replicatedJobs[0].template.spec.podFailurePolicy",
+        ),
+        (
+            runtime(failing({"action": "FailJob"})),
+            "spec.template.spec.replicatedJobs[0].template.spec.podFailurePolicy.rules[0]",
+        ),
+        (
+            runtime(replicated("first", "model-initializer", step="model-initializer")),
+            "spec.template.spec.replicatedJobs[0].template.spec.template.spec"
+            ".containers[model-initializer].volumeMounts",
+        ),
     ],
 )
 def test_error_of_a_runtime_names_its_field(written: dict[str, Any], path: str) -> None:
     assert paths(validate_manifest(written)) == [path]
+
+
+JOB_SPEC = "spec.template.spec.replicatedJobs[0].template.spec"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("activeDeadlineSeconds", 60),
+        ("backoffLimitPerIndex", 0),
+        ("maxFailedIndexes", 1),
+        ("successPolicy", {"rules": []}),
+        ("suspend", False),
+        ("ttlSecondsAfterFinished", 0),
+        ("managedBy", "example.com/own"),
+        ("selector", {}),
+        ("manualSelector", False),
+        ("completionMode", "NonIndexed"),
+    ],
+)
+def test_field_of_a_batch_job_without_effect_is_refused(field: str, value: Any) -> None:
+    job = replicated("node", step="trainer")
+    job["template"]["spec"][field] = value
+    assert paths(validate_manifest(runtime(job))) == [f"{JOB_SPEC}.{field}"]
+
+
+RULE = {"name": "own", "action": "RestartJobSet"}
+
+
+@pytest.mark.parametrize(
+    ("job_set", "path"),
+    [
+        ({"suspend": True}, "suspend"),
+        ({"managedBy": "example.com/own"}, "managedBy"),
+        ({"failurePolicy": {"restartStrategy": "InPlaceRestart"}}, "failurePolicy.restartStrategy"),
+        (
+            {"failurePolicy": {"rules": [{**RULE, "action": "RestartJob"}]}},
+            "failurePolicy.rules[0].action",
+        ),
+        ({"failurePolicy": {"rules": [RULE, RULE]}}, "failurePolicy.rules[1].name"),
+        (
+            {"failurePolicy": {"rules": [{**RULE, "targetReplicatedJobs": ["other"]}]}},
+            "failurePolicy.rules[0].targetReplicatedJobs[0]",
+        ),
+        (
+            {"failurePolicy": {"rules": [{**RULE, "onJobFailureReasons": ["Other"]}]}},
+            "failurePolicy.rules[0].onJobFailureReasons[0]",
+        ),
+        (
+            {"failurePolicy": {"rules": [{**RULE, "onJobFailureMessagePatterns": ["a.*"]}]}},
+            "failurePolicy.rules[0].onJobFailureMessagePatterns",
+        ),
+        ({"coordinator": {"replicatedJob": "other"}}, "coordinator.replicatedJob"),
+        (
+            {
+                "volumeClaimPolicies": [
+                    {"templates": [], "retentionPolicy": {"whenDeleted": "Retain"}}
+                ]
+            },
+            "volumeClaimPolicies[0].retentionPolicy.whenDeleted",
+        ),
+    ],
+)
+def test_field_of_a_job_set_without_effect_is_refused(job_set: dict[str, Any], path: str) -> None:
+    written = runtime(replicated("node", step="trainer"))
+    written["spec"]["template"]["spec"] |= job_set
+    assert paths(validate_manifest(written)) == [f"spec.template.spec.{path}"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "path"),
+    [
+        ({"flux": {}}, "spec.mlPolicy.flux"),
+        ({"torch": {"numProcPerNode": 2}}, "spec.mlPolicy.torch.numProcPerNode"),
+        ({"torch": {"elasticPolicy": {}}}, "spec.mlPolicy.torch.elasticPolicy"),
+    ],
+)
+def test_policy_without_effect_is_refused(policy: dict[str, Any], path: str) -> None:
+    written = runtime(replicated("node", step="trainer"), policy=policy)
+    assert paths(validate_manifest(written)) == [path]
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"), [(1, []), (2, ["spec.template.spec.coordinator.podIndex"])]
+)
+def test_coordinator_is_a_pod_of_the_job(pod: int, expected: list[str]) -> None:
+    written = runtime(replicated("node", step="trainer"))
+    job_set = written["spec"]["template"]["spec"]
+    job_set["coordinator"] = {"replicatedJob": "node", "podIndex": pod}
+    assert validate_manifest(written) == []
+    job = msgspec.convert(train_job(trainer={"numNodes": 2}), TrainJob)
+    spec = msgspec.convert(written, ClusterTrainingRuntime).spec
+    assert paths(effective_job_errors(job, spec, effective_job(job, spec))) == expected
 
 
 def test_a_runtime_without_validation_is_not_checked() -> None:
@@ -194,4 +335,5 @@ def errors_in_runtime(job: dict[str, Any]) -> list[str]:
     ],
 )
 def test_error_that_shows_only_with_the_runtime(spec: dict[str, Any], path: str) -> None:
+    """trainjob-6 and trainjob-10"""
     assert errors_in_runtime(train_job(**spec)) == [path]

@@ -217,6 +217,37 @@ def test_a_gang_that_restarts_together_counts_each_generation_in_which_something
     assert {generation_of(pod) for pod in world.pods.values()} <= set(range(world.generation + 1))
 
 
+failing_rounds = st.lists(
+    st.lists(st.tuples(which, st.booleans()), max_size=3), min_size=1, max_size=5
+)
+"""In each round the pods run, and then some fail; after each of them the operator may look."""
+
+
+@EXAMPLES
+@given(st.sampled_from(sorted(KINDS)), st.integers(1, 4), st.integers(0, 2), failing_rounds)
+def test_no_restart_of_a_gang_is_counted_that_does_not_happen(
+    kind: str, workers: int, limit: int, rounds: list[list[tuple[int, bool]]]
+) -> None:
+    together = {"gangline.dev/restart": "gang"}
+    job = write(kind, workers, restart="OnFailure", annotations=together, backoffLimit=limit)
+    world = World(job)
+    for failing in rounds:
+        world.settle()
+        world.start_all()
+        for number, looks in failing:
+            if pod := world.pod(number):
+                world.fail(pod, 137)
+            if looks:
+                world.carry_out(world.decide())
+        decision = world.settle()
+        world.finish_terminating()
+        world.now += decision.requeue_after or timedelta(seconds=1)
+    world.settle()
+    failed = len(world.failed_generations)
+    assert (world.status.restarts.total, world.generation) == (min(failed, limit),) * 2
+    assert world.finished == (failed > limit)
+
+
 @EXAMPLES
 @given(st.integers(0, 5), st.sampled_from(["OnFailure", "ExitCode"]))
 def test_a_job_that_always_fails_ends_after_its_allowed_restarts(limit: int, policy: str) -> None:

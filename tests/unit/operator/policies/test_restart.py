@@ -105,7 +105,7 @@ def test_a_failure_is_described(pod, reported):
 )
 def test_every_restart_is_counted_once(record, pods, replaced, total, remembered):
     before = RestartRecord(total=sum(record.values()), pods=record)
-    after = backoff.count_restarts(before, pods, frozenset(replaced))
+    after = backoff.count_restarts(before, pods, frozenset(replaced), {})
     assert (after.total, after.pods) == (total, remembered)
 
 
@@ -122,7 +122,7 @@ def test_every_restart_is_counted_once(record, pods, replaced, total, remembered
     ],
 )
 def test_the_limit_is_the_number_of_restarts_that_are_allowed(limit, total, exceeded):
-    assert backoff.is_limit_exceeded(RestartRecord(total=total), limit) is exceeded
+    assert bool(backoff.find_exceeded_limit(RestartRecord(total=total), limit, ())) is exceeded
 
 
 def rank(record: RestartRecord, seconds: float = 0, key: str = "worker-0") -> timedelta:

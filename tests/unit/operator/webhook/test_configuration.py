@@ -66,6 +66,15 @@ def test_all_kinds_are_looked_at_when_they_are_made_or_changed() -> None:
             assert rule["scope"] == scope
 
 
+def test_queues_of_jobs_groups_and_pods_are_reviewed_at_creation_and_change() -> None:
+    (*_, webhook) = written(queue_access=True)["webhooks"]
+    rules = {rule["resources"][0]: rule for rule in webhook["rules"]}
+    assert {kind.resource.plural for kind in KINDS} | {"podgroups", "pods"} == rules.keys()
+    for rule in rules.values():
+        assert rule["operations"] == ["CREATE", "UPDATE"]
+        assert len(rule["resources"]) == 1, "no subresource: pods/status is written all the time"
+
+
 def test_each_sort_has_a_name_and_a_path_of_its_own() -> None:
     found = [
         desired_configuration(resource, SETTINGS, KINDS, (), 1)["webhooks"][0]

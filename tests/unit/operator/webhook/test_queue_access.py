@@ -80,6 +80,20 @@ def request(new: dict[str, Any], old: dict[str, Any] | None = None) -> ReviewReq
         pytest.param(request(group(queue="q"), group(queue="q")), (), True, [], id="same queue"),
         pytest.param(request(group(queue="q"), group()), (), False, ["ann"], id="new queue"),
         pytest.param(
+            request(pod(**{QUEUE: "q"}), pod()),
+            (),
+            False,
+            ["ann", "system:serviceaccount:ns:default"],
+            id="pod gains a queue",
+        ),
+        pytest.param(
+            request(pod(**{QUEUE: "q", "a": "b"}), pod(**{QUEUE: "q"})),
+            (),
+            True,
+            [],
+            id="another annotation of a pod",
+        ),
+        pytest.param(
             request(pod(**{QUEUE: "q"})),
             ("system:serviceaccount:ns:default",),
             True,

@@ -4,7 +4,6 @@ Upstream states many of these as CEL in its definition; ours has none, because i
 Kubernetes 1.20. ``effective_job`` has the rules that need the runtime.
 """
 
-import re
 from collections.abc import Iterator
 
 import msgspec
@@ -27,9 +26,9 @@ from gangline.api.jobs.training_runtime import (
 )
 from gangline.api.meta.json_objects import objects_in
 from gangline.api.schema.field_error import FieldError, child_path, name_errors
+from gangline.api.trainer.storage_uri import SCHEMES, StorageUriError, parse_storage_uri
 from gangline.api.validation import common_rules
 
-_URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://.+", re.ASCII)
 _OWN_ENV = frozenset({NODE, *STEPS})
 """Containers whose variables the job itself sets."""
 _FIXED = (
@@ -38,6 +37,12 @@ _FIXED = (
     "active_deadline_seconds",
     "managed_by",
 )
+_REMOVED = {
+    "pod_template_overrides": "use spec.runtimePatches",
+    "labels": "use template.metadata.labels of an entry of spec.runtimePatches",
+    "annotations": "use template.metadata.annotations of an entry of spec.runtimePatches",
+}
+"""Fields of earlier releases of Kubeflow Trainer, and where their values belong now."""
 _NODES = "spec.trainer.numNodes"
 
 
@@ -47,14 +52,19 @@ def validate(job: TrainJob, old: TrainJob | None = None) -> Iterator[FieldError]
     yield from common_rules.annotation_errors(job.metadata)
     yield from _ttl_errors(job)
     yield from _runtime_errors(spec)
+    for name, remedy in _REMOVED.items():
+        if getattr(spec, name):
+            field = msgspec.structs.fields(TrainJobSpec)
+            wire = next(each.encode_name for each in field if each.name == name)
+            problem = "is a field of earlier releases of Kubeflow Trainer"
+            yield FieldError(f"spec.{wire}", None, problem, remedy)
     if trainer.num_nodes is not None:
         yield from _node_errors(trainer.num_nodes)
-    for name in ("dataset", "model"):
-        given: StepInitializer | None = getattr(spec.initializer, name, None)
-        if given and given.storage_uri and not _URI.fullmatch(given.storage_uri):
-            where = f"spec.initializer.{name}.storageUri"
-            remedy = "give SCHEME://PATH, such as hf://OWNER/NAME or s3://BUCKET/PATH"
-            yield FieldError(where, given.storage_uri, "has no scheme", remedy)
+    for where, uri in _sources(spec):
+        try:
+            parse_storage_uri(uri)
+        except StorageUriError as error:
+            yield FieldError(where, uri, str(error), error.remedy)
     for number, patch in enumerate(spec.runtime_patches):
         yield from _patch_errors(patch, f"spec.runtimePatches[{number}]")
     if old is not None:
@@ -62,8 +72,24 @@ def validate(job: TrainJob, old: TrainJob | None = None) -> Iterator[FieldError]
 
 
 def list_warnings(job: TrainJob) -> Iterator[FieldError]:
-    """Yield nothing yet: what may be wrong with a job shows only with its runtime."""
-    yield from ()
+    """Yield sources that Gangline's initializer does not fetch; another program may do it."""
+    for where, uri in _sources(job.spec):
+        try:
+            is_known = parse_storage_uri(uri).is_known
+        except StorageUriError:
+            continue
+        if not is_known:
+            schemes = ", ".join(f"{each}://" for each in SCHEMES)
+            problem = "has a scheme that Gangline's initializer does not know"
+            yield FieldError(where, uri, problem, f"use one of {schemes}")
+
+
+def _sources(spec: TrainJobSpec) -> Iterator[tuple[str, str]]:
+    """Yield the path and the source of each initializer that has one."""
+    for name in ("dataset", "model"):
+        given: StepInitializer | None = getattr(spec.initializer, name, None)
+        if given and given.storage_uri:
+            yield f"spec.initializer.{name}.storageUri", given.storage_uri
 
 
 def _name_errors(job: TrainJob, trainer: Trainer) -> Iterator[FieldError]:

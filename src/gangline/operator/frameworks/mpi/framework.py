@@ -7,7 +7,8 @@ and the launcher's rights are an RBAC role for its own workers. ``mpirun`` calls
 the administrator configures an image that provides it, as upstream does), and otherwise a small
 Python client from the same ConfigMap.
 
-The launcher starts once all workers run, so the gang is counted without it. Upstream starts it
+The launcher starts once all workers run, so the gang is counted without it, and its resources are
+reserved. Upstream starts it
 immediately and waits in an init container. The launcher's pod is named ``JOB-launcher`` as in
 upstream. Replicas have headless services like those of other kinds, so that their names resolve:
 Intel MPI's processes connect to their launcher by name. Upstream creates none.
@@ -124,9 +125,10 @@ class MPIFramework(kubeflow.KubeflowFramework[MPIJob]):
     def adjust_roles(self, job: MPIJob, roles: list[ReplicaRole]) -> list[ReplicaRole]:
         if not _waits_for_workers(job):
             return roles
-        # The launcher waits for the workers, so the gang must start without it.
+        # The launcher waits for the workers, so the gang must start without it. Its resources are
+        # reserved: two jobs whose workers leave no node for a launcher would wait for ever.
         return [
-            replace(role, min_replicas=0)
+            replace(role, min_replicas=0, joins_later=True)
             if role.name == LAUNCHER and _worker_count(roles)
             else role
             for role in roles

@@ -83,10 +83,18 @@ class SSHRules(LauncherRules):
         return role.name == WORKER and role.restart is RestartPolicy.NEVER
 
     def failure_reason(self, job: NormalizedJob, gang: ReplicaGang) -> str:
-        """An evicted worker ends the job, as in upstream."""
+        """An evicted worker ends the job, as in upstream.
+
+        So does a failed worker for which a launcher waits that has no pod yet: that worker is never
+        ready again, and no mpirun exists that would notice it.
+        """
         role, workers = job.find_role(WORKER), gang[WORKER]
         if role is None or not self.tolerates_failures(job, role):
             return ""
+        failed = sum(pod.failed for pod in workers.present)
+        waits = self.spec.launcher_creation_policy == api.WAIT_FOR_WORKERS
+        if failed and waits and job.find_role(LAUNCHER) and gang[LAUNCHER].missing:
+            return f"{failed}/{workers.desired} workers failed before the launcher was created."
         evicted = sum(pod.failed and pod.status.reason == "Evicted" for pod in workers.present)
         return f"{evicted}/{workers.desired} workers are evicted." if evicted else ""
 
@@ -142,7 +150,6 @@ class SSHRules(LauncherRules):
             ("OMPI_MCA_plm_rsh_args", _SSH_OPTIONS),
             ("OMPI_MCA_orte_set_default_slots", slots),
             # Upstream's list ends here. Open MPI 5 reads other names.
-            ("PRTE_MCA_prte_keep_fqdn_hostnames", "true"),
             ("PRTE_MCA_prte_default_hostfile", _HOST_FILE),
             ("PRTE_MCA_plm_ssh_args", _SSH_OPTIONS),
         ]

@@ -11,16 +11,16 @@ from functools import partial
 
 import msgspec
 
+from gangline.api.job_names import MANAGED_BY_MULTI_KUEUE
 from gangline.api.jobs.train import (
-    MANAGED_BY_MULTI_KUEUE,
     STATUS_FIELD,
     TTL_ANNOTATION,
     TrainJob,
+    has_upstream_status,
 )
 from gangline.api.jobs.training_runtime import (
-    LAUNCHER,
     NODE,
-    TRAINER,
+    READY,
     TrainingRuntimeSpec,
 )
 from gangline.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
@@ -30,6 +30,7 @@ from gangline.api.validation.effective_job import effective_job_errors
 from gangline.api.validation.training_runtime import runtime_spec_errors
 from gangline.api.validation.validate import validate_job
 from gangline.operator.frameworks import kubeflow
+from gangline.operator.frameworks.train import set_failure
 from gangline.operator.frameworks.train.rules import MissingRuntimeRules, TrainRules
 from gangline.operator.model import pod_template
 from gangline.operator.model.framework import ParsedJob, RuntimeCopy
@@ -53,6 +54,8 @@ KIND = JobKindInfo(
     related_resources=(TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES),
     status_field=STATUS_FIELD,
 )
+MANAGED_BY_JOB_SET = "jobset.sigs.k8s.io/jobset-controller"
+"""The controller of a job that upstream's operator has started; no job can name it."""
 QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
 
 
@@ -85,6 +88,14 @@ class TrainFramework:
     def read_with_runtime(
         self, stored: RawJob, runtime: RuntimeCopy | None, *, is_known: bool
     ) -> ParsedJob:
+        parsed = self._read(stored, runtime, is_known=is_known)
+        is_ours = runtime is not None and runtime.is_stored
+        if is_ours or not _runs_as_job_set(stored):
+            return parsed
+        policy = replace(parsed.job.policy, managed_by=MANAGED_BY_JOB_SET)
+        return replace(parsed, job=replace(parsed.job, policy=policy))
+
+    def _read(self, stored: RawJob, runtime: RuntimeCopy | None, *, is_known: bool) -> ParsedJob:
         incomplete = partial(_without_runtime, is_known=is_known)
         if runtime is None:
             return kubeflow.parse_job(stored, TrainJob, validate_job, incomplete)
@@ -111,6 +122,15 @@ def create_framework(_: OperatorSettings) -> TrainFramework:
     return TrainFramework()
 
 
+def _runs_as_job_set(stored: RawJob) -> bool:
+    """Return whether upstream's operator has started a job.
+
+    Its JobSet keeps the pods until they end: pods of ours would be a second training beside them. A
+    definition that drops our field is another case: the copy of the runtime is ours.
+    """
+    return has_upstream_status(stored.status)
+
+
 def _decode(stored: RawJob) -> TrainJob:
     return _JOB.decode(msgspec.json.encode({"metadata": stored.metadata, "spec": stored.spec}))
 
@@ -135,27 +155,30 @@ def _without_runtime(job: TrainJob, *, is_known: bool) -> NormalizedJob:
 
 
 def _normalize(job: TrainJob, merged: EffectiveJob, runtime: RuntimeCopy) -> NormalizedJob:
-    failure = merged.spec.template.spec.failure_policy
+    together = set_failure.restarts_together(merged.spec.template.spec.failure_policy)
     return NormalizedJob(
         kind=KIND,
         meta=job.metadata,
-        roles=[_role(merged, each) for each in merged.roles],
+        roles=[_role(each, has_limit=not together) for each in merged.roles],
         policy=_policy(job, merged),
         rules=TrainRules(job.spec, merged, runtime),
-        restarts_together=bool(failure and failure.max_restarts),
+        restarts_together=together,
     )
 
 
-def _role(merged: EffectiveJob, role: EffectiveRole) -> ReplicaRole:
+def _role(role: EffectiveRole, *, has_limit: bool) -> ReplicaRole:
     never = pod_template.pod_spec(role.template).get("restartPolicy") == RestartPolicy.NEVER
-    waits = merged.mpi is not None and role.name == LAUNCHER and bool(role.depends_on)
+    waits = any(each.status == READY for each in role.depends_on)
     return ReplicaRole(
         name=role.name,
         replicas=role.replicas,
         restart=RestartPolicy.NEVER if never else RestartPolicy.ON_FAILURE,
         template=role.template,
-        # A launcher that waits for its nodes joins them; the gang must start without it.
+        # A launcher that waits for its nodes joins them; the gang must start without it. Its
+        # resources are reserved: else two jobs whose nodes leave none would wait for ever.
         min_replicas=0 if waits else role.replicas,
+        joins_later=waits,
+        backoff_limit=role.backoff_limit if has_limit else None,
     )
 
 
@@ -171,14 +194,21 @@ def _policy(job: TrainJob, merged: EffectiveJob | None) -> JobRunPolicy:
     )
     if merged is None:
         return policy
-    failure = merged.spec.template.spec.failure_policy
-    restarts = failure.max_restarts if failure else None
-    limits = [role.backoff_limit for role in merged.roles if role.step == TRAINER]
     return replace(
-        policy,
-        backoff_limit=restarts or min(limits, default=None),
-        scheduling=_scheduling(job, merged),
+        policy, backoff_limit=_backoff_limit(merged), scheduling=_scheduling(job, merged)
     )
+
+
+def _backoff_limit(merged: EffectiveJob) -> int | None:
+    """Return the limit of the job: ``maxRestarts``, or that of the roles that train.
+
+    Without restarts of all pods, each role has its own limit besides. That of the job counts all
+    restarts, such as those which an annotation requests, and is never exceeded before another one.
+    """
+    failure = merged.spec.template.spec.failure_policy
+    if failure and set_failure.restarts_together(failure):
+        return failure.max_restarts or 0
+    return sum(role.backoff_limit for role in merged.roles)
 
 
 def _ttl(job: TrainJob, merged: EffectiveJob | None) -> timedelta | None:

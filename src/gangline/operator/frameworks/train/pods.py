@@ -15,6 +15,8 @@ JOB_SET_NAME = f"{JOB_SET}jobset-name"
 HOST_FILE = "hostfile"
 
 _KEY_MODES: Mapping[str, int] = {"id_rsa": 0o640, "id_rsa.pub": 0o644, "authorized_keys": 0o644}
+_ROOT_KEY_MODES: Mapping[str, int] = {**_KEY_MODES, "id_rsa": 0o600}
+"""OpenSSH refuses a key of its user that others can read. Other users read it by their group."""
 _HOST_FILE_VOLUME = "mpi-hostfile"
 
 
@@ -48,6 +50,7 @@ def job_set_labels(
         "group-name": role.group,
         "group-replicas": str(len(group)),
         "job-group-index": str(group.index(role.name)),
+        **({"coordinator": merged.coordinator} if merged.coordinator else {}),
     }
     return {
         **{f"{JOB_SET}{name}": value for name, value in values.items()},
@@ -76,7 +79,7 @@ def with_mpi_files(
     if mpi is None or role.name not in (NODE, LAUNCHER):
         return pod
     path = mpi.ssh_auth_mount_path or ROOT_SSH_PATH
-    pod = with_keys(job, pod, NODE, path, _KEY_MODES)
+    pod = with_keys(job, pod, NODE, path, _ROOT_KEY_MODES if path == ROOT_SSH_PATH else _KEY_MODES)
     if role.name != LAUNCHER:
         return pod
     items = [{"key": HOST_FILE, "path": HOST_FILE}]

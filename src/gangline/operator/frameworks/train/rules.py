@@ -30,7 +30,7 @@ from gangline.api.trainer.effective import (
 from gangline.api.trainer.policy import mpi_hosts, mpi_slots
 from gangline.operator.frameworks.mpi.objects import format_host_file
 from gangline.operator.frameworks.mpi.ssh import key_secret
-from gangline.operator.frameworks.train import pods
+from gangline.operator.frameworks.train import pods, set_failure
 from gangline.operator.frameworks.train.status import train_status_fields
 from gangline.operator.model import pod_template
 from gangline.operator.model.framework import RuntimeCopy
@@ -113,6 +113,15 @@ class TrainRules(_TrainTracker):
         waits = self._role(role.name).depends_on
         return all(_is_met(each, job, gang[each.name]) for each in waits)
 
+    def is_fatal(self, job: NormalizedJob, role: ReplicaRole, pod: ObservedPod) -> bool:
+        """Apply the pod failure policy of the batch Job, and the failure policy of the JobSet."""
+        policy = self.merged.spec.template.spec.failure_policy
+        return set_failure.ends_job(policy, self._role(role.name), pod)
+
+    def counts_restart(self, job: NormalizedJob, role: ReplicaRole, pod: ObservedPod) -> bool:
+        policy = self.merged.spec.template.spec.failure_policy
+        return set_failure.is_counted(policy, self._role(role.name), pod)
+
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
         """Build the copy of the runtime, claims, and the keys and host file of an MPI job."""
         objects = [self._runtime_copy(job)]
@@ -153,7 +162,7 @@ class TrainRules(_TrainTracker):
         roles = [
             role
             if role.name not in completed and self._is_in_phase(role.name, completed)
-            else replace(role, min_replicas=0)
+            else replace(role, min_replicas=0, joins_later=False)
             for role in job.roles
         ]
         return replace(job, roles=roles)
@@ -179,8 +188,12 @@ class TrainRules(_TrainTracker):
         return train_status_fields(job, self.merged, gang, status)
 
     def _is_in_phase(self, name: str, completed: set[str]) -> bool:
-        waits = self._role(name).depends_on
-        return all(each.name in completed for each in waits if each.status == COMPLETE)
+        """Return whether a role starts now, or when the pods of this phase are ready."""
+        return all(
+            each.name in completed
+            or (each.status != COMPLETE and self._is_in_phase(each.name, completed))
+            for each in self._role(name).depends_on
+        )
 
     def _role(self, name: str) -> EffectiveRole:
         found = self.merged.find_role(name)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from gangline.api.job_resources import MPI_JOBS
 from gangline.api.validation.validate import check_manifest
+from gangline.api.volcano.scheduling import JOINING_PODS_ANNOTATION
 from gangline.operator.engine import secret_values
 from gangline.operator.frameworks.mpi.framework import MPIFramework
 from gangline.operator.frameworks.mpi.ssh import SSHRules
@@ -58,7 +59,6 @@ def ready(pod: ObservedPod, *, is_ready: bool = True) -> ObservedPod:
                 ("OMPI_MCA_orte_default_hostfile", HOSTS),
                 ("OMPI_MCA_plm_rsh_args", "-o ConnectionAttempts=10"),
                 ("OMPI_MCA_orte_set_default_slots", "4"),
-                ("PRTE_MCA_prte_keep_fqdn_hostnames", "true"),
                 ("PRTE_MCA_prte_default_hostfile", HOSTS),
                 ("PRTE_MCA_plm_ssh_args", "-o ConnectionAttempts=10"),
             ],
@@ -212,6 +212,15 @@ def test_the_gang_contains_a_launcher_that_starts_with_the_workers() -> None:
     assert pod_group.desired_spec(a_job(3, **WAITS)).min_member == 3
 
 
+def test_resources_of_a_launcher_that_waits_are_reserved() -> None:
+    def joining(job: NormalizedJob) -> str:
+        manifest = pod_group.create_pod_group(job).manifest
+        return str(manifest["metadata"]["annotations"].get(JOINING_PODS_ANNOTATION, ""))
+
+    assert '"names":["train-launcher"]' in joining(a_job(3, **WAITS))
+    assert not joining(a_job(3))
+
+
 def test_the_launcher_decides_and_a_failed_worker_does_not() -> None:
     job = a_job(1)
     rules = job.rules
@@ -224,6 +233,21 @@ def test_the_launcher_decides_and_a_failed_worker_does_not() -> None:
     lost = a_pod("worker-0", "Failed")
     lost = replace(lost, status=replace(lost.status, reason="Evicted"))
     assert "1/1 workers are evicted" in rules.failure_reason(job, gang_of(job, lost))
+
+
+def test_worker_that_fails_before_its_launcher_exists_fails_the_job() -> None:
+    failed = a_pod("worker-1", "Failed", code=255)
+    others = ready(a_pod("worker-0", "Running"))
+    waiting, at_startup = a_job(2, **WAITS), a_job(2)
+    assert isinstance(waiting.rules, SSHRules)
+    assert isinstance(at_startup.rules, SSHRules)
+    reason = waiting.rules.failure_reason(waiting, gang_of(waiting, others, failed))
+    assert reason == "1/2 workers failed before the launcher was created."
+    assert not waiting.rules.failure_reason(waiting, gang_of(waiting, others))
+    launcher = a_pod("launcher-0", "Running")
+    started = gang_of(waiting, others, failed, launcher)
+    assert not waiting.rules.failure_reason(waiting, started), "mpirun notices it"
+    assert not at_startup.rules.failure_reason(at_startup, gang_of(at_startup, others, failed))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """TrainJobs: pods, phases of the gang, objects, and the status that upstream's clients read."""
 
+import copy
 import dataclasses
 from datetime import timedelta
 from typing import Any
@@ -7,12 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from gangline.api.jobs.kubeflow import JobStatus, ReplicaStatus
+from gangline.api.meta.conditions import find_condition
+from gangline.api.volcano.scheduling import JOINING_PODS_ANNOTATION
 from gangline.operator.engine.plan import plan_reconcile
 from gangline.operator.engine.stored_status import decode_status, encode_status, kind_fields
 from gangline.operator.frameworks.train.framework import KIND, TrainFramework
 from gangline.operator.model.plan import ObservedJob, ReconcilePlan, TargetKind
+from gangline.operator.policies.replica_tracker import tracker_of
 from unit.api.trainer.jobs import SHIPPED, train_job
-from unit.operator.builders import NOW, stored
+from unit.operator.builders import NOW, a_pod, stored
 from unit.operator.kinds import KINDS
 from unit.operator.train_jobs import runtime_copy
 from unit.operator.world import SETTINGS, World
@@ -20,10 +25,22 @@ from unit.operator.world import SETTINGS, World
 COPY = (TargetKind.CONFIG_MAP, "digits-runtime-snapshot")
 
 
-def observe(written: dict[str, Any], *, copied: bool = True, **found: Any) -> ObservedJob:
-    runtime = SHIPPED[written["spec"]["runtimeRef"]["name"]]
-    copy = runtime_copy(runtime, stored=copied)
-    parsed = TrainFramework().read_with_runtime(stored(written), copy, is_known=True)
+def observe(
+    written: dict[str, Any],
+    *,
+    copied: bool = True,
+    job_set: dict[str, Any] | None = None,
+    limits: dict[str, int] | None = None,
+    **found: Any,
+) -> ObservedJob:
+    """A job of a shipped runtime, with some fields of its JobSet and limits of its roles."""
+    runtime = copy.deepcopy(SHIPPED[written["spec"]["runtimeRef"]["name"]])
+    runtime["spec"]["template"]["spec"] |= job_set or {}
+    for each in runtime["spec"]["template"]["spec"]["replicatedJobs"]:
+        if (limit := (limits or {}).get(each["name"])) is not None:
+            each["template"]["spec"]["backoffLimit"] = limit
+    given = runtime_copy(runtime, stored=copied)
+    parsed = TrainFramework().read_with_runtime(stored(written), given, is_known=True)
     status = decode_status(KIND, msgspec.Raw(b"{}"))
     return ObservedJob(parsed.job, status, spec_errors=parsed.spec_errors, **found)
 
@@ -56,6 +73,38 @@ def test_pods_have_the_names_and_labels_of_a_job_set() -> None:
     }
     for field in ("labels", "annotations"):
         assert expected.items() <= pod["metadata"][field].items()
+
+
+def test_address_of_the_coordinator_is_a_label_of_all_pods() -> None:
+    job_set = {"coordinator": {"replicatedJob": "node", "podIndex": 1}}
+    found = created(plan(observe(train_job(trainer={"numNodes": 2}), job_set=job_set)))
+    for index in range(2):
+        meta = found[TargetKind.POD, f"digits-node-0-{index}"]["metadata"]
+        for field in ("labels", "annotations"):
+            assert meta[field]["jobset.sigs.k8s.io/coordinator"] == "digits-node-0-1.digits"
+
+
+def test_each_role_has_its_own_limit_of_restarts() -> None:
+    """A limit of the initializer is not used up by the nodes, nor the reverse."""
+    observed = observe(train_job("torchtune-llama3.2-1b"), limits={"dataset-initializer": 0})
+    limits = {role.name: role.backoff_limit for role in observed.job.roles}
+    assert limits == {"dataset-initializer": 0, "model-initializer": 6, "node": 6}
+    for role, reason in (("model-initializer", ""), ("dataset-initializer", "0 allowed")):
+        failed = a_pod(f"{role}-0", "Failed", code=1, job="digits")
+        status = plan(dataclasses.replace(observed, pods=[failed])).status
+        condition = find_condition(status.conditions, "Failed")
+        assert bool(condition) is bool(reason)
+        assert status.restarts.roles == {role: 1}
+        if condition:
+            assert f"its role {role}" in condition.message
+            assert reason in condition.message
+
+
+def test_limits_of_roles_are_not_used_where_all_pods_restart() -> None:
+    observed = observe(train_job(), job_set={"failurePolicy": {"maxRestarts": 2}})
+    assert observed.job.restarts_together
+    assert observed.job.policy.backoff_limit == 2
+    assert [role.backoff_limit for role in observed.job.roles] == [None]
 
 
 def test_one_headless_service_names_all_pods() -> None:
@@ -108,7 +157,24 @@ def test_claims_keys_and_host_file_are_the_jobs_own() -> None:
     assert [each["mountPath"] for each in mounts] == ["/home/mpiuser/.ssh"]
 
 
+def test_private_key_in_the_folder_of_root_is_readable_by_its_owner_alone() -> None:
+    def mode(path: str | None) -> int:
+        runtime = copy.deepcopy(SHIPPED["deepspeed-distributed"])
+        runtime["spec"]["mlPolicy"]["mpi"] = {"sshAuthMountPath": path} if path else {}
+        job = stored(train_job("deepspeed-distributed"))
+        parsed = TrainFramework().read_with_runtime(job, runtime_copy(runtime), is_known=True)
+        status = decode_status(KIND, msgspec.Raw(b"{}"))
+        pod = created(plan(ObservedJob(parsed.job, status)))[TargetKind.POD, "digits-node-0-0"]
+        (volume,) = [each for each in pod["spec"]["volumes"] if "secret" in each]
+        items = {each["path"]: each for each in volume["secret"]["items"]}
+        return int(items["id_rsa"].get("mode", volume["secret"].get("defaultMode", 0)))
+
+    assert mode(None) == 0o600
+    assert mode("/home/mpiuser/.ssh") == 0o640
+
+
 def test_gang_consists_of_one_phase_at_a_time() -> None:
+    """trainjob-7"""
     world = World(KINDS["TrainJob"].job(3))
     world.settle()
     assert world.group
@@ -128,11 +194,91 @@ def test_launcher_waits_until_its_nodes_are_ready_and_the_gang_starts_without_it
     assert found[TargetKind.POD_GROUP, "digits"]["spec"]["minTaskMember"] == {"node": 2}
 
 
+def test_resources_of_the_launcher_are_reserved_with_those_of_its_nodes() -> None:
+    limits = {"limits": {"cpu": "4"}}
+    job = train_job(
+        "deepspeed-distributed", trainer={"numNodes": 3, "env": [{"name": "A", "value": "long"}],
+                                          "resourcesPerNode": limits}
+    )  # fmt: skip
+    group = created(plan(observe(job)))[TargetKind.POD_GROUP, "digits"]
+    assert group["spec"]["minMember"] == 2
+    assert group["spec"]["minResources"] == {"cpu": "12"}
+    (joining,) = msgspec.json.decode(group["metadata"]["annotations"][JOINING_PODS_ANNOTATION])
+    container = {"name": "node", "resources": limits}
+    assert joining == {
+        "names": ["digits-launcher-0-0"],
+        "role": "launcher",
+        "spec": {"containers": [container]},
+    }
+
+
+def test_only_a_launcher_of_the_present_phase_is_reserved() -> None:
+    runtime = copy.deepcopy(SHIPPED["deepspeed-distributed"])
+    jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    first = copy.deepcopy(SHIPPED["torchtune-llama3.2-1b"])["spec"]["template"]["spec"]
+    jobs.insert(0, first["replicatedJobs"][0])
+    jobs[1]["dependsOn"] = [{"name": "dataset-initializer", "status": "Complete"}]
+    job = stored(train_job("deepspeed-distributed", trainer={"numNodes": 2}))
+    parsed = TrainFramework().read_with_runtime(job, runtime_copy(runtime), is_known=True).job
+
+    def joining(status: JobStatus) -> dict[str, tuple[int, bool]]:
+        roles = tracker_of(parsed).restore_from_status(parsed, status).roles
+        return {role.name: (role.min_replicas, role.joins_later) for role in roles}
+
+    fetched = ReplicaStatus(completed_indexes="0")
+    assert joining(JobStatus()) == {
+        "dataset-initializer": (1, False), "node": (0, False), "launcher": (0, False),
+    }  # fmt: skip
+    assert joining(JobStatus(replica_statuses={"dataset-initializer": fetched})) == {
+        "dataset-initializer": (0, False), "node": (1, False), "launcher": (0, True),
+    }  # fmt: skip
+
+
+def test_role_that_waits_for_ready_pods_is_not_counted_under_any_policy() -> None:
+    runtime = copy.deepcopy(SHIPPED["torch-distributed"])
+    jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    cache = copy.deepcopy(jobs[0])
+    cache["name"] = "cache"
+    del cache["template"]["metadata"]
+    jobs.insert(0, cache)
+    jobs[1]["dependsOn"] = [{"name": "cache", "status": "Ready"}]
+    job = stored(train_job(trainer={"numNodes": 2}))
+    parsed = TrainFramework().read_with_runtime(job, runtime_copy(runtime), is_known=True)
+    status = decode_status(KIND, msgspec.Raw(b"{}"))
+    group = created(plan(ObservedJob(parsed.job, status)))[TargetKind.POD_GROUP, "digits"]
+    assert group["spec"]["minTaskMember"] == {"cache": 1}
+    (joining,) = msgspec.json.decode(group["metadata"]["annotations"][JOINING_PODS_ANNOTATION])
+    assert joining["names"] == ["digits-node-0-0", "digits-node-0-1"]
+
+
 @pytest.mark.parametrize(
     ("managed", "ignored"), [("kueue.x-k8s.io/multikueue", True), (None, False)]
 )
 def test_a_job_of_another_controller_is_left_alone(managed: str | None, ignored: bool) -> None:
     observed = observe(train_job(managedBy=managed) if managed else train_job())
+    found = plan(observed)
+    untouched = not found.creations and found.status == observed.status
+    assert (untouched, found.kind_status is None) == (ignored, ignored)
+
+
+@pytest.mark.parametrize(
+    ("status", "ignored"),
+    [
+        ({"jobsStatus": [{"name": "node", "active": 1}]}, True),
+        ({"jobsStatus": [{"name": "node", "active": 1}], "gangline": {"phase": "Running"}}, False),
+        ({}, False),
+    ],
+)
+def test_job_that_upstream_has_started_is_left_to_its_job_set(
+    status: dict[str, Any], ignored: bool
+) -> None:
+    """trainjob-11"""
+    raw = msgspec.structs.replace(
+        stored(train_job()), status=msgspec.Raw(msgspec.json.encode(status))
+    )
+    copy = runtime_copy(SHIPPED["torch-distributed"], stored=False)
+    parsed = TrainFramework().read_with_runtime(raw, copy, is_known=True)
+    observed = ObservedJob(parsed.job, decode_status(KIND, raw.status))
     found = plan(observed)
     untouched = not found.creations and found.status == observed.status
     assert (untouched, found.kind_status is None) == (ignored, ignored)

@@ -1,0 +1,1 @@
+"""The sources of initializers: repositories of Hugging Face, buckets, folders."""

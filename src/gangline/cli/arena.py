@@ -17,12 +17,9 @@ REFUSED_COMMANDS: Final = {
     "evaluate": f"{_TRAINS_ONLY}: submit an evaluation as a job of its own with 'gangline submit'.",
     "llm": f"{_TRAINS_ONLY}: serve a language model with KServe or with vLLM.",
     "cron": (
-        "Gangline starts no jobs on a schedule: run 'gangline submit -f' from cron, "
-        "or in a CronJob of Kubernetes."
-    ),
-    "logviewer": (
-        "There is no web page of logs: 'gangline logs JOB -f --all' prints them, also those of "
-        "ended pods."
+        "Gangline starts no jobs on a schedule: run 'gangline submit KIND --name "
+        "NAME-$(date +%Y%m%d-%H%M)' from cron or in a CronJob of Kubernetes, as "
+        "docs/scheduled-jobs.md shows."
     ),
 }
 """What is printed for a command that Gangline does not have."""
@@ -33,17 +30,11 @@ _VOLCANO: Final = (
     "Gangline runs no Volcano Jobs: submit the job of your framework, such as 'submit pytorch'; "
     "all its pods are placed together."
 )
-_DEEPSPEED: Final = (
-    "There is no kind 'deepspeed': 'submit pytorch' or 'submit elastic' starts DeepSpeed with "
-    "torchrun's variables; for its own launcher use 'submit mpi' with "
-    '"deepspeed --hostfile /etc/mpi/hostfile train.py".'
-)
 
 REFUSED_KINDS: Final = {
     **dict.fromkeys(("ray", "rayjob", "rj"), _RAY),
     **dict.fromkeys(("spark", "sparkjob"), _SPARK),
     **dict.fromkeys(("volcano", "volcanojob", "vj"), _VOLCANO),
-    **dict.fromkeys(("deepspeed", "deepspeedjob", "dp"), _DEEPSPEED),
 }
 """What is printed for a kind of job after ``submit`` that Gangline does not have."""
 

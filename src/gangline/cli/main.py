@@ -36,6 +36,7 @@ COMMANDS = {
     "get": LazyCommand("get", "Show one job: its state, its replicas, why it is pending."),
     "explain": LazyCommand("explain", "Explain why a job is pending, with figures."),
     "logs": LazyCommand("logs", "Print the logs of a job's replicas, merged."),
+    "logviewer": LazyCommand("logs", "Print the command that follows the logs of a job."),
     "describe": LazyCommand("describe", "Show everything about one job: spec, replicas, events."),
     "events": LazyCommand("events", "Show events of jobs and their pods."),
     "wait": LazyCommand("wait", "Wait until jobs have ended, or reach another state."),
@@ -68,6 +69,7 @@ COMMANDS = {
     "undeploy": LazyCommand("deploy", "Remove what 'deploy' has installed."),
     "demo": LazyCommand("demo", "Train a small network on three nodes and break a worker."),
     "run": LazyCommand("run", "Start a training script on this node, as torchrun does."),
+    "initialize": LazyCommand("initialize", "Fetch data or a model, in a pod of a TrainJob."),
     "operator": LazyCommand("operator", "Run the operator alone."),
     "scheduler": LazyCommand("components", "Run the scheduler alone."),
     "brain": LazyCommand("brain", "Run the Brain: history of jobs, and advice on them."),
@@ -179,6 +181,11 @@ def run(arguments: list[str] | None = None) -> int:
     session = InvocationState()
     try:
         status = gangline.main(arguments, prog_name="gangline", standalone_mode=False, obj=session)
+    except click.exceptions.NoArgsIsHelpError as bare:
+        # A group of commands without a command: its help, as of gangline without a command.
+        if bare.ctx is not None:
+            click.echo(bare.ctx.get_help())
+        return ExitCode.DONE
     except BrokenPipeError:
         # The reader closed the pipe, as in `gangline list | head`: not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

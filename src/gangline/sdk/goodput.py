@@ -82,9 +82,14 @@ class Goodput:
         return f"{self.warm_nodes} of {self.nodes} nodes restart without imports"
 
 
+def has_goodput(job: Job) -> bool:
+    """Return whether a job has a master, which accounts for its time and its steps."""
+    return job.kind.trainer == _TRAINER
+
+
 async def read_goodput(client: ApiClient, job: Job) -> Goodput | None:
     """Return the goodput of an elastic job; None if it is missing or may not be read."""
-    if job.kind.trainer != _TRAINER:
+    if not has_goodput(job):
         return None
     try:
         stored = await client.get(CONFIG_MAPS, master_name(job.name), job.namespace)

@@ -8,28 +8,32 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from gangline.api.core.pod import Pod
-from gangline.api.core.pod_status import ContainerStatus
-from gangline.api.jobs.kubeflow import AWAITS_FORMER_PODS, MANAGED_BY_MULTI_KUEUE, JobStatus
+from gangline.api.job_names import (
+    AWAITS_FORMER_PODS,
+    INDEX_LABEL,
+    JOB_NAME_LABEL,
+    MANAGED_BY_MULTI_KUEUE,
+    ROLE_LABEL,
+    replica_name,
+)
 from gangline.api.meta.conditions import find_condition, is_condition_true
 from gangline.api.meta.objects import Condition
 from gangline.api.resource_list import GPU, pod_request_for
-from gangline.api.verdict import (
-    INDEX_LABEL,
-    ROLE_LABEL,
-    Finding,
-    finding_of_pod,
-    replica_name,
-    root_finding,
-)
-from gangline.api.volcano.scheduling import PodGroup
 from gangline.renamed import renamed
-from gangline.sdk.kinds import JobKind, JobObject, ReplicaSpecLike
-from gangline.sdk.lean_pods import ListedCondition, ListedContainerStatus, ListedPod
+from gangline.sdk.kinds import JobKind, JobObject, ListedPodGroup, ListedTemplate, ReplicaSpecLike
+from gangline.sdk.lean_pods import ListedCondition, ListedPod
+
+if TYPE_CHECKING:
+    from gangline.api.core.pod import Pod
+    from gangline.api.core.pod_status import ContainerStatus
+    from gangline.api.jobs.kubeflow import JobStatus
+    from gangline.api.verdict import Finding
+    from gangline.api.volcano.scheduling import PodGroup
+    from gangline.sdk.lean_pods import ListedContainerStatus
 
 __getattr__ = renamed(
     __name__,
@@ -56,11 +60,11 @@ __all__ = [
     "replica_name",
 ]
 
-AnyPod = Pod | ListedPod
+# Texts: a list of jobs imports none of the complete types.
+AnyPod: TypeAlias = "Pod | ListedPod"
 """A complete pod, or one with the fields that lists read."""
-_AnyContainerStatus = ContainerStatus | ListedContainerStatus
-
-JOB_NAME_LABEL = "training.kubeflow.org/job-name"
+_AnyContainerStatus: TypeAlias = "ContainerStatus | ListedContainerStatus"
+_AnyPodGroup: TypeAlias = "PodGroup | ListedPodGroup"
 
 
 class JobState(StrEnum):
@@ -159,7 +163,7 @@ class Job:
     @property
     def running(self) -> int:
         """Number of replicas that run."""
-        return sum(replica.status == "Running" for replica in self.replicas)
+        return [replica.status for replica in self.replicas].count("Running")
 
     @property
     def restarts(self) -> int:
@@ -176,7 +180,7 @@ class Job:
         """GPUs of replicas that are bound to a node, while the job has not ended."""
         if self.state.finished:
             return 0
-        return sum(replica.gpus for replica in self.replicas if replica.node)
+        return sum([replica.gpus for replica in self.replicas if replica.node])
 
     @property
     def chief(self) -> Replica | None:
@@ -219,25 +223,26 @@ def format_run_time(job: Job) -> str:
 
 
 def build_job(
-    kind: JobKind, job: JobObject, pods: Sequence[AnyPod], groups: Sequence[PodGroup]
+    kind: JobKind, job: JobObject, pods: Sequence[AnyPod], groups: Sequence[_AnyPodGroup]
 ) -> Job:
     """Build a job from its stored objects."""
     specs = kind.replica_specs(job)
     leader = next(iter(specs), "").lower()
+    findings = [_finding(pod) for pod in pods]
     replicas = sorted(
-        (read_replica(pod, leader) for pod in pods),
+        (_build_replica(pod, leader, found) for pod, found in zip(pods, findings, strict=True)),
         key=lambda replica: (replica.role != leader, replica.role, replica.index),
     )
     status = kind.status(job)
     state = _state(status, replicas, groups)
-    policy = job.spec.run_policy.scheduling_policy
+    policy = kind.scheduling_policy(job)
     return Job(
         kind=kind,
         name=job.metadata.name,
         namespace=job.metadata.namespace,
         uid=job.metadata.uid,
         state=state,
-        reason=_reason(status, state, pods, groups, replicas),
+        reason=_reason(status, state, findings, groups, replicas),
         replicas=tuple(replicas),
         desired=sum(_count(spec) for spec in specs.values()),
         requested_gpus=sum(_count(spec) * _gpus(spec) for spec in specs.values()),
@@ -254,9 +259,14 @@ def build_job(
 
 def read_replica(pod: AnyPod, leader: str) -> Replica:
     """Convert one pod of a job; ``leader`` is the role whose first replica leads."""
+    return _build_replica(pod, leader, _finding(pod))
+
+
+def _build_replica(pod: AnyPod, leader: str, finding: "Finding | None") -> Replica:
     labels, statuses = pod.metadata.labels, pod.status.container_statuses
     role, index = labels.get(ROLE_LABEL, ""), int(labels.get(INDEX_LABEL, "0") or 0)
     ended = [status.state.terminated for status in statuses if status.state.terminated]
+    # No generators below: a list of jobs converts thousands of pods, most with one container.
     return Replica(
         name=pod.metadata.name,
         role=role,
@@ -266,11 +276,11 @@ def read_replica(pod: AnyPod, leader: str) -> Replica:
         node=pod.spec.node_name,
         ip=pod.status.pod_ip,
         node_ip=pod.status.host_ip,
-        restarts=sum(status.restart_count for status in statuses),
-        exit_code=max((each.exit_code for each in ended), default=None),
+        restarts=sum([status.restart_count for status in statuses]),
+        exit_code=max([each.exit_code for each in ended]) if ended else None,
         gpus=pod_request_for(pod.spec, GPU),
         created=pod.metadata.creation_timestamp,
-        message=_pod_problem(pod),
+        message=_pod_problem(pod, finding),
     )
 
 
@@ -300,15 +310,20 @@ def _container_status_text(status: _AnyContainerStatus) -> str:
     return ""
 
 
-def _state(status: JobStatus, replicas: Sequence[Replica], groups: Sequence[PodGroup]) -> JobState:
+_STATES_BY_CONDITION = (
+    ("Failed", JobState.FAILED),
+    ("Succeeded", JobState.SUCCEEDED),
+    ("Suspended", JobState.SUSPENDED),
+    ("Restarting", JobState.RESTARTING),
+    ("Running", JobState.RUNNING),
+)
+
+
+def _state(
+    status: "JobStatus", replicas: Sequence[Replica], groups: Sequence[_AnyPodGroup]
+) -> JobState:
     conditions = status.conditions
-    for type_, state in (
-        ("Failed", JobState.FAILED),
-        ("Succeeded", JobState.SUCCEEDED),
-        ("Suspended", JobState.SUSPENDED),
-        ("Restarting", JobState.RESTARTING),
-        ("Running", JobState.RUNNING),
-    ):
+    for type_, state in _STATES_BY_CONDITION if conditions else ():
         if is_condition_true(conditions, type_):
             return state
     waits = any(_unschedulable_message(group) for group in groups) and not any(
@@ -318,10 +333,10 @@ def _state(status: JobStatus, replicas: Sequence[Replica], groups: Sequence[PodG
 
 
 def _reason(
-    status: JobStatus,
+    status: "JobStatus",
     state: JobState,
-    pods: Sequence[AnyPod],
-    groups: Sequence[PodGroup],
+    findings: "Sequence[Finding | None]",
+    groups: Sequence[_AnyPodGroup],
     replicas: Sequence[Replica],
 ) -> str:
     """Return the message that best explains why a job does not run."""
@@ -333,22 +348,29 @@ def _reason(
         if found is not None and found.status == "True":
             return found.message or found.reason
     waiting = [_unschedulable_message(group) for group in groups if _unschedulable_message(group)]
-    root = root_finding(filter(None, map(_finding, pods)))
-    failed = [f"{root.replica}: {root}"] if root else []
+    failures = [finding for finding in findings if finding]
+    failed = [_root_message(failures)] if failures else []
     troubles = [
         f"{replica.short_name}: {replica.message}" for replica in replicas if replica.message
     ]
     return next(iter([*waiting, *failed, *troubles]), "")
 
 
-def _unschedulable_message(group: PodGroup) -> str:
+def _root_message(findings: "Sequence[Finding]") -> str:
+    from gangline.api.verdict import root_finding  # noqa: PLC0415 - only failed pods need it
+
+    root = root_finding(findings)
+    return f"{root.replica}: {root}" if root else ""
+
+
+def _unschedulable_message(group: _AnyPodGroup) -> str:
     for condition in group.status.conditions:
         if condition.type == "Unschedulable" and condition.status == "True":
             return condition.message or condition.reason
     return ""
 
 
-def _pod_problem(pod: AnyPod) -> str:
+def _pod_problem(pod: AnyPod, finding: "Finding | None") -> str:
     """Return why a pod does not run: from the scheduler, the kubelet, or a container."""
     conditions: Sequence[Condition | ListedCondition] = pod.status.conditions
     scheduled = find_condition(conditions, "PodScheduled")
@@ -358,18 +380,21 @@ def _pod_problem(pod: AnyPod) -> str:
         waiting = status.state.waiting
         if waiting is not None and waiting.reason not in {"ContainerCreating", "PodInitializing"}:
             return " ".join(part for part in (waiting.reason, waiting.message) if part)
-    return str(_finding(pod) or "") or pod.status.message
+    return str(finding or "") or pod.status.message
 
 
-def _finding(pod: AnyPod) -> Finding | None:
+def _finding(pod: AnyPod) -> "Finding | None":
     """Return the verdict about a failed pod; None if it has not failed.
 
     A pod of a list has only some of the fields, and is decoded completely only if it has failed.
     """
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     ends = [status.state.terminated for status in statuses if status.state.terminated]
-    if pod.status.phase != "Failed" and not any(end.exit_code for end in ends):
+    if pod.status.phase != "Failed" and not (ends and any(end.exit_code for end in ends)):
         return None
+    from gangline.api.core.pod import Pod  # noqa: PLC0415 - only failed pods need it
+    from gangline.api.verdict import finding_of_pod  # noqa: PLC0415 - as above
+
     complete = pod if isinstance(pod, Pod) else msgspec.convert(msgspec.to_builtins(pod), Pod)
     return finding_of_pod(complete)
 
@@ -387,11 +412,13 @@ def _count(spec: ReplicaSpecLike) -> int:
 
 def _gpus(spec: ReplicaSpecLike) -> int:
     """Return the GPUs of one replica, from the template in the job."""
-    containers: list[dict[str, Any]] = (spec.template.get("spec") or {}).get("containers") or []
+    template: object = spec.template
+    if not isinstance(template, ListedTemplate):
+        template = msgspec.convert(template, ListedTemplate)
     total = 0
-    for container in containers:
-        resources = container.get("resources") or {}
-        asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-        amount = str(asked.get(GPU, 0))
-        total += int(amount) if amount.isdecimal() else 0
+    for container in (template.spec and template.spec.containers) or ():
+        if resources := container.resources:
+            asked = {**(resources.limits or {}), **(resources.requests or {})}
+            amount = str(asked.get(GPU, 0))
+            total += int(amount) if amount.isdecimal() else 0
     return total

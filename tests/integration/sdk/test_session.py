@@ -1,6 +1,8 @@
 """The synchronous Python client, on a complete cluster."""
 
 import asyncio
+import os
+import tempfile
 
 import pytest
 
@@ -59,6 +61,47 @@ def use_handle(client: Client) -> None:
     client.handle("fails").delete()
 
 
+NOTEBOOK = (
+    """
+import os
+from gangline.sdk import Client
+
+SCALE = 10
+
+
+def share(number: int) -> int:
+    return (number + int(os.environ["RANK"])) * SCALE
+""",
+    """
+with Client() as client:
+    job = client.run(share, image="any", workers=2, arguments={"number": 4}, cpu="50m")
+    print(job.results())
+    display(job)
+    job.delete()
+""",
+)
+"""Cells of a notebook: a function, and the job that calls it."""
+
+
+async def run_notebook(kubeconfig: str) -> None:
+    """Jupyter finds the source of the function, and the progress and the job are shown as HTML."""
+    nbclient = pytest.importorskip("nbclient", reason="Jupyter is not installed")
+    nbformat = pytest.importorskip("nbformat")
+    cells = [nbformat.v4.new_code_cell(source) for source in NOTEBOOK]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    executor = nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3")
+    with tempfile.TemporaryDirectory() as folder:
+        variables = {"KUBECONFIG": kubeconfig, "IPYTHONDIR": folder, "JUPYTER_RUNTIME_DIR": folder}
+        await executor.async_execute(env=os.environ | variables)
+    outputs = notebook.cells[1].outputs
+    shown = [each.data["text/html"] for each in outputs if each.output_type == "display_data"]
+    assert [each.text for each in outputs if each.output_type == "stream"] == ["{0: 40, 1: 50}\n"]
+    progress, job = shown
+    assert "pytorchjob/share" in progress
+    assert "SUCCEEDED after 0:00:" in progress
+    assert "pytorchjob/share" in job
+
+
 def work(kubeconfig: str) -> None:
     with Client(kubeconfig=kubeconfig) as client:
         use_handle(client)
@@ -111,4 +154,7 @@ async def test_a_function_is_run_watched_and_read_from_python(
             return True
 
         await until(known, 60.0)
-    await asyncio.to_thread(work, str(embedded_cluster.home.default_kubeconfig))
+    kubeconfig = str(embedded_cluster.home.default_kubeconfig)
+    await asyncio.to_thread(work, kubeconfig)
+    # The last one: without Jupyter, this test is skipped after all else has passed.
+    await run_notebook(kubeconfig)

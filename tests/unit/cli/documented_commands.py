@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md")))
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SHELLS = {"", "bash", "console", "sh", "shell"}
 _PLACEHOLDERS = re.compile(r"\[[A-Z -]+\]|…|\.\.\.|\bKIND\b")
@@ -38,3 +38,22 @@ def gangline_commands(lines: Iterable[str]) -> Iterator[list[str]]:
                 yield shlex.split(re.sub(r"\s[<>].*", "", words))[1:]
             except ValueError:
                 continue  # a quote that closes behind a separator
+
+
+_SETS_UP = re.compile(r"^(make|git|\. )")
+_OUTPUT = re.compile(r"^( |The job |helm )")
+
+
+def executed_commands(page: Path) -> list[str]:
+    """The commands of README and Getting Started that a test executes.
+
+    Omitted are those that set up the environment, and printed output.
+    """
+    lines = [line for line in shell_lines(page) if line and not _OUTPUT.match(line)]
+    return [line for line in lines if not _SETS_UP.match(line)]
+
+
+def first_block(page: Path) -> list[str]:
+    """The commands of a guide's first indented block, which a test executes."""
+    found = re.search(r"(?:^ {4}\S.*\n)+", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return [line.strip() for line in found[0].splitlines()] if found else []

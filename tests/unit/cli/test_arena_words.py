@@ -1,8 +1,10 @@
 """Words that Arena's users type: aliases, global flags, flags and commands that Gangline lacks."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from gangline.cli import main
@@ -42,15 +44,28 @@ async def test_global_flags_without_a_use_are_named(api: Any, typed: Typed, behi
     assert "--pprof has no effect" in done.err
 
 
-@pytest.mark.parametrize("name", ["serve", "model", "evaluate", "llm", "cron", "logviewer"])
+@pytest.mark.parametrize("name", ["serve", "model", "evaluate", "llm", "cron"])
 def test_command_of_arena_alone_names_what_to_use(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run([name, "anything", "--with=flags"]) == ExitCode.USAGE
-    assert "Gangline" in capsys.readouterr().err or name == "logviewer"
+    assert "Gangline" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["rayjob", "rj", "spark", "volcanojob", "dp"])
+async def test_logviewer_prints_a_command_that_prints_the_log(api: Any, typed: Typed) -> None:
+    add_job(api, "digits")
+    done = await typed("logviewer", "digits", "-T", "pytorch")
+    assert done.code == ExitCode.DONE
+    words = shlex.split(done.out)
+    assert words[:3] == ["gangline", "logs", "digits"]
+    assert words[-1] == "-f"
+    command = main.gangline.get_command(click.Context(main.gangline), "logs")
+    assert command is not None
+    command.parse_args(click.Context(command, obj=main.InvocationState()), words[2:])
+    assert (await typed("logviewer", "nosuch")).code == ExitCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("kind", ["rayjob", "rj", "spark", "volcanojob"])
 def test_kind_of_arena_alone_names_what_to_use(
     kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -171,7 +171,11 @@ def status(reason: str, message: str = "it went wrong", **details: object) -> St
         (AmbiguousJob("two jobs x"), ExitCode.USAGE, "two jobs x"),
         (UnknownKind("no kind x"), ExitCode.USAGE, "no kind x"),
         (JobError("not possible"), ExitCode.UNEXPECTED, "not possible"),
-        (ClusterAlreadyRunning("it runs"), ExitCode.EXISTS, "it runs"),
+        (
+            ClusterAlreadyRunning("spare", "by process 7"),
+            ExitCode.EXISTS,
+            "'gangline down --name spare' stops it",
+        ),
         (ClusterNotRunning("it does not run"), ExitCode.NOT_FOUND, "it does not run"),
         (ClusterError("no port is free"), ExitCode.UNEXPECTED, "no port is free"),
         (PermissionError(13, "Permission denied", "/x"), ExitCode.UNEXPECTED, "/x: Permission"),

@@ -438,3 +438,19 @@ async def test_crashed_tensorboard_is_reported_with_its_reason(
     assert result.code == code, result
     assert "exit code 127: tensorboard: not found" in result.out + result.err
     assert "available on" not in result.out
+
+
+@pytest.mark.parametrize("group", ["top", "queue", "data", "config"])
+async def test_group_without_a_command_prints_its_help(typed: Typed, group: str) -> None:
+    result = await typed(group)
+    assert (result.code, result.err) == (ExitCode.DONE, "")
+    assert result.out.startswith(f"Usage: gangline {group} ")
+
+
+async def test_unknown_format_names_all_formats(typed: Typed) -> None:
+    result = await typed("list", "-o", "tabel")
+    assert result.code == ExitCode.USAGE
+    for each in ("table", "wide", "json", "yaml", "name", "jsonpath=TEMPLATE"):
+        assert each in result.err
+    result = await typed("submit", "-f", "x.yaml", "-o", "tabel")
+    assert "jsonpath" not in result.err

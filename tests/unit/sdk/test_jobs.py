@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from gangline.api.core.pod import Pod
+from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.kubeflow import PyTorchJob
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.sdk.jobs import Job, JobState, build_job, pod_status_text
@@ -169,3 +170,17 @@ def test_the_exit_code_of_an_ended_replica_is_shown() -> None:
     replica = read(a_job(), pod).replicas[0]
     assert (replica.exit_code, replica.restarts) == (3, 2)
     assert replica.message.startswith("Error (exit code 3): The program failed")
+
+
+@pytest.mark.parametrize("kind", JOB_KINDS, ids=lambda kind: kind.identity)
+def test_job_of_every_kind_is_read(kind: JobKind) -> None:
+    job = msgspec.convert({"metadata": {"name": "x"}}, kind.resource.type)
+    assert build_job(kind, job, [], []).queue == ""
+
+
+def test_queue_of_a_paddle_job_is_read_from_its_spec() -> None:
+    (kind,) = (kind for kind in JOB_KINDS if kind.identity == "PaddleJob")
+    spec = {"schedulingPolicy": {"queue": "research", "priorityClass": "high"}}
+    job = msgspec.convert({"metadata": {"name": "x"}, "spec": spec}, kind.resource.type)
+    found = build_job(kind, job, [], [])
+    assert (found.queue, found.priority) == ("research", "high")

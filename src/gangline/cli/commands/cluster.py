@@ -116,7 +116,9 @@ name_option = click.option(
     help="Seconds that pods get to end when the cluster stops.",
 )
 @audit_options
-@click.option("--detach", "-d", is_flag=True, help="Run in the background; return when it answers.")
+@click.option(
+    "--detach", "-d", is_flag=True, help="Run in the background; return when the nodes are ready."
+)
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
 @debug_option
 @click.pass_context

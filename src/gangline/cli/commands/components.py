@@ -11,6 +11,7 @@ from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import serve_component
 from gangline.cli.params.audit_options import audit_options, audit_settings
 from gangline.cli.params.env_options import BindAddress
+from gangline.cli.params.leader_election import election_timing_options, take_election_timing
 from gangline.cli.params.options import cluster_options
 from gangline.cli.params.storage_options import durability_option, encryption_key_option
 from gangline.cli.params.target import ClusterTarget
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 leader_option = click.option(
     "--leader-elect", is_flag=True, help="Work only while holding the lease: for several copies."
 )
+timing_options = election_timing_options(click.option)
 
 
 @click.command("scheduler")
@@ -39,6 +41,9 @@ leader_option = click.option(
     help="Volcano's configuration file: actions, plugins and their arguments.",
 )
 @leader_option
+@timing_options[0]
+@timing_options[1]
+@timing_options[2]
 @click.option(
     "--metrics-bind-address",
     type=BindAddress(),
@@ -81,6 +86,7 @@ def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
     forecast_interval_s: float,
     log_level: str,
     log_format: str,
+    **timing: Any,
 ) -> None:
     """Run the scheduler: all pods of a gang get nodes, or none of them."""
     from gangline.scheduler.config.volcano import ConfigurationError, read_file  # noqa: PLC0415
@@ -90,6 +96,7 @@ def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
     settings = SchedulerSettings(
         scheduler_names=frozenset(names),
         leader_election=leader_elect,
+        leader_election_timing=take_election_timing(timing),
         metrics_address=metrics_bind_address,
         health_address=health_probe_bind_address,
         save_wait_s=save_wait_s,

@@ -13,15 +13,21 @@ from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.session import ClusterSession, cluster_command
 
 if TYPE_CHECKING:
-    from gangline.deploy.chart import Chart
+    from gangline.deploy.chart import Chart, Manifest, ReleaseSettings
     from gangline.deploy.preflight import Problem
     from gangline.deploy.values import Values
 
 COMPONENTS = ("operator", "scheduler", "brain")
 DEFAULT_NAMESPACE = "gangline-system"
+DEFAULT_RELEASE = "gangline"
+ACTIONS = ("adopt", "adopt-crds")
+CRD = "CustomResourceDefinition"
+WEBHOOK_S = 20.0
+"""Seconds until an API server calls a new webhook."""
 
 
 @click.command("deploy")
+@click.argument("action", type=click.Choice(ACTIONS), required=False, metavar="[adopt|adopt-crds]")
 @click.option(
     "-n",
     "--namespace",
@@ -51,6 +57,18 @@ DEFAULT_NAMESPACE = "gangline-system"
 @click.option(
     "--keep-crds", is_flag=True, help="Leave CRDs that have fields which Gangline's lack."
 )
+@click.option(
+    "--adopt",
+    "take_over",
+    is_flag=True,
+    help="Take over objects that were made from plain manifests.",
+)
+@click.option(
+    "--release",
+    default=DEFAULT_RELEASE,
+    show_default=True,
+    help="Helm release that 'adopt' and 'adopt-crds' prepare.",
+)
 @click.option("--dry-run", is_flag=True, help="Check only, and list what would be applied.")
 @click.option(
     "--wait/--no-wait", default=True, show_default=True, help="Wait until all pods are ready."
@@ -66,11 +84,14 @@ DEFAULT_NAMESPACE = "gangline-system"
 @cluster_command
 async def deploy_command(  # noqa: PLR0913, PLR0917 - the options of the command
     cluster: ClusterSession,
+    action: str | None,
     release_namespace: str,
     files: Sequence[Path],
     assignments: Sequence[str],
     components: Sequence[str],
     keep_crds: bool,
+    take_over: bool,
+    release: str,
     dry_run: bool,
     wait: bool,
     timeout_s: float,
@@ -79,6 +100,9 @@ async def deploy_command(  # noqa: PLR0913, PLR0917 - the options of the command
 
     The same objects as those of the Helm chart, with the same values, by server-side apply. Rights,
     versions, CRDs of others, a second installation and Pod Security are checked first.
+
+    'adopt-crds' hands existing CRDs to a Helm release instead, before 'helm install'; 'adopt' hands
+    over all objects of plain manifests. A CRD that has fields which Gangline's lacks is left.
     """
     from gangline.deploy.chart import Chart, ReleaseSettings  # noqa: PLC0415
     from gangline.deploy.facts import read_capabilities, read_facts  # noqa: PLC0415
@@ -86,24 +110,35 @@ async def deploy_command(  # noqa: PLR0913, PLR0917 - the options of the command
     from gangline.deploy.preflight import Problem, check_installation  # noqa: PLC0415
     from gangline.deploy.release import (  # noqa: PLC0415
         RolloutError,
+        delete_retired,
         install,
         wait_for_rollout,
     )
     from gangline.deploy.values import InvalidValues  # noqa: PLC0415
+    from gangline.deploy.webhook_probe import KIND, find_webhook_fault  # noqa: PLC0415
 
-    chart, release = Chart.load(), ReleaseSettings(namespace=release_namespace)
+    chart = Chart.load()
+    settings = ReleaseSettings(name=release, namespace=release_namespace)
+    if action:
+        try:
+            values = _read_values(chart, files, assignments, components)
+        except InvalidValues as error:
+            raise CommandError("; ".join(error.errors), code=ExitCode.USAGE) from error
+        await _hand_over(cluster, values, settings, crds_only=action != "adopt", dry_run=dry_run)
+        return
     capabilities = await read_capabilities(cluster.client)
     problems = []
     try:
         values = _read_values(chart, files, assignments, components)
-        objects = release_objects(chart, values, release, capabilities)
+        objects = release_objects(chart, values, settings, capabilities)
     except InvalidValues as error:
         # The cluster is checked nevertheless, for the default values.
         problems = [Problem(f"value {each}") for each in error.errors]
-        objects = release_objects(chart, chart.complete({}), release, capabilities)
-    facts = await read_facts(cluster.client, objects, release)
-    result = check_installation(facts, objects, release, keep_crds=keep_crds)
+        objects = release_objects(chart, chart.complete({}), settings, capabilities)
+    facts = await read_facts(cluster.client, objects, settings)
+    result = check_installation(facts, objects, settings, keep_crds=keep_crds, adopt=take_over)
     problems += result.problems
+    problems += await _kept_jobs(cluster)
     _print_problems(problems)
     if any(problem.fatal for problem in problems):
         count = sum(problem.fatal for problem in problems)
@@ -116,15 +151,86 @@ async def deploy_command(  # noqa: PLR0913, PLR0917 - the options of the command
             click.echo(f"would apply {identity_of(each)}")
         return
     await install(cluster.client, objects, result.skipped, click.echo)
+    if take_over:
+        await delete_retired(cluster.client, click.echo)
     if not wait:
         return
     try:
-        await wait_for_rollout(cluster.client, applied, release, timeout_s)
+        await wait_for_rollout(cluster.client, applied, settings, timeout_s)
     except RolloutError as error:
         hint = "The objects are applied; 'gangline deploy' waits again."
         raise CommandError(str(error), hint=hint) from error
+    kinds = values["kinds"]
+    if _has_webhook(applied) and (not kinds or KIND in kinds):
+        fault = await find_webhook_fault(cluster.client, release_namespace, WEBHOOK_S)
+        _report_webhook(fault, values["webhook"]["failurePolicy"], release_namespace)
     click.echo(f"Gangline {chart.metadata['appVersion']} runs in {release_namespace}.")
     click.echo("Next: 'gangline doctor' checks the cluster, 'gangline submit' starts a job.")
+
+
+async def _kept_jobs(cluster: ClusterSession) -> "list[Problem]":
+    """Return a note on jobs that Kubeflow Trainer has begun, if there are any."""
+    from gangline.deploy.preflight import Problem  # noqa: PLC0415
+    from gangline.deploy.upstream_jobs import job_set_note, jobs_with_job_sets  # noqa: PLC0415
+
+    note = job_set_note(await jobs_with_job_sets(cluster.client))
+    remedy = "Keep the controller of JobSets until then. New TrainJobs are run by Gangline."
+    return [Problem(note, remedy, fatal=False)] if note else []
+
+
+def _has_webhook(objects: Sequence["Manifest"]) -> bool:
+    return any(each["kind"] == "ValidatingWebhookConfiguration" for each in objects)
+
+
+def _report_webhook(fault: str, policy: str, namespace: str) -> None:
+    """Raise if no job can be created without the webhook; else only print why it does not work."""
+    if not fault:
+        return
+    message = f"the webhook does not check jobs: {fault}"
+    hint = (
+        f"Let the control plane reach port 9443 of the pods of {namespace}/gangline-operator "
+        "(NetworkPolicy, firewall, service mesh), or --set webhook.enabled=false."
+    )
+    if policy == "Fail":
+        raise CommandError(f"{message}. No job can be created or changed", hint=hint)
+    click.echo(f"{click.style('note:', fg='yellow')} {message}", err=True)
+    click.echo("  The operator checks jobs when it runs them.", err=True)
+    click.echo(f"  -> {hint}", err=True)
+
+
+async def _hand_over(
+    cluster: ClusterSession,
+    values: "Values",
+    settings: "ReleaseSettings",
+    *,
+    crds_only: bool,
+    dry_run: bool,
+) -> None:
+    """Give existing objects to a Helm release; say which are left, and the value for their CRDs."""
+    from gangline.deploy.adoption import helm_objects, plan_adoption  # noqa: PLC0415
+    from gangline.deploy.chart import Chart  # noqa: PLC0415
+    from gangline.deploy.facts import read_capabilities, read_existing  # noqa: PLC0415
+    from gangline.deploy.manifests import identity_of  # noqa: PLC0415
+    from gangline.deploy.release import adopt, delete_retired  # noqa: PLC0415
+
+    capabilities = await read_capabilities(cluster.client)
+    objects = helm_objects(Chart.load(), values, settings, capabilities)
+    if crds_only:
+        objects = [each for each in objects if each["kind"] == CRD]
+    existing = await read_existing(cluster.client, objects)
+    plan = plan_adoption(existing, objects, settings)
+    for identity, reason in plan.left.items():
+        click.echo(f"left {identity}: {reason}", err=True)
+    if left := [identity.name for identity in plan.left if identity.kind == CRD]:
+        click.echo(f"Install with --set 'crds.skip={{{','.join(left)}}}'.", err=True)
+    _print_problems(await _kept_jobs(cluster))
+    if dry_run:
+        for each in plan.adopted:
+            click.echo(f"would adopt {identity_of(each)}")
+        return
+    await adopt(cluster.client, plan.adopted, click.echo)
+    if not crds_only:
+        await delete_retired(cluster.client, click.echo)
 
 
 def _read_values(

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -19,7 +18,6 @@ from gangline.cli.params.job_selection import (
 from gangline.cli.params.options import optional_job_argument, output_option, warn_of_unreadable
 from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.jobs import current_time, event_table, format_job, job_data, job_table
-from gangline.cli.render.nodes import add_gpu_metrics, format_job_gpus
 from gangline.cli.render.output import print_result, print_status, serialize
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ async def list_command(
         found = await jobs.list(namespace, selector)
         _print_jobs(found, output, namespaces=all_namespaces)
     warn_of_unreadable(jobs)
-    known = _row_states(found)
+    known = _row_states(found) if watch else {}
     while watch:
         await asyncio.sleep(WATCH_INTERVAL_S)
         found = await jobs.list(namespace, selector)
@@ -140,8 +138,7 @@ async def _print_effective(
     click.echo(text if first or form == "json" else f"---\n{text}")
 
 
-@dataclass(frozen=True, slots=True)
-class _JobPage:
+class _JobPage(NamedTuple):
     """A job with the content of its page."""
 
     job: "Job"
@@ -155,6 +152,7 @@ class _JobPage:
 
 
 async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) -> _JobPage:
+    from gangline.cli.render.nodes import add_gpu_metrics  # noqa: PLC0415
     from gangline.sdk.addresses.tensorboard import tensorboard_address  # noqa: PLC0415
     from gangline.sdk.events import job_events  # noqa: PLC0415
     from gangline.sdk.goodput import goodput_data, read_goodput  # noqa: PLC0415
@@ -225,6 +223,8 @@ def _print_page(seen: _JobPage, *, events: bool, gpus: bool) -> None:
     job = seen.job
     click.echo(format_job(job, current_time(), list(seen.further)))
     if gpus:
+        from gangline.cli.render.nodes import format_job_gpus  # noqa: PLC0415
+
         click.echo(f"\nGPUs:\n{format_job_gpus(job, seen.busy)}")
     if seen.board and seen.board_problem:
         click.echo(f"\nYour tensorboard does not run: {seen.board_problem}")

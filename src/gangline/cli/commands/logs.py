@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,28 @@ async def logs_command(job: str, cluster: ClusterSession, **given: Any) -> None:
         await _explain_no_lines(cluster.client, source, options)
     if not _selects_replicas(given) and source.desired > 1 and (writer.lines or not source.reason):
         print_status(f"({options.replica} only: --all prints all {source.desired} replicas.)")
+
+
+@click.command("logviewer")
+@job_argument
+@job_command
+async def logviewer_command(job: str, cluster: ClusterSession) -> None:
+    """Print the command that prints the log of a job, and follows it until the job ends.
+
+    Arena prints the address of a web page here. Gangline has no such page.
+    """
+    found = await cluster.jobs.get(job, cluster.namespace)
+    print_status("There is no web page of logs. This command prints them, those of ended pods too:")
+    click.echo(_log_command(found, cluster))
+
+
+def _log_command(job: "Job", cluster: ClusterSession) -> str:
+    words = ["gangline", "logs", job.name, "-n", job.namespace]
+    words += ["-T", cluster.kind] if cluster.kind else []
+    words += ["--kubeconfig", cluster.target.kubeconfig] if cluster.target.kubeconfig else []
+    words += ["--context", cluster.target.context] if cluster.target.context else []
+    words += ["--all"] if job.desired > 1 else []
+    return shlex.join([*words, *(() if job.state.finished else ("-f",))])
 
 
 async def _explain_no_lines(client: "ApiClient", job: "Job", options: "LogOptions") -> None:

@@ -2,21 +2,22 @@
 
 import asyncio
 import contextlib
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import click
+from click.core import ParameterSource
 
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.planning.amounts import AMOUNT, COUNT, DURATION
+from gangline.cli.planning.amounts import AMOUNT, COUNT, DURATION, SECONDS
+from gangline.cli.planning.calibrate import calibrate_command
 from gangline.cli.planning.model_flags import (
     ModelFlags,
     check_model_flags,
     model_options,
     names_model,
     read_model,
-    read_shape,
 )
 from gangline.cli.render.output import serialize
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from gangline.sizing.hardware import Device
     from gangline.sizing.measured.calibration import Calibration
     from gangline.sizing.plan import Plan, PlanRequest
+    from gangline.sizing.traced import TracedModel
+    from gangline.sizing.transformer import TransformerModel
 
 PRECISIONS = ("mixed", "mixed-fp32-gradients", "autocast", "bf16", "fp32")
 NOTHING_FITS = 3
@@ -49,6 +52,8 @@ class PlanFlags(ModelFlags):
     peak: float | None
     memory: float | None
     network: float | None
+    causal: bool
+    sample_cpu: float | None
     efficiency: float | None
     calibration: str | None
     precision: str | None
@@ -96,7 +101,12 @@ class PlanCommand(click.Command):
               help="Number of GPUs; default: the fewest for the goals, or a node.")  # fmt: skip
 @click.option("--nodes", type=COUNT, help="Number of nodes, in place of --gpus.")
 @click.option("--gpus-per-node", "node_gpus", type=COUNT, help="GPUs of a node.")
-@click.option("--peak", type=AMOUNT, help="16-bit operations per second of a GPU, such as 312T.")
+@click.option("--peak", type=AMOUNT,
+              help="Operations per second in the training's format, such as 312T.")  # fmt: skip
+@click.option("--causal", is_flag=True,
+              help="Count the attention to earlier tokens only, half of the pairs.")  # fmt: skip
+@click.option("--sample-cpu", type=SECONDS,
+              help="Time of a core for a sample, such as 5ms; default: by size.")  # fmt: skip
 @click.option("--memory", type=AMOUNT, help="Memory of a GPU in bytes, such as 80G.")
 @click.option("--network", type=AMOUNT, help="Network of a node in bits per second, such as 400G.")
 @click.option("--efficiency", type=click.FloatRange(0, 1, min_open=True, max_open=True),
@@ -174,14 +184,42 @@ def _check_flags(flags: PlanFlags, command: tuple[str, ...]) -> None:
             raise click.UsageError("--trace needs --samples, the samples of an epoch")
     elif flags["samples"] or flags["epochs"]:
         raise click.UsageError("--samples and --epochs need --trace; else give --tokens")
+    elif flags["python"]:
+        raise click.UsageError("--python has no effect without --trace")
     if flags["budget"] and not flags["price"]:
         raise click.UsageError("--budget needs --price: prices are never built in")
-    if flags["efficiency"] and (flags["calibration"] or NO_CALIBRATION) != NO_CALIBRATION:
-        raise click.UsageError("--efficiency contradicts --calibration: omit one of them")
+    _check_calibration(flags)
+    _check_effects(flags)
     if command and flags["output"] != "job":
         raise click.UsageError(f"{command[0]!r} is a part of a job's command, which needs -o job")
+    if flags["estimator"] == "deepspeed" and flags["output"] != "table":
+        raise click.UsageError(f"--as deepspeed prints a table only: omit -o {flags['output']}")
     if flags["output"] == "job" and (flags["check"] or flags["file"]):
         raise click.UsageError("-o job contradicts --check, which prints no job")
+
+
+def _check_effects(flags: PlanFlags) -> None:
+    """Refuse options of the command line that nothing would read."""
+    source = click.get_current_context().get_parameter_source
+    readers = {
+        ("name", "image"): ("-o job", flags["output"] == "job"),
+        ("namespace", "kubeconfig", "context"): (
+            "--like or --check",
+            bool(flags["like"] or flags["check"]),
+        ),
+    }
+    for names, (reader, is_read) in readers.items():
+        given = [f"--{each}" for each in names if source(each) is ParameterSource.COMMANDLINE]
+        if given and not is_read:
+            raise click.UsageError(f"{', '.join(given)} has no effect without {reader}")
+
+
+def _check_calibration(flags: PlanFlags) -> None:
+    if (flags["calibration"] or NO_CALIBRATION) == NO_CALIBRATION:
+        return
+    given = [f"--{name}" for name in ("efficiency", "peak", "causal") if flags[name]]
+    if given:
+        raise click.UsageError(f"{' and '.join(given)} contradicts --calibration: omit one of them")
 
 
 def _job(flags: PlanFlags) -> "JobSource | None":
@@ -215,8 +253,9 @@ def _request(flags: PlanFlags, job: "JobSource | None") -> "PlanRequest":
     optimizer = Optimizer(flags["optimizer"] or (record.optimizer if record else "adam"))
     element = state_bytes(precision).element
     calibration = _calibration(flags, record, requested, element)
-    device = _device(flags, record, requested, calibration)
+    device = _device(flags, record, requested, calibration, element)
     model = record.model if record and not names_model(flags) else read_model(flags)
+    model = _with_attention(model, flags, is_recorded=record is not None)
     batch = flags["batch"] or (record.global_batch if record else 0)
     efficiency = flags["efficiency"] or 0.0
     if job and job.steps_per_s and requested and batch and not efficiency:
@@ -235,7 +274,25 @@ def _request(flags: PlanFlags, job: "JobSource | None") -> "PlanRequest":
         deadline_s=flags["deadline"] or 0.0,
         budget=flags["budget"] or 0.0,
         calibration=calibration,
+        sample_cpu_s=flags["sample_cpu"] or 0.0,
     )
+
+
+def _with_attention(
+    model: "TransformerModel | TracedModel", flags: PlanFlags, *, is_recorded: bool
+) -> "TransformerModel | TracedModel":
+    """Return the model with ``--causal``, and with ``--seq`` in place of the job's."""
+    from gangline.sizing.traced import TracedModel  # noqa: PLC0415
+
+    changed: dict[str, Any] = {"causal": True} if flags["causal"] else {}
+    if is_recorded and flags["sequence"]:
+        changed["sequence"] = flags["sequence"]
+    if changed and isinstance(model, TracedModel):
+        names = "--causal" if flags["causal"] else "--seq"
+        raise click.UsageError(f"{names} has no effect on a traced model, whose step is counted")
+    if not changed or isinstance(model, TracedModel):
+        return model
+    return replace(model, shape=replace(model.shape, **changed))
 
 
 def _samples(flags: PlanFlags) -> float:
@@ -260,7 +317,8 @@ def _calibration(
         name = find_device(name).name
     if file is None:
         found = find_calibration(name)
-        return found if found and found.element == element else None
+        is_other = flags["causal"] or flags["peak"]  # it counts the attention in full, by its peak
+        return found if found and found.element == element and not is_other else None
     calibration = load_calibration(Path(file))
     if flags["gpu"] and calibration.device.name.upper() != name.upper():
         raise click.UsageError(
@@ -286,6 +344,7 @@ def _device(
     record: "PlannedTraining | None",
     requested: "JobRequest | None",
     calibration: "Calibration | None",
+    element: int,
 ) -> "Device":
     from gangline.sizing import hardware  # noqa: PLC0415
 
@@ -302,7 +361,8 @@ def _device(
     network = flags["network"]
     return hardware.with_overrides(
         device,
-        peak_flops=flags["peak"],
+        peak_flops=flags["peak"] if element == 2 else None,
+        fp32_flops=flags["peak"] if element == 4 else None,
         memory_bytes=flags["memory"],
         node_devices=flags["node_gpus"] or (requested.pod_gpus if requested else None),
         node_bandwidth=network / 8 if network else None,
@@ -359,85 +419,3 @@ def _print_check(job: "JobSource", plan: "Plan", output: str) -> None:
         click.echo(serialize([asdict(each) for each in findings], output).rstrip("\n"))
     if any(each.verdict is Verdict.TOO_SMALL for each in findings):
         raise click.exceptions.Exit(NOTHING_FITS)
-
-
-class CalibrateFlags(ModelFlags):
-    """Options of the calibration."""
-
-    batch: int
-    processes: int | None
-    precision: str
-    output: Path | None
-
-
-@click.command("calibrate")
-@model_options
-@click.option("--batch", type=COUNT, default=4, show_default=True,
-              help="Samples of a micro-batch; with --trace those of --input.")  # fmt: skip
-@click.option("--processes", type=COUNT, help="Processes; default: one for each GPU, else two.")
-@click.option("--precision", type=click.Choice(["bf16", "fp32"]), default="bf16",
-              show_default=True, help="Number format of the products.")  # fmt: skip
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
-              help="The file; default: where 'gangline plan' finds it.")  # fmt: skip
-def calibrate_command(**flags: Unpack[CalibrateFlags]) -> None:
-    """Measure the efficiency and the network of this machine for a model.
-
-    Two layers of the model take 30 steps, then all-reduces of several sizes are timed. The result
-    replaces the usual efficiency of the GPU in 'gangline plan'.
-
-    \b
-    gangline plan calibrate --config config.json --batch 2
-    gangline plan calibrate --trace train.py:make_model --input 8x3x224x224
-    """
-    from gangline.cli.planning.calibration_files import calibration_file, gpus_here  # noqa: PLC0415
-    from gangline.cli.planning.programs import run_calibration  # noqa: PLC0415
-    from gangline.sizing.measured.calibration import read_calibration  # noqa: PLC0415
-    from gangline.sizing.model import ShapeError  # noqa: PLC0415
-
-    check_model_flags(flags)
-    processes = flags["processes"] or gpus_here(flags["python"]) or 2
-    try:
-        found = run_calibration(flags["python"], _slice(flags), processes)
-        calibration = read_calibration(found, "this run")
-    except ShapeError as error:
-        raise CommandError(f"--{error}", code=ExitCode.USAGE) from error
-    file = flags["output"] or calibration_file(calibration.device.name)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(found))
-    except OSError as error:
-        raise CommandError(f"-o: {error}", code=ExitCode.USAGE) from error
-    costs = calibration.device.costs
-    click.echo(f"Device      {processes} x {calibration.device.name}")
-    click.echo(f"Efficiency  {calibration.source}")
-    click.echo(
-        f"Costs       {costs.pass_s * 1e3:.3g} ms a layer and pass, "
-        f"{costs.update_s * 1e9:.3g} ns a parameter and update, "
-        f"{costs.copy_s * 1e9:.3g} ns a copied byte"
-    )
-    click.echo(f"File        {file}")
-
-
-def _slice(flags: CalibrateFlags) -> dict[str, Any]:
-    """Describe the slice for the program that times it."""
-    element = 2 if flags["precision"] == "bf16" else 4
-    if flags["trace"]:
-        model = read_model(flags)
-        shape = [int(size) for size in str(flags["input_shape"]).split("x")]
-        return {
-            "trace": flags["trace"], "input": shape, "tokens": flags["token_ids"],
-            "batch": shape[0], "element": element, "sample_flops": model.sample_flops,
-        }  # fmt: skip
-    shape_given = read_shape(flags)
-    return {
-        "hidden": shape_given.hidden,
-        "heads": shape_given.heads,
-        "kv_heads": shape_given.kv_heads or shape_given.heads,
-        "ffn": shape_given.mlp_width,
-        "gated": shape_given.gated,
-        "sequence": shape_given.sequence,
-        "vocab": shape_given.vocab,
-        "parameters": shape_given.parameters,
-        "batch": flags["batch"],
-        "element": element,
-    }

@@ -35,6 +35,9 @@ class JobCommandSpec(NamedTuple):
     help: str
     """Help text of the subcommand."""
     clean: str = "Running"
+    """Default of ``--clean-task-policy``; empty: the kind has no such policy."""
+    has_runtime: bool = False
+    """True if a runtime may give image and command."""
 
 
 JOB_COMMANDS = (
@@ -55,6 +58,13 @@ JOB_COMMANDS = (
         "mpijob",
         ("mpijob", "mj", "horovod", "horovodjob", "hj"),
         "Start an MPI job whose launcher runs COMMAND, such as mpirun, on its workers.",
+        clean="All",
+    ),
+    JobCommandSpec(
+        "deepspeed",
+        "mpijob",
+        ("deepspeedjob", "dp"),
+        "Start a DeepSpeed job whose launcher runs COMMAND, such as deepspeed train.py.",
         clean="All",
     ),
     JobCommandSpec(
@@ -86,6 +96,14 @@ JOB_COMMANDS = (
         "elasticjob",
         ("elasticjob", "et", "etjob"),
         "Start an elastic job, whose number of workers may change, that runs COMMAND in each.",
+    ),
+    JobCommandSpec(
+        "train",
+        "trainjob",
+        ("trainjob", "trj"),
+        "Start a TrainJob: COMMAND in the pods of a training runtime.",
+        clean="",
+        has_runtime=True,
     ),
 )
 
@@ -204,10 +222,10 @@ def _run(
         like_history=options.pop("like_history"),
         output=output,
     )
-    if not command:
+    if not command and not trainer.has_runtime:
         raise _missing_argument("no command given; put it last", '"python train.py"')
     _refuse_late_options(context, command)
-    if not options["image"] and not options.get("worker_image"):
+    if not trainer.has_runtime and not options["image"] and not options.get("worker_image"):
         raise _missing_argument("--image is required", "--image pytorch/pytorch:2.7.1")
     objects = build_objects(trainer.word, trainer.trainer, " ".join(command), options)
     submit_manifests(objects, target, sending)

@@ -134,9 +134,16 @@ async def _pods(client: "ApiClient", namespace: str, given: ParsedOptions) -> "l
 
 
 async def _instances(client: "ApiClient", namespace: str, given: ParsedOptions) -> Iterable[str]:
+    """Return the replicas of a job that may have a log, those of deleted pods included."""
+    from gangline.sdk.client import JobClient, JobError  # noqa: PLC0415
     from gangline.sdk.jobs import replica_name  # noqa: PLC0415
+    from gangline.sdk.logs import deleted_pods  # noqa: PLC0415
 
-    return map(replica_name, await _pods(client, namespace, given))
+    pods = await _pods(client, namespace, given)
+    with suppress(JobError):
+        job = await JobClient(client).get(given.get("job") or "", namespace)
+        pods = [*pods, *(await deleted_pods(client, job) or ())]
+    return sorted({replica_name(pod) for pod in pods})
 
 
 async def _containers(client: "ApiClient", namespace: str, given: ParsedOptions) -> Iterable[str]:

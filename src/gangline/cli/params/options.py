@@ -148,6 +148,12 @@ class _OutputFormat(click.Choice[str]):
             return str(value)
         return super().convert(value, param, ctx)
 
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        message = super().get_invalid_choice_message(value, ctx)
+        if "table" not in self.choices:
+            return message
+        return f"{message.rstrip('.')}, and no {JSONPATH}TEMPLATE."
+
 
 JSONPATH = "jsonpath="
 

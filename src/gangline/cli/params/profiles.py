@@ -18,9 +18,9 @@ are ignored if another source gives the kubeconfig.
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from gangline.cli.errors import CommandError, ExitCode
 
@@ -33,10 +33,10 @@ VARIABLES = {
     "context": "GANGLINE_CONTEXT",
     "namespace": "GANGLINE_NAMESPACE",
 }
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """A value and its origin."""
 
     value: Any
@@ -45,24 +45,22 @@ class Setting:
     """Path of the value in the file, such as ``profiles.research.submit.image``."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileSection:
+class ProfileSection(NamedTuple):
     """A profile, or the part of the file outside all profiles."""
 
     where: str = ""
     """Path in the file, such as ``profiles.research``; empty for the part outside."""
-    cluster: Mapping[str, str] = field(default_factory=dict)
-    submit: Mapping[str, Any] = field(default_factory=dict)
+    cluster: Mapping[str, str] = _NOTHING
+    submit: Mapping[str, Any] = _NOTHING
     """Values by name of the flag, without leading hyphens."""
 
 
-@dataclass(frozen=True, slots=True)
-class UserSettings:
+class UserSettings(NamedTuple):
     """Content of the file; empty if the file does not exist."""
 
     path: Path
-    defaults: ProfileSection = field(default_factory=ProfileSection)
-    profiles: Mapping[str, ProfileSection] = field(default_factory=dict)
+    defaults: ProfileSection = ProfileSection()
+    profiles: Mapping[str, ProfileSection] = _NOTHING
     selected: str = ""
     """The profile that the file selects."""
 

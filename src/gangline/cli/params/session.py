@@ -31,6 +31,8 @@ class ClusterSession:
 
     def __init__(self, target: ClusterTarget, client: "ApiClient", kind: str = "") -> None:
         self.client = client
+        self.target = target
+        """The cluster that the options and the settings select."""
         self.namespace = target.namespace_of(client)
         """The selected namespace, else that of the kubeconfig."""
         self.kind = kind

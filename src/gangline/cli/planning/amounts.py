@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _DURATIONS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
@@ -45,5 +46,36 @@ class _Duration(click.ParamType[float]):
         return seconds
 
 
-AMOUNT, DURATION = _Amount(), _Duration()
+class _Seconds(click.ParamType[float]):
+    """A short time such as 5ms, in seconds."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        text = str(value).strip().lower()
+        unit = next((unit for unit in _SECONDS if text.endswith(unit)), "")
+        try:
+            seconds = float(text.removesuffix(unit)) * _SECONDS[unit]
+        except (KeyError, ValueError):
+            self.fail(f"{value!r} is not a time such as 5ms or 0.2s", param, ctx)
+        if not 0 < seconds < float("inf"):
+            self.fail(f"{value!r} must be greater than 0", param, ctx)
+        return seconds
+
+
+class _Shape(click.ParamType[str]):
+    """The shape of a batch such as 8x3x224x224, as it is written."""
+
+    name = "shape"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value).strip().lower()
+        if not all(size.isascii() and size.isdigit() and int(size) for size in text.split("x")):
+            self.fail(f"{value!r} is not a shape such as 8x3x224x224", param, ctx)
+        return text
+
+
+AMOUNT, DURATION, SECONDS, SHAPE = _Amount(), _Duration(), _Seconds(), _Shape()
 COUNT = click.IntRange(min=1)

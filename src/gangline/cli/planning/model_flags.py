@@ -2,17 +2,17 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import click
 
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.planning.amounts import AMOUNT, COUNT
+from gangline.cli.planning.amounts import AMOUNT, COUNT, SHAPE
 
 if TYPE_CHECKING:
-    from gangline.sizing.model import ModelShape
+    from gangline.sizing.sources.guess import GuessedShape
     from gangline.sizing.traced import TracedModel
     from gangline.sizing.transformer import TransformerModel
 
@@ -20,6 +20,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DIMENSIONS = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "active_experts")
 SWITCHES = ("gated", "untied")
+COMPLETE = ("layers", "hidden", "heads")
+"""Dimensions that describe a model without ``--params``."""
+NEEDS = {
+    "kv_heads": ("heads",),
+    "ffn": ("layers", "hidden"),
+    "experts": COMPLETE,
+    "active_experts": ("experts",),
+}
+"""Dimensions that mean nothing with ``--params`` unless others are given, too."""
 WITH_TRACE = ("input_shape", "token_ids", "measure")
 """Options that have no effect without ``--trace``."""
 OPTION_NAMES = {"input_shape": "--input", "sequence": "--seq"}
@@ -34,7 +43,7 @@ class ModelFlags(TypedDict):
     input_shape: str | None
     token_ids: bool
     measure: bool
-    python: str
+    python: str | None
     params: float | None
     layers: int | None
     hidden: int | None
@@ -63,6 +72,7 @@ _OPTIONS = (
     click.option(
         "--input",
         "input_shape",
+        type=SHAPE,
         metavar="SHAPE",
         help="With --trace: the shape of a batch, such as 8x3x224x224.",
     ),
@@ -74,9 +84,7 @@ _OPTIONS = (
     ),
     click.option(
         "--python",
-        default=sys.executable,
-        help="The interpreter with torch.",
-        show_default="this one",
+        help="The interpreter with torch.  [default: this one]",
     ),
     click.option("--params", type=AMOUNT, help="Number of parameters, such as 7B."),
     click.option("--layers", type=COUNT, help="Number of layers."),
@@ -85,7 +93,7 @@ _OPTIONS = (
     click.option("--kv-heads", type=COUNT, help="Heads of keys and values; default: as many."),
     click.option("--ffn", type=COUNT, help="Width of the MLP; default: 4 x hidden."),
     click.option("--gated", is_flag=True, help="The MLP is gated, as in Llama; without biases."),
-    click.option("--vocab", type=COUNT, help="Tokens of the vocabulary."),
+    click.option("--vocab", type=COUNT, help="Tokens of the vocabulary; default: usual."),
     click.option("--untied", is_flag=True, help="The output layer has a matrix of its own."),
     click.option("--experts", type=COUNT, help="Experts of each layer."),
     click.option("--active-experts", type=COUNT, help="Experts that process a token."),
@@ -104,11 +112,16 @@ def model_options(command: F) -> F:
 
 def option_names(flags: ModelFlags, names: tuple[str, ...]) -> list[str]:
     """Return those of the options that are given, as they are written."""
-    return [
-        OPTION_NAMES.get(name, f"--{name.replace('_', '-')}")
-        for name in names
-        if flags[name]  # type: ignore[literal-required]
-    ]
+    return [_written(name) for name in names if flags[name]]  # type: ignore[literal-required]
+
+
+def _written(name: str) -> str:
+    return OPTION_NAMES.get(name, f"--{name.replace('_', '-')}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    *most, last = (_written(name) for name in names)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def names_model(flags: ModelFlags) -> bool:
@@ -135,8 +148,12 @@ def check_model_flags(flags: ModelFlags) -> None:
             raise click.UsageError(f"{sources[0]} contradicts {', '.join(extra)}: omit one side")
     if not flags["trace"] and (lost := option_names(flags, WITH_TRACE)):
         raise click.UsageError(f"{', '.join(lost)} has no effect without --trace")
-    if flags["active_experts"] and not flags["experts"]:
-        raise click.UsageError("--active-experts needs --experts, the experts of each layer")
+    for name, needed in NEEDS.items():
+        missing = [each for each in needed if not flags[each]]  # type: ignore[literal-required]
+        if flags[name] and missing:  # type: ignore[literal-required]
+            raise click.UsageError(
+                f"{_written(name)} needs {_listed(missing)}: a usual value may contradict it"
+            )
 
 
 def read_model(flags: ModelFlags) -> "TransformerModel | TracedModel":
@@ -149,7 +166,10 @@ def read_model(flags: ModelFlags) -> "TransformerModel | TracedModel":
     """
     from gangline.sizing.transformer import TransformerModel  # noqa: PLC0415
 
-    return _traced(flags) if flags["trace"] else TransformerModel(read_shape(flags))
+    if flags["trace"]:
+        return _traced(flags)
+    guessed = read_shape(flags)
+    return TransformerModel(guessed.shape, guessed.assumed)
 
 
 def _traced(flags: ModelFlags) -> "TracedModel":
@@ -160,7 +180,7 @@ def _traced(flags: ModelFlags) -> "TracedModel":
         raise click.UsageError("--trace needs --input SHAPE, such as 8x3x224x224")
     return read_trace(
         run_trace(
-            flags["python"],
+            flags["python"] or sys.executable,
             str(flags["trace"]),
             flags["input_shape"],
             token_ids=flags["token_ids"],
@@ -169,47 +189,35 @@ def _traced(flags: ModelFlags) -> "TracedModel":
     )
 
 
-def read_shape(flags: ModelFlags) -> "ModelShape":
-    """Return the shape of a transformer.
+def read_shape(flags: ModelFlags) -> "GuessedShape":
+    """Return the shape of a transformer, and what of it is assumed.
 
     Raises:
         ShapeError, CommandError, UsageError: as ``read_model``.
     """
-    from gangline.sizing.model import ModelShape  # noqa: PLC0415
-    from gangline.sizing.sources.guess import shape_of_size  # noqa: PLC0415
+    from gangline.sizing.sources.guess import (  # noqa: PLC0415
+        GuessedShape,
+        described_shape,
+        guess_shape,
+    )
     from gangline.sizing.sources.huggingface import shape_from_config  # noqa: PLC0415
 
     if flags["config"]:
-        return shape_from_config(_read_config(flags["config"]), flags["sequence"] or 0)
+        shape = shape_from_config(_read_config(flags["config"]), flags["sequence"] or 0)
+        return GuessedShape(shape, ())
     sequence = flags["sequence"] or DEFAULT_SEQUENCE
-    if flags["params"] and not flags["vocab"] and not flags["experts"]:
-        return shape_of_size(
-            flags["params"],
-            sequence,
-            layers=flags["layers"] or 0,
-            hidden=flags["hidden"] or 0,
-            heads=flags["heads"] or 0,
-        )
-    if not (flags["layers"] and flags["hidden"] and flags["heads"]):
+    known = {name: flags[name] or 0 for name in DIMENSIONS}  # type: ignore[literal-required]
+    known |= {"gated": flags["gated"], "tied": not flags["untied"]}
+    if flags["params"]:
+        return guess_shape(flags["params"], sequence, known)
+    if missing := [name for name in COMPLETE if not known[name]]:
+        given = option_names(flags, (*DIMENSIONS, *SWITCHES))
+        beside = f" beside {', '.join(given)}" if given else ""
         raise click.UsageError(
-            "the model is missing: give --config FILE, --params NUMBER, or --layers, --hidden "
-            "and --heads"
+            f"the model is missing: give --config FILE, --params NUMBER, or {_listed(missing)}"
+            f"{beside}"
         )
-    return ModelShape(
-        layers=flags["layers"],
-        hidden=flags["hidden"],
-        heads=flags["heads"],
-        sequence=sequence,
-        vocab=flags["vocab"] or 0,
-        kv_heads=flags["kv_heads"] or 0,
-        ffn=flags["ffn"] or 0,
-        gated=flags["gated"],
-        tied=not flags["untied"],
-        biases=not flags["gated"],
-        experts=flags["experts"] or 0,
-        active_experts=flags["active_experts"] or (2 if flags["experts"] else 0),
-        exact_parameters=round(flags["params"] or 0),
-    )
+    return described_shape(sequence, known)
 
 
 def _read_config(path: Path) -> dict[str, Any]:

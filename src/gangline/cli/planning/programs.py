@@ -24,7 +24,7 @@ def run_trace(
     Raises:
         CommandError: it cannot be traced; the message has the reason.
     """
-    command = [python, _program("trace"), target, "--batch", shape]
+    command = [python, _program("trace"), target, "--input", shape]
     command += ["--tokens"] if token_ids else []
     command += ["--measure"] if measure else []
     try:

@@ -167,6 +167,7 @@ def _best(plan: "Plan") -> Iterator[str]:
     speeds = " - ".join(_short(each) for each in (speed.low, speed.middle, speed.high))
     yield _line("Speed", f"{speeds} {_unit(plan)}/s; a step {_span(best.step_s)}")
     yield from _network(best)
+    yield _line("CPU", _processors(plan))
     checkpoints = plan.checkpoints
     yield _line(
         "Storage",
@@ -183,6 +184,18 @@ def _best(plan: "Plan") -> Iterator[str]:
         f"p10 - p50 - p90. Time: the efficiency alone, {low:+.0%} to {high:+.0%}. Memory: states "
         "are exact, the rest is +-10%",
     )
+
+
+def _processors(plan: "Plan") -> str:
+    assert plan.host is not None
+    workers, cores = plan.host.loader_workers, plan.host.device_cpus
+    text = (
+        f"{cores} cores for each GPU, {cores * plan.node_devices} for a node: "
+        f"{workers} of a GPU's load{'s' if workers == 1 else ''} data"
+    )
+    if plan.host.data_bytes_per_s is None:
+        return text
+    return f"{text}, {_short(plan.host.data_bytes_per_s)}B/s in all"
 
 
 def _ends(values: "Range") -> tuple[float, float]:

@@ -10,6 +10,7 @@ from gangline.cli.render.output import print_status
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gangline.sdk.goodput import Goodput
     from gangline.sdk.jobs import Job
 
 
@@ -33,9 +34,19 @@ def format_progress(job: "Job") -> str:
             return f"{job.name} waits for resources: {job.reason}{_remedy(job, where)}"
         case JobState.PENDING if job.reason:
             return f"{job.name} is pending: {job.reason}"
+        case JobState.PENDING if job.desired and job.running == job.desired:
+            return f"{job.name} starts: all {job.desired} replicas run"
         case JobState.PENDING:
             return f"{job.name} is pending: {job.running} of {job.desired} replicas run"
     return f"{job.name} has {str(job.state).lower()}"
+
+
+def format_first_step(name: str, account: "Goodput") -> str:
+    """Return that the script has made steps; empty while it has not, or does not report them."""
+    if not account.step:
+        return ""
+    rate = f", {account.steps_per_s:.3g} a second" if account.steps_per_s else ""
+    return f"{name} trains: step {account.step}{rate}"
 
 
 def _remedy(job: "Job", where: str) -> str:

@@ -17,8 +17,11 @@ def format_table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: 
 
 
 def _cell(value: object) -> str:
-    # A line break in a message would split its row.
-    return " ".join(str(value).split()) if value not in (None, "") else "N/A"
+    if value is None or value == "":
+        return "N/A"
+    text = str(value)
+    # A line break in a message would split its row. Most cells are one word.
+    return text if text.isalnum() else " ".join(text.split())
 
 
 def serialize(value: Any, form: str) -> str:

@@ -71,7 +71,12 @@ def text_width(text: str) -> int:
 
 
 def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(text_width, column)) for column in zip(*lines, strict=True)]
+    return [_column_width(column) for column in zip(*lines, strict=True)]
+
+
+def _column_width(column: Sequence[str]) -> int:
+    # Almost every column is ASCII, and the length of its longest cell takes a tenth of the time.
+    return max(map(len if "".join(column).isascii() else text_width, column))
 
 
 def _columns_that_fit(head: Sequence[str], widths: Sequence[int], width: int) -> list[int]:
@@ -94,6 +99,12 @@ def _needed(head: Sequence[str], widths: Sequence[int], kept: Sequence[int]) -> 
 def _text_lines(
     lines: Sequence[Sequence[str]], widths: Sequence[int], indent: str
 ) -> Iterator[str]:
+    if all(map(str.isascii, map("".join, lines))):
+        # One format for a line takes a third of the time of padding each cell.
+        form = indent.replace("%", "%%") + "".join(f"%-{width + GAP}s" for width in widths)
+        for line in lines:
+            yield (form % tuple(line)).rstrip()
+        return
     for line in lines:
         yield indent + "".join(map(_padded, line, widths)).rstrip()
 
@@ -125,4 +136,6 @@ def _cell(column: str, text: str, width: int) -> str:
 
 
 def _padded(text: str, width: int) -> str:
+    if text.isascii():
+        return text.ljust(width + GAP)
     return text + " " * (width - text_width(text) + GAP)

@@ -4,7 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gangline.api.job_resources import XGBOOST_JOBS
+import click
+
+from gangline.api.job_resources import TRAIN_JOBS, XGBOOST_JOBS
+from gangline.api.jobs.train import TTL_ANNOTATION
+from gangline.api.jobs.training_runtime import LAUNCHER, NODE
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import (
     JAX_JOBS,
@@ -14,7 +18,10 @@ from gangline.api.resources import (
     PYTORCH_JOBS,
     TF_JOBS,
 )
+from gangline.api.trainer.builtin_runtimes import builtin_runtimes
+from gangline.api.volcano.scheduling import QUEUE_NAME_ANNOTATION
 from gangline.cli.submit.flags import JobFlags, Manifest, Mount, PodFlags, non_empty
+from gangline.cli.submit.parsers import parse_pairs
 
 
 def pod_template(pod: PodFlags, container: str, port_name: str = "") -> Manifest:
@@ -89,6 +96,7 @@ def _distinct(volumes: list[Manifest]) -> list[Manifest]:
 
 Builder = Callable[[JobFlags], Manifest]
 
+_SSH_PORT = 22
 ELASTIC_VERSION, ELASTIC_KIND = "elastic.iml.github.io/v1alpha1", "ElasticJob"
 
 
@@ -142,6 +150,60 @@ def mpi_job(flags: JobFlags) -> Manifest:
     roles = {"Launcher": (1, plain), "Worker": (flags.workers, replace(pod, command=()))}
     slots = non_empty({"slotsPerWorker": extra["slots_per_worker"] or pod.gpus})
     return _job(MPI_JOBS, flags, slots | _kubeflow(flags, "mpiReplicaSpecs", roles, "mpi"))
+
+
+def deepspeed_job(flags: JobFlags) -> Manifest:
+    """Build an MPIJob of v2beta1: DeepSpeed's launcher starts processes in the workers by SSH.
+
+    A single worker starts its processes itself, so it is the launcher: DeepSpeed's launcher uses
+    its own machine if the host file has one host.
+    """
+    pod, extra = flags.pod, flags.extra
+    pod = _with_variables(pod, {"NCCL_ASYNC_ERROR_HANDLING": "1"})
+    launcher = replace(
+        pod,
+        selector=extra["launcher_selector"] or pod.selector,
+        annotations=pod.annotations | extra["launcher_annotation"],
+    )
+    worker = replace(pod, command=(), annotations=pod.annotations | extra["worker_annotation"])
+    spec: Manifest = {"slotsPerWorker": max(pod.gpus, 1)}
+    if flags.workers == 1:
+        roles = {"Launcher": (1, launcher)}
+        spec["runLauncherAsWorker"] = True
+    else:
+        idle = replace(
+            launcher, gpus=0, devices={}, rdma=False, mounts=(*pod.mounts, _hosts(flags))
+        )
+        roles = {"Launcher": (1, idle), "Worker": (flags.workers, worker)}
+        spec["launcherCreationPolicy"] = "WaitForWorkersReady"
+    spec |= _kubeflow(flags, "mpiReplicaSpecs", roles, "mpi")
+    if "Worker" in roles:
+        workers = spec["mpiReplicaSpecs"]["Worker"]
+        workers["restartPolicy"] = "Never"  # the launcher ends when one of its processes does
+        container = workers["template"]["spec"]["containers"][0]
+        container["readinessProbe"] = {"tcpSocket": {"port": _SSH_PORT}, "periodSeconds": 1}
+    return _manifest(f"{MPI_JOBS.group}/v2beta1", MPI_JOBS.kind, flags) | {"spec": spec}
+
+
+def _hosts(flags: JobFlags) -> Mount:
+    """Mount the host file, which the operator writes, where DeepSpeed's launcher looks for it.
+
+    Optional, as it does not exist before the job; the operator's own mount of it is not.
+    """
+    source = {
+        "name": f"{flags.name}-config",
+        "items": [{"key": "hostfile", "path": "hostfile"}],
+        "optional": True,
+    }
+    volume = {"name": "hosts", "configMap": source}
+    return volume, {"name": "hosts", "mountPath": "/job"}
+
+
+def _with_variables(pod: PodFlags, variables: Mapping[str, str]) -> PodFlags:
+    """Return the pods with further variables; the user's take precedence."""
+    given = {each["name"] for each in pod.environment}
+    added = [{"name": k, "value": v} for k, v in variables.items() if k not in given]
+    return replace(pod, environment=(*pod.environment, *added))
 
 
 def ms_job(flags: JobFlags) -> Manifest:
@@ -213,6 +275,81 @@ def elastic_job(flags: JobFlags) -> Manifest:
     strategy = "ParameterServerStrategy" if extra["ps"] else extra["strategy"]
     spec = {"distributionStrategy": strategy, "optimizeMode": "single-job", "runPolicy": policy}
     return job | {"spec": spec | {"replicaSpecs": roles}}
+
+
+PATCH_MANAGER = "gangline.dev/submit"
+"""Name of the runtime patch of ``submit train``, beside those of other components."""
+
+
+def train_job(flags: JobFlags) -> Manifest:
+    """Build a TrainJob: its trainer, and a runtime patch with what a trainer cannot express."""
+    extra, pod = flags.extra, flags.pod
+    job = _job(TRAIN_JOBS, flags, {})
+    notes = non_empty({QUEUE_NAME_ANNOTATION: flags.queue})
+    if flags.ttl_after_finished_s:
+        notes[TTL_ANNOTATION] = str(flags.ttl_after_finished_s)
+    if notes:
+        job["metadata"].setdefault("annotations", {}).update(notes)
+    trainer = {
+        "image": pod.image,
+        "command": list(pod.command),
+        "env": list(pod.environment),
+        "numNodes": flags.workers,
+        "numProcPerNode": extra["nproc_per_node"],
+        "resourcesPerNode": _resources(pod),
+    }
+    sources = {"dataset": extra["dataset_uri"], "model": extra["model_uri"]}
+    secret = extra["initializer_secret"]
+    if secret and not any(sources.values()):
+        problem = f"{secret!r} has no effect without --dataset-uri or --model-uri"
+        raise click.BadParameter(problem, param_hint="--initializer-secret")
+    fetched = {
+        step: {"storageUri": uri, **({"secretRef": {"name": secret}} if secret else {})}
+        for step, uri in sources.items()
+        if uri
+    }
+    patch = _runtime_patch(flags)
+    spec = {
+        "initializer": fetched,
+        "trainer": non_empty(trainer),
+        "runtimePatches": [patch] if patch else [],
+        "activeDeadlineSeconds": flags.running_timeout_s,
+    }
+    ref = {"name": extra["runtime"], "kind": extra["runtime_kind"]}
+    return job | {"spec": {"runtimeRef": ref, **non_empty(spec)}}
+
+
+def _runtime_patch(flags: JobFlags) -> Manifest:
+    """Return the patch with the volumes, labels and placement of the pods; empty if none differ."""
+    pod, extra = flags.pod, flags.extra
+    mounts = [*pod.mounts, *_shared_memory(pod.share_memory)]
+    container = {"volumeMounts": [mount for _, mount in mounts], "securityContext": _security(pod)}
+    spec = {
+        "volumes": _distinct([volume for volume, _ in mounts]),
+        "containers": [{"name": NODE, **non_empty(container)}] if any(container.values()) else [],
+        "nodeSelector": pod.selector,
+        "tolerations": list(pod.tolerations),
+        "imagePullSecrets": [{"name": name} for name in pod.pull_secrets],
+    }
+    metadata = {
+        "labels": parse_pairs("--label", extra["label"]),
+        "annotations": parse_pairs("--annotation", extra["annotation"]),
+    }
+    template = non_empty({"metadata": non_empty(metadata), "spec": non_empty(spec)})
+    if not template:
+        return {}
+    jobs = extra["runtime_jobs"] or _training_jobs(extra["runtime"])
+    patches = [{"name": name, "template": {"spec": {"template": template}}} for name in jobs]
+    change = {"template": {"spec": {"replicatedJobs": patches}}}
+    return {"manager": PATCH_MANAGER, "trainingRuntimeSpec": change}
+
+
+def _training_jobs(runtime: str) -> list[str]:
+    """Return the jobs of a shipped runtime that train; of another runtime, the usual name."""
+    spec = next(
+        (each["spec"] for each in builtin_runtimes() if each["metadata"]["name"] == runtime), None
+    )
+    return [NODE, LAUNCHER] if spec is not None and "mpi" in spec["mlPolicy"] else [NODE]
 
 
 def _tf_pod(flags: JobFlags, role: str) -> PodFlags:
@@ -321,10 +458,12 @@ BUILDERS: Mapping[str, Builder] = {
     "pytorch": pytorch_job,
     "tf": tf_job,
     "mpi": mpi_job,
+    "deepspeed": deepspeed_job,
     "mindspore": ms_job,
     "paddle": paddle_job,
     "jax": jax_job,
     "xgboost": xgboost_job,
     "elastic": elastic_job,
+    "train": train_job,
 }
 """Builders by the name of the ``submit`` subcommand."""

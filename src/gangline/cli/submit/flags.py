@@ -70,6 +70,7 @@ class JobFlags:
     name: str
     pod: PodFlags
     workers: int = 1
+    """Of a TrainJob also 0: its runtime's number."""
     queue: str = ""
     retry: int = 0
     clean_task_policy: str = "Running"

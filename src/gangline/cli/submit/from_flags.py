@@ -14,9 +14,27 @@ from gangline.cli.submit.owned_objects import add_config_files, add_tensorboard
 _AMOUNT_SUFFIXES = ("cpu", "memory", "cpu_limit", "memory_limit")
 
 
+_ABSENT: dict[str, Any] = {
+    "working_dir": "",
+    "sync_mode": None,
+    "sync_source": "",
+    "gang": False,
+    "retry": 0,
+    "clean_task_policy": "",
+    "pull_policy": "",
+    "scheduler": "",
+    "priority": "",
+    "host_network": False,
+    "host_ipc": False,
+    "host_pid": False,
+}
+"""Values of flags that a kind does not have."""
+
+
 def build_objects(kind: str, trainer: str, command: str, options: dict[str, Any]) -> list[Manifest]:
     """Return the job, followed by the objects that it owns."""
-    flags = _job_flags(kind, trainer, command, dict(options))
+    options = _ABSENT | options
+    flags = _job_flags(kind, trainer, command, options)
     belongings: list[Manifest] = []
     flags, found = add_config_files(flags, options["config_file"])
     belongings += found
@@ -35,11 +53,10 @@ def _job_flags(kind: str, trainer: str, command: str, options: dict[str, Any]) -
         if amount and (name in _AMOUNT_SUFFIXES or name.endswith(("_cpu", "_memory", "_limit"))):
             parsers.check_quantity(_flag(name), amount)
     extra = {name: _extra(name, value) for name, value in options.items()}
-    name, workers = options["name"], options["workers"]
     return JobFlags(
-        name=name,
+        name=options["name"],
         pod=_pod(trainer, command, options),
-        workers=workers,
+        workers=options["workers"] or 0,
         queue=options["queue"],
         retry=options["retry"],
         clean_task_policy=options["clean_task_policy"],
@@ -53,7 +70,7 @@ def _job_flags(kind: str, trainer: str, command: str, options: dict[str, Any]) -
 
 
 def _extra(name: str, value: Any) -> Any:
-    if name.endswith("_selector"):
+    if name.endswith(("_selector", "_annotation")):
         return parsers.parse_pairs(_flag(name), value)
     return parsers.parse_seconds(_flag(name), value) if name == "starting_timeout" else value
 
@@ -66,13 +83,16 @@ def _pod(trainer: str, command: str, options: dict[str, Any]) -> PodFlags:
     known = {each["name"] for each in environment}
     counts = {"workers": options["workers"], "gpus": options["gpus"]}
     environment += [
-        {"name": name, "value": str(count)} for name, count in counts.items() if name not in known
+        {"name": name, "value": str(count)}
+        for name, count in counts.items()
+        # A runtime may give what the flags of a TrainJob leave out.
+        if name not in known and "runtime" not in options
     ]
     shared = options["share_memory"]
     has_shared_memory = shared not in {"", "0"}
     return PodFlags(
         image=options["image"] or options.get("worker_image", ""),
-        command=(options["shell"], "-c", command),
+        command=(options["shell"], "-c", command) if command else (),
         gpus=options["gpus"],
         devices=parsers.parse_devices(options["device"]),
         cpu=options.get("cpu", ""),
@@ -116,7 +136,7 @@ def _annotations(options: dict[str, Any]) -> dict[str, str]:
         raise click.BadParameter(
             "--model-name requires the location of the model", param_hint="--model-source"
         )
-    total = options["workers"] * options["gpus"]
+    total = (options["workers"] or 0) * options["gpus"]
     ours = non_empty({"modelSource": options["model_source"]})
     ours |= {"requestGPUsOfJobOwner": str(total)} if total else {}
     return ours | parsers.parse_pairs("--annotation", options["annotation"])

@@ -35,8 +35,7 @@ _IDENTITY = (
     click.option("--device", **_PAIRS, help="Another extended resource, VENDOR/RESOURCE=N."),
 )
 
-_RUNNING = (
-    _text("--share-memory", default="2Gi", show_default=True, help="Size of /dev/shm; 0 for none."),
+_DATA = (
     click.option("-e", "--env", **_PAIRS, help="Environment variable; may be repeated."),
     click.option(
         "--secret",
@@ -64,35 +63,52 @@ _RUNNING = (
         metavar="FILE[:/DIR/NAME]",
         help="Local file that pods mount from a ConfigMap.",
     ),
+)
+
+_SHELL = _text("--shell", default="sh", show_default=True, help="Shell that runs the command.")
+
+_RUNNING = (
+    _text("--share-memory", default="2Gi", show_default=True, help="Size of /dev/shm; 0 for none."),
+    *_DATA,
     _text(
         "--working-dir",
         default="/root",
         show_default=True,
         help="Working folder of the command; code is in its subfolder code.",
     ),
-    _text("--shell", default="sh", show_default=True, help="Shell that runs the command."),
+    _SHELL,
 )
 
-_SCHEDULING = (
+_PLACEMENT = (
     click.option("-l", "--label", **_PAIRS, help="Label of job and pods."),
     click.option("-a", "--annotation", **_PAIRS, help="Annotation of job and pods."),
     click.option("--selector", **_PAIRS, help="Label that the nodes must have."),
     click.option("--toleration", multiple=True, metavar="KEY", help="Taint to tolerate, or all."),
+)
+
+_QUEUE = _text("--queue", shell_complete=completers.queues, help="Queue of the job.")
+
+_RDMA = _flag("--rdma", help="One RDMA device for each pod, and the right to lock memory.")
+
+_PULL_SECRETS = click.option(
+    "--image-pull-secret",
+    "pull_secrets",
+    multiple=True,
+    metavar="SECRET",
+    help="Secret for pulling the image.",
+)
+
+_SCHEDULING = (
+    *_PLACEMENT,
     _text("-p", "--priority", shell_complete=completers.priority_classes, help="Priority class."),
-    _text("--queue", shell_complete=completers.queues, help="Queue of the job."),
+    _QUEUE,
     _text("--scheduler", help="Scheduler of the pods."),
     _flag("--gang", help="Label the pods as a group for other gang schedulers."),
-    _flag("--rdma", help="One RDMA device for each pod, and the right to lock memory."),
+    _RDMA,
     _flag("--hostNetwork", "--host-network", "host_network", help="Use the network of the node."),
     _flag("--hostIPC", "--host-ipc", "host_ipc", help="Share memory with the node."),
     _flag("--hostPID", "--host-pid", "host_pid", help="See the processes of the node."),
-    click.option(
-        "--image-pull-secret",
-        "pull_secrets",
-        multiple=True,
-        metavar="SECRET",
-        help="Secret for pulling the image.",
-    ),
+    _PULL_SECRETS,
     click.option(
         "--image-pull-policy",
         "pull_policy",
@@ -120,8 +136,7 @@ _TENSORBOARD = (
     _text("--logdir", default="/training_logs", show_default=True, help="Folder of event files."),
 )
 
-_POLICY = (
-    _count("--retry", 0, "Number of restarts."),
+_LIMITS = (
     click.option(
         "--running-timeout", default="0", help="Fail the job after this time, such as 2h."
     ),
@@ -129,6 +144,8 @@ _POLICY = (
         "--ttl-after-finished", default="0", help="Delete the job this long after its end."
     ),
 )
+
+_POLICY = (_count("--retry", 0, "Number of restarts."), *_LIMITS)
 
 _MODEL = (
     _text("--model-name", help="Name of the trained model; a label of job and pods."),
@@ -249,6 +266,12 @@ MPI = (
     _count("--slots-per-worker", 0, "Processes on a worker; 0: one for each GPU, at least 1."),
 )
 
+DEEPSPEED = (
+    click.option("--launcher-selector", **_PAIRS, help="Label that the launcher's node must have."),
+    click.option("--launcher-annotation", **_PAIRS, help="Annotation of the launcher."),
+    click.option("--worker-annotation", **_PAIRS, help="Annotation of the workers."),
+)
+
 ELASTIC = (
     ps_option(),
     _count("--min-workers", 1, "Minimum number of workers.", least=1),
@@ -262,6 +285,63 @@ ELASTIC = (
     ),
 )
 
+_RUNTIME = (
+    _text(
+        "--runtime",
+        default="torch-distributed",
+        show_default=True,
+        help="Training runtime that the job completes.",
+    ),
+    click.option(
+        "--runtime-kind",
+        type=click.Choice(["ClusterTrainingRuntime", "TrainingRuntime"]),
+        default="ClusterTrainingRuntime",
+        show_default=True,
+        help="Runtime of all namespaces, or of the job's.",
+    ),
+    click.option(
+        "--runtime-job",
+        "runtime_jobs",
+        multiple=True,
+        metavar="NAME",
+        help="Replicated job of the runtime whose pods get volumes, labels and placement; may be "
+        "repeated. Default: those of a shipped runtime that train, else node.",
+    ),
+    click.option(
+        "--workers",
+        "--nodes",
+        "workers",
+        type=click.IntRange(1),
+        help="Number of nodes; default: the runtime's.",
+    ),
+    click.option(
+        "--nproc-per-node",
+        type=click.IntRange(1),
+        help="Processes of each node; default: the runtime's.",
+    ),
+    _text("--dataset-uri", help="Data that the runtime fetches, such as hf://OWNER/NAME."),
+    _text("--model-uri", help="Model that the runtime fetches, such as s3://BUCKET/PATH."),
+    _text("--initializer-secret", help="Secret with the variables that fetch data and model."),
+)
+
+TRAIN = (
+    *_IDENTITY,
+    *_RUNTIME,
+    *RESOURCES,
+    _text("--share-memory", help="Size of /dev/shm; default: the runtime's."),
+    *_DATA,
+    _SHELL,
+    *_PLACEMENT,
+    _QUEUE,
+    _RDMA,
+    _PULL_SECRETS,
+    *_TENSORBOARD,
+    *_LIMITS,
+    *_MODEL,
+    *_SUBMITTING,
+)
+"""Only what a TrainJob may change in its runtime."""
+
 PYTORCH = (_text("--nproc-per-node", help="Processes in each pod: auto, cpu, gpu or N."),)
 
 
@@ -273,6 +353,11 @@ _OF_KIND: dict[str, tuple[Option, ...]] = {
     ),
     "tf": (workers_option(), *TENSORFLOW),
     "mpi": (workers_option("Number of pods that run processes."), *RESOURCES, *MPI),
+    "deepspeed": (
+        workers_option("Number of pods that run processes."),
+        *RESOURCES,
+        *DEEPSPEED,
+    ),
     "mindspore": (workers_option(), *RESOURCES, ps_option()),
     "paddle": (workers_option(), *RESOURCES, ps_option()),
     "jax": (workers_option(), *RESOURCES),
@@ -286,8 +371,10 @@ def kind_options(word: str, clean: str) -> tuple[Option, ...]:
 
     Args:
         word: the name of the ``submit`` subcommand.
-        clean: the default of ``--clean-task-policy``.
+        clean: the default of ``--clean-task-policy``; empty: the kind has no such policy.
     """
+    if word == "train":
+        return TRAIN
     return (*COMMON, *_OF_KIND[word], clean_policy_option(clean))
 
 

@@ -10,13 +10,16 @@ if TYPE_CHECKING:
 
 def planned_job(plan: "Plan", name: str, image: str, command: tuple[str, ...]) -> str:
     """Return the manifest, with the layout that it is made for as a comment."""
-    from gangline.sizing.goals.job_check import host_memory_bytes  # noqa: PLC0415
+    from gangline.sizing.goals.job_check import (  # noqa: PLC0415
+        has_known_loading,
+        host_memory_bytes,
+        node_cpus,
+    )
     from gangline.sizing.goals.record import ANNOTATION, write_record  # noqa: PLC0415
 
     best = plan.choices[0]
     request, layout = plan.request, best.candidate.layout
-    per_node = min(request.device.node_devices, request.devices)
-    nodes = -(-request.devices // per_node)
+    per_node, nodes = plan.node_devices, plan.nodes
     host = plan.checkpoints.host_bytes_per_node
     container: dict[str, Any] = {
         "name": "pytorch",
@@ -29,6 +32,8 @@ def planned_job(plan: "Plan", name: str, image: str, command: tuple[str, ...]) -
             }
         },
     }
+    if has_known_loading(plan):
+        container["resources"]["requests"] = {"cpu": node_cpus(plan)}
     template = {"spec": {"containers": [container]}}
     replica = {"restartPolicy": "OnFailure", "template": template}
     specs = {"Master": {"replicas": 1, **replica}}

@@ -8,6 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gangline.api.job_resources import TRAIN_JOBS
+from gangline.api.jobs.training_runtime import CLUSTER_TRAINING_RUNTIME, TRAINING_RUNTIME
+from gangline.api.volcano.scheduling import QUEUE_NAME_ANNOTATION
+
 if TYPE_CHECKING:
     from gangline.kube.client.client import ApiClient
 
@@ -29,8 +33,11 @@ _REMEDIES = {
     "ConfigMap": "create it first: 'kubectl create configmap {name} --from-file=FILE'",
     "PriorityClass": "'kubectl get priorityclasses' shows existing classes",
     "Queue": "'gangline queue list' shows existing queues",
+    CLUSTER_TRAINING_RUNTIME: "'kubectl get clustertrainingruntimes' shows existing runtimes",
+    TRAINING_RUNTIME: "'kubectl get trainingruntimes' shows existing runtimes",
 }
 _DEFAULT_QUEUE = "default"
+_CLUSTER_SCOPED = frozenset(("PriorityClass", "Queue", CLUSTER_TRAINING_RUNTIME))
 _BUILT_IN_CLASSES = frozenset(("system-cluster-critical", "system-node-critical"))
 
 
@@ -51,12 +58,19 @@ def find_required_objects(manifests: Sequence[Manifest], namespace: str) -> set[
     found: set[RequiredObject] = set()
     for manifest in manifests:
         where = str(manifest["metadata"].get("namespace") or namespace)
-        for kind, name in _named(manifest):
+        for kind, name in (*_named(manifest), *_queue(manifest)):
             if not name or (kind, name) in included:
                 continue
-            shared = kind in {"PriorityClass", "Queue"}
-            found.add(RequiredObject(kind, name, "" if shared else where))
+            found.add(RequiredObject(kind, name, "" if kind in _CLUSTER_SCOPED else where))
     return found
+
+
+def _queue(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield the queue of a TrainJob, which is an annotation."""
+    if manifest["kind"] == TRAIN_JOBS.kind:
+        annotations = manifest["metadata"].get("annotations") or {}
+        queue = str(annotations.get(QUEUE_NAME_ANNOTATION) or "")
+        yield "Queue", "" if queue == _DEFAULT_QUEUE else queue
 
 
 def _named(node: Any) -> Iterator[tuple[str, str]]:
@@ -82,6 +96,10 @@ def _named(node: Any) -> Iterator[tuple[str, str]]:
 
 def _reference(key: str, value: Manifest) -> Iterator[tuple[str, str]]:
     match key:
+        case "runtimeRef":
+            kind = str(value.get("kind") or CLUSTER_TRAINING_RUNTIME)
+            if kind in _REMEDIES:
+                yield kind, str(value.get("name", ""))
         case "persistentVolumeClaim":
             yield "PersistentVolumeClaim", str(value.get("claimName", ""))
         case "secretKeyRef" | "secretRef":
@@ -102,6 +120,8 @@ async def _exists(client: "ApiClient", required: RequiredObject) -> bool:
         "ConfigMap": resources.CONFIG_MAPS,
         "PriorityClass": resources.PRIORITY_CLASSES,
         "Queue": resources.QUEUES,
+        CLUSTER_TRAINING_RUNTIME: resources.CLUSTER_TRAINING_RUNTIMES,
+        TRAINING_RUNTIME: resources.TRAINING_RUNTIMES,
     }
     try:
         await client.get(kinds[required.kind], required.name, required.namespace or None)

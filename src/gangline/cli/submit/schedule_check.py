@@ -1,13 +1,13 @@
 """``submit --dry-run=schedule``: whether, where and when a job would start, and for whom it would
 make others end.
 
-The job's PodGroup and pods are added to a copy of the cluster's state, and the scheduler's cycle
-runs on it. Nothing is created.
+The PodGroups and pods of the jobs are added to a copy of the cluster's state in the order of the
+jobs, and the scheduler's cycle runs on it. Nothing is created.
 """
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +20,24 @@ from gangline.cli.render.output import print_result
 if TYPE_CHECKING:
     from gangline.api.volcano.scheduling import PodGroup
     from gangline.kube.client.client import ApiClient
+    from gangline.operator.model.framework import RuntimeCopy
     from gangline.operator.model.job import NormalizedJob
     from gangline.scheduler.cache.cache import SchedulerCache
     from gangline.scheduler.reporting.explain import Explanation
 
 Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PodConversion:
+    """What the conversion of pods depends on in a cluster."""
+
+    priorities: Mapping[str, int]
+    """Values of priority classes by name."""
+    answers_to: frozenset[str]
+    """Scheduler names whose pods are scheduled."""
+    namespaces: Mapping[str, Mapping[str, str]]
+    """Labels of namespaces, which selectors in affinity terms refer to."""
 
 
 async def print_schedule(manifests: Sequence[Manifest], target: ClusterTarget, output: str) -> None:
@@ -37,25 +50,29 @@ async def print_schedule(manifests: Sequence[Manifest], target: ClusterTarget, o
 
     async with target.connect() as client:
         namespace = target.namespace_of(client)
-        jobs = [job for each in manifests if (job := _read_job(each, namespace)) is not None]
+        read = [await _read_job(client, each, namespace) for each in manifests]
+        jobs = [job for job in read if job is not None]
         if not jobs:
             raise CommandError("no job given: --dry-run=schedule is for jobs", code=ExitCode.USAGE)
-        explanations = [await _explain(client, job) for job in jobs]
+        explanations = await _explain(client, jobs)
     if not print_result(
         [asdict(each) for each in explanations], "json" if output == "json" else ""
     ):
         click.echo("\n\n".join(map(format_explanation, explanations)))
 
 
-def _read_job(manifest: Manifest, namespace: str) -> "NormalizedJob | None":
+async def _read_job(
+    client: "ApiClient", manifest: Manifest, namespace: str
+) -> "NormalizedJob | None":
     """Return a job as the operator reads it; None: it is no job.
 
     Raises:
-        CommandError: the job is invalid.
+        CommandError: the job is invalid, or its runtime does not exist.
     """
     import msgspec  # noqa: PLC0415
 
     from gangline.operator.main import all_frameworks  # noqa: PLC0415
+    from gangline.operator.model.framework import NeedsRuntime  # noqa: PLC0415
     from gangline.operator.model.job import RawJob  # noqa: PLC0415
     from gangline.operator.settings import OperatorSettings  # noqa: PLC0415
 
@@ -70,38 +87,80 @@ def _read_job(manifest: Manifest, namespace: str) -> "NormalizedJob | None":
         return None
     metadata = {"namespace": namespace, **manifest["metadata"]}
     raw = msgspec.json.decode(msgspec.json.encode({**manifest, "metadata": metadata}), type=RawJob)
-    reading = framework.read(raw)
+    if isinstance(framework, NeedsRuntime):
+        runtime = await _read_runtime(client, *framework.runtime_of(raw), metadata["namespace"])
+        reading = framework.read_with_runtime(raw, runtime, is_known=True)
+    else:
+        reading = framework.read(raw)
     if reading.spec_errors:
         raise CommandError(f"job {metadata.get('name')!r}: {reading.spec_errors}")
     return reading.job
 
 
-async def _explain(client: "ApiClient", job: "NormalizedJob") -> "Explanation":
-    from gangline.api.resources import PRIORITY_CLASSES  # noqa: PLC0415
+async def _read_runtime(client: "ApiClient", kind: str, name: str, namespace: str) -> "RuntimeCopy":
+    """Return the present runtime of a TrainJob.
+
+    Raises:
+        CommandError: it does not exist.
+    """
+    import msgspec  # noqa: PLC0415
+
+    from gangline.api import resources  # noqa: PLC0415
+    from gangline.api.jobs.training_runtime import TRAINING_RUNTIME  # noqa: PLC0415
+    from gangline.kube.errors import NotFound  # noqa: PLC0415
+    from gangline.operator.model.framework import RuntimeCopy  # noqa: PLC0415
+
+    own = kind == TRAINING_RUNTIME
+    resource: Any = resources.TRAINING_RUNTIMES if own else resources.CLUSTER_TRAINING_RUNTIMES
+    try:
+        found = await client.get(resource, name, namespace if own else None)
+    except NotFound as error:
+        raise CommandError(f"there is no {kind} {name!r}", code=ExitCode.NOT_FOUND) from error
+    return RuntimeCopy(msgspec.json.encode(found), found.metadata.resource_version, is_stored=False)
+
+
+async def _explain(client: "ApiClient", jobs: Sequence["NormalizedJob"]) -> "list[Explanation]":
+    """Explain jobs that are submitted together: each competes with the others."""
+    from gangline.api.resources import NAMESPACES, PRIORITY_CLASSES  # noqa: PLC0415
     from gangline.cli.params.scheduler_settings import scheduler_settings  # noqa: PLC0415
     from gangline.scheduler.cache.convert import class_names  # noqa: PLC0415
     from gangline.scheduler.reporting.explain import explain_group, with_expected_start  # noqa: PLC0415
-    from gangline.scheduler.reporting.replay import read_cluster_state  # noqa: PLC0415
+    from gangline.scheduler.reporting.replay import (  # noqa: PLC0415
+        list_if_readable,
+        read_cluster_state,
+    )
 
     settings = await scheduler_settings(client, None)
-    pods = list(_pods(job))
-    names = {str(pod["spec"]["schedulerName"]) for pod in pods}
+    pods = [list(_pods(job)) for job in jobs]
+    names = {str(pod["spec"]["schedulerName"]) for each in pods for pod in each}
     answers_to = frozenset({*settings.scheduler_names, *names})
     state = await read_cluster_state(client, answers_to, settings.weights, settings.hierarchical)
-    classes = (await client.list(PRIORITY_CLASSES)).items
-    priorities = {name: each.value for each in classes for name in class_names(each)}
-    key = add_job(state, job, pods, priorities, answers_to)
+    conversion = PodConversion(
+        priorities={
+            name: each.value
+            for each in await list_if_readable(client, PRIORITY_CLASSES)
+            for name in class_names(each)
+        },
+        answers_to=answers_to,
+        namespaces={
+            each.metadata.name: each.metadata.labels
+            for each in await list_if_readable(client, NAMESPACES)
+        },
+    )
+    keys = [add_job(state, job, own, conversion) for job, own in zip(jobs, pods, strict=True)]
     now = time.time()
-    explained = explain_group(state, key, now, settings.policy)
-    return with_expected_start(replace(explained, kind="Job"), state, now, settings.policy)
+    explained = [explain_group(state, key, now, settings.policy) for key in keys]
+    return [
+        with_expected_start(replace(each, kind="Job"), state, now, settings.policy)
+        for each in explained
+    ]
 
 
 def add_job(
     state: "SchedulerCache",
     job: "NormalizedJob",
     pods: Sequence[Manifest],
-    priorities: Mapping[str, int],
-    answers_to: frozenset[str],
+    conversion: PodConversion,
 ) -> Any:
     """Add the PodGroup and the pods of a job to a state; return the key of the group."""
     import msgspec  # noqa: PLC0415
@@ -109,14 +168,16 @@ def add_job(
     from gangline.scheduler.cache.convert import group_info, pod_info  # noqa: PLC0415
     from gangline.scheduler.types.wire import ImagedPod, LeanPod, slim_pod  # noqa: PLC0415
 
-    facts = group_info(_group(job), priorities)
+    facts = group_info(_group(job), conversion.priorities)
     state.set_group(facts)
     for pod in list(state.members.get(facts.key, {})):
         state.remove_pod(pod)  # a job of this name exists: it would be replaced
     kind = ImagedPod if state.nodes.weights.images else LeanPod
     for manifest in pods:
         lean = slim_pod(msgspec.convert(manifest, kind, strict=False))
-        state.set_pod(pod_info(lean, priorities, answers_to))
+        state.set_pod(
+            pod_info(lean, conversion.priorities, conversion.answers_to, conversion.namespaces)
+        )
     return facts.key
 
 
@@ -135,9 +196,11 @@ def _group(job: "NormalizedJob") -> "PodGroup":
 def _pods(job: "NormalizedJob") -> Iterator[Manifest]:
     """Yield the pods of a job, as far as their placement depends on them."""
     from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION  # noqa: PLC0415
+    from gangline.operator.policies.replica_tracker import tracker_of  # noqa: PLC0415
     from gangline.operator.settings import OperatorSettings  # noqa: PLC0415
     from gangline.scheduler.types.wire import ROLE_KEY  # noqa: PLC0415
 
+    tracker = tracker_of(job)
     created = _now().isoformat()
     priority_class = job.policy.scheduling.priority_class
     for role in job.roles:
@@ -149,7 +212,7 @@ def _pods(job: "NormalizedJob") -> Iterator[Manifest]:
             ROLE_KEY: role.label,
         }
         for index in range(role.replicas):
-            name = f"{job.name}-{role.label}-{index}"
+            name = tracker.pod_name(job, role, index)
             spec = {"schedulerName": OperatorSettings().scheduler_name, **template["spec"]}
             if priority_class and not spec.get("priorityClassName"):
                 spec["priorityClassName"] = priority_class

@@ -101,9 +101,8 @@ async def _submit(
             if sending.logs or sending.wait:
                 await _wait(jobs, name, where)
             else:
-                print_status(
-                    f"'gangline get {name} -n {where}' shows it, 'gangline logs -f' follows it."
-                )
+                job = f"{name} -n {where}"
+                print_status(f"'gangline get {job}' shows it, 'gangline logs {job} -f' follows it.")
 
 
 async def create_objects(
@@ -216,13 +215,40 @@ async def _follow(jobs: "JobClient", name: str, namespace: str) -> None:
         await asyncio.gather(reporting, return_exceptions=True)
 
 
+async def report_first_step(jobs: "JobClient", name: str, namespace: str) -> None:
+    """Report the first step that the script of an elastic job has made, and return.
+
+    Other kinds have no master that knows the steps: for them this returns at once.
+    """
+    from gangline.cli.render.job_progress import format_first_step  # noqa: PLC0415
+    from gangline.kube.errors import KubeError  # noqa: PLC0415
+    from gangline.sdk.client import JobError  # noqa: PLC0415
+    from gangline.sdk.goodput import has_goodput, read_goodput  # noqa: PLC0415
+
+    try:
+        job = await jobs.get(name, namespace)
+        while has_goodput(job):
+            account = await read_goodput(jobs.client, job)
+            if account and (text := format_first_step(name, account)):
+                print_status(text)
+                return
+            await asyncio.sleep(_PROGRESS_POLL_S)
+    except (KubeError, JobError):
+        return  # the wait for the end reports it
+
+
 async def _wait(jobs: "JobClient", name: str, namespace: str) -> None:
     from gangline.cli.render.job_progress import progress_display  # noqa: PLC0415
     from gangline.sdk.jobs import JobState  # noqa: PLC0415
 
     print_status(f"Waiting for {name} to end; Ctrl-C stops waiting, not the job.")
     with progress_display(name) as report:
-        job = await jobs.wait(name, namespace, report)
+        stepping = asyncio.create_task(report_first_step(jobs, name, namespace))
+        try:
+            job = await jobs.wait(name, namespace, report)
+        finally:
+            stepping.cancel()
+            await asyncio.gather(stepping, return_exceptions=True)
     if job.state is JobState.FAILED:
         await _print_verdict(jobs, name, namespace)
         raise CommandError(

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from gangline.cli.commands.plan import NOTHING_FITS, plan_command
 from gangline.cli.errors import to_command_error
+from gangline.sizing.sources import timed_slice
 
 SEVEN_BILLION = ("--params", "7B", "--seq", "4096", "--tokens", "300B")
 
@@ -60,6 +61,67 @@ def job(tmp_path: Path) -> Path:
         (("--params", "7B", "--active-experts", "2"), "--active-experts needs --experts"),
         (("--params", "7B", "train.py"), "needs -o job"),
         (("--params", "7B", "--layers", "2", "--hidden", "64"), "contradict 2 layers"),
+        (
+            ("--params", "7B", "--kv-heads", "5", "--gated", "--ffn", "1", "--untied"),
+            "--kv-heads needs --heads",
+        ),
+        (("--params", "7B", "--gated", "--ffn", "1"), "--ffn needs --layers and --hidden"),
+        (("--params", "7B", "--experts", "8"), "--experts needs --layers, --hidden and --heads"),
+        (
+            (
+                "--params",
+                "70B",
+                "--layers",
+                "2",
+                "--hidden",
+                "128",
+                "--heads",
+                "2",
+                "--vocab",
+                "1000",
+                "--ffn",
+                "512",
+            ),
+            "--params: 70B contradict the given dimensions, which have 525K",
+        ),
+        (
+            (
+                "--params",
+                "70B",
+                "--layers",
+                "2",
+                "--hidden",
+                "128",
+                "--heads",
+                "2",
+                "--vocab",
+                "1000",
+            ),
+            "70B contradict 2 layers of width 128",
+        ),
+        (
+            ("--params", "7B", "--vocab", "128M", "--hidden", "4096"),
+            "is not a valid integer",
+        ),
+        (
+            ("--params", "7B", "--vocab", "128000000", "--hidden", "4096"),
+            "its embeddings alone have 524B",
+        ),
+        (("--vocab", "1000"), "or --layers, --hidden and --heads beside --vocab"),
+        (
+            ("--trace", "a.py:b", "--samples", "10", "--input", "8x3x"),
+            "'--input': '8x3x' is not a shape such as 8x3x224x224",
+        ),
+        (("--trace", "a.py:b", "--samples", "10", "--input", "0x3"), "'--input'"),
+        (("--params", "7B", "--python", "python3"), "--python has no effect without --trace"),
+        (("--params", "7B", "--as", "deepspeed", "-o", "json"), "omit -o json"),
+        (("--params", "7B", "--calibration", "x", "--causal"), "--causal contradicts"),
+        (("--params", "7B", "--name", "a"), "--name has no effect without -o job"),
+        (
+            ("--params", "7B", "--context", "a"),
+            "--context has no effect without --like or --check",
+        ),
+        (("--params", "7B", "--sample-cpu", "5"), "is not a time such as 5ms"),
         (("--trace", "a.py:b", "--params", "7B"), "--trace contradicts --params"),
         (("--trace", "a.py:b", "--tokens", "7B"), "give --samples in place of --tokens"),
         (
@@ -84,6 +146,46 @@ def test_impossible_requests_are_refused_with_the_option_that_is_wrong(
     assert text in message(result)
 
 
+def test_dimensions_that_agree_with_a_rounded_number_of_parameters_are_planned() -> None:
+    """Llama 2 7B has 6,738,415,616 parameters (its model card says 7B)."""
+    result = run(
+        "--params", "7B", "--layers", "32", "--hidden", "4096", "--heads", "32", "--ffn", "11008",
+        "--gated", "--untied", "--vocab", "32000", "--seq", "4096", "-o", "json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    plan = json.loads(result.output)
+    assert plan["model"]["parameters"] == 6_738_415_616
+    assert "6.74B parameters, as the dimensions give, not 7B" in plan["assumptions"]
+
+
+def test_a_model_by_its_size_has_a_vocabulary_that_is_reported() -> None:
+    result = run(*SEVEN_BILLION, "--gpus", "8", "-o", "json")
+    plan = json.loads(result.output)
+    assert plan["model"]["vocab"] == 128_256
+    layout = plan["layouts"][0]
+    # Logits in 16 bits, then in 32 bits, and their gradient.
+    logits = layout["micro_batch_samples"] * 4096 * 128_256 * (2 + 4 + 4)
+    assert layout["memory_bytes"]["logits"] == logits / layout["degrees"]["tensor"]
+    assert any("a vocabulary of 128,256 tokens" in each for each in plan["assumptions"])
+    table = " ".join(run(*SEVEN_BILLION, "--gpus", "8").output.split())
+    assert "Assumed a vocabulary of 128,256 tokens" in table
+    assert "Assumed 32 layers, a width of 4096, 32 heads" in table
+
+
+def test_a_given_vocabulary_replaces_the_assumed_one() -> None:
+    plan = json.loads(run(*SEVEN_BILLION, "--vocab", "32000", "-o", "json").output)
+    assert plan["model"]["vocab"] == 32_000
+    assert plan["model"]["parameters"] == 7e9
+    assert not any("a vocabulary" in each for each in plan["assumptions"])
+
+
+def test_dimensions_without_a_vocabulary_get_one_that_is_reported() -> None:
+    shape = ("--layers", "32", "--hidden", "4096", "--heads", "32")
+    plan = json.loads(run(*shape, "-o", "json").output)
+    assert plan["model"]["vocab"] == 128_256
+    assert any("a vocabulary of 128,256 tokens" in each for each in plan["assumptions"])
+
+
 def test_an_unknown_architecture_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"model_type": "mamba"}))
@@ -106,8 +208,8 @@ def test_a_deadline_that_nothing_meets_names_the_shortest_training_and_fewer_tok
     result = run("--params", "70B", "--tokens", "300B", "--deadline", "1h")
     assert result.exit_code == NOTHING_FITS
     text = " ".join(result.output.split())
-    assert "the deadline of 0.0417 days" in text
-    assert "the shortest are" in text
+    assert "the deadline of 1 h: " in text
+    assert "the shortest is" in text
     assert "of the tokens would meet it" in text
 
 
@@ -165,6 +267,73 @@ def test_a_job_without_gpus_cannot_be_checked(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}))
     assert "requests no GPUs" in message(run("-f", str(file), "--params", "1B"))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "pods", "pod_gpus"),
+    [(6, 1, 6), (12, 2, 6), (13, 13, 1), (16, 2, 8), (20, 4, 5), (36, 6, 6)],
+)
+def test_a_job_has_exactly_the_gpus_of_its_plan(
+    gpus: int, pods: int, pod_gpus: int, tmp_path: Path
+) -> None:
+    result = run(*SEVEN_BILLION, "--gpus", str(gpus), "-o", "job")
+    assert result.exit_code == 0, result.output
+    spec = yaml.safe_load(result.output)["spec"]
+    replicas = spec["pytorchReplicaSpecs"].values()
+    assert sum(each["replicas"] for each in replicas) == pods
+    assert spec["nprocPerNode"] == str(pod_gpus)
+    for each in replicas:
+        resources = each["template"]["spec"]["containers"][0]["resources"]
+        assert resources["limits"]["nvidia.com/gpu"] == pod_gpus
+        assert resources["requests"]["cpu"] == 3 * pod_gpus
+    file = tmp_path / "job.yaml"
+    file.write_text(result.output)
+    checked = json.loads(run("-f", str(file), "-o", "json").output)
+    assert checked[0] | {"reason": ""} == {
+        "resource": "GPUs", "requested": str(gpus), "needed": str(gpus), "verdict": "fits",
+        "reason": "",
+    }  # fmt: skip
+
+
+def test_processors_are_in_the_table_and_in_the_document() -> None:
+    options = (*SEVEN_BILLION, "--gpus", "16", "--sample-cpu", "500ms")
+    plan = json.loads(run(*options, "-o", "json").output)
+    workers = plan["host"]["device_loader_workers"]
+    assert workers > 1
+    assert plan["host"]["node_cpus"] == 8 * (workers + 2)
+    assert plan["host"]["sample_cpu_s"] == 0.5
+    assert f"{workers + 2} cores for each GPU" in run(*options).output
+
+
+def test_a_length_of_samples_replaces_that_of_a_planned_job(job: Path) -> None:
+    def gpu_memory(*options: str) -> str:
+        found = json.loads(run("-f", str(job), "-o", "json", *options).output)
+        return next(each["needed"] for each in found if each["resource"] == "memory of a GPU")
+
+    assert gpu_memory("--seq", "4096") == gpu_memory()
+    assert gpu_memory("--seq", "16384") != gpu_memory()
+
+
+def test_the_peak_is_that_of_the_format_of_the_training() -> None:
+    options = (*SEVEN_BILLION, "--gpus", "64", "--precision", "fp32", "-o", "json")
+    usual = json.loads(run(*options).output)
+    assert usual["hardware"]["peak_flops_per_s"] == 67e12
+    faster = json.loads(run(*options, "--peak", "134T").output)
+    times = [each["layouts"][0]["step_parts_s"]["compute"] for each in (usual, faster)]
+    assert times[0] == pytest.approx(2 * times[1])
+
+
+def test_causal_attention_needs_fewer_operations() -> None:
+    full, causal = (
+        json.loads(run(*SEVEN_BILLION, "-o", "json", *option).output)["training"]["model_flops"]
+        for option in ((), ("--causal",))
+    )
+    assert full - causal == pytest.approx(300e9 * 6 * 32 * 4096 * 4096)
+
+
+def test_the_help_of_the_calibration_counts_its_steps() -> None:
+    text = CliRunner().invoke(plan_command, ["calibrate", "--help"]).output
+    assert f"take {timed_slice.STEPS * len(timed_slice.sample_counts(4))} steps" in text
 
 
 def test_a_damaged_record_of_a_plan_is_named(job: Path) -> None:

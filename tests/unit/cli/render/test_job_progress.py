@@ -26,6 +26,7 @@ def job(state: JobState, reason: str = "", running: int = 0, restarts: int = 0) 
     [
         (job(JobState.QUEUING, SHORT), [SHORT, "gangline explain hello -n team", "--gpus N"]),
         (job(JobState.PENDING), ["0 of 3 replicas run"]),
+        (job(JobState.PENDING, running=3), ["starts: all 3 replicas run"]),
         (job(JobState.PENDING, "worker-0: ErrImagePull"), ["worker-0: ErrImagePull"]),
         (job(JobState.RUNNING, running=2, restarts=1), ["2 of 3 replicas, 2 restarts"]),
         (job(JobState.RESTARTING, "worker-1: Killed"), ["restarts: worker-1: Killed"]),

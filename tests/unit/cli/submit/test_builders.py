@@ -48,6 +48,8 @@ def container(spec: Manifest) -> Manifest:
          {"Worker": 1, "Chief": 1, "Evaluator": 1}),
         ("mpi", ["--workers", "2"], "mpiReplicaSpecs", {"Launcher": 1, "Worker": 2}),
         ("hj", ["--workers", "2"], "mpiReplicaSpecs", {"Launcher": 1, "Worker": 2}),
+        ("deepspeed", ["--workers", "2"], "mpiReplicaSpecs", {"Launcher": 1, "Worker": 2}),
+        ("dp", [], "mpiReplicaSpecs", {"Launcher": 1}),
         ("mindspore", ["--workers", "2"], "msReplicaSpecs", {"Scheduler": 1, "Worker": 2}),
         ("ms", [], "msReplicaSpecs", {"Worker": 1}),
         ("jax", ["--workers", "2"], "jaxReplicaSpecs", {"Worker": 2}),
@@ -97,6 +99,51 @@ def test_a_tensorflow_job_takes_what_each_role_is_given(
     assert worker["template"]["spec"]["nodeSelector"] == {"zone": "a"}
     assert "podAntiAffinity" in worker["template"]["spec"]["affinity"]
     assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in container(server)["env"]
+
+
+def test_deepspeed_job_has_a_launcher_with_the_host_file_where_deepspeed_reads_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = ("--workers", "2", "--gpus", "4", "--data", "set:/data", "--retry", "3")
+    own = (
+        "--launcher-selector",
+        "a=b",
+        "--launcher-annotation",
+        "c=d",
+        "--worker-annotation",
+        "e=f",
+    )
+    found = job(capsys, "deepspeedjob", *flags, *own)
+    spec = found["spec"]
+    launcher, worker = spec["mpiReplicaSpecs"]["Launcher"], spec["mpiReplicaSpecs"]["Worker"]
+    assert (found["apiVersion"], found["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
+    assert (spec["slotsPerWorker"], spec["runPolicy"]["backoffLimit"]) == (4, 3)
+    assert spec["launcherCreationPolicy"] == "WaitForWorkersReady"
+    assert container(launcher)["command"] == ["sh", "-c", "run"]
+    assert "resources" not in container(launcher)
+    mounts = {mount["name"]: mount["mountPath"] for mount in container(launcher)["volumeMounts"]}
+    assert (mounts["hosts"], "/data" in mounts.values()) == ("/job", True)
+    volumes = {each["name"]: each for each in launcher["template"]["spec"]["volumes"]}
+    assert volumes["hosts"]["configMap"]["name"] == "job-config"
+    assert launcher["template"]["spec"]["nodeSelector"] == {"a": "b"}
+    assert launcher["template"]["metadata"]["annotations"]["c"] == "d"
+    # The operator starts an SSH server in a worker without a command.
+    assert "command" not in container(worker)
+    assert container(worker)["resources"]["limits"] == {"nvidia.com/gpu": 4}
+    assert container(worker)["readinessProbe"]["tcpSocket"] == {"port": 22}
+    assert worker["template"]["metadata"]["annotations"]["e"] == "f"
+    assert (launcher["restartPolicy"], worker["restartPolicy"]) == ("OnFailure", "Never")
+    assert not [each for each in find_required_objects([found], "d") if each.kind == "ConfigMap"]
+
+
+def test_deepspeed_job_of_one_worker_trains_in_its_launcher(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spec = job(capsys, "deepspeed", "--gpus", "2")["spec"]
+    launcher = spec["mpiReplicaSpecs"]["Launcher"]
+    assert spec["runLauncherAsWorker"]
+    assert container(launcher)["resources"]["limits"] == {"nvidia.com/gpu": 2}
+    assert "/job" not in [mount["mountPath"] for mount in container(launcher)["volumeMounts"]]
 
 
 def test_the_command_of_an_mpi_job_runs_in_its_launcher_only(

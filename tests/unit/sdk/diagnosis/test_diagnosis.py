@@ -332,6 +332,6 @@ def test_a_diagnosis_is_shown_with_cause_evidence_consequences_and_next_step() -
 
 
 def test_the_documentation_lists_every_cause() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "cli.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "causes.md").read_text()
     causes = {*LOGS, *STATUSES, *WAITS, *(row[0] for row in pending._PATTERNS)}
     assert sorted(cause for cause in causes if f"`{cause}`" not in page) == []

@@ -1,0 +1,107 @@
+"""``gangline plan calibrate``: the efficiency and the network of this machine, measured."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Unpack
+
+import click
+
+from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.planning.amounts import COUNT
+from gangline.cli.planning.model_flags import (
+    ModelFlags,
+    check_model_flags,
+    model_options,
+    read_model,
+    read_shape,
+)
+
+EVEN_WIDTH = 128
+"""Kernels are fast for widths that this divides."""
+
+
+class CalibrateFlags(ModelFlags):
+    """Options of the calibration."""
+
+    batch: int
+    processes: int | None
+    precision: str
+    output: Path | None
+
+
+@click.command("calibrate")
+@model_options
+@click.option("--batch", type=COUNT, default=4, show_default=True,
+              help="Samples of a micro-batch; with --trace those of --input.")  # fmt: skip
+@click.option("--processes", type=COUNT, help="Processes; default: one for each GPU, else two.")
+@click.option("--precision", type=click.Choice(["bf16", "fp32"]), default="bf16",
+              show_default=True, help="Number format of the products.")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
+              help="The file; default: where 'gangline plan' finds it.")  # fmt: skip
+def calibrate_command(**flags: Unpack[CalibrateFlags]) -> None:
+    """Measure the efficiency and the network of this machine for a model.
+
+    Two layers of the model take 45 steps, then the output layer, the optimizer and all-reduces of
+    several sizes are timed. The result replaces the usual efficiency of the GPU in 'gangline plan'.
+
+    \b
+    gangline plan calibrate --config config.json --batch 2
+    gangline plan calibrate --trace train.py:make_model --input 8x3x224x224
+    """
+    from gangline.cli.planning.calibration_files import calibration_file, gpus_here  # noqa: PLC0415
+    from gangline.cli.planning.programs import run_calibration  # noqa: PLC0415
+    from gangline.sizing.measured.calibration import read_calibration  # noqa: PLC0415
+    from gangline.sizing.model import ShapeError  # noqa: PLC0415
+
+    check_model_flags(flags)
+    python = flags["python"] or sys.executable
+    processes = flags["processes"] or gpus_here(python) or 2
+    try:
+        found = run_calibration(python, _slice(flags), processes)
+        calibration = read_calibration(found, "this run")
+    except ShapeError as error:
+        raise CommandError(f"--{error}", code=ExitCode.USAGE) from error
+    file = flags["output"] or calibration_file(calibration.device.name)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(found))
+    except OSError as error:
+        raise CommandError(f"-o: {error}", code=ExitCode.USAGE) from error
+    costs = calibration.device.costs
+    click.echo(f"Device      {processes} x {calibration.device.name}")
+    click.echo(f"Efficiency  {calibration.source}")
+    click.echo(
+        f"Costs       {costs.pass_s * 1e3:.3g} ms a layer and pass, "
+        f"{costs.update_s * 1e9:.3g} ns a parameter and update, "
+        f"{costs.copy_s * 1e9:.3g} ns a copied byte"
+    )
+    click.echo(f"File        {file}")
+
+
+def _slice(flags: CalibrateFlags) -> dict[str, Any]:
+    """Describe the slice for the program that times it."""
+    element = 2 if flags["precision"] == "bf16" else 4
+    if flags["trace"]:
+        model = read_model(flags)
+        shape = [int(size) for size in str(flags["input_shape"]).split("x")]
+        return {
+            "trace": flags["trace"], "input": shape, "tokens": flags["token_ids"],
+            "batch": shape[0], "element": element, "sample_flops": model.sample_flops,
+        }  # fmt: skip
+    shape_given = read_shape(flags).shape
+    ffn = shape_given.mlp_width
+    if shape_given.exact_parameters:  # fitted to a number, but kernels prefer round ones
+        ffn = -(-ffn // EVEN_WIDTH) * EVEN_WIDTH
+    return {
+        "hidden": shape_given.hidden,
+        "heads": shape_given.heads,
+        "kv_heads": shape_given.kv_heads or shape_given.heads,
+        "ffn": ffn,
+        "gated": shape_given.gated,
+        "sequence": shape_given.sequence,
+        "vocab": shape_given.vocab,
+        "parameters": shape_given.parameters,
+        "batch": flags["batch"],
+        "element": element,
+    }

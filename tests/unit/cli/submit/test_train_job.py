@@ -1,0 +1,139 @@
+"""``submit train``: a TrainJob that names a runtime and changes what its flags give."""
+
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from gangline.api.jobs.train import TrainJob
+from gangline.api.jobs.training_runtime import TrainingRuntimeSpec
+from gangline.api.trainer.builtin_runtimes import builtin_runtimes
+from gangline.api.trainer.effective import find_container
+from gangline.api.trainer.policy import effective_job
+from gangline.api.validation.effective_job import effective_job_errors
+from gangline.api.validation.validate import check_manifest
+from gangline.cli import main
+from gangline.cli.errors import ExitCode
+from gangline.cli.submit.preflight import RequiredObject, find_required_objects
+
+Manifest = dict[str, Any]
+RUNTIMES: dict[str, Manifest] = {each["metadata"]["name"]: each for each in builtin_runtimes()}
+ALL_FLAGS = (
+    "--image", "i:1", "--nodes", "3", "--nproc-per-node", "2", "--gpus", "4", "--cpu", "8",
+    "--device", "example.com/link=1", "--rdma", "--env", "A=b", "--secret", "T=vault/token",
+    "--data", "set:/data", "--data-dir", "/scratch", "--share-memory", "1Gi", "--label", "team=a",
+    "--annotation", "note=b", "--selector", "zone=c", "--toleration", "spot", "--queue", "research",
+    "--image-pull-secret", "registry", "--running-timeout", "2h", "--ttl-after-finished", "1m",
+)  # fmt: skip
+
+
+def built(capsys: pytest.CaptureFixture[str], *arguments: str) -> Manifest:
+    given = ["submit", "train", "--name", "job", "--dry-run", *arguments]
+    assert main.run(given) == ExitCode.DONE, capsys.readouterr().err
+    job: Manifest = yaml.safe_load(capsys.readouterr().out)
+    assert check_manifest(job).errors == []
+    return job
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main.run(["submit", "train", "--name", "job", "--dry-run", *arguments]) == ExitCode.USAGE
+    return capsys.readouterr().err
+
+
+def test_a_job_without_flags_leaves_everything_to_its_runtime(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ref = {"kind": "ClusterTrainingRuntime", "name": "torch-distributed"}
+    assert built(capsys)["spec"] == {"runtimeRef": ref}
+
+
+def test_flags_reach_the_trainer_and_the_fields_of_the_job(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    job = built(capsys, *ALL_FLAGS, "torchrun", "train.py")
+    trainer, annotations = job["spec"]["trainer"], job["metadata"]["annotations"]
+    amounts = {"cpu": "8", "nvidia.com/gpu": 4, "example.com/link": "1", "rdma/hca": 1}
+    assert trainer == {
+        "image": "i:1",
+        "command": ["sh", "-c", "torchrun train.py"],
+        "env": [
+            {"name": "A", "value": "b"},
+            {"name": "T", "valueFrom": {"secretKeyRef": {"name": "vault", "key": "token"}}},
+        ],
+        "numNodes": 3,
+        "numProcPerNode": 2,
+        "resourcesPerNode": {"requests": amounts, "limits": amounts},
+    }
+    assert job["spec"]["activeDeadlineSeconds"] == 7200
+    assert annotations["scheduling.volcano.sh/queue-name"] == "research"
+    assert annotations["gangline.dev/ttl-seconds-after-finished"] == "60"
+
+
+@pytest.mark.parametrize("runtime", sorted(RUNTIMES))
+def test_flags_fit_every_shipped_runtime(capsys: pytest.CaptureFixture[str], runtime: str) -> None:
+    written = built(capsys, "--runtime", runtime, *ALL_FLAGS, "train")
+    job = msgspec.convert(written, TrainJob, strict=False)
+    spec = msgspec.convert(RUNTIMES[runtime]["spec"], TrainingRuntimeSpec)
+    merged = effective_job(job, spec)
+    assert list(effective_job_errors(job, spec, merged)) == []
+    for role in merged.training_roles:
+        container, pod = find_container(role.template, "node"), role.template["spec"]
+        assert container is not None
+        mounts = {each["mountPath"] for each in container["volumeMounts"]}
+        assert {"/data", "/scratch", "/dev/shm"} <= mounts
+        assert container["securityContext"]["capabilities"] == {"add": ["IPC_LOCK"]}
+        assert pod["nodeSelector"] == {"zone": "c"}
+        assert pod["tolerations"] == [{"key": "spot", "operator": "Exists"}]
+        assert pod["imagePullSecrets"] == [{"name": "registry"}]
+        assert role.template["metadata"]["labels"] == {"team": "a"}
+
+
+def test_pod_flags_apply_to_the_replicated_jobs_that_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = ("--runtime", "ours", "--runtime-kind", "TrainingRuntime", "--selector", "zone=c")
+    named = built(capsys, *own, "--runtime-job", "first", "--runtime-job", "second")
+    patch = named["spec"]["runtimePatches"][0]
+    assert patch["manager"] == "gangline.dev/submit"
+    jobs = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    assert [each["name"] for each in jobs] == ["first", "second"]
+    assert named["spec"]["runtimeRef"] == {"kind": "TrainingRuntime", "name": "ours"}
+
+
+def test_what_a_runtime_fetches_is_given_by_its_source(capsys: pytest.CaptureFixture[str]) -> None:
+    sources = ("--dataset-uri", "hf://a/b", "--model-uri", "s3://models/digits")
+    job = built(capsys, *sources, "--initializer-secret", "keys")
+    assert job["spec"]["initializer"] == {
+        "dataset": {"storageUri": "hf://a/b", "secretRef": {"name": "keys"}},
+        "model": {"storageUri": "s3://models/digits", "secretRef": {"name": "keys"}},
+    }
+    assert "--dataset-uri" in refused(capsys, "--initializer-secret", "keys")
+
+
+@pytest.mark.parametrize(
+    ("flags", "fragments"),
+    [
+        (("--runtime", "X_y"), ("spec.runtimeRef.name", "'X_y'")),
+        (("--nodes", "0"), ("--nodes", "0")),
+        (("--nproc-per-node", "none"), ("--nproc-per-node", "'none'")),
+        (("--dataset-uri", "data"), ("spec.initializer.dataset.storageUri", "hf://OWNER/NAME")),
+        (("--runtime-kind", "Runtime"), ("--runtime-kind", "TrainingRuntime")),
+    ],
+)
+def test_wrong_flags_are_named(
+    capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], fragments: tuple[str, ...]
+) -> None:
+    message = refused(capsys, *flags)
+    assert [each for each in fragments if each not in message] == [], message
+
+
+def test_its_runtime_and_its_queue_must_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    shared = built(capsys, "--queue", "research", "--secret", "T=vault/token")
+    own = built(capsys, "--runtime", "ours", "--runtime-kind", "TrainingRuntime", "--queue=default")
+    assert find_required_objects([shared, own], "team") == {
+        RequiredObject("ClusterTrainingRuntime", "torch-distributed"),
+        RequiredObject("TrainingRuntime", "ours", "team"),
+        RequiredObject("Queue", "research"),
+        RequiredObject("Secret", "vault", "team"),
+    }

@@ -1,10 +1,11 @@
 """Train a small network to classify tumours, data-parallel over JAX processes.
 
 A plain JAX script without any knowledge of Kubernetes. It reads COORDINATOR_ADDRESS,
-COORDINATOR_PORT, NUM_PROCESSES and PROCESS_ID, which JAXJob sets. The data set is scikit-learn's:
-569 tumours with 30 measurements each, malignant or benign. Every process has a share of the
-training samples; XLA sums the gradient over all processes (by gloo, as these are CPUs). Process 0
-saves checkpoints, from which restarted processes continue.
+COORDINATOR_PORT, NUM_PROCESSES and PROCESS_ID, which JAXJob sets, or JAX_COORDINATOR_ADDRESS,
+JAX_NUM_PROCESSES and JAX_PROCESS_ID, which a TrainJob with the jax runtime sets. The data set is
+scikit-learn's: 569 tumours with 30 measurements each, malignant or benign. Every process has a
+share of the training samples; XLA sums the gradient over all processes (by gloo, as these are
+CPUs). Process 0 saves checkpoints, from which restarted processes continue.
 """
 
 import argparse
@@ -25,8 +26,11 @@ Parameters = dict[str, jax.Array]
 
 def join() -> tuple[int, int]:
     """Initialise the process group; return this process's index and the number of processes."""
-    number, count = int(os.environ["PROCESS_ID"]), int(os.environ["NUM_PROCESSES"])
-    address = f"{os.environ['COORDINATOR_ADDRESS']}:{os.environ['COORDINATOR_PORT']}"
+    if address := os.environ.get("JAX_COORDINATOR_ADDRESS"):
+        number, count = int(os.environ["JAX_PROCESS_ID"]), int(os.environ["JAX_NUM_PROCESSES"])
+    else:
+        number, count = int(os.environ["PROCESS_ID"]), int(os.environ["NUM_PROCESSES"])
+        address = f"{os.environ['COORDINATOR_ADDRESS']}:{os.environ['COORDINATOR_PORT']}"
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     # The next collective detects a lost process immediately; the heartbeat detects one that is

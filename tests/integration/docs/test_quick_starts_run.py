@@ -1,4 +1,4 @@
-"""The commands of README and Getting Started run as they are printed, in their order."""
+"""The commands of README, Getting Started and the guides run as printed, in their order."""
 
 import os
 import re
@@ -9,21 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from unit.cli.documented_commands import ROOT, shell_lines
+from unit.cli.documented_commands import ROOT, executed_commands, first_block
+from unit.docs.guides import executed_guides
 
-SETS_UP = re.compile(r"^(make|git|\. )")
-OUTPUT = re.compile(r"^( |The job |helm )")
-
+NUMBERS = re.compile(r"\d+(\.\d+)*[a-z%]*")
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed"),
 ]
-
-
-def commands(page: Path) -> list[str]:
-    """What a reader types, without the set-up of the environment and without printed output."""
-    lines = [line for line in shell_lines(page) if line and not OUTPUT.match(line)]
-    return [line for line in lines if not SETS_UP.match(line)]
 
 
 def run(lines: list[str], home: Path) -> str:
@@ -44,19 +37,14 @@ def run(lines: list[str], home: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    ("page", "number", "ranks"),
-    [("README.md", 7, (0,)), ("docs/getting-started.md", 13, (0, 1, 2))],
-    ids=str,
-)
-def test_commands_run_as_printed(
-    page: str, number: int, ranks: tuple[int, ...], tmp_path: Path
-) -> None:
-    lines = commands(ROOT / page)
-    assert len(lines) >= number, lines
-    printed = run(lines, tmp_path)
-    for rank in ranks:
-        assert f"rank {rank} of 3: the sum is 3" in printed
+def test_commands_run_as_printed_one_page_after_the_other(tmp_path: Path) -> None:
+    """A newcomer types those of README, then those of Getting Started, on the same machine."""
+    for page, number, ranks in (("README.md", 8, (0,)), ("docs/getting-started.md", 13, range(3))):
+        lines = executed_commands(ROOT / page)
+        assert len(lines) >= number, lines
+        printed = run(lines, tmp_path)
+        for rank in ranks:
+            assert f"rank {rank} of 3: the sum is 3" in printed
 
 
 def test_example_of_the_python_page_runs_as_printed(tmp_path: Path) -> None:
@@ -67,3 +55,35 @@ def test_example_of_the_python_page_runs_as_printed(tmp_path: Path) -> None:
     printed = run([*lines, "python example.py"], tmp_path)
     assert len(expected) == 4
     assert all(f"\n{line}\n" in printed for line in expected), printed
+
+
+def without_numbers(line: str) -> str:
+    """A line whose times, addresses and spaces between columns may differ."""
+    return " ".join(NUMBERS.sub("#", line).split())
+
+
+@pytest.mark.parametrize(
+    "page", ["data-sharding", "diagnose", "elastic-trainer", "restarts", "scheduled-jobs"]
+)
+def test_how_to_guide_runs_and_prints_what_it_shows(page: str, tmp_path: Path) -> None:
+    path = ROOT / f"docs/{page}.md"
+    printed = run(first_block(path), tmp_path)
+    # Ranks share the output: two that print at once can end up on one line.
+    found = "\n".join(without_numbers(line) for line in printed.splitlines())
+    shown = "".join(re.findall(r"```text\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL))
+    missing = [line for line in shown.splitlines() if without_numbers(line) not in found]
+    assert shown.strip()
+    assert not missing, f"{missing}\n{printed}"
+
+
+@pytest.mark.timeout(600)
+def test_guides_for_people_of_other_tools_run_and_print_what_they_show(tmp_path: Path) -> None:
+    pages = executed_guides()
+    typed = [line for page in pages for line in first_block(page)]
+    up, export = "gangline up --detach", "export KUBECONFIG=~/.gangline/kubeconfig"
+    printed = run([up, export, *(line for line in typed if line not in {up, export})], tmp_path)
+    found = {without_numbers(line) for line in printed.splitlines()}
+    for page in pages:
+        (shown,) = re.findall(r"```text\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+        missing = {line for line in shown.splitlines() if without_numbers(line) not in found}
+        assert not missing, f"{page.name}: {missing}\n{printed}"

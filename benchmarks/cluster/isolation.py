@@ -133,12 +133,17 @@ async def load(target: Target) -> None:
     body = json.dumps({"metadata": {"name": name}, "data": {"text": "x" * 20_000}}).encode()
     try:
         connection = await Connection.open(target)
+    except OSError:
+        return
+    try:
         while True:
             await connection.request("GET", CONFIG_MAPS)
             await connection.request("POST", CONFIG_MAPS, body)
             await connection.request("DELETE", f"{CONFIG_MAPS}/{name}")
     except (OSError, EOFError):
         await asyncio.sleep(1)
+    finally:
+        connection.close()
 
 
 async def memory_after_load(kubeconfig: Path, pid: int) -> None:

@@ -1,5 +1,6 @@
 """Starts the servers to measure: the embedded cluster, and a real Kubernetes."""
 
+import atexit
 import contextlib
 import os
 import resource
@@ -10,6 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 GANGLINE = [sys.executable, "-m", "gangline"]
@@ -17,6 +19,8 @@ UP = (*GANGLINE, "up")
 FAKE_CLUSTER = (sys.executable, "-m", "benchmarks.cluster.fake_cluster")
 """As ``UP``, but its containers are not processes."""
 
+KUBERNETES_BINARIES = Path(os.environ.get("KUBE_BIN", "/var/cache/realkube/bin"))
+"""The directory of the real Kubernetes' programs, which the script ``build`` fills."""
 KUBERNETES = ("apiserver", "etcd", "kcm")
 """The processes of the real Kubernetes that take part in every write, as named by their pid files.
 """
@@ -30,12 +34,25 @@ def real_kubernetes_scripts() -> Path | None:
     return folder if (folder / "up").exists() else None
 
 
+@cache
+def _compiled_modules() -> str:
+    """Return a directory for compiled modules, which is deleted when this process exits."""
+    folder = tempfile.mkdtemp(prefix="gangline-bytecode-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def run_tool(
     command: Sequence[str | Path], environment: dict[str, str]
 ) -> tuple[float, float, str]:
-    """Run a process; return its wall and processor seconds, and its output."""
+    """Run a process; return its wall and processor seconds, and its output.
+
+    Python programs use compiled modules, as after an installation; the first run compiles them.
+    """
+    with_bytecode = {**environment, "PYTHONPYCACHEPREFIX": _compiled_modules()}
+    with_bytecode.pop("PYTHONDONTWRITEBYTECODE", None)
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, env=with_bytecode, check=True, capture_output=True, text=True)
     wall, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return wall, spent, done.stdout
@@ -75,8 +92,7 @@ def real_kubernetes(*arguments: str, fsync: bool = False) -> Iterator[Path]:
     if scripts is None:
         sys.exit("no real Kubernetes to compare with: set GANGLINE_REALKUBE to its scripts")
     with tempfile.TemporaryDirectory() as folder:
-        built = {"KUBE_BIN": os.environ.get("KUBE_BIN", "/var/cache/realkube/bin")}
-        environment = os.environ | built | {"KUBE_RUN": folder}
+        environment = os.environ | {"KUBE_BIN": str(KUBERNETES_BINARIES), "KUBE_RUN": folder}
         if fsync:
             environment["PATH"] = f"{_syncing_etcd(Path(folder))}:{environment['PATH']}"
         with Path(folder, "scripts.log").open("wb") as log:

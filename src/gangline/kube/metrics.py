@@ -4,7 +4,13 @@ Dashboards and alerts for other controllers therefore work with ours. Labels are
 verbs and codes, never objects, so that their number is bounded.
 """
 
-from prometheus_client import Counter, Gauge, Histogram
+import weakref
+from collections.abc import Iterable
+from time import monotonic as _now
+
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -74,6 +80,65 @@ WATCH_RESTARTS = Counter(
 LEADER = Gauge(
     "leader_election_master_status", "1 while this replica holds the lease, else 0", ["name"]
 )
+LEADER_TRANSITIONS = Gauge(
+    "gangline_leader_transitions",
+    "How often another replica took the lease, as the lease itself counts",
+    ["name"],
+)
+
+
+class CacheAge:
+    """When the cache of one watch was last known to be current."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.refreshed_at = _now()
+
+    def refresh(self) -> None:
+        """Record that the server has sent a list, an event or a bookmark, or ended the watch."""
+        self.refreshed_at = _now()
+
+
+class CacheAges(Collector):
+    """The age of the oldest cache of each kind, computed when it is scraped."""
+
+    def __init__(self) -> None:
+        self._ages: weakref.WeakSet[CacheAge] = weakref.WeakSet()
+
+    def add(self, age: CacheAge) -> None:
+        """Export this age until ``remove`` is called."""
+        self._ages.add(age)
+
+    def remove(self, age: CacheAge) -> None:
+        """Export this age no longer: its watch has ended."""
+        self._ages.discard(age)
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Return the metric without values, so that registration computes nothing."""
+        return [_cache_age_family()]
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return the metric."""
+        family, now = _cache_age_family(), _now()
+        oldest: dict[str, float] = {}
+        for age in self._ages:
+            oldest[age.kind] = max(oldest.get(age.kind, 0.0), now - age.refreshed_at)
+        for kind, seconds in sorted(oldest.items()):
+            family.add_metric([kind], seconds)
+        return [family]
+
+
+def _cache_age_family() -> GaugeMetricFamily:
+    return GaugeMetricFamily(
+        "gangline_cache_age_seconds",
+        "Time since the API server last sent anything about a watched kind: objects, an event, a "
+        "bookmark, or the regular end of the watch",
+        labels=["kind"],
+    )
+
+
+CACHE_AGES = CacheAges()
+REGISTRY.register(CACHE_AGES)
 
 
 class QueueMetrics:

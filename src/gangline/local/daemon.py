@@ -65,9 +65,7 @@ def start_detached(settings: ClusterSettings, command: Sequence[str]) -> RunReco
     home = settings.directory
     home.prepare()
     if (note := home.read_run_record()) is not None:
-        raise ClusterAlreadyRunning(
-            f"cluster {home.name} already runs at {note.url} (process {note.pid})"
-        )
+        raise ClusterAlreadyRunning(home.name, f"by process {note.pid} at {note.url}")
     reading, writing = os.pipe()
     try:
         with home.log.open("ab") as log:

@@ -31,7 +31,13 @@ class ClusterError(Exception):
 
 
 class ClusterAlreadyRunning(ClusterError):
-    """Another process runs this cluster."""
+    """Another process runs this cluster; ``owner`` says which, such as ``by process 7 at URL``."""
+
+    def __init__(self, name: str, owner: str) -> None:
+        super().__init__(
+            f"cluster {name} is already run {owner}. {cli_command('status', name)} shows it, "
+            f"{cli_command('down', name)} stops it, and another --name starts one beside it"
+        )
 
 
 class ClusterNotRunning(ClusterError):
@@ -173,10 +179,7 @@ class ClusterLock:
             os.close(self._descriptor)
             note = self._home.read_run_record()
             owner = f"by process {note.pid} at {note.url}" if note else "by another process"
-            raise ClusterAlreadyRunning(
-                f"cluster {self._home.name} is already run {owner}; stop it with "
-                f"{cli_command('down', self._home.name)} or start another with --name"
-            ) from None
+            raise ClusterAlreadyRunning(self._home.name, owner) from None
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -78,6 +78,10 @@ MAX_PATTERN_CHARS = 10_000
 """Characters of a ``pattern``. Kubernetes: only the size of compiled repetitions."""
 MAX_PATTERN_MEMORY_BYTES = 8 * MIB
 """Bytes of a compiled ``pattern`` with its cache: the default of RE2."""
+MAX_PATTERN_STEPS = 100_000_000
+"""Instructions of a compiled ``pattern`` times characters of a text, each at most 5 ns; a longer
+text is refused. Kubernetes: none.
+"""
 MAX_PRINTER_COLUMNS = 100
 """Number of ``additionalPrinterColumns`` of one version. Kubernetes: none."""
 

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -11,6 +10,7 @@ from gangline.api.jobs.training_facts import TrainingFacts
 from gangline.api.resources import CONFIG_MAPS, ELASTIC_JOBS
 from gangline.kube.client.client import ApiClient
 from integration.cluster.embedded import EmbeddedCluster, until
+from integration.elastic.elastic_jobs import elastic_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -32,33 +32,7 @@ while not (out / "end").exists():
 """
 
 
-def job(folder: Path) -> dict[str, Any]:
-    command = (
-        "python -m gangline.elastic.launcher --nnodes=2 --nproc-per-node=1 --no-standby "
-        f"--auto-tunning {folder}/train.py {folder}"
-    )
-    worker = {
-        "name": "main",
-        "image": "gangline/examples-pytorch:1",
-        "command": ["bash", "-c", f"exec {command}"],
-        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
-        "volumeMounts": [{"name": "shared", "mountPath": str(folder)}],
-    }
-    spec = {
-        "restartPolicy": "Always",
-        "terminationGracePeriodSeconds": 1,
-        "containers": [worker],
-        "volumes": [{"name": "shared", "hostPath": {"path": str(folder)}}],
-    }
-    return {
-        "apiVersion": "elastic.iml.github.io/v1alpha1",
-        "kind": "ElasticJob",
-        "metadata": {"name": "train"},
-        "spec": {
-            "distributionStrategy": "AllreduceStrategy",
-            "replicaSpecs": {"worker": {"replicas": 2, "template": {"spec": spec}}},
-        },
-    }
+LAUNCHER = "--nnodes=2 --nproc-per-node=1 --no-standby --auto-tunning {folder}/train.py {folder}"
 
 
 async def read_facts(client: ApiClient) -> TrainingFacts | None:
@@ -75,7 +49,9 @@ async def test_facts_appear_and_tuning_reaches_the_workers(
     folder.chmod(0o777)
     (folder / "train.py").write_text(SCRIPT)
     async with embedded_cluster.client() as client:
-        await client.create(ELASTIC_JOBS, job(folder), "default")
+        await client.create(
+            ELASTIC_JOBS, elastic_job(folder, LAUNCHER.format(folder=folder), 2), "default"
+        )
 
         async def segments() -> TrainingFacts | None:
             try:

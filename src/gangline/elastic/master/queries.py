@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from gangline.elastic.master.checkpoint_age import CheckpointAge
 from gangline.elastic.master.state.core import MasterCore
 from gangline.elastic.progress import SaveCounts
 from gangline.elastic.protocol import messages as msg
@@ -117,8 +118,17 @@ def _unknown(dataset: str) -> msg.RequestRefused:
     return msg.RequestRefused(reason="UnknownDataset", message=f"there is no data set {dataset}")
 
 
-def metrics_page(core: MasterCore, now: float) -> bytes:
-    """Return the metrics page: numbers only, no content of the job."""
+def metrics_page(
+    core: MasterCore, now: float, checkpoints: CheckpointAge | None = None, queue: str = ""
+) -> bytes:
+    """Return the metrics page: numbers only, no content of the job.
+
+    Args:
+        core: the state.
+        now: the time on the job's clock.
+        checkpoints: the age of the last checkpoint, if it is known.
+        queue: the queue of the job, if it is known.
+    """
     # The import is slow; only a master that is scraped needs it.
     from prometheus_client import CollectorRegistry, Gauge, generate_latest  # noqa: PLC0415
 
@@ -129,6 +139,11 @@ def metrics_page(core: MasterCore, now: float) -> bytes:
     def gauge(name: str, text: str, value: float) -> None:
         Gauge(f"gangline_master_{name}", text, registry=registry).set(value)
 
+    if queue:
+        Gauge(
+            "gangline_master_queue", "1, with the job's queue as label.", ["queue"],
+            registry=registry,
+        ).labels(queue).set(1)  # fmt: skip
     gauge("goodput_ratio", "Productive share of the job's wall time.", goodput.share)
     gauge("wall_seconds", "The job's wall time so far.", goodput.wall_s)
     gauge("productive_seconds", "Time spent in steps that were not lost.", goodput.productive_s)
@@ -150,6 +165,16 @@ def metrics_page(core: MasterCore, now: float) -> bytes:
         ("failed", "Failed writes of a checkpoint to storage", pace.saves.failed),
     ):
         gauge(f"checkpoint_saves_{name}", f"{text}, since the workers' last start.", number)
+    if checkpoints is not None:
+        if (age_s := checkpoints.age_s(now)) is not None:
+            text = "Time since a new step was completely saved, in memory or in storage."
+            gauge("checkpoint_age_seconds", text, age_s)
+        if checkpoints.interval_s is not None:
+            text = "Time between two checkpoints, as the workers plan it."
+            gauge("checkpoint_interval_seconds", text, checkpoints.interval_s)
+        if checkpoints.save_s is not None:
+            text = "Time for which a save stops training; a running mean."
+            gauge("checkpoint_save_seconds", text, checkpoints.save_s)
     gauge("workers_cpus", "Processors that the workers use.", pace.cpus)
     gauge("workers_memory_bytes", "Memory that the workers use.", pace.memory_bytes)
     gauge("steps_lost", "Steps that were repeated.", goodput.steps_lost)

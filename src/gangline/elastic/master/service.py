@@ -13,13 +13,19 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
+from gangline.elastic.master.checkpoint_age import CheckpointAge
 from gangline.elastic.master.eviction_saves import EvictionSaves
 from gangline.elastic.master.facts.collector import FactsCollector
 from gangline.elastic.master.group_commit import GroupCommit
 from gangline.elastic.master.liveness import LivenessTracker
 from gangline.elastic.master.long_polls import LongPoll, LongPolls
 from gangline.elastic.master.node_checks import NodeCheckRequests
-from gangline.elastic.master.queries import answer_query, metrics_page, state_summary
+from gangline.elastic.master.queries import (
+    answer_query,
+    metrics_page,
+    state_summary,
+    world_progress,
+)
 from gangline.elastic.master.settings import MasterSettings
 from gangline.elastic.master.state import core as topic
 from gangline.elastic.master.state import records as rec
@@ -54,6 +60,8 @@ class MasterService:
         self._checks = NodeCheckRequests(self._send)
         self.facts = FactsCollector(core, clock.now, self._checks, segment_s=settings.segment_s)
         self.eviction_saves = EvictionSaves(core, self.apply_own)
+        self._checkpoints = CheckpointAge()
+        self._queue = ""
         self._tuning: msg.Tuning | None = None
         self._world: tuple[int, bytes] = (0, b"")
         self._alarm: asyncio.TimerHandle | None = None
@@ -77,9 +85,16 @@ class MasterService:
             await asyncio.sleep(min(1.0, self.settings.silence_s / 4))
             self._liveness.check()
             self._book()
+            self._observe_checkpoints()
             if self._clock.now() - noted >= GOODPUT_RECORD_EVERY_S:
                 self.record_goodput()
                 noted = self._clock.now()
+
+    def _observe_checkpoints(self) -> None:
+        step = self.core.state.persistent.account.goodput(self._clock.now()).step
+        # Not in each heartbeat: all members are traversed.
+        saved = world_progress(self.core).checkpoint_step
+        self._checkpoints.observe_steps(step, saved, self._clock.now())
 
     def record_goodput(self) -> None:
         self.apply_own(
@@ -152,7 +167,8 @@ class MasterService:
             return HTTPStatus.OK, b"ok\n"
         if path == "/metrics" and self.settings.serves_metrics:
             self._book()
-            return HTTPStatus.OK, metrics_page(self.core, self._clock.now())
+            now = self._clock.now()
+            return HTTPStatus.OK, metrics_page(self.core, now, self._checkpoints, self._queue)
         return HTTPStatus.NOT_FOUND, b"there is /healthz, /readyz and /metrics\n"
 
     # Records
@@ -247,6 +263,8 @@ class MasterService:
                 persistent.account.phase = heartbeat.phase
             if heartbeat.round > 0:
                 persistent.account.book_heartbeat(heartbeat)
+        if heartbeat.node is not None:
+            self._checkpoints.observe_report(heartbeat.node)
         self.facts.observe(heartbeat)
         commands = self.core.commands_for(node, heartbeat.commands_seen) or msg.Commands()
         commands.tuning = self._tuning_for(heartbeat)
@@ -256,6 +274,10 @@ class MasterService:
         self._liveness.mark_alive(request.node_id, peer)
         self.eviction_saves.finished(request)
         self._send(peer, number, msg.Acknowledged())
+
+    def set_queue(self, queue: str) -> None:
+        """Record the job's queue, for the metrics."""
+        self._queue = queue
 
     def set_tuning(self, tuning: msg.Tuning) -> None:
         """Pass a tuning on to all nodes, unless it is older than the last one."""

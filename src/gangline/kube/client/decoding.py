@@ -5,7 +5,7 @@ separately, as ``MalformedObject``. A null field counts as not given.
 """
 
 import gc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -120,10 +120,6 @@ def _event_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 _NULL = b"null"
-_RAW_PAGE: msgspec.json.Decoder[_Page[msgspec.Raw]] = msgspec.json.Decoder(_Page[msgspec.Raw])
-_RAW_EVENT = msgspec.json.Decoder(_RawEvent)
-_ENVELOPE = msgspec.json.Decoder(_Envelope)
-_IDENTITY = msgspec.json.Decoder(_IdentityEnvelope)
 
 
 @contextmanager
@@ -177,15 +173,23 @@ def decode_page(kind: type[T], body: bytes) -> tuple[ListMeta, list[T], list[Mal
 def _decode_one_by_one(
     kind: type[T], body: bytes
 ) -> tuple[ListMeta, list[T], list[MalformedObject]]:
-    page = _RAW_PAGE.decode(body)
+    page = _page_decoder(msgspec.Raw).decode(body)
+    items, malformed = decode_objects(kind, page.items or [])
+    return page.metadata, items, malformed
+
+
+def decode_objects(
+    kind: type[T], objects: Iterable[msgspec.Raw]
+) -> tuple[list[T], list[MalformedObject]]:
+    """Decode each object by itself; return the objects, and the malformed ones."""
     items: list[T] = []
     malformed: list[MalformedObject] = []
-    for raw in page.items or []:
+    for raw in objects:
         try:
             items.append(decode_object(kind, raw))
         except msgspec.ValidationError as error:
             malformed.append(MalformedObject(read_metadata(raw), str(error)))
-    return page.metadata, items, malformed
+    return items, malformed
 
 
 def decode_event(kind: type[T], line: bytes) -> WatchEvent[T] | bytes:
@@ -196,15 +200,15 @@ def decode_event(kind: type[T], line: bytes) -> WatchEvent[T] | bytes:
     except msgspec.ValidationError as error:
         return _malformed_event(line, str(error))
     if event.type == "ERROR":
-        return bytes(_RAW_EVENT.decode(line).object)
+        return bytes(decoder_for(_RawEvent).decode(line).object)
     version = getattr(getattr(event.object, "metadata", None), "resource_version", None)
     if version is None:
-        version = read_metadata(_RAW_EVENT.decode(line).object).resource_version
+        version = read_metadata(decoder_for(_RawEvent).decode(line).object).resource_version
     return WatchEvent(event.type, event.object, version)
 
 
 def _malformed_event(line: bytes, error: str) -> WatchEvent[T] | bytes:
-    event = _RAW_EVENT.decode(line)
+    event = decoder_for(_RawEvent).decode(line)
     if event.type == "ERROR":
         return bytes(event.object)
     malformed = MalformedObject(read_metadata(event.object), error.replace("$.object", "$"))
@@ -215,11 +219,11 @@ def _malformed_event(line: bytes, error: str) -> WatchEvent[T] | bytes:
 def read_metadata(raw: bytes | msgspec.Raw) -> ObjectMeta:
     """Decode the metadata of any object; only its identity if the other fields do not fit."""
     try:
-        return _ENVELOPE.decode(raw).metadata
+        return decoder_for(_Envelope).decode(raw).metadata
     except msgspec.ValidationError:
         pass
     try:
-        identity = _IDENTITY.decode(raw).metadata
+        identity = decoder_for(_IdentityEnvelope).decode(raw).metadata
     except msgspec.ValidationError:
         return ObjectMeta()
     return ObjectMeta(

@@ -7,7 +7,6 @@ A ``Credential`` is sent with one request. A ``CredentialSource`` returns the cu
 import asyncio
 import base64
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -172,7 +171,9 @@ class ExecPlugin:
 
     async def _run(self) -> bytes:
         interactive = self._interactive()
-        program = shutil.which(self.command, path=self.environment.get("PATH", os.environ["PATH"]))
+        from shutil import which  # noqa: PLC0415 - it imports archive formats
+
+        program = which(self.command, path=self.environment.get("PATH", os.environ["PATH"]))
         if program is None:
             raise ConfigError(f"the credential program {self.command!r} is not found{self._hint()}")
         command = (program, *self.arguments)

@@ -12,9 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-import yaml
 
-from gangline.api.yaml_values import YamlValueLoader
+from gangline.kube.config.block_yaml import read_block_yaml
 from gangline.kube.config.credentials import (
     EXEC_VERSIONS,
     Credential,
@@ -152,10 +151,7 @@ def _read_file(path: Path) -> _File:
         ) from error
     except OSError as error:
         raise ConfigError(f"the kubeconfig {path} cannot be read: {error.strerror}") from error
-    try:
-        content = yaml.load(text, Loader=YamlValueLoader)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, TypeError) as error:
-        raise ConfigError(f"the kubeconfig {path} is not YAML: {_one_line(error)}") from error
+    content = read_block_yaml(text) or _read_yaml(path, text)
     if content is None:
         raise ConfigError(f"the kubeconfig {path} is empty")
     if not isinstance(content, dict):
@@ -164,6 +160,17 @@ def _read_file(path: Path) -> _File:
         return msgspec.convert(content, _File)
     except msgspec.ValidationError as error:
         raise ConfigError(f"the kubeconfig {path} is not a kubeconfig: {error}") from error
+
+
+def _read_yaml(path: Path, text: bytes) -> Any:
+    import yaml  # noqa: PLC0415 - slow to import, and few kubeconfigs need it
+
+    from gangline.api.yaml_values import YamlValueLoader  # noqa: PLC0415 - as above
+
+    try:
+        return yaml.load(text, Loader=YamlValueLoader)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, TypeError) as error:
+        raise ConfigError(f"the kubeconfig {path} is not YAML: {_one_line(error)}") from error
 
 
 def _one_line(error: Exception) -> str:

@@ -6,7 +6,8 @@ informational. Writes carry the resource version that was read, so that one of t
 writers gets a Conflict.
 
 Invariant: at most one replica is active. A leader that cannot renew stops after
-``renew_deadline_s``, before the lease can pass on after ``lease_duration_s``.
+``renew_deadline_s``, before the lease can pass on after ``lease_duration_s``. A leader that was
+stopped itself meanwhile sends no write when it continues: ``write_guard``.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from gangline.api.resources import LEASES
 from gangline.kube import metrics
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
+from gangline.kube.write_guard import elapsed_time_s, guarded_context
 
 log = logging.getLogger(__name__)
 
@@ -97,13 +99,21 @@ class LeaderElector:
         self._lease: Lease | None = None
         self._observation: LeaseObservation | None = None
         self._is_leader = False
+        self._write_until = 0.0
+        """Until then no other replica can take the lease, in the time of ``elapsed_time_s``."""
         self._metric = metrics.LEADER.labels(name)
         self._metric.set(0)
+        self._transitions = metrics.LEADER_TRANSITIONS.labels(name)
 
     @property
     def is_leader(self) -> bool:
         """Whether this replica is the leader now."""
         return self._is_leader
+
+    @property
+    def may_write(self) -> bool:
+        """Whether no other replica can lead yet."""
+        return elapsed_time_s() < self._write_until
 
     @property
     def holder(self) -> str:
@@ -149,8 +159,10 @@ class LeaderElector:
             lease = await self._client.get(LEASES, self.name, self.namespace)
         except NotFound:
             metadata = ObjectMeta(name=self.name, namespace=self.namespace)
+            began = elapsed_time_s()
             fresh = Lease(metadata=metadata, spec=self._claimed_spec(LeaseSpec()))
             self._record_lease(await self._client.create(LEASES, fresh, self.namespace))
+            self._extend(began)
             return True
         self._record_lease(lease)
         ours = self.holder == self.identity
@@ -161,7 +173,9 @@ class LeaderElector:
 
     async def _lead(self, lead: Callable[[], Awaitable[None]]) -> bool:
         """Run ``lead`` while the lease can be renewed; return whether it ended by itself."""
-        work = asyncio.ensure_future(lead())
+        work = asyncio.get_running_loop().create_task(
+            _awaited(lead), context=guarded_context(lambda: self.may_write)
+        )
         renewal = asyncio.ensure_future(self._renew_until_lost())
         try:
             await asyncio.wait({work, renewal}, return_when=asyncio.FIRST_COMPLETED)
@@ -232,11 +246,19 @@ class LeaderElector:
             log.debug("lease not released: %s", error, extra=self._fields())
 
     async def _write(self, lease: Lease, spec: LeaseSpec) -> None:
+        began = elapsed_time_s()
         changed = msgspec.structs.replace(lease, spec=spec)
         self._record_lease(await self._client.update(LEASES, changed, self.namespace))
+        self._extend(began)
+
+    def _extend(self, began: float) -> None:
+        """Allow writes after the lease was written by a request that began at this time."""
+        ours = self.holder == self.identity
+        self._write_until = began + self._timing.renew_deadline_s if ours else 0.0
 
     def _record_lease(self, lease: Lease) -> None:
         self._lease = lease
+        self._transitions.set(lease.spec.lease_transitions or 0)
         self._observation = observe_lease(
             lease, self._observation, _monotonic(), self._timing.lease_duration_s
         )
@@ -262,6 +284,10 @@ class LeaderElector:
 
     def _fields(self) -> dict[str, str]:
         return {"lease": f"{self.namespace}/{self.name}", "identity": self.identity}
+
+
+async def _awaited(work: Callable[[], Awaitable[None]]) -> None:
+    await work()
 
 
 class _LeadershipLost(Exception):

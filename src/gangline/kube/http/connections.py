@@ -173,9 +173,19 @@ class ConnectionPool:
         self._connecting: set[asyncio.Task[Any]] = set()
 
     async def exchange(
-        self, message: bytes, tls: ssl.SSLContext | None, timeout_s: float
+        self,
+        message: bytes,
+        tls: ssl.SSLContext | None,
+        timeout_s: float,
+        before_send: Callable[[], None] = lambda: None,
     ) -> HttpResponse:
         """Send a request over an idle connection, or a new one.
+
+        Args:
+            message: the bytes of the request.
+            tls: the TLS context; None for plain HTTP.
+            timeout_s: the limit of the total time.
+            before_send: called directly before the bytes are sent; an error prevents that.
 
         Raises:
             NotConnected: no connection can be established.
@@ -185,6 +195,11 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         connection = self._take_idle(tls) or await self._connect_with_timeout(tls, timeout_s)
+        try:
+            before_send()
+        except BaseException:
+            connection.close()
+            raise
         answer = await connection.exchange(message, deadline)
         if answer.keep_alive and tls is self._tls:
             connection.idle_since = loop.time()

@@ -13,7 +13,6 @@ import os
 import random
 import socket
 import ssl
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -42,6 +41,7 @@ from gangline.kube.http.connections import (
 from gangline.kube.http.request import PROTOBUF, Request, encode_headers, encode_request
 from gangline.kube.http.request_counter import NO_RESPONSE, request_counter
 from gangline.kube.rate_limit import TokenBucket
+from gangline.kube.write_guard import check_may_write
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientWebSocketResponse
@@ -59,6 +59,7 @@ MAX_RETRY_AFTER_S = 30.0
 """If the server requests a longer delay than this, its error is passed on."""
 CONNECT_BACKOFF_S = 0.1
 
+_DESCRIPTORS = Path("/proc/self/fd")
 _KEEP_ALIVE = (
     ("TCP_KEEPIDLE", 30),
     ("TCP_KEEPINTVL", 10),
@@ -226,7 +227,9 @@ class Transport:
         tls = self._tls_for(credential)
         began, code = time.monotonic(), NO_RESPONSE
         try:
-            answer = await self._connections.exchange(message, tls, timeout_s)
+            answer = await self._connections.exchange(
+                message, tls, timeout_s, _unguarded if request.is_idempotent else check_may_write
+            )
             code = str(answer.code)
             self._note_date(answer.headers.get("date", ""))
             body = answer.decompressed()
@@ -254,6 +257,8 @@ class Transport:
             headers = _accepting(accept, headers)
         if request.body is not None:
             headers.append(("Content-Type", request.content_type))
+        if not request.is_idempotent:
+            check_may_write()
         with self._translate_errors(), self._count(request) as answer:
             response = await self._stream_transport.open(
                 request, headers, self._tls_for(credential), timeout_s, silence_s
@@ -368,6 +373,10 @@ class Transport:
                 return f"{server} closed the connection: {error or type(error).__name__}"
 
 
+def _unguarded() -> None:
+    """Reads are sent by any replica."""
+
+
 def _accepting(accept: str, headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the headers with another list of media types.
 
@@ -452,17 +461,34 @@ def tls_context(config: ClusterConfig, credential: Credential) -> ssl.SSLContext
 
 
 def _load_client_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    # The ssl module reads a key only from a file: use a private temporary directory.
-    with tempfile.TemporaryDirectory(prefix="gangline-") as folder:
-        chain = Path(folder, "chain.pem")
-        chain.touch(mode=0o600)
-        chain.write_bytes(certificate + b"\n" + key)
+    with _private_file(certificate + b"\n" + key) as chain:
         try:
             context.load_cert_chain(chain)
         except (ssl.SSLError, ValueError) as error:
             raise ConfigError(
                 f"the client certificate and key are not a pair of PEM files: {error}"
             ) from error
+
+
+@contextmanager
+def _private_file(content: bytes) -> Iterator[Path]:
+    """Yield a file that only this user can read: the ssl module reads a key from nothing else.
+
+    It is in memory where the system has such files, so that no key is written to a disk.
+    """
+    in_memory = getattr(os, "memfd_create", None)
+    if in_memory is not None and _DESCRIPTORS.exists():
+        with open(in_memory("gangline"), "w+b", buffering=0) as file:
+            file.write(content)
+            yield _DESCRIPTORS / str(file.fileno())
+        return
+    import tempfile  # noqa: PLC0415 - it imports archive formats
+
+    with tempfile.TemporaryDirectory(prefix="gangline-") as folder:
+        path = Path(folder, "chain.pem")
+        path.touch(mode=0o600)
+        path.write_bytes(content)
+        yield path
 
 
 def _keep_alive_socket(

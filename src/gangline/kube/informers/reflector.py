@@ -77,6 +77,7 @@ class Reflector(Generic[T]):
         self._on_malformed = on_malformed
         self._has_progressed = False
         self._failures = 0
+        self._age = metrics.CacheAge(selection.resource.kind)
         self.has_synced = asyncio.Event()
         """Set after the first complete list."""
         self.resource_version = ""
@@ -90,6 +91,13 @@ class Reflector(Generic[T]):
 
     async def run(self) -> None:
         """Keep the store current until cancelled."""
+        metrics.CACHE_AGES.add(self._age)
+        try:
+            await self._run()
+        finally:
+            metrics.CACHE_AGES.remove(self._age)
+
+    async def _run(self) -> None:
         while True:
             try:
                 if not self.resource_version:
@@ -123,6 +131,7 @@ class Reflector(Generic[T]):
             time.perf_counter() - listed,
         )
         self.resource_version = listing.resource_version
+        self._age.refresh()
         self._clear_problem()
         self._has_progressed = False
         self.has_synced.set()
@@ -135,12 +144,14 @@ class Reflector(Generic[T]):
         async with aclosing(watch) as stream:
             async for event in stream:
                 events += 1
+                self._age.refresh()
                 self._handle(event)
                 self._clear_problem()
                 self._failures = 0
         if not events and loop.time() - began < SHORT_WATCH_S:
             # If a server ends watches immediately, reconnecting immediately would only load it.
             return await self._back_off(None)
+        self._age.refresh()
         self._clear_problem()
         self._failures = 0
 

@@ -26,6 +26,7 @@ SHARED_MESSAGES = frozenset(
     {
         "Affinity",
         "AttachedVolume",
+        "Container",
         "ContainerImage",
         "ContainerPort",
         "LabelSelector",
@@ -40,7 +41,11 @@ SHARED_MESSAGES = frozenset(
         "TopologySpreadConstraint",
     }
 )
-"""Messages that are mostly equal in many objects: structs of equal bytes are the same object."""
+"""Messages that are mostly equal in many objects: structs of equal bytes are the same object.
+
+Volumes are not: since Kubernetes 1.21 each pod has one for its token whose name is unique
+(``kube-api-access-…``).
+"""
 SHARED_TEXTS = frozenset(
     {
         "effect",

@@ -171,7 +171,7 @@ class _Compiler:
         def read_bytes(raw: bytes) -> Any:
             return read(parse(raw))
 
-        return scalars.shared(read_bytes) if is_shared(layout.source) else read_bytes
+        return scalars.shared_if_short(read_bytes) if is_shared(layout.source) else read_bytes
 
 
 def _dict_reader(plan: _Plan) -> Read:
@@ -191,16 +191,20 @@ def _dict_reader(plan: _Plan) -> Read:
     return read_dict
 
 
+# Readers of repeated fields take a slice, which is a list: iterating over a field takes twice as
+# long, as it ends with an IndexError.
+
+
 def _list_reader(read: Read) -> Read:
     def read_list(values: Any) -> list[Any]:
-        return list(map(read, values))
+        return list(map(read, values[:]))
 
     return read_list
 
 
 def _tuple_reader(read: Read) -> Read:
     def read_tuple(values: Any) -> tuple[Any, ...]:
-        return tuple(map(read, values))
+        return tuple(map(read, values[:]))
 
     return read_tuple
 
@@ -214,7 +218,7 @@ def _map_reader(read: Read | None) -> Read:
 
     def read_dict(entries: Any) -> dict[str, Any]:
         # None is Go's zero time: null in JSON, which counts as not given.
-        return {key: value for key, value in map(read_cached, entries) if value is not None}
+        return {key: value for key, value in map(read_cached, entries[:]) if value is not None}
 
     return read_dict
 

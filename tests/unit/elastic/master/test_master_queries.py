@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from gangline.elastic.agent.progress_report import ProgressTracker
+from gangline.elastic.master.checkpoint_age import CheckpointAge
 from gangline.elastic.master.queries import metrics_page, state_summary, world_progress
 from gangline.elastic.master.state.core import MasterCore
 from gangline.elastic.master.state.records import JournalRecord
@@ -85,3 +86,23 @@ def test_heartbeats_of_older_agents_have_no_saves() -> None:
     beat = msgspec.to_builtins(msg.Heartbeat(node_id=0))
     beat.pop("saves", None)
     assert msgspec.convert(beat, msg.Heartbeat).saves == SaveCounts()
+
+
+def test_age_of_the_checkpoint_begins_with_each_saved_step(core: MasterCore) -> None:
+    checkpoints = CheckpointAge()
+    checkpoints.observe_steps(None, None, 1000.0)
+    page = metrics_page(core, 1010.0, checkpoints).decode()
+    assert "gangline_master_checkpoint_age_seconds" not in page  # no step yet
+    checkpoints.observe_steps(1, None, 1020.0)
+    assert checkpoints.age_s(1030.0) == 10.0
+    checkpoints.observe_report(msg.NodeReport(save_s=2.5, save_interval_s=60.0))
+    checkpoints.observe_steps(9, 8, 1040.0)
+    checkpoints.observe_steps(10, 8, 1050.0)
+    page = metrics_page(core, 1060.0, checkpoints, "research").decode()
+    for line in (
+        "checkpoint_age_seconds 20.0",
+        "checkpoint_interval_seconds 60.0",
+        "checkpoint_save_seconds 2.5",
+        'queue{queue="research"} 1.0',
+    ):
+        assert f"\ngangline_master_{line}\n" in page

@@ -62,12 +62,13 @@ class Team:
         self.terms = []
         self.tasks = {}
         self.clients = {}
+        self.electors = {}
         self.ends = {}
 
     async def join(self, name, lead=None):
         client = await ApiClient(ClusterConfig(self.server.url)).__aenter__()
         self.clients[name] = client
-        elector = LeaderElector(client, "lock", "ns", name)
+        elector = self.electors[name] = LeaderElector(client, "lock", "ns", name)
         self.tasks[name] = asyncio.create_task(elector.run(lead or (lambda: self.lead(name))))
 
     async def lead(self, name):
@@ -128,6 +129,30 @@ def test_leader_that_stops_releases_the_lease(jumping):
             await asyncio.sleep(3)
             assert members.leading == ["b"]
             assert members.server.lease["spec"]["leaseTransitions"] == 1
+
+    jumping(scenario())
+
+
+def test_stopped_leader_may_not_write_until_it_has_renewed(jumping, monkeypatch):
+    async def scenario():
+        loop, stopped_s, allowed = asyncio.get_running_loop(), 0.0, []
+        clock = "gangline.kube.controller.leader_election.elapsed_time_s"
+        monkeypatch.setattr(clock, lambda: loop.time() + stopped_s)
+
+        async def lead():
+            elector = members.electors["a"]
+            allowed.append(elector.may_write)
+            nonlocal stopped_s
+            stopped_s = 20.0  # the process is stopped here, and the loop does not notice
+            allowed.append(elector.may_write)
+            await asyncio.sleep(3)
+            allowed.append(elector.may_write)
+
+        async with team() as members:
+            await members.join("a", lead=lead)
+            await members.tasks["a"]
+            assert allowed == [True, False, True]
+            assert not members.electors["a"].may_write  # the lease is released
 
     jumping(scenario())
 

@@ -1,6 +1,7 @@
 """TLS: certificates of server and client, and the message when one is not trusted."""
 
 import base64
+import os
 import ssl
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -124,7 +125,10 @@ async def test_certificates_without_key_identifiers_are_accepted_where_python_is
     assert not webhook_client.tls_context(pem).verify_flags & ssl.VERIFY_X509_STRICT
 
 
-async def test_a_client_certificate_is_shown(tmp_path):
+@pytest.mark.parametrize("in_memory", [True, False])
+async def test_a_client_certificate_is_shown(tmp_path, monkeypatch, in_memory):
+    if not in_memory:
+        monkeypatch.delattr(os, "memfd_create")
     source = StaticCredential(Credential("", *AUTHORITY.issue("us")))
     async with serving(tmp_path, LOOPBACK) as (config, shown):
         await things_of(replace(config, credentials=source))

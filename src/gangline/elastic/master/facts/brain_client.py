@@ -45,9 +45,10 @@ class BrainClient:
         self._thread = threading.Thread(target=self._run, name="brain", daemon=True)
         self._thread.start()
 
-    async def publish(self, facts: bytes) -> None:
+    async def publish(self, facts: bytes) -> bool:
         """Queue facts; the oldest element of a full queue is dropped."""
         self.put(facts)
+        return True
 
     def put(self, facts: bytes) -> None:
         """Queue facts, from any thread."""

@@ -22,19 +22,22 @@ from gangline.api.jobs.training_facts import (
 )
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import POD_GROUPS
+from gangline.api.volcano.scheduling import DEFAULT_QUEUE
 from gangline.elastic.master.facts.tuning import convert_tuning
 from gangline.elastic.protocol.messages import Tuning
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import load_config
-from gangline.kube.errors import ApiError
+from gangline.kube.errors import ApiError, NotFound
 
 log = logging.getLogger(__name__)
 
 COMPONENT = "gangline-master"
 RETRY_S = (5.0, 60.0)
 """Shortest and longest pause before the tuning is watched again after an error."""
-
-
+READ_RETRY_S = (0.5, 1.0, 2.0)
+"""Pauses between attempts to read what an earlier master has published. The API server may learn of
+the master's rights some moments after the master has started.
+"""
 WATCH_PAUSE_S = 1.0
 """Pause after a watch that the server has ended, in case it ends each at once."""
 
@@ -48,8 +51,13 @@ class _ConfigMap(msgspec.Struct):
     metadata: _Metadata = msgspec.field(default_factory=_Metadata)
 
 
+class _PodGroupSpec(msgspec.Struct):
+    queue: str = ""
+
+
 class _PodGroup(msgspec.Struct):
     metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    spec: _PodGroupSpec = msgspec.field(default_factory=_PodGroupSpec)
 
 
 _CONFIG_MAPS = Resource(_ConfigMap, "", "v1", "configmaps", "ConfigMap")
@@ -64,26 +72,33 @@ class ClusterFacts:
     def __init__(self, client: ApiClient, namespace: str, job: str) -> None:
         self._client, self._namespace, self._job = client, namespace, job
         self._logged: set[str] = set()
+        self.queue_changed: Callable[[str], None] = lambda _: None
 
     async def published(self) -> TrainingFacts | None:
         """Return the facts that an earlier master has published; None without any."""
         name = facts_name(self._job)
-        try:
-            found = await self._client.get(_CONFIG_MAPS, name, self._namespace)
-            text = (found.data or {}).get(FACTS_KEY, "")
-            return msgspec.json.decode(text, type=TrainingFacts) if text else None
-        except (ApiError, msgspec.DecodeError) as error:
-            self._log_once("the facts of this job cannot be read", name, error)
-            return None
+        for pause_s in (*READ_RETRY_S, 0.0):
+            try:
+                found = await self._client.get(_CONFIG_MAPS, name, self._namespace)
+                text = (found.data or {}).get(FACTS_KEY, "")
+                return msgspec.json.decode(text, type=TrainingFacts) if text else None
+            except (ApiError, msgspec.DecodeError) as error:
+                self._log_once("the facts of this job cannot be read", name, error)
+                if isinstance(error, NotFound | msgspec.DecodeError):
+                    return None
+            await asyncio.sleep(pause_s)
+        return None
 
-    async def publish(self, facts: bytes) -> None:
-        """Write the facts."""
+    async def publish(self, facts: bytes) -> bool:
+        """Write the facts; return False if another attempt may help."""
         name = facts_name(self._job)
         patch = {"data": {FACTS_KEY: facts.decode()}}
         try:
             await self._client.patch(_CONFIG_MAPS, name, patch, self._namespace)
         except ApiError as error:
             self._log_once("the facts of this job cannot be written", name, error)
+            return isinstance(error, NotFound)
+        return True
 
     async def watch_tuning(self, changed: Callable[[Tuning], None]) -> None:
         """Pass each tuning to ``changed``, for ever."""
@@ -137,6 +152,8 @@ class ClusterFacts:
         async with contextlib.aclosing(watch) as events:
             async for event in events:
                 is_there = event.type != "DELETED"
+                if is_there:
+                    self.queue_changed(event.object.spec.queue or DEFAULT_QUEUE)
                 yield (event.object.metadata.annotations or {}) if is_there else {}
 
     def log_group_error(self, error: ApiError) -> None:

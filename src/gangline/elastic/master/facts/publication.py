@@ -43,6 +43,10 @@ class PublishingService(Protocol):
         """Saves before an eviction."""
         ...
 
+    def set_queue(self, queue: str) -> None:
+        """Record the job's queue, for the metrics."""
+        ...
+
     def set_tuning(self, tuning: Tuning) -> None:
         """Pass a tuning on to all nodes, unless it is older than the last one."""
         ...
@@ -75,6 +79,7 @@ class Publication:
             if self.source is not None:
                 group.create_task(self.source.watch_tuning(service.set_tuning))
             if self.cluster is not None:
+                self.cluster.queue_changed = service.set_queue
                 group.create_task(SaveRelay(self.cluster, service.eviction_saves).run())
 
     async def finish(self) -> None:

@@ -39,6 +39,9 @@ WATCH_PAUSE_S = 1.0
 class SaveCluster(Protocol):
     """The objects of the job."""
 
+    queue_changed: Callable[[str], None]
+    """Called with the queue of the PodGroup when it is read, and after each change."""
+
     async def facts_annotations(self) -> Mapping[str, str]:
         """Return the annotations of the ConfigMap of facts."""
         ...

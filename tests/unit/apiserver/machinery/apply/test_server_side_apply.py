@@ -30,6 +30,10 @@ CONTAINER = {
     "properties": {
         "name": {"type": "string"},
         "image": {"type": "string"},
+        "probe": {
+            "type": "object",
+            "properties": {"path": {"type": "string"}, "scheme": {"type": "string"}},
+        },
         "args": {"type": "array", "items": {"type": "string"}},
         "ports": {
             "type": "array",
@@ -164,6 +168,14 @@ def test_field_without_applier_is_removed() -> None:
     live = applied_by("one", None, data={"a": "1", "b": "2"}, spec={"replicas": 1})
     result = applied_by("one", live, data={"a": "1"})
     assert result == applied_by("one", None, data={"a": "1"})
+
+
+def test_defaults_end_with_the_named_field_that_nobody_owns_any_longer() -> None:
+    probe = {"path": "/healthz"}
+    live = applied_by("a", None, spec={"containers": [{"name": "c", "probe": probe}]})
+    live["spec"]["containers"][0]["probe"]["scheme"] = "HTTP"
+    result = applied_by("a", live, spec={"containers": [{"name": "c"}]})
+    assert result["spec"]["containers"] == [{"name": "c"}]
 
 
 def test_what_an_update_added_stays_when_the_applier_does_not_speak_of_it() -> None:

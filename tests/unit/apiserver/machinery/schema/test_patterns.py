@@ -2,8 +2,10 @@
 
 import pytest
 
+from gangline.api.meta.objects import StatusCause
 from gangline.local import limits
 from gangline.local.apiserver.machinery.schema.patterns import PatternError, compile_pattern
+from gangline.local.apiserver.machinery.schema.value_rules import string_rules
 
 
 @pytest.mark.parametrize(
@@ -22,7 +24,7 @@ from gangline.local.apiserver.machinery.schema.patterns import PatternError, com
     ],
 )
 def test_pattern_matches_as_in_go(pattern: str, text: str, matches: bool) -> None:
-    assert compile_pattern(pattern)(text) is matches
+    assert compile_pattern(pattern).occurs_in(text) is matches
 
 
 @pytest.mark.parametrize(
@@ -31,3 +33,21 @@ def test_pattern_matches_as_in_go(pattern: str, text: str, matches: bool) -> Non
 def test_pattern_that_go_does_not_accept_is_refused(pattern: str) -> None:
     with pytest.raises(PatternError):
         compile_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "message"),
+    [
+        ("^[ab]{1,1000}$", "a" * 1000, ""),
+        ("^[ab]{1,1000}$", "a" * 1001, "should match"),
+        ("^[ab]*$", "a" * 1_000_000, ""),
+        ("[ab]*a[ab]{900}c|[ab]*b[ab]{900}d", "a" * 1_000_000, "may not be more than"),
+    ],
+)
+def test_text_that_would_take_a_pattern_too_long_is_refused(
+    pattern: str, text: str, message: str
+) -> None:
+    causes: list[StatusCause] = []
+    for rule in string_rules({"pattern": pattern}):
+        rule(text, None, "field", causes)
+    assert [message in (cause.message or "") for cause in causes] == [True] * bool(message)

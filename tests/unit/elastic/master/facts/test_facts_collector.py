@@ -188,13 +188,18 @@ def test_heartbeats_with_impossible_values_are_survived(
 
 
 class Sink:
-    """Records what is published, and the time on the loop's clock."""
+    """Records what is published; the first attempts may fail."""
 
-    def __init__(self) -> None:
+    def __init__(self, failures: int = 0) -> None:
         self.published: list[TrainingFacts] = []
+        self._failures = failures
 
-    async def publish(self, facts: bytes) -> None:
+    async def publish(self, facts: bytes) -> bool:
+        if self._failures:
+            self._failures -= 1
+            return False
         self.published.append(msgspec.json.decode(facts, type=TrainingFacts))
+        return True
 
 
 async def test_facts_are_published_once_a_minute_at_most_and_at_the_end(
@@ -220,6 +225,22 @@ async def test_facts_are_published_once_a_minute_at_most_and_at_the_end(
     await asyncio.gather(running, return_exceptions=True)
     await publisher.finish()
     assert len(sink.published) == 2, "nothing is new"
+
+
+async def test_facts_that_a_sink_could_not_publish_are_published_again_without_a_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gangline.elastic.master.facts.publisher.CHECK_EVERY_S", 0.001)
+    monkeypatch.setattr("gangline.elastic.master.facts.publisher.RETRY_S", (0.001, 0.002))
+    master, failing, working = Master(), Sink(failures=2), Sink()
+    publisher = FactsPublisher(JobIdentity("train"), master.facts, [failing, working])
+    master.train(30)
+    running = asyncio.create_task(publisher.run(asyncio.Event()))
+    while not failing.published:
+        await asyncio.sleep(0.001)
+    assert len(working.published) == 1, "it has the facts already"
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 def test_tuning_becomes_the_message() -> None:

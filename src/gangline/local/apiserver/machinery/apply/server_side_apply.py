@@ -72,7 +72,8 @@ def remove_fields(
     """Return the object without ``fields``, and without the containers that become empty.
 
     A field stays if another manager owns it or a field below it. The keys of remaining list items
-    stay as well.
+    stay as well. A field that the schema names belongs to who owned a field below it: defaults in
+    it, which nobody owns, are removed with it (``EnsureNamedFieldsAreMembers`` of Kubernetes).
     """
     retained_paths: set[FieldPath] = set()
     for path in retained:
@@ -106,12 +107,14 @@ def _remove_tree(
     value: Any, tree: Json, schema: Schema, path: FieldPath, retained_paths: set[FieldPath]
 ) -> Any:
     if is_granular_map(value, schema):
-        required = schema.get("required", ())
+        required, named = schema.get("required", ()), schema.get("properties", {})
         result = {}
         for name, child in value.items():
             segment = f"f:{name}"
             item_schema, below = field_schema(schema, name), (*path, segment)
             left = _remaining(child, tree.get(segment), item_schema, below, retained_paths)
+            if segment in tree and name in named and below not in retained_paths:
+                left = _REMOVED
             if left is not _REMOVED or (name in required and path):
                 result[name] = copy_json(child) if left is _REMOVED else left
         return result

@@ -118,19 +118,28 @@ def string_rules(schema: Json) -> list[ValueRule]:
     if (longest := schema.get("maxLength")) is not None:
         rules.append(_max_length_rule(longest))
     if (pattern := schema.get("pattern")) is not None:
-        rules.append(_string_rule(_pattern_test(pattern), f"should match '{pattern}'"))
+        rules += _pattern_rules(pattern)
     if (test := STRING_FORMATS.get(name := schema.get("format", ""))) is not None:
         rules.append(_string_rule(test, f"must be of type {name}"))
     return rules
 
 
-def _pattern_test(pattern: str) -> ValueTest:
+def _pattern_rules(pattern: str) -> list[ValueRule]:
     try:
-        return compile_pattern(pattern)
+        compiled = compile_pattern(pattern)
     except PatternError:
         # Definitions are checked before they are stored. One of an earlier version may have a
         # pattern in Python's syntax: its objects must still be writable.
-        return lambda value: True
+        return []
+
+    def test(value: str) -> bool:
+        # The other rule refuses a longer text.
+        return len(value) > compiled.max_chars or compiled.occurs_in(value)
+
+    return [
+        _max_length_rule(compiled.max_chars),
+        _string_rule(test, f"should match '{pattern}'"),
+    ]
 
 
 def enum_rule(schema: Json) -> list[ValueRule]:

@@ -23,6 +23,8 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs/arena.md"
 HEAD = """# Coming from Arena
 
+[中文](arena.zh.md)
+
 Commands, flags and columns of Arena work in Gangline. This page lists every command and flag of
 Arena 0.15 and what it does here. `python tools/arena_table.py` writes it from the command line.
 
@@ -62,10 +64,11 @@ def meaning(flag: str, options: dict[str, click.Option]) -> str:
     Raises:
         UnknownFlag: the flag is refused without a reason.
     """
-    unused = arena.UNUSED_GLOBAL_FLAGS | arena.UNUSED_SUBMIT_FLAGS
+    submit = {name: why for name, why in arena.UNUSED_SUBMIT_FLAGS.items() if name not in options}
+    unused = arena.UNUSED_GLOBAL_FLAGS | submit
     if flag == "--queue":
         return "takes the name of a queue; without one a note, and the default queue"
-    if flag in RENAMED and RENAMED[flag] in options:
+    if flag not in options and RENAMED.get(flag) in options:
         return f"accepted with a note: `{RENAMED[flag]}`"
     if flag in unused:
         return f"accepted with a note, no effect: {unused[flag]}"

@@ -1,11 +1,11 @@
-"""Builds the images ``gangline`` and ``gangline-init`` without a daemon, a registry or root.
+"""Builds the images of ``BUILDERS`` without a daemon, a registry or root.
 
 usage: build_images.py FOLDER [IMAGE...]
 
 Debian's packages are the base, wheels with the hashes of constraints.txt the second layer, Gangline
 the third. Needs a Debian machine (apt-get, dpkg-deb) with x86-64. Two builds from one commit and
 the same Debian packages have the same digest. FOLDER gets for each image an OCI layout, an OCI
-archive and a bill of materials (CycloneDX).
+archive and a bill of materials (CycloneDX), and digests.txt.
 """
 
 import json
@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 from oci_image import ImageSettings, Layer, OciLayout
 
 ROOT = Path(__file__).parents[1]
+DIGESTS = "digests.txt"
+"""Written last: a line for each image."""
 SUITE = "bookworm"
 PYTHON = "3.11"
 MULTIARCH = "x86_64-linux-gnu"
@@ -51,6 +53,14 @@ SKIPPED_PACKAGES = {
     *("libkrb5support0", "libnsl2", "libtirpc-common", "libtirpc3"),
 }
 """Dependencies that nothing of the image uses, such as what installs packages."""
+INITIALIZER_WHEELS = (
+    *("anyio", "click", "filelock", "fsspec", "h11", "hf-xet", "httpcore2", "httpx2"),
+    *("huggingface-hub", "idna", "msgspec", "obstore", "packaging", "pyyaml", "tqdm"),
+    *("truststore", "typing-extensions"),
+)
+"""What ``gangline initialize`` imports: the clients of Hugging Face and S3 with what they need."""
+MAX_MB = 80
+"""Each image, compressed."""
 UNCOMPILED = "pygments"
 """Large, and hardly ever imported."""
 UNUSED_PARTS = ("numpy/f2py", "alembic/testing", "sqlalchemy/testing")
@@ -101,6 +111,8 @@ def main(arguments: list[str]) -> int:
     os.environ["SOURCE_DATE_EPOCH"] = str(epoch)
     os.umask(0o022)
     version = version_of((ROOT / "pyproject.toml").read_text())
+    digests = []
+    (folder / DIGESTS).unlink(missing_ok=True)
     for name in chosen:
         target = folder / name
         shutil.rmtree(target, ignore_errors=True)
@@ -108,11 +120,15 @@ def main(arguments: list[str]) -> int:
         layout = OciLayout(target, epoch)
         with tempfile.TemporaryDirectory(prefix="gangline-image-") as work:
             layers, settings, components = BUILDERS[name](layout, Path(work), version)
-        digest = layout.add_image(layers, settings, version)
+        digest = layout.add_image(layers, settings, name, version)
         layout.write_archive(folder / f"{name}.tar")
         (folder / f"{name}.cdx.json").write_text(bill_of_materials(name, version, components))
         size = sum(layer.size for layer in layers) / 1e6
-        print(f"{name}:{version} {digest} ({size:.1f} MB compressed)")
+        print(f"{name}:{version} {digest} ({size:.1f} MB compressed)", flush=True)
+        if size > MAX_MB:
+            raise SystemExit(f"the image {name} has more than {MAX_MB} MB")
+        digests.append(f"{name}:{version} {digest}\n")
+    (folder / DIGESTS).write_text("".join(digests))
     return 0
 
 
@@ -120,11 +136,31 @@ def build_gangline(
     layout: OciLayout, work: Path, version: str
 ) -> tuple[list[Layer], ImageSettings, list[Component]]:
     """All components of the control plane; the launcher, too, but no PyTorch."""
+    layers, components = add_python_layers(layout, work, version, None)
+    settings = python_settings(
+        version, "Gangline: operator, scheduler, webhook, Brain and commands"
+    )
+    return layers, settings, components
+
+
+def build_initializer(
+    layout: OciLayout, work: Path, version: str
+) -> tuple[list[Layer], ImageSettings, list[Component]]:
+    """The program of a TrainJob's initializer pods."""
+    layers, components = add_python_layers(layout, work, version, INITIALIZER_WHEELS)
+    settings = python_settings(version, "Fetches data and models for a training")
+    return layers, settings, components
+
+
+def add_python_layers(
+    layout: OciLayout, work: Path, version: str, names: Iterable[str] | None
+) -> tuple[list[Layer], list[Component]]:
+    """Add Debian's Python, the named wheels or those of the control plane, and Gangline."""
     base, wheels, own = work / "base", work / "wheels", work / "own"
     packages = unpack_debian(base, BASE_PACKAGES, work)
     write_system_files(base)
     site = f"usr/local/lib/python{PYTHON}/dist-packages"
-    install_wheels(wheels / site, work, PYTHON)
+    install_wheels(wheels / site, work, PYTHON, names)
     install_gangline(own / site, work)
     for name, (module, function) in SCRIPTS.items():
         write_executable(
@@ -132,13 +168,17 @@ def build_gangline(
         )
     for root, below in ((base, "usr/lib/python3.11"), (wheels, site), (own, site)):
         compile_python(base, root / below, f"/{below}")
-    components = [*packages, *python_components(wheels / site)]
     layers = [
         layout.add_layer(base, f"Debian {SUITE}: {', '.join(BASE_PACKAGES)}"),
         layout.add_layer(wheels, "wheels of constraints.txt"),
         layout.add_layer(own, f"gangline {version}"),
     ]
-    settings = ImageSettings(
+    return layers, [*packages, *python_components(wheels / site)]
+
+
+def python_settings(version: str, description: str) -> ImageSettings:
+    """Return the settings of an image whose commands are Gangline's."""
+    return ImageSettings(
         entrypoint=(),
         command=("gangline", "--help"),
         environment={
@@ -148,9 +188,8 @@ def build_gangline(
             "SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates.crt",
             "PYTHONDONTWRITEBYTECODE": "1",
         },
-        labels=labels(version, "Gangline: operator, scheduler, webhook, Brain and commands"),
+        labels=labels(version, description),
     )
-    return layers, settings, components
 
 
 def build_init(
@@ -182,7 +221,11 @@ def build_init(
     return layers, settings, components
 
 
-BUILDERS = {"gangline": build_gangline, "gangline-init": build_init}
+BUILDERS = {
+    "gangline": build_gangline,
+    "gangline-init": build_init,
+    "gangline-initializer": build_initializer,
+}
 
 
 def source_date() -> int:
@@ -311,11 +354,11 @@ def write_executable(path: Path, text: str) -> None:
 def requirements(names: Iterable[str] | None = None) -> str:
     """Return the pinned packages of the control plane and of the Brain, or those named."""
     text = (ROOT / "constraints.txt").read_text()
+    if names is not None:
+        return _entries(text, names)
     wanted = re.split(r"^# section (\S+)$", text, flags=re.MULTILINE)
     sections = dict(zip(wanted[1::2], wanted[2::2], strict=True))
-    if names is None:
-        return sections["runtime"] + sections["brain"] + _entries(text, SHARED_WHEELS)
-    return _entries(sections["runtime"], names)
+    return sections["runtime"] + sections["brain"] + _entries(text, SHARED_WHEELS)
 
 
 def _entries(text: str, names: Iterable[str]) -> str:

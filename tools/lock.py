@@ -29,6 +29,7 @@ SECTIONS = (
     "brain",
     "brain-postgres",
     "brain-mysql",
+    "initializer",
     "docs",
     "browser",
 )

@@ -34,7 +34,7 @@ import sys
 import time
 import tomllib
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -398,9 +398,19 @@ class MutationRun:
         Raises:
             SystemExit: a test fails without any mutant.
         """
-        return {test: self._learn_call(item) for test, item in self._items.items()}
+        calls: dict[str, Call] = {}
+        running: deque[tuple[str, int, int]] = deque()
+        for test, item in self._items.items():
+            if len(running) >= self._options.processes:
+                earlier, *process = running.popleft()
+                calls[earlier] = self._learned_call(earlier, *process)
+            running.append((test, *self._start_tracing(item)))
+        for test, child, pipe in running:
+            calls[test] = self._learned_call(test, child, pipe)
+        return calls
 
-    def _learn_call(self, item: pytest.Item) -> Call:
+    def _start_tracing(self, item: pytest.Item) -> tuple[int, int]:
+        """Start a child that traces a test; return its process, and the pipe of its result."""
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
@@ -416,13 +426,16 @@ class MutationRun:
             finally:
                 os._exit(int(bool(self._failed)))
         os.close(writing)
-        with os.fdopen(reading, "rb") as pipe:
-            text = pipe.read()
+        return child, reading
+
+    def _learned_call(self, test: str, child: int, pipe: int) -> Call:
+        with os.fdopen(pipe, "rb") as reading:
+            text = reading.read()
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):
             return Call(math.inf)
         if os.WEXITSTATUS(status) or not text:
-            sys.exit(f"fails without a mutant: {item.nodeid}")
+            sys.exit(f"fails without a mutant: {test}")
         seconds, functions = json.loads(text)
         return Call(seconds, {(path, name) for path, name in functions})
 

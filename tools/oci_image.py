@@ -104,7 +104,9 @@ class OciLayout:
         unfinished.rename(self._blobs / layer.digest.partition(":")[2])
         return layer
 
-    def add_image(self, layers: Sequence[Layer], settings: ImageSettings, tag: str) -> str:
+    def add_image(
+        self, layers: Sequence[Layer], settings: ImageSettings, name: str, tag: str
+    ) -> str:
         """Write an image of these layers, and an index with it alone; return its digest."""
         config = self._add_json(image_config(layers, settings, self._epoch), CONFIG)
         manifest = {
@@ -117,7 +119,10 @@ class OciLayout:
             "annotations": dict(settings.labels),
         }
         described = self._add_json(manifest, MANIFEST)
-        described["annotations"] = {"org.opencontainers.image.ref.name": tag}
+        described["annotations"] = {
+            "org.opencontainers.image.ref.name": tag,
+            "io.containerd.image.name": f"docker.io/library/{name}:{tag}",
+        }
         described["platform"] = {"architecture": settings.architecture, "os": "linux"}
         index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [described]}
         (self._folder / "index.json").write_bytes(_encode(index))

@@ -1,5 +1,7 @@
 """Writes the plain manifests of ``deploy`` from the Helm chart; with ``--check`` lists stale files.
 
+``deploy/monitoring`` has the alert rules and Grafana boards, from the tables of
+``gangline.deploy.monitoring``; the chart reads them.
 ``deploy/install.yaml`` is everything with default values. ``deploy/kustomize`` has one base per way
 of installing Gangline; each applies as well with ``kubectl apply --server-side -f``.
 """
@@ -13,8 +15,12 @@ import yaml
 
 from gangline.deploy.chart import Chart, Manifest, ReleaseSettings
 from gangline.deploy.manifests import release_objects
+from gangline.deploy.monitoring.files import RULES_FILE, board_files, rules
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
+_RULES_HEADER = (
+    "# Made by tools/render_manifests.py from gangline.deploy.monitoring; do not edit.\n"
+)
 HEADER = "# Made by tools/render_manifests.py from deploy/chart; do not edit.\n"
 _NO_CRDS = {"crds": {"install": False}}
 # kubectl refuses objects of a kind whose definition the same command creates: see deploy/runtimes.
@@ -113,6 +119,11 @@ def rendered() -> dict[Path, str]:
         files[folder / "Kustomization"] = (
             f"{HEADER}# {base.purpose}\n{_KUSTOMIZATION}{base.kustomization}"
         )
+    monitoring = DEPLOY / "monitoring"
+    files[monitoring / RULES_FILE] = _RULES_HEADER + yaml.dump(
+        rules(), Dumper=_Dumper, sort_keys=False, width=160
+    )
+    files |= {monitoring / name: text for name, text in board_files().items()}
     crds = "".join(f"  - {path.name}\n" for path in sorted((DEPLOY / "crds").glob("*.yaml")))
     files[DEPLOY / "crds" / "Kustomization"] = f"{HEADER}{_KUSTOMIZATION}resources:\n{crds}"
     return files
@@ -135,7 +146,8 @@ def stale() -> list[Path]:
     changed = [
         path for path, text in expected.items() if not path.exists() or path.read_text() != text
     ]
-    present = [path for path in (DEPLOY / "kustomize").rglob("*") if path.is_file()]
+    folders = (DEPLOY / "kustomize", DEPLOY / "monitoring")
+    present = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     return changed + [path for path in present if path not in expected]
 
 

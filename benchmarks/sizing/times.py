@@ -5,6 +5,7 @@
 Each model is calibrated with one batch. The times of a step with two and four times of it are
 predicted and written to the report, then measured in two processes on gloo, with DDP and FSDP.
 Both use the fastest of their steps: on a shared machine the others tell more of its other load.
+The range is as wide as that of a calibration with all of its steps.
 With ``--processor-time`` both count that of the process, which other load hardly changes.
 """
 
@@ -71,21 +72,23 @@ def predicted_rows(title: str, *, processor_time: bool) -> list[dict[str, Any]]:
         sys.executable, slice_of(case, model, processor_time=processor_time), RANKS
     )
     calibration = read_calibration(fastest(found), title)
+    middle, spread = calibration.efficiency.middle, read_calibration(found, title).efficiency
+    efficiencies = [
+        middle * each / spread.middle for each in (spread.high, spread.middle, spread.low)
+    ]
     rows = []
     for factor in FACTORS:
         rest = shape.partition("x")[2]
         larger = f"{case.batch * factor}x{rest}"
         for sharding in SHARDINGS:
             layout = Case(name, larger, sharding, RANKS).layout
-            efficiency = calibration.efficiency
-            low, middle, high = (
-                model.step(layout, STATES, calibration.device, each).total
-                for each in (efficiency.high, efficiency.middle, efficiency.low)
+            p10, p50, p90 = (
+                model.step(layout, STATES, calibration.device, each).total for each in efficiencies
             )
             rows.append(
                 {
                     "calibrated": title, "case": f"{name}:{larger}", "sharding": sharding,
-                    "predicted_s": middle, "p10_s": low, "p90_s": high,
+                    "predicted_s": p50, "p10_s": p10, "p90_s": p90,
                 }
             )  # fmt: skip
     return rows
@@ -98,7 +101,10 @@ def main() -> None:
     parser.add_argument("--processor-time", action="store_true")
     given = parser.parse_args(sys.argv[1:] if __name__ == "__main__" else [])
     rows: list[dict[str, Any]] = []
-    print(f"{'calibrated':20} {'case':20} {'':5} {'predicted':>11} {'measured':>11} ratio")
+    print(
+        f"{'calibrated':20} {'case':20} {'':5} "
+        f"{'predicted':>11} {'range':>17} {'measured':>11} ratio"
+    )
     for title in given.cases:
         new = predicted_rows(title, processor_time=given.processor_time)
         rows += new
@@ -116,7 +122,9 @@ def main() -> None:
                 ratio = row["predicted_s"] / row["measured_s"]
                 print(
                     f"{row['calibrated']:20} {row['case']:20} {sharding:5} "
-                    f"{row['predicted_s'] * 1e3:8.1f} ms {row['measured_s'] * 1e3:8.1f} ms "
+                    f"{row['predicted_s'] * 1e3:8.1f} ms "
+                    f"{row['p10_s'] * 1e3:6.0f} to {row['p90_s'] * 1e3:4.0f} ms "
+                    f"{row['measured_s'] * 1e3:8.1f} ms "
                     f"{ratio:.2f}",
                     flush=True,
                 )

@@ -8,20 +8,17 @@ The paths are dropped in the release after the next one.
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
+from types import MappingProxyType, ModuleType
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class MovedModule:
+class MovedModule(NamedTuple):
     """Where a module is now."""
 
     path: str
-    names: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = MappingProxyType({})
     """New name by old name; other names are unchanged."""
 
 
@@ -76,7 +73,10 @@ _SDK: Mapping[str, MovedModule] = {
 }
 
 
-class _MovedModuleFinder(MetaPathFinder, Loader):
+class _MovedModuleFinder:
+    """Finder and loader, without the base classes of ``importlib.abc``: every command imports this
+    module, and that one imports the reading of archives."""
+
     def __init__(self, package: str, moved: Mapping[str, MovedModule]) -> None:
         self._package = package
         self._moved = {f"{package}.{name}": module for name, module in moved.items()}
@@ -84,7 +84,8 @@ class _MovedModuleFinder(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(fullname, self) if fullname in self._moved else None
+        loader: Any = self
+        return ModuleSpec(fullname, loader) if fullname in self._moved else None
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import secrets
 import subprocess
 from collections.abc import Iterator
@@ -15,21 +16,22 @@ NOBODY = 65534
 
 SPY = """
 import json, os, sys
-secret, top = json.loads(sys.stdin.readline())
+secret, top, watched = json.loads(sys.stdin.readline())
 secret = secret.encode()
-found, looked = set(), 0
+found, looked = set(), set()
 def note(path):
-    global looked
     try:
         with open(path, "rb") as file:
-            looked += 1
+            looked.add(path)
             if secret in file.read():
                 found.add(path)
     except OSError:
         pass
 print("ready", flush=True)
 import select
-while not select.select([sys.stdin], [], [], 0)[0]:
+asked = False
+while not asked:
+    asked = bool(select.select([sys.stdin], [], [], 0)[0])
     for pid in filter(str.isdigit, os.listdir("/proc")):
         note(f"/proc/{pid}/cmdline")
         note(f"/proc/{pid}/environ")
@@ -38,9 +40,9 @@ for base in (top, "/dev/shm", "/tmp"):
         for name in names:
             if os.path.isfile(os.path.join(folder, name)):
                 note(os.path.join(folder, name))
-print(json.dumps([looked, sorted(found)]))
+print(json.dumps([f"/proc/{watched}/cmdline" in looked, sorted(found)]))
 """
-"""Looks at all processes until it is asked for its findings, then at all files it can open."""
+"""Looks at all processes, once or more, until asked for its findings; then at all files."""
 
 
 class Spy:
@@ -56,7 +58,7 @@ class Spy:
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([secret, str(top)]) + "\n")
+        self._process.stdin.write(json.dumps([secret, str(top), os.getpid()]) + "\n")
         self._process.stdin.flush()
         assert self._process.stdout.readline() == "ready\n"
 
@@ -64,7 +66,7 @@ class Spy:
         """Paths of the processes and files that contain the text."""
         out, _ = await asyncio.to_thread(self._process.communicate, "\n", 60)
         looked, found = json.loads(out)
-        assert looked > 20, "the spy could not look at processes"
+        assert looked, "the spy could not look at the processes of others"
         return [str(path) for path in found]
 
     def end(self) -> None:

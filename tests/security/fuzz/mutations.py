@@ -60,7 +60,11 @@ def mutate_json(rng: random.Random, seed: bytes, other: bytes, tokens: list[byte
             case 4 if isinstance(parent, dict):
                 parent[rng.choice(names)] = _copy(rng.choice([*JUNK, parent[key]]))
             case 4 if isinstance(parent, list):
-                parent.extend([_copy(parent[key])] * rng.choice((1, 3, 2000)))
+                # Repetitions of repetitions would fill the memory before the size is looked at, and
+                # so would one object in many places.
+                most = MAX_INPUT_BYTES // (len(json.dumps(parent[key])) + 1)
+                count = min(most, rng.choice((1, 3, 2000)))
+                parent.extend([_copy(parent[key]) for _ in range(count)])
             case 5:
                 for _ in range(rng.choice((1, 3, 120))):
                     parent[key] = rng.choice(({"a": parent[key]}, [parent[key]]))

@@ -277,7 +277,8 @@ def _match_labels(text: str) -> None:
 
 def _pattern(text: str) -> None:
     pattern, _, value = text.partition("\n")
-    compile_pattern(pattern)(value * 50)
+    compiled = compile_pattern(pattern)
+    compiled.occurs_in((value * 50)[: compiled.max_chars])
 
 
 def _target(text: str) -> None:

@@ -12,7 +12,7 @@ from gangline.operator.webhook.configuration import CONFIGURATION_RESOURCES
 from gangline.operator.webhook.settings import FailurePolicy, WebhookSettings
 from integration.operator.cluster import NAMESPACE, PATIENCE_S, install
 
-SHORT_S = 0.2
+SHORT_S = 5.0
 
 
 async def test_a_webhook_is_reached_or_the_reason_is_named(client: ApiClient) -> None:

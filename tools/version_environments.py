@@ -77,6 +77,7 @@ def main() -> int:
     # Warnings of other versions about what they will change are not ours.
     cache = f".pytest_cache/{chosen.resolution}"
     pytest = [interpreter, "-m", "pytest", "-q", "-o", f"cache_dir={cache}", "-W", "default"]
+    pytest += ["--timeout", "600"]  # CI runs them behind everything else
     # The pinned versions' own options do not apply.
     environment = {name: text for name, text in os.environ.items() if name != "PYTEST_ADDOPTS"}
 

@@ -13,6 +13,7 @@ from unit.cli.documented_commands import ROOT, executed_commands, first_block
 from unit.docs.guides import executed_guides
 
 NUMBERS = re.compile(r"\d+(\.\d+)*[a-z%]*")
+UP = ("gangline up --detach", "export KUBECONFIG=~/.gangline/kubeconfig")
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed"),
@@ -47,14 +48,33 @@ def test_commands_run_as_printed_one_page_after_the_other(tmp_path: Path) -> Non
             assert f"rank {rank} of 3: the sum is 3" in printed
 
 
-def test_example_of_the_python_page_runs_as_printed(tmp_path: Path) -> None:
+def python_example() -> tuple[str, list[str]]:
+    """The program of the page about Python, and the four lines that it prints."""
     text = (ROOT / "docs/sdk.md").read_text(encoding="utf-8")
-    (tmp_path / "example.py").write_text(text.split("```python\n")[1].split("```")[0])
     expected = re.findall(r"^    (\S+-\d rank .*|0\.6\d+)$", text, re.MULTILINE)
-    lines = ["gangline up --detach", f"cd {tmp_path}", "export KUBECONFIG=~/.gangline/kubeconfig"]
-    printed = run([*lines, "python example.py"], tmp_path)
     assert len(expected) == 4
+    return text.split("```python\n")[1].split("```")[0], expected
+
+
+def test_example_of_the_python_page_runs_as_printed(tmp_path: Path) -> None:
+    example, expected = python_example()
+    (tmp_path / "example.py").write_text(example)
+    printed = run([*UP, f"cd {tmp_path}", "python example.py"], tmp_path)
     assert all(f"\n{line}\n" in printed for line in expected), printed
+
+
+def test_example_of_the_python_page_runs_in_jupyter(tmp_path: Path) -> None:
+    nbformat = pytest.importorskip("nbformat", reason="Jupyter is not installed")
+    example, _ = python_example()
+    functions, _, job = example.partition("\n\n\nwith ")
+    cells = [nbformat.v4.new_code_cell(source) for source in (functions, f"with {job}")]
+    notebook = tmp_path / "example.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), notebook)
+    run([*UP, f"cd {tmp_path}", f"jupyter execute --inplace {notebook.name}"], tmp_path)
+    outputs = nbformat.read(notebook, nbformat.NO_CONVERT).cells[1].outputs
+    printed = "".join(each.text for each in outputs if each.output_type == "stream")
+    assert sorted(printed.splitlines()) == sorted(python_example()[1])
+    assert any("text/html" in each.get("data", {}) for each in outputs), outputs
 
 
 def without_numbers(line: str) -> str:
@@ -80,8 +100,7 @@ def test_how_to_guide_runs_and_prints_what_it_shows(page: str, tmp_path: Path) -
 def test_guides_for_people_of_other_tools_run_and_print_what_they_show(tmp_path: Path) -> None:
     pages = executed_guides()
     typed = [line for page in pages for line in first_block(page)]
-    up, export = "gangline up --detach", "export KUBECONFIG=~/.gangline/kubeconfig"
-    printed = run([up, export, *(line for line in typed if line not in {up, export})], tmp_path)
+    printed = run([*UP, *(line for line in typed if line not in UP)], tmp_path)
     found = {without_numbers(line) for line in printed.splitlines()}
     for page in pages:
         (shown,) = re.findall(r"```text\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)

@@ -56,6 +56,8 @@ def a_pod(*statuses, phase="Failed", reason="", disrupted=""):
         (126, "Error", "NotExecutable", Blame.USER, Remedy.STOP),
         (127, "Error", "CommandNotFound", Blame.USER, Remedy.STOP),
         (128, "ContainerCannotRun", "CannotStart", Blame.USER, Remedy.STOP),
+        (128, "StartError", "CannotStart", Blame.USER, Remedy.STOP),
+        (128, "Error", "Error", Blame.CODE, Remedy.RETRY),
         (130, "Error", "Interrupted", Blame.PLATFORM, Remedy.RETRY),
         (134, "Error", "Aborted", Blame.CODE, Remedy.RETRY),
         (135, "Error", "BusError", Blame.USER, Remedy.RETRY),

@@ -184,7 +184,16 @@ def test_second_failure_of_a_rank_delays_its_replacement_and_no_other():
     assert created(look(a_job(1, 1), MASTER, status=status, now=at(10)).decide()) == ["worker-0"]
 
 
-@pytest.mark.parametrize("reason", ["OutOfcpu", "OutOfnvidia.com/gpu", "UnexpectedAdmissionError"])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "OutOfcpu",
+        "OutOfnvidia.com/gpu",
+        "UnexpectedAdmissionError",
+        "NodeAffinity",
+        "TopologyAffinityError",
+    ],
+)
 @pytest.mark.parametrize("policy", ["Never", "OnFailure", "ExitCode"])
 def test_pod_that_its_node_refuses_is_replaced_after_a_delay_and_counts_nothing(reason, policy):
     job = a_job(1, 1, restart=policy, backoffLimit=0)

@@ -26,11 +26,14 @@ CLIENTS = {
     "official-35": OFFICIAL,
     "official-36": OFFICIAL,
     "pinned": OFFICIAL,
-    "asyncio": ("asyncio_client.py", ["watches", "follows", "executes", "pages"]),
-    "kr8s": ("kr8s_client.py", ["watches", "follows", "executes", "pages"]),
-    "lightkube": ("lightkube_client.py", ["watches", "follows", "patches", "applies", "pages"]),
+    "asyncio": ("asyncio_client.py", OFFICIAL[1]),
+    "kr8s": ("kr8s_client.py", ["watches", "follows", "executes", "patches", "pages"]),
+    "lightkube": ("lightkube_client.py", OFFICIAL[1]),
     "kopf": ("kopf_operator.py", ["watches", "patches", "finalizes"]),
-    "kubeflow": ("kubeflow_trainer.py", ["lists", "trains", "waits", "resumes", "deletes"]),
+    "kubeflow": (
+        "kubeflow_trainer.py",
+        ["lists", "trains", "reads_packages", "trains_container", "waits", "resumes", "deletes"],
+    ),
 }
 TALKER = """
 metadata: {name: talker}

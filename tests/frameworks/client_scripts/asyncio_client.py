@@ -49,6 +49,41 @@ async def executes(core: client.CoreV1Api) -> None:
     assert output == "here\n", output
 
 
+async def patches(core: client.CoreV1Api) -> None:
+    await core.create_namespaced_config_map(SPACE, {**MAP, "metadata": {"name": "patched"}})
+    added = [{"op": "add", "path": "/data/b", "value": "json"}]
+    await core.patch_namespaced_config_map("patched", SPACE, added)
+    await core.patch_namespaced_config_map("patched", SPACE, {"data": {"c": "strategic"}})
+    await core.patch_namespaced_config_map(
+        "patched", SPACE, {"data": {"a": None}}, _content_type="application/merge-patch+json"
+    )
+    data = (await core.read_namespaced_config_map("patched", SPACE)).data
+    assert data == {"b": "json", "c": "strategic"}, data
+
+
+async def applies(core: client.CoreV1Api) -> None:
+    async def apply(value: str, manager: str, **more: bool) -> int:
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "applied"}}
+        try:
+            await core.patch_namespaced_config_map(
+                "applied",
+                SPACE,
+                {**body, "data": {"a": value}},
+                field_manager=manager,
+                _content_type="application/apply-patch+yaml",
+                **more,
+            )
+        except client.ApiException as error:
+            return error.status
+        return 200
+
+    assert await apply("1", "one") == 200
+    assert await apply("2", "two") == 409, "two managers own one field"
+    assert await apply("2", "two", force=True) == 200
+    found = await core.read_namespaced_config_map("applied", SPACE)
+    assert found.data == {"a": "2"}, found.data
+
+
 async def pages(core: client.CoreV1Api) -> None:
     for number in range(5):
         meta = {"name": f"page-{number}", "labels": {"pages": "yes"}}
@@ -66,7 +101,7 @@ async def main() -> None:
     await config.load_kube_config()
     async with client.ApiClient() as connected:
         core = client.CoreV1Api(connected)
-        for step in (watches, follows, executes, pages):
+        for step in (watches, follows, executes, patches, applies, pages):
             await step(core)
             print(step.__name__, flush=True)
 

@@ -38,6 +38,16 @@ def executes() -> None:
     assert done.stdout == b"here\n", done
 
 
+def patches() -> None:
+    meta = {"name": "patched", "namespace": SPACE}
+    patched = ConfigMap({"metadata": meta, "data": {"a": "1"}})
+    patched.create()
+    patched.patch([{"op": "add", "path": "/data/b", "value": "json"}], type="json")
+    patched.patch({"data": {"c": "merge", "a": None}})
+    data = ConfigMap.get("patched", namespace=SPACE).raw["data"]
+    assert data == {"b": "json", "c": "merge"}, data
+
+
 def pages() -> None:
     for number in range(5):
         meta = {"name": f"page-{number}", "namespace": SPACE, "labels": {"pages": "yes"}}
@@ -46,6 +56,6 @@ def pages() -> None:
     assert sorted(names) == [f"page-{number}" for number in range(5)], names
 
 
-for step in (watches, follows, executes, pages):
+for step in (watches, follows, executes, patches, pages):
     step()
     print(step.__name__, flush=True)

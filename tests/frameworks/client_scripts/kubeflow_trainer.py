@@ -3,15 +3,18 @@
 trainjob-3: also after suspend and resume.
 """
 
+import contextlib
+import io
 import sys
 import time
 
 from kubeflow.common.types import KubernetesBackendConfig
-from kubeflow.trainer import CustomTrainer, TrainerClient
+from kubeflow.trainer import CustomTrainer, CustomTrainerContainer, TrainerClient
 from kubeflow.trainer.options import Name
 
 SPACE = sys.argv[1]
 PATIENCE_S = 120
+SAYS_RANK = ["sh", "-c", "echo $GREETING from $PET_NODE_RANK of $PET_NNODES"]
 trainer = TrainerClient(KubernetesBackendConfig(namespace=SPACE))
 
 
@@ -64,6 +67,43 @@ def trains() -> None:
     trainer.delete_job(name)
 
 
+def reads_packages() -> None:
+    """The SDK runs a job of its own, and prints its log."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        trainer.get_runtime_packages(trainer.get_runtime("torch-distributed"))
+    assert "Python: 3." in printed.getvalue(), printed.getvalue()
+    assert trainer.list_jobs() == [], trainer.list_jobs()
+
+
+def trains_container() -> None:
+    """The command is that of the runtime; image, nodes and environment are those of the job."""
+    pod = {"containers": [{"name": "node", "image": "busybox:1", "command": SAYS_RANK}]}
+    labels = {"trainer.kubeflow.org/framework": "torch"}
+    step = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    node = {"name": "node", "template": {"metadata": {"labels": step}, "spec": {"template": {}}}}
+    node["template"]["spec"]["template"]["spec"] = pod
+    body = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "ClusterTrainingRuntime",
+        "metadata": {"name": f"says-rank-{SPACE}", "labels": labels},
+        "spec": {"mlPolicy": {"torch": {}}, "template": {"spec": {"replicatedJobs": [node]}}},
+    }
+    api = trainer.backend.custom_api
+    place = ("trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes")
+    api.create_cluster_custom_object(*place, body)
+    runtime = trainer.get_runtime(f"says-rank-{SPACE}")
+    custom = CustomTrainerContainer(image="busybox:1", num_nodes=2, env={"GREETING": "hello"})
+    name = trainer.train(runtime=runtime, trainer=custom)
+    job = trainer.wait_for_job_status(name, timeout=PATIENCE_S, polling_interval=1)
+    assert (job.status, job.num_nodes) == ("Complete", 2), job
+    for rank in range(2):
+        lines = list(trainer.get_job_logs(name, step=f"node-{rank}"))
+        assert lines == [f"hello from {rank} of 2"], lines
+    trainer.delete_job(name)
+    api.delete_cluster_custom_object(*place, f"says-rank-{SPACE}")
+
+
 def waits() -> None:
     custom = CustomTrainer(func=sleep, num_nodes=1)
     name = trainer.train(trainer=custom, options=[Name("sleeper")])
@@ -104,6 +144,6 @@ def deletes() -> None:
     assert trainer.list_jobs() == [], trainer.list_jobs()
 
 
-for step in (lists, trains, waits, resumes, deletes):
+for step in (lists, trains, reads_packages, trains_container, waits, resumes, deletes):
     step()
     print(step.__name__, flush=True)

@@ -35,6 +35,11 @@ def follows() -> None:
     assert lines == [f"line {number}" for number in range(1, 7)], lines
 
 
+def executes() -> None:
+    done = client.exec("talker", command=["sh", "-c", "cat; exit 3"], stdin="here", stdout=True)
+    assert (done.stdout, done.exit_code) == ("here", 3), done
+
+
 def patches() -> None:
     client.create(ConfigMap(metadata=ObjectMeta(name="patched"), data={"a": "1"}))
     added = [{"op": "add", "path": "/data/b", "value": "json"}]
@@ -69,6 +74,6 @@ def pages() -> None:
     assert names == [f"page-{number}" for number in range(5)], names
 
 
-for step in (watches, follows, patches, applies, pages):
+for step in (watches, follows, executes, patches, applies, pages):
     step()
     print(step.__name__, flush=True)

@@ -174,6 +174,7 @@ def test_error_has_the_wording_of_kubernetes(spec: dict[str, Any], path: str, me
         ({"ports": {}}, "ports", '"object"', 'must be of type array: "object"'),
         ({"ports": "x"}, "ports", '"string"', 'must be of type array: "string"'),
         ({"port": True}, "port", '"boolean"', 'must be of type integer,string: "boolean"'),
+        ({"port": 1.5}, "port", '"number"', 'must be of type integer,string: "number"'),
         ({"port": "80"}, "port", '"80"', "should match '^[a-z]+$'"),
     ],
 )  # fmt: skip
@@ -182,6 +183,12 @@ def test_a_wrong_value_is_shown_with_the_rule_that_it_breaks(
 ) -> None:
     expected = f"Invalid value: {shown}: spec.{path} in body {rule}"
     assert mistakes(**spec) == {f"spec.{path}": expected}
+
+
+@pytest.mark.parametrize("port", [80, 80.0, "http"])
+def test_an_integer_may_be_written_with_a_point(port: Any) -> None:
+    """As Kubeflow's SDK writes ``{"cpu": 1}``."""
+    assert not mistakes(port=port)
 
 
 @pytest.mark.parametrize(

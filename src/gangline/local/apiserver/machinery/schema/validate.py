@@ -129,10 +129,10 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
         return both
 
     def _compile_type(self, schema: Json) -> Validator | None:
+        nullable = bool(schema.get("nullable"))
         if schema.get(INT_OR_STRING):
             rules = [*number_rules(schema), *string_rules(schema), *enum_rule(schema)]
-            return _leaf("integer,string", (int, str), rules, bool(schema.get("nullable")))
-        nullable = bool(schema.get("nullable"))
+            return _accept_integral_float(_leaf("integer,string", (int, str), rules, nullable))
         match schema.get("type"):
             case "string":
                 rules = [*string_rules(schema), *enum_rule(schema)]

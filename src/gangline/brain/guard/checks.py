@@ -207,7 +207,9 @@ def job_budget_spent(case: Case) -> Reason | None:
     ]
     if len(recent) >= budgets.actions_per_day:
         return hold("JobActionsSpent", count=len(recent))
-    spent_ms = sum(_cost_ms(action, case) for action in case.job.actions)
+    # What a change under trial costs is not known yet, and ``in_flight`` holds all others.
+    judged = (action for action in case.job.actions if action.verdict is not Verdict.PENDING)
+    spent_ms = sum(_cost_ms(action, case) for action in judged)
     wall_ms = max(case.now_ms - case.job.started_ms, 1)
     if spent_ms > budgets.wall_share * wall_ms:
         return hold("JobTimeSpent", share=min(spent_ms / wall_ms, 1.0))

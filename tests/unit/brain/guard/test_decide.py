@@ -148,6 +148,14 @@ def test_advice_is_applied_when_nothing_holds() -> None:
         pytest.param(
             {"actions": (make_action(verdict=Verdict.PENDING),)}, "TrialPending", id="trial"
         ),
+        pytest.param(
+            {
+                "actions": (make_action(verdict=Verdict.PENDING, at_ms=NOW - 20 * MINUTE),),
+                "started_ms": NOW - 21 * MINUTE + 90_000,
+            },
+            "TrialPending",
+            id="trial of a job that is younger than its change is expensive",
+        ),
         pytest.param({"failing": True}, "Failing", id="failing"),
     ],
 )

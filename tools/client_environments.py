@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 
-import bootstrap
 import framework_environments as frameworks
 
 CLIENTS = {
@@ -36,20 +35,20 @@ def make(name: str, requirements: list[str]) -> pathlib.Path:
     """Create an environment if it does not exist; return its interpreter.
 
     Raises:
-        CalledProcessError: pip could not install the requirements.
+        CalledProcessError: uv could not install the requirements.
     """
     tag = f"python{sys.version_info.major}.{sys.version_info.minor}"
     versions = "-".join(each.replace("==", "-") for each in requirements)
     folder = frameworks.root().with_name("clients") / f"{name}-{tag}-{versions}"
+    program = frameworks.uv()
     with frameworks.locked(folder.with_name(folder.name + ".lock")):
         if not (folder / frameworks.COMPLETE).exists():
             began = time.monotonic()
             shutil.rmtree(folder, ignore_errors=True)
-            bootstrap.main(folder)
-            pip = [str(folder / "bin/python"), "-m", "pip", "--disable-pip-version-check"]
-            subprocess.run(
-                [*pip, "install", "--quiet", *requirements], check=True, stdout=sys.stderr
-            )
+            create = [program, "venv", "--quiet", "--python", sys.executable, folder]
+            subprocess.run(create, check=True)
+            install = [program, "pip", "install", "--quiet", "--python", folder / "bin/python"]
+            subprocess.run([*install, *requirements], check=True)
             (folder / frameworks.COMPLETE).touch()
             frameworks.say(f"{name}: installed in {time.monotonic() - began:.0f} s")
     return folder / "bin/python"

@@ -15,11 +15,9 @@ import pathlib
 import subprocess
 import sys
 
-import bootstrap
 import framework_environments as frameworks
 
 SOURCE = pathlib.Path(__file__).parents[1]
-UV = "uv==0.13.9"
 RESOLUTIONS = {"lowest": "lowest-direct", "newest": "highest"}
 EXTRAS = "dev,brain,brain-postgres,brain-mysql"
 TESTS_FAILED = 1  # pytest's exit status
@@ -31,17 +29,6 @@ SUBSET = (
     "tests/unit/kube",
     "tests/unit/operator/engine",
 )
-
-
-def uv() -> pathlib.Path:
-    """Return the uv program; install it at the first use."""
-    folder = frameworks.root().with_name("uv") / UV
-    with frameworks.locked(folder.with_name(f"{UV}.lock")):
-        if not (folder / "bin/uv").exists():
-            bootstrap.main(folder)
-            pip = [folder / "bin/python", "-m", "pip", "--disable-pip-version-check"]
-            subprocess.run([*pip, "install", "--quiet", UV], check=True, stdout=sys.stderr)
-    return folder / "bin/uv"
 
 
 def make(program: pathlib.Path, python: str, resolution: str) -> pathlib.Path:
@@ -70,7 +57,7 @@ def main() -> int:
     parser.add_argument("further", nargs="*", metavar="ARGUMENT", help="arguments of pytest")
     chosen = parser.parse_args()
     try:
-        interpreter = make(uv(), chosen.python, chosen.resolution)
+        interpreter = make(frameworks.uv(), chosen.python, chosen.resolution)
     except subprocess.CalledProcessError as error:
         sys.exit(f"cannot make the environment: {error}")
     tests = chosen.further or (SUBSET if chosen.subset else ["tests/unit"])

@@ -1,6 +1,7 @@
 """The models that predictions are compared with: each returns its loss.
 
-They import torch only, so that ``gangline plan --trace`` can read them.
+They import torch only, so that ``gangline plan --trace`` can read them. No loss comes near zero:
+gradients would be denormal, and products of such matrices take a hundred times as long.
 """
 
 import torch
@@ -9,7 +10,7 @@ from torch.nn import functional
 
 
 class Classifier(nn.Module):
-    """Layers whose output is compared with label 0. ``units`` are what FSDP gathers together."""
+    """Layers with labels in turn for their outputs. ``units`` are what FSDP gathers together."""
 
     def __init__(self, *units: nn.Module) -> None:
         super().__init__()
@@ -17,7 +18,7 @@ class Classifier(nn.Module):
 
     def forward(self, samples: torch.Tensor) -> torch.Tensor:
         scores = self.units(samples)
-        labels = torch.zeros(scores.shape[0], dtype=torch.long, device=scores.device)
+        labels = torch.arange(scores.shape[0], device=scores.device) % scores.shape[1]
         return functional.cross_entropy(scores, labels)
 
 
@@ -96,6 +97,7 @@ class LanguageModel(nn.Module):
     def __init__(self, hidden: int, vocab: int, length: int, *blocks: nn.Module) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocab, hidden), nn.Embedding(length, hidden)
+        nn.init.normal_(self.tokens.weight, std=0.02)
         self.units = nn.Sequential(*blocks)
         self.last = nn.LayerNorm(hidden)
         self.output = nn.Linear(hidden, vocab, bias=False)
@@ -105,7 +107,7 @@ class LanguageModel(nn.Module):
         places = torch.arange(ids.shape[1], device=ids.device)
         states = self.units(self.tokens(ids) + self.positions(places))
         logits = self.output(self.last(states))
-        return functional.cross_entropy(logits.flatten(0, 1), ids.flatten())
+        return functional.cross_entropy(logits.flatten(0, 1), ids.roll(-1, 1).flatten())
 
 
 class Recurrent(nn.Module):
@@ -120,7 +122,7 @@ class Recurrent(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         logits = self.output(self.layers(self.tokens(ids))[0])
-        return functional.cross_entropy(logits.flatten(0, 1), ids.flatten())
+        return functional.cross_entropy(logits.flatten(0, 1), ids.roll(-1, 1).flatten())
 
 
 def mlp() -> nn.Module:

@@ -83,9 +83,8 @@ class Training:
         else:
             self.model = DistributedDataParallel(model)
         self.optimizer = AdamW(self.model.parameters())
-        self.inputs = (
-            torch.rand(shape) if name in ("mlp", "resnet18") else torch.zeros(shape).long()
-        )
+        tokens = getattr(model, "tokens", None)
+        self.inputs = torch.randint(tokens.num_embeddings, shape) if tokens else torch.rand(shape)
 
     def step(self) -> None:
         self.model(self.inputs).backward()

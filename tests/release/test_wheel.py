@@ -22,7 +22,7 @@ PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-c
 LIBRARY = "gangline/elastic/checkpoint/format/copy_summed.so"
 DEMO_TIMEOUT_S = 900
 
-pytestmark = pytest.mark.timeout(2 * DEMO_TIMEOUT_S)
+pytestmark = pytest.mark.timeout(4 * DEMO_TIMEOUT_S)
 
 
 def run(*command: str | Path, folder: Path, **variables: str) -> str:

@@ -25,7 +25,7 @@ from gangline.brain.allocation.jobs import (
 )
 from gangline.brain.allocation.prices import PriceState, update_price
 from gangline.brain.facts.records import NodeCapacity, Run
-from gangline.brain.guard.state import UNOBSERVED_RESTART_S, JobState, Verdict
+from gangline.brain.guard.state import JobState, Verdict
 
 _INQUEUE, _PENDING = "Inqueue", "Pending"
 WAITING_S = 30.0
@@ -134,7 +134,7 @@ def allocation_job(member: RoundMember) -> AllocationJob | None:
         ),
         queue=job.queue,
         rest_s=float("inf") if state.remaining_s is None else max(state.remaining_s, 1.0),
-        cost_s=UNOBSERVED_RESTART_S if state.restart_cost_s is None else state.restart_cost_s,
+        cost_s=state.change_cost_s,
         fixed=state.plan_open or pending or state.failing,
         nodes=tuple(node for _, node in running),
     )

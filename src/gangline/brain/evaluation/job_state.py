@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gangline.api.jobs.elastic import AUTO, PHASE_FAILED, SCALE_TYPE_LABEL, ScalePlan
+from gangline.api.jobs.elastic import AUTO, SCALE_TYPE_LABEL, ScalePlan
 from gangline.brain.advisers.advice import What
 from gangline.brain.advisers.decisions import ActionRecord
 from gangline.brain.collection.job_digest import to_ms
@@ -19,7 +19,7 @@ from gangline.brain.guard.state import (
     Verdict,
 )
 from gangline.brain.guard.trial import present_segments
-from gangline.brain.publication.plans import plan_name
+from gangline.brain.publication.plans import failed_plans, plan_name
 
 DAY_MS = 86_400_000
 
@@ -152,7 +152,7 @@ def _with_failed_rollbacks(
 
     Other actions have a trial, which finds their failed plans.
     """
-    failed = {plan.metadata.name for plan in plans if plan.status.phase == PHASE_FAILED}
+    failed = failed_plans(plans)
     for action in actions:
         if action.rollback_of and plan_name(job.name, int(action.id)) in failed:
             yield msgspec.structs.replace(action, verdict=Verdict.OVERTAKEN)

@@ -9,7 +9,7 @@ from gangline.brain.facts.records import Run
 from gangline.brain.guard.checks import WITHOUT_RESTART
 from gangline.brain.guard.state import Action, JobState
 from gangline.brain.guard.trial import TrialEvents
-from gangline.brain.publication.plans import PlannedChange, plan_name
+from gangline.brain.publication.plans import PlannedChange, failed_plans, plan_name
 
 
 def cost_ms(action: Action, state: JobState) -> int | None:
@@ -41,8 +41,5 @@ def trial_events(
         (pod.oom or pod.cause == DEVICE_OUT_OF_MEMORY) and (pod.ended_ms or 0) >= action.at_ms
         for pod in run.pods
     ) or any(shortage.at_ms >= action.at_ms for shortage in run.shortages)
-    failed = any(
-        plan.metadata.name == plan_name(run.job.name, record.id) and plan.status.phase == "Failed"
-        for plan in plans
-    )
+    failed = plan_name(run.job.name, record.id) in failed_plans(plans)
     return TrialEvents(formed=formed, oom=oom, overtaken=failed)

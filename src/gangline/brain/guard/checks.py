@@ -13,7 +13,6 @@ from gangline.brain.guard.limits import Target
 from gangline.brain.guard.policy import BY_HAND, FIELDS, Permission
 from gangline.brain.guard.state import (
     FACTS_DELAY_S,
-    UNOBSERVED_RESTART_S,
     Action,
     ClusterState,
     GuardSettings,
@@ -42,12 +41,6 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     permission: Permission
     settings: GuardSettings
     now_ms: int
-
-    @property
-    def cost_s(self) -> float:
-        """Cost of the change: observed, or a minute before the first observation."""
-        cost_s = self.job.restart_cost_s
-        return UNOBSERVED_RESTART_S if cost_s is None else cost_s
 
     @property
     def direction(self) -> int:
@@ -163,7 +156,7 @@ def _unfit_probe(case: Case, gain: float) -> Reason | None:
 
 def not_worth_it(case: Case) -> Reason | None:
     """The time that is saved is less than three times the time that the change costs."""
-    return _unpaid(case, case.cost_s, "NotWorthIt")
+    return _unpaid(case, case.job.change_cost_s, "NotWorthIt")
 
 
 def _unpaid(case: Case, cost_s: float, code: str) -> Reason | None:
@@ -188,7 +181,7 @@ def cooling_down(case: Case) -> Reason | None:
     times = [action.at_ms for action in job.actions] + [act.at_ms for act in job.person_acts]
     if not times:
         return None
-    pause_s = max(settings.cooldown_s, settings.cooldown_restarts * case.cost_s)
+    pause_s = max(settings.cooldown_s, settings.cooldown_restarts * case.job.change_cost_s)
     if FIELDS.get(case.advice.what) == "ps":
         pause_s = max(pause_s, settings.server_pause_s)
     left_s = pause_s - (case.now_ms - max(times)) / 1000
@@ -220,7 +213,7 @@ def _cost_ms(action: Action, case: Case) -> float:
     """Time that a change has cost: what it was judged with, or a restart as one costs today."""
     if action.what in WITHOUT_RESTART:
         return 0
-    return 1000 * case.cost_s if action.cost_ms is None else action.cost_ms
+    return 1000 * case.job.change_cost_s if action.cost_ms is None else action.cost_ms
 
 
 def cluster_budget_spent(case: Case) -> Reason | None:

@@ -183,6 +183,11 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     tunable: frozenset[What] | None = None
     """Fields whose tuning the running program applies; None: not known."""
 
+    @property
+    def change_cost_s(self) -> float:
+        """Cost of a change: that of a restart, or a minute where nothing is expected."""
+        return UNOBSERVED_RESTART_S if self.restart_cost_s is None else self.restart_cost_s
+
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """A direction that a family may not take for a while, because it was rolled back."""

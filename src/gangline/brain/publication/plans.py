@@ -1,5 +1,6 @@
 """An action as the object that carries it out: a ScalePlan, or the tuning of a job. Pure."""
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import msgspec
@@ -145,6 +146,11 @@ def next_tuning(before: JobTuning | None, change: PlannedChange) -> JobTuning | 
         else {"dataloader": loader}
     )
     return msgspec.structs.replace(tuning, version=tuning.version + 1, **changed)
+
+
+def failed_plans(plans: Iterable[ScalePlan]) -> set[str]:
+    """Return the names of the plans that failed."""
+    return {plan.metadata.name for plan in plans if plan.status.phase == PHASE_FAILED}
 
 
 def is_outdated(plan: ScalePlan, now: datetime) -> bool:

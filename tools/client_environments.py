@@ -40,15 +40,11 @@ def make(name: str, requirements: list[str]) -> pathlib.Path:
     tag = f"python{sys.version_info.major}.{sys.version_info.minor}"
     versions = "-".join(each.replace("==", "-") for each in requirements)
     folder = frameworks.root().with_name("clients") / f"{name}-{tag}-{versions}"
-    program = frameworks.uv()
     with frameworks.locked(folder.with_name(folder.name + ".lock")):
         if not (folder / frameworks.COMPLETE).exists():
             began = time.monotonic()
             shutil.rmtree(folder, ignore_errors=True)
-            create = [program, "venv", "--quiet", "--python", sys.executable, folder]
-            subprocess.run(create, check=True)
-            install = [program, "pip", "install", "--quiet", "--python", folder / "bin/python"]
-            subprocess.run([*install, *requirements], check=True)
+            frameworks.make_with_uv(folder, *requirements)
             (folder / frameworks.COMPLETE).touch()
             frameworks.say(f"{name}: installed in {time.monotonic() - began:.0f} s")
     return folder / "bin/python"

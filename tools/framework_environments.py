@@ -76,6 +76,18 @@ def uv() -> pathlib.Path:
     return folder / "bin/uv"
 
 
+def make_with_uv(folder: pathlib.Path, *arguments: str | pathlib.Path) -> None:
+    """Create an environment, and install in it what the arguments of ``uv pip install`` name.
+
+    Raises:
+        CalledProcessError: uv could not install it.
+    """
+    create = [uv(), "venv", "--quiet", "--python", sys.executable, folder]
+    subprocess.run(create, check=True)
+    install = [uv(), "pip", "install", "--quiet", "--python", folder / "bin" / "python"]
+    subprocess.run([*install, *arguments], check=True, stdout=sys.stderr)
+
+
 def make(framework: str) -> pathlib.Path:
     """Create the environment of ``framework`` if it does not exist; return its directory.
 
@@ -104,15 +116,13 @@ def install(folder: pathlib.Path, requirements: pathlib.Path) -> None:
     python = folder / "bin" / "python"
     if re.search("^torch==", requirements.read_text(), re.MULTILINE):
         bootstrap.main(folder)
-        pip: list[str | pathlib.Path] = [python, "-m", "pip", "--disable-pip-version-check"]
-        add = [*pip, "install", "--no-cache-dir", "--no-compile"]
+        pip = [python, "-m", "pip", "--disable-pip-version-check"]
+        options = ["--quiet", "--no-cache-dir", "--no-compile", "--requirement", requirements]
+        subprocess.run([*pip, "install", *options], check=True, stdout=sys.stderr)
         check = [*pip, "check"]
     else:
-        subprocess.run([uv(), "venv", "--quiet", "--python", sys.executable, folder], check=True)
-        pip = [uv(), "pip"]
-        add = [*pip, "install", "--no-cache", "--python", python]
-        check = [*pip, "check", "--python", python]
-    subprocess.run([*add, "--quiet", "--requirement", requirements], check=True, stdout=sys.stderr)
+        make_with_uv(folder, "--no-cache", "--requirement", requirements)
+        check = [uv(), "pip", "check", "--python", python]
     subprocess.run(check, check=True, stdout=sys.stderr)
     # pip would compile on one processor. Code templates do not compile, and are not imported.
     compile_all = [python, "-m", "compileall", "-qq", "-j", "0", folder / "lib"]

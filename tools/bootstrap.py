@@ -98,7 +98,7 @@ def main(folder: pathlib.Path) -> None:
         if probe.returncode == 0:
             return
     try:
-        import ensurepip  # noqa: F401, PLC0415  (absent on a bare Debian: that is the question)
+        import ensurepip  # noqa: F401
 
         bundled = True
     except ImportError:

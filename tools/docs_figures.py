@@ -21,7 +21,7 @@ def words(page: Path) -> int:
 def main() -> None:
     """Print the figures."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from unit.cli.documented_commands import (  # noqa: PLC0415 - a module of the tests
+    from unit.cli.documented_commands import (
         PAGES,
         executed_commands,
         first_block,
@@ -29,7 +29,7 @@ def main() -> None:
         mentioned,
         shell_lines,
     )
-    from unit.docs.guides import executed_guides  # noqa: PLC0415
+    from unit.docs.guides import executed_guides
 
     executed = sum(len(executed_commands(page)) for page in (ROOT / "README.md", TUTORIAL))
     executed += sum(len(first_block(page)) for page in executed_guides())

@@ -34,8 +34,8 @@ def timed(work: Callable[[], object]) -> float:
 
 def launch(*arguments: str) -> None:
     """Run ``dlrover-run --standalone`` for one training process."""
-    import dlrover.trainer.torch.elastic_run as launcher  # noqa: PLC0415
-    from dlrover.trainer.torch.main import main  # noqa: PLC0415
+    import dlrover.trainer.torch.elastic_run as launcher
+    from dlrover.trainer.torch.main import main
 
     handler = launcher.SubprocessHandler
 
@@ -53,9 +53,9 @@ class Training:
     def __init__(
         self, folder: str, figures: str, elements: int = ELEMENTS, device: str = "cpu"
     ) -> None:
-        import torch  # noqa: PLC0415
-        import torch.distributed as dist  # noqa: PLC0415
-        from dlrover.trainer.torch.flash_checkpoint.ddp import (  # noqa: PLC0415
+        import torch
+        import torch.distributed as dist
+        from dlrover.trainer.torch.flash_checkpoint.ddp import (
             DdpCheckpointer,
             StorageType,
         )

@@ -198,7 +198,7 @@ async def ours_requests(url: str, write: bool) -> int:
 
 
 def official(url: str) -> Any:
-    from kubernetes import client as official_client  # noqa: PLC0415
+    from kubernetes import client as official_client
 
     configuration = official_client.Configuration(host=url)
     return official_client.CoreV1Api(official_client.ApiClient(configuration))
@@ -217,7 +217,7 @@ def official_list(url: str) -> int:
 
 
 def official_follow(url: str) -> int:
-    from kubernetes import watch  # noqa: PLC0415
+    from kubernetes import watch
 
     found = 0
     for _ in watch.Watch().stream(

@@ -212,7 +212,7 @@ async def protobuf_subjects(target: Target) -> None:
 
 async def spdy_headers(target: Target) -> None:
     """Headers of a SPDY stream that expand to 200 MB."""
-    from gangline.local.apiserver.kubelet_proxy.spdy import DICTIONARY  # noqa: PLC0415
+    from gangline.local.apiserver.kubelet_proxy.spdy import DICTIONARY
 
     packer = zlib.compressobj(level=9, zdict=DICTIONARY)
     size = 200 << 20

@@ -60,9 +60,9 @@ def job(name: str) -> dict[str, Any]:
 
 async def submitted(kubeconfig: Path, name: str) -> float:
     """Seconds from submission until the log reports the first step."""
-    from gangline.api.resources import PODS, PYTORCH_JOBS  # noqa: PLC0415
-    from gangline.kube.client.client import ApiClient  # noqa: PLC0415
-    from gangline.kube.config.config import load_config  # noqa: PLC0415
+    from gangline.api.resources import PODS, PYTORCH_JOBS
+    from gangline.kube.client.client import ApiClient
+    from gangline.kube.config.config import load_config
 
     async with ApiClient(load_config(str(kubeconfig))) as client:
         begun = time.monotonic()

@@ -72,7 +72,7 @@ def measure(
 def _train(
     rank: int, store: str, sharding: str, titles: tuple[str, ...], steps: int, processor_time: bool
 ) -> list[dict[str, Any]]:
-    from benchmarks.sizing.training import train  # noqa: PLC0415 - imports PyTorch
+    from benchmarks.sizing.training import train
 
     return train(rank, RANKS, store, sharding, titles, steps, processor_time=processor_time)
 

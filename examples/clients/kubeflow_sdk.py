@@ -14,7 +14,7 @@ from kubeflow.training import TrainingClient
 
 def train(parameters):
     """Runs in each pod. Only this source is sent, so it contains its imports."""
-    import os  # noqa: PLC0415
+    import os
 
     rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
     print(f"rank {rank} of {size} learns at {parameters['rate']}", flush=True)

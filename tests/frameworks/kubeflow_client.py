@@ -19,7 +19,7 @@ POLLED_EVERY_S = 1
 
 
 def count(parameters):
-    import os  # noqa: PLC0415 - the source travels alone
+    import os
 
     for step in range(int(parameters["steps"])):
         print(f"step {step} of {os.environ['TF_CONFIG'][:1]}", flush=True)

@@ -433,7 +433,7 @@ def syn_stream(identity: int, block: bytes) -> bytes:
 
 def header_bomb(inflated: int) -> bytes:
     # The protocol's dictionary is not needed to inflate a stream of zeros, only its checksum.
-    from gangline.local.apiserver.kubelet_proxy.spdy import DICTIONARY  # noqa: PLC0415
+    from gangline.local.apiserver.kubelet_proxy.spdy import DICTIONARY
 
     deflate = zlib.compressobj(9, zdict=DICTIONARY)
     zeros = b"\0" * MIB

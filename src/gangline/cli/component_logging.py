@@ -101,8 +101,8 @@ def _json_formatter() -> logging.Formatter:
     ``err`` for an exception. Fields cannot replace the standard keys.
     """
     # Late: the import is slow, and components log text unless they run in a pod.
-    from pythonjsonlogger.core import RESERVED_ATTRS  # noqa: PLC0415
-    from pythonjsonlogger.msgspec import MsgspecFormatter  # noqa: PLC0415
+    from pythonjsonlogger.core import RESERVED_ATTRS
+    from pythonjsonlogger.msgspec import MsgspecFormatter
 
     class KubernetesFormatter(MsgspecFormatter):
         def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:

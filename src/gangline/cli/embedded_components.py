@@ -30,13 +30,13 @@ def embedded_components(
         queue_access: let it require the right to use a queue.
         brain_database: URL of the Brain's history; empty: no Brain runs.
     """
-    from gangline.local.cluster import Component  # noqa: PLC0415
+    from gangline.local.cluster import Component
 
     async def operate(client: Any, stop: asyncio.Event) -> None:
-        from gangline.operator.main import run  # noqa: PLC0415
-        from gangline.operator.settings import OperatorSettings  # noqa: PLC0415
-        from gangline.operator.webhook.component import remove_webhook  # noqa: PLC0415
-        from gangline.operator.webhook.settings import WebhookSettings  # noqa: PLC0415
+        from gangline.operator.main import run
+        from gangline.operator.settings import OperatorSettings
+        from gangline.operator.webhook.component import remove_webhook
+        from gangline.operator.webhook.settings import WebhookSettings
 
         asked = WebhookSettings.for_embedded_cluster(queue_access=queue_access)
         if not webhook:
@@ -44,15 +44,15 @@ def embedded_components(
         await run(client, OperatorSettings(webhook=asked if webhook else None), stop)
 
     async def schedule(client: Any, stop: asyncio.Event) -> None:
-        from gangline.scheduler.main import run  # noqa: PLC0415
-        from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
+        from gangline.scheduler.main import run
+        from gangline.scheduler.settings import SchedulerSettings
 
         await run(client, SchedulerSettings(scheduler_names=EMBEDDED_SCHEDULER_NAMES), stop)
 
     async def think(client: Any, stop: asyncio.Event) -> None:
-        from gangline.brain.main import run  # noqa: PLC0415
-        from gangline.brain.settings import BrainSettings  # noqa: PLC0415
-        from gangline.kube.probes import Address  # noqa: PLC0415
+        from gangline.brain.main import run
+        from gangline.brain.settings import BrainSettings
+        from gangline.kube.probes import Address
 
         api = Address("127.0.0.1", 0)
         await run(client, BrainSettings(database=brain_database, api_address=api), stop)

@@ -74,7 +74,7 @@ def _other_error(error: BaseException) -> CommandError:
 def _kubernetes_error(error: BaseException) -> CommandError | None:
     """Handle errors of the API client and of its configuration; None for other errors."""
     # Late: --help and mistyped commands must not import the client's dependencies.
-    from gangline.kube import errors as kube  # noqa: PLC0415
+    from gangline.kube import errors as kube
 
     match error:
         case kube.Unreachable():
@@ -103,7 +103,7 @@ def _kubernetes_error(error: BaseException) -> CommandError | None:
 
 def _job_error(error: BaseException) -> CommandError | None:
     """Handle errors of the SDK about jobs; None for other errors."""
-    from gangline.sdk.client import (  # noqa: PLC0415
+    from gangline.sdk.client import (
         AmbiguousJob,
         JobError,
         NoSuchJob,
@@ -126,7 +126,7 @@ def _job_error(error: BaseException) -> CommandError | None:
 
 def _embedded_cluster_error(error: BaseException) -> CommandError | None:
     """Handle errors of the cluster on this machine; None for other errors."""
-    from gangline.local.directory import ClusterAlreadyRunning, ClusterError, ClusterNotRunning  # noqa: PLC0415
+    from gangline.local.directory import ClusterAlreadyRunning, ClusterError, ClusterNotRunning
 
     match error:
         case ClusterAlreadyRunning():

@@ -32,7 +32,7 @@ def gc_disabled() -> Iterator[None]:
 
 def serve_component(component: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     """Run a component on uvloop until SIGTERM or Ctrl-C sets its stop event."""
-    import uvloop  # noqa: PLC0415 - only long-running components gain from it
+    import uvloop
 
     gc.set_threshold(*GC_THRESHOLDS)
 

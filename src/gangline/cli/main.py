@@ -125,7 +125,7 @@ class LazyGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem"]:
         """Complete a command name from the table alone, or an option."""
-        from click.shell_completion import CompletionItem  # noqa: PLC0415
+        from click.shell_completion import CompletionItem
 
         commands = [
             CompletionItem(name, help=entry.help)
@@ -142,7 +142,7 @@ class LazyGroup(click.Group):
 
 def _unknown_command(name: str) -> str:
     # Late: difflib takes ten milliseconds to import, and only a typing error needs it.
-    from difflib import get_close_matches  # noqa: PLC0415
+    from difflib import get_close_matches
 
     near = get_close_matches(name, COMMANDS, n=1)
     return f"There is no command {name!r}." + (f" Did you mean {near[0]!r}?" if near else "")
@@ -200,7 +200,7 @@ def run(arguments: list[str] | None = None) -> int:
 def _report(error: BaseException, session: InvocationState) -> int:
     """Print the message and the hint for an error to stderr, and return the exit status."""
     if session.debug:
-        from traceback import print_exception  # noqa: PLC0415
+        from traceback import print_exception
 
         print_exception(error)
     failure = to_command_error(error)

@@ -77,13 +77,13 @@ def _open_source(settings: InitializerSettings) -> Source:
     try:
         match settings.source.scheme:
             case scheme if scheme == HF:
-                from gangline.initializer.sources.hugging_face import (  # noqa: PLC0415
+                from gangline.initializer.sources.hugging_face import (
                     HuggingFaceSource,
                 )
 
                 return HuggingFaceSource(settings)
             case scheme if scheme == S3:
-                from gangline.initializer.sources.s3 import S3Source  # noqa: PLC0415
+                from gangline.initializer.sources.s3 import S3Source
 
                 return S3Source(settings)
     except ModuleNotFoundError as error:

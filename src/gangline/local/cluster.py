@@ -87,7 +87,7 @@ def run_foreground(
     Raises:
         ClusterError: it cannot be started; the message gives the remedy.
     """
-    import uvloop  # noqa: PLC0415 - only processes that run a cluster need it
+    import uvloop
 
     _allow_many_files()
     configure_allocator()
@@ -209,14 +209,14 @@ class EmbeddedCluster:
         hurry: asyncio.Event,
     ) -> None:
         # Imported after the API server answers, which clients wait for: these take longer.
-        from gangline.kube.controller.event_recorder import EventRecorder  # noqa: PLC0415
-        from gangline.local import custom_resources  # noqa: PLC0415
-        from gangline.local.controllers import manager  # noqa: PLC0415
-        from gangline.local.controllers.context import ControllerSettings  # noqa: PLC0415
-        from gangline.local.kubelets import Kubelets  # noqa: PLC0415
-        from gangline.local.port_conflicts import PortConflicts  # noqa: PLC0415
-        from gangline.local.training_runtimes import install_runtimes  # noqa: PLC0415
-        from gangline.local.virtual_nodes import VirtualNodes  # noqa: PLC0415
+        from gangline.kube.controller.event_recorder import EventRecorder
+        from gangline.local import custom_resources
+        from gangline.local.controllers import manager
+        from gangline.local.controllers.context import ControllerSettings
+        from gangline.local.kubelets import Kubelets
+        from gangline.local.port_conflicts import PortConflicts
+        from gangline.local.training_runtimes import install_runtimes
+        from gangline.local.virtual_nodes import VirtualNodes
 
         async with (
             ApiClient(server.config, user_agent="gangline-cluster") as client,

@@ -157,13 +157,13 @@ async def cluster_status(home: ClusterDirectory) -> ClusterStatus:
 
 async def _query_api_server(known: ClusterStatus) -> ClusterStatus:
     # Imported here: only this function queries the cluster, and a start should not load them.
-    import dataclasses  # noqa: PLC0415
+    import dataclasses
 
-    from gangline.api.meta.conditions import is_condition_true  # noqa: PLC0415
-    from gangline.api.resources import NODES, PODS  # noqa: PLC0415
-    from gangline.kube.client.client import ApiClient  # noqa: PLC0415
-    from gangline.kube.config.config import load_config  # noqa: PLC0415
-    from gangline.kube.errors import KubeError  # noqa: PLC0415
+    from gangline.api.meta.conditions import is_condition_true
+    from gangline.api.resources import NODES, PODS
+    from gangline.kube.client.client import ApiClient
+    from gangline.kube.config.config import load_config
+    from gangline.kube.errors import KubeError
 
     try:
         async with asyncio.timeout(5.0), ApiClient(load_config(str(known.kubeconfig))) as client:

@@ -43,7 +43,7 @@ def _refusal(host: str, port: int) -> OSError | None:
 
 def port_owner(port: int) -> str:
     """Name the process that listens on a port; empty if unknown, as for another user's."""
-    import psutil  # noqa: PLC0415 - the start of a cluster rarely needs it
+    import psutil
 
     for pid in filter(None, listening_pids(port)):
         with contextlib.suppress(psutil.Error):  # Ended in the meantime.
@@ -53,7 +53,7 @@ def port_owner(port: int) -> str:
 
 def listening_pids(port: int) -> list[int | None]:
     """Return the processes that listen on a TCP port of any address; None for another user's."""
-    import psutil  # noqa: PLC0415 - the start of a cluster rarely needs it
+    import psutil
 
     return [
         each.pid

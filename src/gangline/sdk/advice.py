@@ -153,7 +153,7 @@ class BrainClient:
         self._session: ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        from aiohttp import ClientSession, ClientTimeout  # noqa: PLC0415 - only few commands
+        from aiohttp import ClientSession, ClientTimeout
 
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         self._session = ClientSession(timeout=ClientTimeout(TIMEOUT_S), headers=headers)
@@ -186,7 +186,7 @@ class BrainClient:
         return await self._request("POST", "/v1/advice", json=manifest)
 
     async def _request(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        from aiohttp import ClientError  # noqa: PLC0415
+        from aiohttp import ClientError
 
         assert self._session is not None, "use the client as context manager"
         try:

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from gangline.kube.client.client import ApiClient
 from gangline.kube.client.decoding import decode_objects
 from gangline.kube.errors import Forbidden, NotFound, Unreachable
-from gangline.renamed import renamed
 from gangline.sdk.jobs import JOB_NAME_LABEL, Job, build_job
 from gangline.sdk.kinds import (
     JOB_KINDS,
@@ -20,13 +19,6 @@ from gangline.sdk.kinds import (
     listed_resource,
 )
 from gangline.sdk.lean_pods import LISTED_PODS, ListedPod
-
-__getattr__ = renamed(
-    __name__,
-    {
-        "kinds_called": "resolve_kinds",
-    },
-)
 
 T = TypeVar("T")
 Manifest = Mapping[str, Any]
@@ -126,7 +118,7 @@ class JobClient:
         Raises:
             NoSuchNamespace: it does not exist.
         """
-        from gangline.api.resources import NAMESPACES  # noqa: PLC0415 - only an empty result needs it
+        from gangline.api.resources import NAMESPACES
 
         with suppress(Forbidden):
             try:
@@ -184,7 +176,7 @@ class JobClient:
             NoSuchJob: no job has this name, or it was deleted meanwhile.
             AmbiguousJob: as ``get``.
         """
-        from gangline.kube.informers.informer import Informer  # noqa: PLC0415 - only wait() needs it
+        from gangline.kube.informers.informer import Informer
 
         kind, known = await self._find(name, namespace)
         own = known.metadata.name
@@ -320,7 +312,7 @@ class JobClient:
 
     async def _collection(self, manifest: Manifest, namespace: str | None) -> str:
         """Return the URL path at which an object is created."""
-        from gangline.api.resources import BUILT_IN_RESOURCES, CUSTOM_RESOURCES  # noqa: PLC0415 - reads do not need it
+        from gangline.api.resources import BUILT_IN_RESOURCES, CUSTOM_RESOURCES
 
         api_version, kind = str(manifest.get("apiVersion", "")), str(manifest.get("kind", ""))
         metadata = manifest.get("metadata") or {}

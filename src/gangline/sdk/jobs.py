@@ -3,7 +3,6 @@
 It is computed from stored objects: the conditions of the job, its pods, its pod group.
 """
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +22,6 @@ from gangline.api.job_names import (
 from gangline.api.meta.conditions import find_condition, is_condition_true
 from gangline.api.meta.objects import Condition
 from gangline.api.resource_list import GPU, pod_request_for
-from gangline.renamed import renamed
 from gangline.sdk.kinds import JobKind, JobObject, ListedPodGroup, ListedTemplate, ReplicaSpecLike
 from gangline.sdk.lean_pods import ListedCondition, ListedPod
 
@@ -34,16 +32,6 @@ if TYPE_CHECKING:
     from gangline.api.verdict import Finding
     from gangline.api.volcano.scheduling import PodGroup
     from gangline.sdk.lean_pods import ListedContainerStatus
-
-__getattr__ = renamed(
-    __name__,
-    {
-        "SomePod": "AnyPod",
-        "State": "JobState",
-        "describe": "build_job",
-        "status_word": "pod_status_text",
-    },
-)
 
 __all__ = [
     "INDEX_LABEL",
@@ -139,18 +127,6 @@ class Job:
     """True if MultiKueue runs the job in another cluster, and writes its status."""
 
     @property
-    def wanted(self) -> int:
-        """Deprecated: use ``desired``."""
-        warnings.warn("Job.wanted is now desired", DeprecationWarning, stacklevel=2)
-        return self.desired
-
-    @property
-    def noticed(self) -> bool:
-        """Deprecated: use ``observed``."""
-        warnings.warn("Job.noticed is now observed", DeprecationWarning, stacklevel=2)
-        return self.observed
-
-    @property
     def ranks(self) -> tuple[str, ...]:
         """Requested replicas in order of rank, such as ``master-0``, ``worker-0``."""
         return tuple(f"{role}-{index}" for role, count in self.roles for index in range(count))
@@ -188,7 +164,7 @@ class Job:
         return next((replica for replica in self.replicas if replica.chief), None)
 
     def _repr_html_(self) -> str:
-        from gangline.sdk import html_report  # noqa: PLC0415 - only notebooks call this
+        from gangline.sdk import html_report
 
         facts = [f"{self.running} of {self.desired} replicas run", format_run_time(self)]
         if self.requested_gpus:
@@ -357,7 +333,7 @@ def _reason(
 
 
 def _root_message(findings: "Sequence[Finding]") -> str:
-    from gangline.api.verdict import root_finding  # noqa: PLC0415 - only failed pods need it
+    from gangline.api.verdict import root_finding
 
     root = root_finding(findings)
     return f"{root.replica}: {root}" if root else ""
@@ -392,8 +368,8 @@ def _finding(pod: AnyPod) -> "Finding | None":
     ends = [status.state.terminated for status in statuses if status.state.terminated]
     if pod.status.phase != "Failed" and not (ends and any(end.exit_code for end in ends)):
         return None
-    from gangline.api.core.pod import Pod  # noqa: PLC0415 - only failed pods need it
-    from gangline.api.verdict import finding_of_pod  # noqa: PLC0415 - as above
+    from gangline.api.core.pod import Pod
+    from gangline.api.verdict import finding_of_pod
 
     complete = pod if isinstance(pod, Pod) else msgspec.convert(msgspec.to_builtins(pod), Pod)
     return finding_of_pod(complete)

@@ -15,7 +15,6 @@ from gangline.api.meta.objects import Object
 from gangline.kube.client.client import ApiClient as KubeClient
 from gangline.kube.config.config import load_config
 from gangline.kube.http.request import encode_object
-from gangline.renamed import renamed
 from gangline.sdk.client import JobClient
 from gangline.sdk.diagnosis.diagnosis import Diagnosis
 from gangline.sdk.diagnosis.inputs import diagnose_job
@@ -32,10 +31,6 @@ from gangline.sdk.jobs import Job, format_run_time
 from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.logs import ALL_LOGS, LogLine, LogOptions, follow_logs, read_logs
 
-__getattr__ = renamed(
-    __name__, {"Jobs": "JobList", "Progress": "ProgressCallback", "Happenings": "EventList"}
-)
-
 T = TypeVar("T")
 EventList = list[EventRecord]
 _RESOURCES = {kind.resource.type: kind.resource for kind in JOB_KINDS}
@@ -45,7 +40,7 @@ class JobList(list[Job]):
     """Jobs, the newest first; notebooks show a table."""
 
     def _repr_html_(self) -> str:
-        from gangline.sdk import html_report  # noqa: PLC0415 - only notebooks call this
+        from gangline.sdk import html_report
 
         if not self:
             return html_report.note("No jobs.")

@@ -20,15 +20,6 @@ from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError
 from gangline.kube.http.request import Request
-from gangline.renamed import renamed
-
-__getattr__ = renamed(
-    __name__,
-    {
-        "Usage": "ResourceUsage",
-        "read_usage": "parse_usage",
-    },
-)
 
 _PATH = "/apis/metrics.k8s.io/v1beta1"
 
@@ -203,7 +194,7 @@ def parse_exporter(text: str) -> tuple[GpuDevice, ...]:
 
 
 def _samples(text: str) -> list[tuple[Mapping[str, str], str, float]]:
-    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
+    from prometheus_client.parser import text_string_to_metric_families
 
     # Only four of about forty metrics are parsed; the others may have any form.
     lines = "".join(f"{line}\n" for line in text.splitlines() if line.startswith(READ))

@@ -20,8 +20,8 @@ trainer = TrainerClient(KubernetesBackendConfig(namespace=SPACE))
 
 def fit(steps):
     """Data-parallel regression: each process has half of the data."""
-    import torch  # noqa: PLC0415 - the source travels alone
-    from torch import distributed  # noqa: PLC0415
+    import torch
+    from torch import distributed
 
     distributed.init_process_group("gloo")
     rank, size = distributed.get_rank(), distributed.get_world_size()
@@ -40,7 +40,7 @@ def fit(steps):
 
 
 def sleep():
-    import time  # noqa: PLC0415 - the source travels alone
+    import time
 
     print("ready", flush=True)
     time.sleep(600)

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 def train(steps: int) -> None:
-    import os  # noqa: PLC0415 - the source travels alone
+    import os
 
     for step in range(steps):
         print(f"step {step} of rank {os.environ['RANK']}")
@@ -35,7 +35,7 @@ def share_of(number: int) -> int:
 
 
 def computes(number: int) -> dict[str, int]:
-    import os  # noqa: PLC0415 - as in a notebook
+    import os
 
     rank = int(os.environ["RANK"])
     print(f"rank {rank} computes")

@@ -78,7 +78,7 @@ def test_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> 
 
 
 def test_stopping_a_nonexistent_cluster_raises(tmp_path: Path) -> None:
-    from gangline.local.daemon import stop_cluster  # noqa: PLC0415 - as the command imports it
+    from gangline.local.daemon import stop_cluster
 
     with pytest.raises(ClusterNotRunning, match="no cluster nobody"):
         stop_cluster(ClusterDirectory(tmp_path, "nobody"))

@@ -123,9 +123,9 @@ def test_an_impossible_model_is_refused(fields: dict[str, int], field: str) -> N
 
 
 def test_a_configuration_is_read_by_the_command(tmp_path: Path) -> None:
-    from click.testing import CliRunner  # noqa: PLC0415
+    from click.testing import CliRunner
 
-    from gangline.cli.commands.plan import plan_command  # noqa: PLC0415
+    from gangline.cli.commands.plan import plan_command
 
     file = tmp_path / "config.json"
     file.write_text(json.dumps(LLAMA_3_8B))

@@ -68,13 +68,13 @@ def _job_rules(kind: JobKind) -> _KindRules:
 
 
 def _scale_plan_errors(plan: Any, old: Any) -> Iterable[FieldError]:
-    from gangline.api.validation.jobs import elastic  # noqa: PLC0415 - see rules_of
+    from gangline.api.validation.jobs import elastic
 
     return elastic.validate_scale_plan(plan, old)
 
 
 def _runtime_errors(runtime: Any, old: Any) -> Iterable[FieldError]:
-    from gangline.api.validation import training_runtime  # noqa: PLC0415 - see rules_of
+    from gangline.api.validation import training_runtime
 
     return training_runtime.validate(runtime, old)
 

@@ -42,7 +42,7 @@ async def advise_command(
 
 
 async def _find(cluster: ClusterSession, job: str) -> "JobAdvice":
-    from gangline.sdk.advice import job_advice  # noqa: PLC0415
+    from gangline.sdk.advice import job_advice
 
     found = await cluster.jobs.get(job, cluster.namespace)
     # The advice on the second of two jobs of one name has the kind as suffix.
@@ -60,8 +60,8 @@ async def _find(cluster: ClusterSession, job: str) -> "JobAdvice":
 
 
 async def _patch(cluster: ClusterSession, job: str, advice: "JobAdvice") -> list[dict[str, Any]]:
-    from gangline.api.meta.resource import Resource  # noqa: PLC0415
-    from gangline.sdk.advice import advised_patch  # noqa: PLC0415
+    from gangline.api.meta.resource import Resource
+    from gangline.sdk.advice import advised_patch
 
     found = await cluster.jobs.get(job, cluster.namespace)
     typed = found.kind.resource
@@ -73,7 +73,7 @@ async def _patch(cluster: ClusterSession, job: str, advice: "JobAdvice") -> list
 
 
 async def _print_list(cluster: ClusterSession, all_namespaces: bool, output: str) -> None:
-    from gangline.sdk.advice import list_advice  # noqa: PLC0415
+    from gangline.sdk.advice import list_advice
 
     found = await list_advice(cluster.client, cluster.namespace_to_list(all_namespaces))
     found = [each for each in found if each.status.items]
@@ -102,7 +102,7 @@ def _subject(item: "AdviceItem") -> str:
 
 
 def _data(advice: "JobAdvice") -> dict[str, Any]:
-    import msgspec  # noqa: PLC0415
+    import msgspec
 
     status: dict[str, Any] = msgspec.to_builtins(advice.status)
     meta = advice.metadata

@@ -24,8 +24,8 @@ def backup_command(file: Path, name: str, without_encryption_key: bool) -> None:
     all objects, the cluster's credentials and private keys, and the image map; not the volumes and
     logs of pods. Only you can read FILE: who reads it has all rights in the cluster.
     """
-    from gangline.local.backups.backup import create_backup  # noqa: PLC0415
-    from gangline.local.directory import ClusterDirectory, default_home  # noqa: PLC0415
+    from gangline.local.backups.backup import create_backup
+    from gangline.local.directory import ClusterDirectory, default_home
 
     home = ClusterDirectory(default_home(), name)
     backup = create_backup(home, file, with_key=not without_encryption_key)
@@ -60,9 +60,9 @@ def restore_command(file: Path, name: str, force: bool, key_file: Path | None) -
     FILE is checked completely before anything is replaced. Its kubeconfigs and tokens become valid
     again. Objects get no revision that clients have seen: watches start again.
     """
-    from gangline.local.backups.restore import restore_backup  # noqa: PLC0415
-    from gangline.local.directory import ClusterDirectory, cli_command, default_home  # noqa: PLC0415
-    from gangline.local.settings import changed_settings  # noqa: PLC0415
+    from gangline.local.backups.restore import restore_backup
+    from gangline.local.directory import ClusterDirectory, cli_command, default_home
+    from gangline.local.settings import changed_settings
 
     home = ClusterDirectory(default_home(), name)
     restored = restore_backup(file, home, force=force, key_file=key_file)

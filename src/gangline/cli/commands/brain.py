@@ -34,7 +34,7 @@ def _default_address(address: str, elsewhere: str = "0") -> str:
 
 def default_database() -> str:
     """Return the URL of a file in the user's folder."""
-    from gangline.local.directory import default_home  # noqa: PLC0415
+    from gangline.local.directory import default_home
 
     return f"sqlite:///{default_home() / 'brain.db'}"
 
@@ -154,8 +154,8 @@ def brain_command(
     if context.invoked_subcommand is not None:
         return
     require_brain_packages()
-    from gangline.brain.main import run  # noqa: PLC0415
-    from gangline.brain.settings import BadSettings  # noqa: PLC0415
+    from gangline.brain.main import run
+    from gangline.brain.settings import BadSettings
 
     settings = build_brain_settings(flags)
     start_logging(log_level, form=log_format)
@@ -172,8 +172,8 @@ def brain_command(
 def migrate_command(context: click.Context, database: str) -> None:
     """Create or update the schema of the database."""
     require_brain_packages()
-    from gangline.brain.store.engine import open_store  # noqa: PLC0415
-    from gangline.brain.store.errors import StoreError  # noqa: PLC0415
+    from gangline.brain.store.engine import open_store
+    from gangline.brain.store.errors import StoreError
 
     url = database or getattr(context.obj, "database", "") or prepared_default_database()
     try:
@@ -185,7 +185,7 @@ def migrate_command(context: click.Context, database: str) -> None:
 
 def prepared_default_database() -> str:
     """Return the URL of the default database, whose folder exists."""
-    from gangline.local.directory import default_home  # noqa: PLC0415
+    from gangline.local.directory import default_home
 
     default_home().mkdir(parents=True, exist_ok=True, mode=0o700)
     return default_database()
@@ -197,7 +197,7 @@ def build_brain_settings(flags: dict[str, Any]) -> "BrainSettings":
     Raises:
         click.BadParameter: the timing of the leader election is impossible.
     """
-    from gangline.brain.settings import BrainSettings  # noqa: PLC0415
+    from gangline.brain.settings import BrainSettings
 
     namespace = flags["leader_election_namespace"] or _own_namespace()
     return BrainSettings(

@@ -138,10 +138,10 @@ def up_command(
     It runs until Ctrl-C, or with --detach until 'gangline down'. Its jobs and all other objects are
     stored, and continue when it is started again.
     """
-    from gangline.cli.commands.brain import require_brain_packages  # noqa: PLC0415
-    from gangline.cli.embedded_components import embedded_components  # noqa: PLC0415
-    from gangline.local.apiserver.storage.durability import Durability  # noqa: PLC0415
-    from gangline.local.settings import ClusterSettings  # noqa: PLC0415
+    from gangline.cli.commands.brain import require_brain_packages
+    from gangline.cli.embedded_components import embedded_components
+    from gangline.local.apiserver.storage.durability import Durability
+    from gangline.local.settings import ClusterSettings
 
     queue_access: bool = options.pop("queue_access")
     settings = ClusterSettings(durability=Durability(durability), **options)
@@ -169,8 +169,8 @@ def up_command(
 @debug_option
 def down_command(name: str) -> None:
     """Stop the cluster that 'up' has started. Its stored objects remain."""
-    from gangline.local.daemon import stop_cluster  # noqa: PLC0415
-    from gangline.local.directory import ClusterDirectory, default_home  # noqa: PLC0415
+    from gangline.local.daemon import stop_cluster
+    from gangline.local.directory import ClusterDirectory, default_home
 
     note = stop_cluster(ClusterDirectory(default_home(), name))
     click.echo(f"Cluster {name} is stopped." if note else f"Cluster {name} was not running.")
@@ -181,8 +181,8 @@ def down_command(name: str) -> None:
 @debug_option
 def status_command(name: str) -> int:
     """Show whether the cluster runs, its nodes, and how many pods it has."""
-    from gangline.local.daemon import cluster_status  # noqa: PLC0415
-    from gangline.local.directory import ClusterDirectory, default_home  # noqa: PLC0415
+    from gangline.local.daemon import cluster_status
+    from gangline.local.directory import ClusterDirectory, default_home
 
     found = asyncio.run(cluster_status(ClusterDirectory(default_home(), name)))
     for line in _status_lines(found):
@@ -196,7 +196,7 @@ def _check_image_map(settings: "ClusterSettings") -> None:
     """
     if settings.image_map is None:
         return
-    from gangline.local.kubelet.containers.images import ImageMapError, load_image_map  # noqa: PLC0415
+    from gangline.local.kubelet.containers.images import ImageMapError, load_image_map
 
     try:
         load_image_map(settings.image_map)
@@ -206,8 +206,8 @@ def _check_image_map(settings: "ClusterSettings") -> None:
 
 def _run(settings: "ClusterSettings", parts: "list[Component]") -> None:
     began = time.monotonic()
-    from gangline.local.cluster import run_foreground  # noqa: PLC0415
-    from gangline.local.kubelet.runtime.isolation import detect_isolation  # noqa: PLC0415
+    from gangline.local.cluster import run_foreground
+    from gangline.local.kubelet.runtime.isolation import detect_isolation
 
     def announce(ready: "ClusterReady") -> None:
         click.echo(_welcome(ready.url, ready.kubeconfig, time.monotonic() - began))
@@ -219,7 +219,7 @@ def _run(settings: "ClusterSettings", parts: "list[Component]") -> None:
 
 
 def _start_in_background(settings: "ClusterSettings", arguments: list[str]) -> None:
-    from gangline.local.daemon import start_detached, wait_nodes_ready  # noqa: PLC0415
+    from gangline.local.daemon import start_detached, wait_nodes_ready
 
     began = time.monotonic()
     note = start_detached(settings, [sys.executable, "-m", "gangline", "up", *arguments])

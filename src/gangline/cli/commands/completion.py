@@ -19,7 +19,7 @@ To use it in this shell and in new ones:
 @click.pass_context
 def completion_command(context: click.Context, shell: str) -> None:
     """Print the completion script of SHELL."""
-    from click.shell_completion import get_completion_class  # noqa: PLC0415
+    from click.shell_completion import get_completion_class
 
     generator = get_completion_class(shell)
     assert generator is not None

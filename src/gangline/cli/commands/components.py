@@ -75,7 +75,7 @@ timing_options = election_timing_options(click.option)
     help="Minimal seconds between forecasts of the starts of pending gangs; 0 disables them.",
 )
 @logging_options("GANGLINE_SCHEDULER")
-def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
+def scheduler_command(  # noqa: PLR0913, PLR0917
     target: ClusterTarget,
     names: tuple[str, ...],
     configuration: Path | None,
@@ -89,9 +89,9 @@ def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
     **timing: Any,
 ) -> None:
     """Run the scheduler: all pods of a gang get nodes, or none of them."""
-    from gangline.scheduler.config.volcano import ConfigurationError, read_file  # noqa: PLC0415
-    from gangline.scheduler.main import run  # noqa: PLC0415
-    from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
+    from gangline.scheduler.config.volcano import ConfigurationError, read_file
+    from gangline.scheduler.main import run
+    from gangline.scheduler.settings import SchedulerSettings
 
     settings = SchedulerSettings(
         scheduler_names=frozenset(names),
@@ -137,11 +137,11 @@ def apiserver_command(
     **audit: Any,
 ) -> None:
     """Run the API server of the embedded cluster, without controllers."""
-    from gangline.local.apiserver.auth.pki import CertificateError  # noqa: PLC0415
-    from gangline.local.apiserver.server import ApiServer, ApiServerSettings  # noqa: PLC0415
-    from gangline.local.apiserver.storage.durability import Durability  # noqa: PLC0415
-    from gangline.local.apiserver.storage.encryption import EncryptionKeyError  # noqa: PLC0415
-    from gangline.local.apiserver.storage.sqlite import DatabaseError  # noqa: PLC0415
+    from gangline.local.apiserver.auth.pki import CertificateError
+    from gangline.local.apiserver.server import ApiServer, ApiServerSettings
+    from gangline.local.apiserver.storage.durability import Durability
+    from gangline.local.apiserver.storage.encryption import EncryptionKeyError
+    from gangline.local.apiserver.storage.sqlite import DatabaseError
 
     start_logging(log_level, form=log_format)
     settings = ApiServerSettings(

@@ -54,8 +54,8 @@ def view(output: str, **flags: str | None) -> None:
 
 def _effective_settings(flags: dict[str, str | None], profiles: UserSettings) -> dict[str, Setting]:
     """Return all effective values: those of the settings, then those of the kubeconfig."""
-    from gangline.cli.commands.submit import kind_commands  # noqa: PLC0415
-    from gangline.cli.submit.user_settings import check_settings  # noqa: PLC0415
+    from gangline.cli.commands.submit import kind_commands
+    from gangline.cli.submit.user_settings import check_settings
 
     profile = profiles.active_profile(flags.get("profile"), os.environ)
     given = resolve_cluster_settings(flags, profiles, os.environ)
@@ -68,8 +68,8 @@ def _effective_settings(flags: dict[str, str | None], profiles: UserSettings) ->
 
 def _kubeconfig_settings(given: dict[str, Setting]) -> dict[str, Setting]:
     """Return the values that only the kubeconfig gives; none without a kubeconfig."""
-    from gangline.cli.params.target import ClusterTarget  # noqa: PLC0415
-    from gangline.kube.errors import ConfigError  # noqa: PLC0415
+    from gangline.cli.params.target import ClusterTarget
+    from gangline.kube.errors import ConfigError
 
     path, context = given.get("kubeconfig"), given.get("context")
     named = path.value if path and not path.origin.startswith("environment") else None
@@ -138,7 +138,7 @@ def select_profile(text: str, profile: str, path: Path) -> str:
     Raises:
         CommandError: the form of the file does not allow the change.
     """
-    from json import dumps  # noqa: PLC0415
+    from json import dumps
 
     line = f"profile: {dumps(profile, ensure_ascii=False)}"
     changed, count = _PROFILE_LINE.subn(lambda _: line, text, count=1)

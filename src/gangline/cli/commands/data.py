@@ -35,7 +35,7 @@ async def list_data(
     cluster: ClusterSession, all_namespaces: bool, selector: str, watch: bool, output: str
 ) -> None:
     """Show bound claims, with their annotations 'description' and 'owner'."""
-    from gangline.api.resources import PERSISTENT_VOLUME_CLAIMS  # noqa: PLC0415
+    from gangline.api.resources import PERSISTENT_VOLUME_CLAIMS
 
     namespace = cluster.namespace_to_list(all_namespaces)
 

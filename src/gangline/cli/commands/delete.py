@@ -72,8 +72,8 @@ def _delete_jobs(target: ClusterTarget, deletions: Sequence[_Deletion]) -> None:
 async def _collect_failures(
     target: ClusterTarget, deletions: Iterable[_Deletion]
 ) -> list[CommandError]:
-    from gangline.kube.errors import ApiError, Unreachable  # noqa: PLC0415
-    from gangline.sdk.client import JobClient, JobError  # noqa: PLC0415
+    from gangline.kube.errors import ApiError, Unreachable
+    from gangline.sdk.client import JobClient, JobError
 
     failures: list[CommandError] = []
     async with target.connect() as client:
@@ -137,7 +137,7 @@ def select_expired(
     jobs: "Sequence[Job]", at: datetime, longer: timedelta, *, failed_only: bool
 ) -> "list[Job]":
     """Return the jobs that ended at least ``longer`` ago."""
-    from gangline.sdk.jobs import JobState  # noqa: PLC0415
+    from gangline.sdk.jobs import JobState
 
     states = {JobState.FAILED} if failed_only else {JobState.FAILED, JobState.SUCCEEDED}
     return [
@@ -146,7 +146,7 @@ def select_expired(
 
 
 async def _list_jobs(target: ClusterTarget, all_namespaces: bool) -> "list[Job]":
-    from gangline.sdk.client import JobClient  # noqa: PLC0415
+    from gangline.sdk.client import JobClient
 
     async with target.connect() as client:
         namespace = None if all_namespaces else target.namespace_of(client)

@@ -51,9 +51,9 @@ def demo_command(steps: int, keep_going: bool) -> int:
     No preparation is needed; torch and scikit-learn must be installed with gangline. The demo runs
     in a cluster of its own, which is removed afterwards.
     """
-    import uvloop  # noqa: PLC0415 - slow to import, for running a cluster only
+    import uvloop
 
-    from gangline.cli.demo.cluster import run_interruptible  # noqa: PLC0415
+    from gangline.cli.demo.cluster import run_interruptible
 
     _check_packages()
     example = _example_folder()
@@ -65,8 +65,8 @@ def demo_command(steps: int, keep_going: bool) -> int:
 
 
 async def _demo(example: Path, steps: int, *, kill: bool) -> int:
-    from gangline.cli.demo.cluster import NODES, demo_cluster, remove_stale_clusters  # noqa: PLC0415
-    from gangline.local.directory import default_home  # noqa: PLC0415
+    from gangline.cli.demo.cluster import NODES, demo_cluster, remove_stale_clusters
+    from gangline.local.directory import default_home
 
     view = DemoView(steps, REPLICAS)
     for name in await remove_stale_clusters(default_home()):
@@ -86,7 +86,7 @@ async def _demo(example: Path, steps: int, *, kill: bool) -> int:
 
 async def _environment_notes(ready: "ClusterReady") -> list[str]:
     """Return notes on isolation features that this machine lacks."""
-    from gangline.local.kubelet.runtime.isolation import detect_isolation  # noqa: PLC0415
+    from gangline.local.kubelet.runtime.isolation import detect_isolation
 
     gap = (await asyncio.to_thread(detect_isolation)).limitation
     return [note for note in (ready.limitation, gap) if note]
@@ -95,10 +95,10 @@ async def _environment_notes(ready: "ClusterReady") -> list[str]:
 async def _train(
     ready: "ClusterReady", example: Path, timeline: DemoTimeline, view: DemoView
 ) -> int:
-    from gangline.kube.client.client import ApiClient  # noqa: PLC0415
-    from gangline.kube.config.config import load_config  # noqa: PLC0415
-    from gangline.sdk.client import JobClient  # noqa: PLC0415
-    from gangline.sdk.logs import follow_logs  # noqa: PLC0415
+    from gangline.kube.client.client import ApiClient
+    from gangline.kube.config.config import load_config
+    from gangline.sdk.client import JobClient
+    from gangline.sdk.logs import follow_logs
 
     async with ApiClient(load_config(ready.kubeconfig), user_agent="gangline-demo") as client:
         jobs = JobClient(client)
@@ -148,7 +148,7 @@ async def _report_waiting(jobs: Any, timeline: DemoTimeline, view: DemoView) -> 
 
 def build_manifests(example: Path, steps: int) -> list[dict[str, Any]]:
     """Return the objects to submit: the example with its steps, and its script as a ConfigMap."""
-    import yaml  # noqa: PLC0415
+    import yaml
 
     script = (example / "digits.py").read_text()
     documents = list(yaml.safe_load_all((example / "digits.yaml").read_text()))
@@ -170,7 +170,7 @@ def build_manifests(example: Path, steps: int) -> list[dict[str, Any]]:
 @contextlib.contextmanager
 def _component_log() -> Iterator[Path]:
     """Write warnings of components to a file in the data folder instead of the terminal."""
-    from gangline.local.directory import default_home  # noqa: PLC0415
+    from gangline.local.directory import default_home
 
     path = default_home() / "demo.log"
     try:
@@ -211,7 +211,7 @@ def kill_replica(replica: str) -> bool:
 
     The process is a descendant of this one.
     """
-    from gangline.local.kubelet.runtime.process_tree import walk_process_tree  # noqa: PLC0415
+    from gangline.local.kubelet.runtime.process_tree import walk_process_tree
 
     found = False
     address = f"HOSTNAME={JOB}-{replica}".encode()

@@ -82,7 +82,7 @@ WEBHOOK_S = 20.0
     metavar="SECONDS",
 )
 @cluster_command
-async def deploy_command(  # noqa: PLR0913, PLR0917 - the options of the command
+async def deploy_command(  # noqa: PLR0913, PLR0917
     cluster: ClusterSession,
     action: str | None,
     release_namespace: str,
@@ -104,18 +104,18 @@ async def deploy_command(  # noqa: PLR0913, PLR0917 - the options of the command
     'adopt-crds' hands existing CRDs to a Helm release instead, before 'helm install'; 'adopt' hands
     over all objects of plain manifests. A CRD that has fields which Gangline's lacks is left.
     """
-    from gangline.deploy.chart import Chart, ReleaseSettings  # noqa: PLC0415
-    from gangline.deploy.facts import read_capabilities, read_facts  # noqa: PLC0415
-    from gangline.deploy.manifests import identity_of, release_objects  # noqa: PLC0415
-    from gangline.deploy.preflight import Problem, check_installation  # noqa: PLC0415
-    from gangline.deploy.release import (  # noqa: PLC0415
+    from gangline.deploy.chart import Chart, ReleaseSettings
+    from gangline.deploy.facts import read_capabilities, read_facts
+    from gangline.deploy.manifests import identity_of, release_objects
+    from gangline.deploy.preflight import Problem, check_installation
+    from gangline.deploy.release import (
         RolloutError,
         delete_retired,
         install,
         wait_for_rollout,
     )
-    from gangline.deploy.values import InvalidValues  # noqa: PLC0415
-    from gangline.deploy.webhook_probe import KIND, find_webhook_fault  # noqa: PLC0415
+    from gangline.deploy.values import InvalidValues
+    from gangline.deploy.webhook_probe import KIND, find_webhook_fault
 
     chart = Chart.load()
     settings = ReleaseSettings(name=release, namespace=release_namespace)
@@ -170,8 +170,8 @@ async def deploy_command(  # noqa: PLR0913, PLR0917 - the options of the command
 
 async def _kept_jobs(cluster: ClusterSession) -> "list[Problem]":
     """Return a note on jobs that Kubeflow Trainer has begun, if there are any."""
-    from gangline.deploy.preflight import Problem  # noqa: PLC0415
-    from gangline.deploy.upstream_jobs import job_set_note, jobs_with_job_sets  # noqa: PLC0415
+    from gangline.deploy.preflight import Problem
+    from gangline.deploy.upstream_jobs import job_set_note, jobs_with_job_sets
 
     note = job_set_note(await jobs_with_job_sets(cluster.client))
     remedy = "Keep the controller of JobSets until then. New TrainJobs are run by Gangline."
@@ -207,11 +207,11 @@ async def _hand_over(
     dry_run: bool,
 ) -> None:
     """Give existing objects to a Helm release; say which are left, and the value for their CRDs."""
-    from gangline.deploy.adoption import helm_objects, plan_adoption  # noqa: PLC0415
-    from gangline.deploy.chart import Chart  # noqa: PLC0415
-    from gangline.deploy.facts import read_capabilities, read_existing  # noqa: PLC0415
-    from gangline.deploy.manifests import identity_of  # noqa: PLC0415
-    from gangline.deploy.release import adopt, delete_retired  # noqa: PLC0415
+    from gangline.deploy.adoption import helm_objects, plan_adoption
+    from gangline.deploy.chart import Chart
+    from gangline.deploy.facts import read_capabilities, read_existing
+    from gangline.deploy.manifests import identity_of
+    from gangline.deploy.release import adopt, delete_retired
 
     capabilities = await read_capabilities(cluster.client)
     objects = helm_objects(Chart.load(), values, settings, capabilities)
@@ -241,7 +241,7 @@ def _read_values(
     Raises:
         InvalidValues: the chart does not accept some values.
     """
-    from gangline.deploy.values import parse_assignments, read_values  # noqa: PLC0415
+    from gangline.deploy.values import parse_assignments, read_values
 
     changes = [read_values(file.read_text(encoding="utf-8"), str(file)) for file in files]
     if components:
@@ -263,8 +263,8 @@ def _print_problems(problems: Sequence["Problem"]) -> None:
 @cluster_command
 async def undeploy_command(cluster: ClusterSession, force: bool, dry_run: bool) -> None:
     """Remove what 'deploy' has installed; CRDs, jobs, the namespace and volumes stay."""
-    from gangline.deploy.manifests import identity_of  # noqa: PLC0415
-    from gangline.deploy.release import (  # noqa: PLC0415
+    from gangline.deploy.manifests import identity_of
+    from gangline.deploy.release import (
         is_kept,
         owned_objects,
         unfinished_jobs,

@@ -67,9 +67,9 @@ class _JobDescription:
 
 
 async def _load_description(jobs: "JobClient", job: "Job") -> _JobDescription:
-    from gangline.sdk.addresses.tensorboard import tensorboard_address  # noqa: PLC0415
-    from gangline.sdk.events import job_events  # noqa: PLC0415
-    from gangline.sdk.manifests import to_submittable  # noqa: PLC0415
+    from gangline.sdk.addresses.tensorboard import tensorboard_address
+    from gangline.sdk.events import job_events
+    from gangline.sdk.manifests import to_submittable
 
     stored = await jobs.manifest(job.qualified_name, job.namespace)
     board = await tensorboard_address(jobs.client, job.namespace, job.name)
@@ -96,7 +96,7 @@ def _print_description(seen: _JobDescription, *, wide: bool) -> None:
 
 
 def _conditions(conditions: list[dict[str, Any]], at: "datetime") -> str:
-    from datetime import datetime  # noqa: PLC0415
+    from datetime import datetime
 
     rows = []
     for each in conditions:

@@ -38,7 +38,7 @@ async def events_command(
     output: str,
 ) -> None:
     """Show events of jobs (without JOB or -l: all events), the newest last."""
-    from gangline.sdk.events import job_events  # noqa: PLC0415
+    from gangline.sdk.events import job_events
 
     known: set[object] = set()
     while True:
@@ -65,7 +65,7 @@ async def events_command(
 
 
 def _is_event_of_job(event: "EventRecord", job: "Job") -> bool:
-    from gangline.sdk.events import belongs_to_job  # noqa: PLC0415
+    from gangline.sdk.events import belongs_to_job
 
     name = event.subject.partition("/")[2]
     return event.namespace == job.namespace and belongs_to_job(name, job.name)

@@ -45,7 +45,7 @@ async def run_interactive(
     Raises:
         ApiError: the command could not be run, or the connection broke.
     """
-    from gangline.kube.client.exec import STDERR, open_remote_command  # noqa: PLC0415
+    from gangline.kube.client.exec import STDERR, open_remote_command
 
     opened = open_remote_command(
         transport, pod, namespace, command, container=container, stdin=stdin, tty=tty
@@ -90,8 +90,8 @@ async def _forward_input(session: "RemoteCommand") -> None:
 @contextmanager
 def _raw_terminal(session: "RemoteCommand") -> Iterator[None]:
     """Send every key immediately, and the size of the window when it changes."""
-    import termios  # noqa: PLC0415
-    import tty  # noqa: PLC0415
+    import termios
+    import tty
 
     loop = asyncio.get_running_loop()
     sizes: set[asyncio.Task[None]] = set()
@@ -177,7 +177,7 @@ async def _exec_in_replica(
     *,
     stdin: bool,
 ) -> int:
-    from gangline.kube.errors import ApiError  # noqa: PLC0415
+    from gangline.kube.errors import ApiError
 
     found = await cluster.jobs.get(job, cluster.namespace)
     replica = select_replica(found, instance)
@@ -242,7 +242,7 @@ async def port_forward_command(
     job: str, ports: tuple[str, ...], instance: str, address: str, cluster: ClusterSession
 ) -> None:
     """Forward local ports to a replica of a job, to a pod of a service, or to a pod."""
-    from gangline.sdk.addresses.port_targets import PortTarget  # noqa: PLC0415
+    from gangline.sdk.addresses.port_targets import PortTarget
 
     target = PortTarget(cluster.namespace, job, cluster.kind, instance)
     await forward_ports(cluster.client, target, list(map(parse_port_mapping, ports)), address)
@@ -265,10 +265,10 @@ async def forward_ports(
     client: "ApiClient", what: "PortTarget", ports: list[tuple[int, int]], address: str
 ) -> None:
     """Forward ports until the command is interrupted."""
-    from contextlib import AsyncExitStack  # noqa: PLC0415
+    from contextlib import AsyncExitStack
 
-    from gangline.kube.client.port_forward import forward_port  # noqa: PLC0415
-    from gangline.sdk.addresses.port_targets import resolve_port_target  # noqa: PLC0415
+    from gangline.kube.client.port_forward import forward_port
+    from gangline.sdk.addresses.port_targets import resolve_port_target
 
     async with AsyncExitStack() as stack:
         for local, remote in ports:

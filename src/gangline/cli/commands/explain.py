@@ -65,10 +65,10 @@ async def explain_command(
 
 async def _stall(cluster: ClusterSession, name: str) -> str:
     """Return why a job that runs can never end; empty if it may."""
-    from datetime import UTC, datetime  # noqa: PLC0415
+    from datetime import UTC, datetime
 
-    from gangline.sdk.client import JobError  # noqa: PLC0415
-    from gangline.sdk.diagnosis.pending import find_lost_rank  # noqa: PLC0415
+    from gangline.sdk.client import JobError
+    from gangline.sdk.diagnosis.pending import find_lost_rank
 
     try:
         job = await cluster.jobs.get(name, cluster.namespace)
@@ -82,15 +82,15 @@ async def _explain(
     cluster: ClusterSession, settings: "SchedulerSettings", name: str, *, forecast: bool
 ) -> "list[Explanation]":
     """Return explanations for a name."""
-    from gangline.api.resources import PODS  # noqa: PLC0415
-    from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION  # noqa: PLC0415
-    from gangline.scheduler.reporting.explain import (  # noqa: PLC0415
+    from gangline.api.resources import PODS
+    from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION
+    from gangline.scheduler.reporting.explain import (
         explain_group,
         explain_pod,
         with_expected_start,
     )
-    from gangline.scheduler.reporting.replay import read_cluster_state  # noqa: PLC0415
-    from gangline.scheduler.types.types import GroupKey, PodKey  # noqa: PLC0415
+    from gangline.scheduler.reporting.replay import read_cluster_state
+    from gangline.scheduler.types.types import GroupKey, PodKey
 
     client, namespace = cluster.client, cluster.namespace
     groups, pods = await _subjects(cluster, name)
@@ -120,9 +120,9 @@ async def _explain(
 
 async def _subjects(cluster: ClusterSession, name: str) -> tuple[list[str], list[str]]:
     """Return the names of the pod groups and of the pods that ``name`` means."""
-    from gangline.api.resources import POD_GROUPS, PODS  # noqa: PLC0415
-    from gangline.kube.errors import NotFound  # noqa: PLC0415
-    from gangline.sdk.client import NoSuchJob  # noqa: PLC0415
+    from gangline.api.resources import POD_GROUPS, PODS
+    from gangline.kube.errors import NotFound
+    from gangline.sdk.client import NoSuchJob
 
     client, namespace = cluster.client, cluster.namespace
     kind, _, rest = name.rpartition("/")
@@ -154,8 +154,8 @@ def _no_pods_reason(state: str) -> str:
 
 
 async def _group_members(client: "ApiClient", group: str, namespace: str) -> list[str]:
-    from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION  # noqa: PLC0415
-    from gangline.scheduler.types.wire import LEAN_PODS  # noqa: PLC0415
+    from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION
+    from gangline.scheduler.types.wire import LEAN_PODS
 
     pods = (await client.list(LEAN_PODS, namespace)).items
     return [

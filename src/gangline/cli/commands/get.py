@@ -87,7 +87,7 @@ def _print_jobs(jobs: "Sequence[Job]", output: str, *, namespaces: bool, head: b
     help="Print what a TrainJob runs: its runtime with the job's changes, as YAML.",
 )
 @output_option()
-async def get_command(  # noqa: PLR0913, PLR0917 - one for each flag
+async def get_command(  # noqa: PLR0913, PLR0917
     job: str,
     cluster: ClusterSession,
     all_namespaces: bool,
@@ -131,7 +131,7 @@ async def _print_spec(cluster: ClusterSession, job: "Job", output: str) -> None:
 async def _print_effective(
     cluster: ClusterSession, job: "Job", output: str, *, first: bool
 ) -> None:
-    from gangline.sdk.effective import effective_manifest  # noqa: PLC0415
+    from gangline.sdk.effective import effective_manifest
 
     form = "json" if output == "json" else "yaml"
     text = serialize(await effective_manifest(cluster.client, job), form)
@@ -152,11 +152,11 @@ class _JobPage(NamedTuple):
 
 
 async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) -> _JobPage:
-    from gangline.cli.render.nodes import add_gpu_metrics  # noqa: PLC0415
-    from gangline.sdk.addresses.tensorboard import tensorboard_address  # noqa: PLC0415
-    from gangline.sdk.events import job_events  # noqa: PLC0415
-    from gangline.sdk.goodput import goodput_data, read_goodput  # noqa: PLC0415
-    from gangline.sdk.usage import gpu_usage  # noqa: PLC0415
+    from gangline.cli.render.nodes import add_gpu_metrics
+    from gangline.sdk.addresses.tensorboard import tensorboard_address
+    from gangline.sdk.events import job_events
+    from gangline.sdk.goodput import goodput_data, read_goodput
+    from gangline.sdk.usage import gpu_usage
 
     account = await read_goodput(client, job)
     board = await tensorboard_address(client, job.namespace, job.name)
@@ -177,8 +177,8 @@ async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) 
 
 async def _tensorboard_problem(client: "ApiClient", job: "Job") -> str:
     """Return why the TensorBoard of a job has ended; empty if it runs, waits, or is unknown."""
-    from gangline.kube.errors import ApiError  # noqa: PLC0415
-    from gangline.sdk.addresses.tensorboard import read_tensorboard_state  # noqa: PLC0415
+    from gangline.kube.errors import ApiError
+    from gangline.sdk.addresses.tensorboard import read_tensorboard_state
 
     try:
         state = await read_tensorboard_state(client, job.namespace, job.name)
@@ -189,8 +189,8 @@ async def _tensorboard_problem(client: "ApiClient", job: "Job") -> str:
 
 async def _advice_line(client: "ApiClient", job: "Job") -> str:
     """Return the advice on a job in one line; empty if there is none, or it may not be read."""
-    from gangline.kube.errors import ApiError  # noqa: PLC0415
-    from gangline.sdk.advice import job_advice  # noqa: PLC0415
+    from gangline.kube.errors import ApiError
+    from gangline.sdk.advice import job_advice
 
     try:
         advice = await job_advice(client, job.namespace, job.name)
@@ -223,7 +223,7 @@ def _print_page(seen: _JobPage, *, events: bool, gpus: bool) -> None:
     job = seen.job
     click.echo(format_job(job, current_time(), list(seen.further)))
     if gpus:
-        from gangline.cli.render.nodes import format_job_gpus  # noqa: PLC0415
+        from gangline.cli.render.nodes import format_job_gpus
 
         click.echo(f"\nGPUs:\n{format_job_gpus(job, seen.busy)}")
     if seen.board and seen.board_problem:
@@ -241,7 +241,7 @@ def _print_page(seen: _JobPage, *, events: bool, gpus: bool) -> None:
 
 def suggest_command(job: "Job") -> str:
     """Return the command that helps most in the state of the job."""
-    from gangline.sdk.jobs import JobState  # noqa: PLC0415
+    from gangline.sdk.jobs import JobState
 
     where = f"{job.name} -n {job.namespace}"
     match job.state:

@@ -63,7 +63,7 @@ brain_option = click.option(
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
 @brain_option
 @output_option("table", "json", "yaml", "name")
-async def show_command(  # noqa: PLR0913, PLR0917 - one for each option
+async def show_command(  # noqa: PLR0913, PLR0917
     job: str,
     cluster: ClusterSession,
     all_namespaces: bool,
@@ -75,7 +75,7 @@ async def show_command(  # noqa: PLR0913, PLR0917 - one for each option
     output: str,
 ) -> None:
     """Show ended jobs, the latest first; for JOB also what each replica used."""
-    from gangline.sdk.advice import (  # noqa: PLC0415
+    from gangline.sdk.advice import (
         BrainClient,
         BrainUnavailable,
         brain_token,
@@ -199,7 +199,7 @@ async def forget_command(
     subject = f"user {owner}" if owner else f"namespace {space}"
     if not yes:
         click.confirm(f"Delete {f'job {job} of ' if job else 'all jobs of '}{subject}?", abort=True)
-    from gangline.api.resources import NAMESPACES  # noqa: PLC0415
+    from gangline.api.resources import NAMESPACES
 
     identity = (await cluster.client.get(NAMESPACES, "kube-system")).metadata.uid
     url = database or prepared_default_database()
@@ -208,9 +208,9 @@ async def forget_command(
 
 
 def _forget(database: str, cluster: str, owner: str, namespace: str, job: str) -> int:
-    from gangline.brain.store.engine import open_store  # noqa: PLC0415
-    from gangline.brain.store.errors import StoreError  # noqa: PLC0415
-    from gangline.brain.store.forgetting import Forget  # noqa: PLC0415
+    from gangline.brain.store.engine import open_store
+    from gangline.brain.store.errors import StoreError
+    from gangline.brain.store.forgetting import Forget
 
     asked = Forget(cluster=cluster, owner=owner, namespace=namespace, name=job)
     try:

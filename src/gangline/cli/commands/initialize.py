@@ -20,7 +20,7 @@ def initialize_command(step: str) -> None:
     ENDPOINT           address of the server, if it is not that of Hugging Face or AWS
     ACCESS_KEY_ID, SECRET_ACCESS_KEY, REGION, ROLE_ARN    credentials for S3
     """
-    from gangline.elastic.agent.termination_message import write_termination_message  # noqa: PLC0415
-    from gangline.initializer.main import main  # noqa: PLC0415
+    from gangline.elastic.agent.termination_message import write_termination_message
+    from gangline.initializer.main import main
 
     main(step, write_termination_message)

@@ -116,11 +116,11 @@ def clone_command(
     job: str, name: str, fields: tuple[str, ...], dry_run: bool, target: ClusterTarget, output: str
 ) -> None:
     """Submit a copy of JOB named NAME, with its TensorBoard, code and configuration."""
-    from gangline.cli.submit.manifests import apply_changes  # noqa: PLC0415
-    from gangline.cli.submit.submission import SubmitOptions, submit_manifests  # noqa: PLC0415
-    from gangline.sdk.client import JobClient  # noqa: PLC0415
-    from gangline.sdk.job_editor import JobEditor  # noqa: PLC0415
-    from gangline.sdk.manifests import Manifest  # noqa: PLC0415
+    from gangline.cli.submit.manifests import apply_changes
+    from gangline.cli.submit.submission import SubmitOptions, submit_manifests
+    from gangline.sdk.client import JobClient
+    from gangline.sdk.job_editor import JobEditor
+    from gangline.sdk.manifests import Manifest
 
     async def copied() -> list[Manifest]:
         async with target.connect() as client:

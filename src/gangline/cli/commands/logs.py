@@ -108,7 +108,7 @@ async def _explain_no_lines(client: "ApiClient", job: "Job", options: "LogOption
     Raises:
         CommandError: lines of earlier containers were requested, and there are none.
     """
-    from gangline.sdk.logs import deleted_pods  # noqa: PLC0415
+    from gangline.sdk.logs import deleted_pods
 
     narrowed = (options.tail, options.since_seconds, options.since_time or None)
     if options.previous and narrowed == (None, None, None):
@@ -133,9 +133,9 @@ _NO_ARCHIVE = "this cluster does not store logs of deleted pods"
 async def _copy_lines(
     client: "ApiClient", job: "Job", options: "LogOptions", writer: LogLineWriter, *, follow: bool
 ) -> None:
-    from gangline.cli.submit.submission import report_until_lines  # noqa: PLC0415
-    from gangline.sdk.client import JobClient  # noqa: PLC0415
-    from gangline.sdk.logs import follow_batches, read_logs  # noqa: PLC0415
+    from gangline.cli.submit.submission import report_until_lines
+    from gangline.sdk.client import JobClient
+    from gangline.sdk.logs import follow_batches, read_logs
 
     if follow and not job.state.finished and not options.previous:
         jobs = JobClient(client, job.kind.trainer)
@@ -159,7 +159,7 @@ def _selects_replicas(given: dict[str, Any]) -> bool:
 
 def _options(job: "Job", given: dict[str, Any]) -> "LogOptions":
     """Return which lines of which replicas to print."""
-    from gangline.sdk.logs import LogOptions  # noqa: PLC0415
+    from gangline.sdk.logs import LogOptions
 
     instance = given["instance"]
     if not _selects_replicas(given):

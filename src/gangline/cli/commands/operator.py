@@ -38,7 +38,7 @@ def _check_url(_: click.Context, __: click.Parameter, value: str) -> str:
     try:
         parts = urlsplit(value)
         plain = not (parts.query or parts.fragment or parts.username or parts.password)
-        parts.port  # noqa: B018 - raises ValueError for an invalid port
+        parts.port  # noqa: B018
         fits = parts.scheme == "https" and parts.hostname and plain
     except ValueError:
         fits = False
@@ -116,8 +116,8 @@ def build_webhook_settings(
     Raises:
         click.BadParameter: a value is invalid; the message names the flag.
     """
-    from gangline.kube.probes import Address  # noqa: PLC0415 - not for --help
-    from gangline.operator.webhook.settings import FailurePolicy, WebhookSettings  # noqa: PLC0415
+    from gangline.kube.probes import Address
+    from gangline.operator.webhook.settings import FailurePolicy, WebhookSettings
 
     on = flags.pop("webhook") == "on"
     address: Address | None = flags.pop("webhook_bind_address")
@@ -354,7 +354,7 @@ def operator_command(
 
     Each flag can also be set in the environment: GANGLINE_OPERATOR_KUBE_API_QPS=50.
     """
-    from gangline.operator.main import run  # noqa: PLC0415
+    from gangline.operator.main import run
 
     settings = build_operator_settings(flags)
     limit = build_rate_limit(kube_api_qps, kube_api_burst)
@@ -370,7 +370,7 @@ def build_operator_settings(flags: dict[str, Any]) -> "OperatorSettings":
     Raises:
         click.BadParameter: a value is invalid; the message names the flag.
     """
-    from gangline.operator.settings import GangScheduling, OperatorSettings  # noqa: PLC0415
+    from gangline.operator.settings import GangScheduling, OperatorSettings
 
     mode = flags.pop("gang_scheduling")
     if flags.pop("enable_gang_scheduling") is False:
@@ -416,7 +416,7 @@ def resolve_gang_scheduling(mode: str, scheduler: str, upstream: str) -> tuple[s
 
 def build_rate_limit(per_second: float, burst: int | None) -> "TokenBucket | None":
     """Build the request limiter; None for no limit. The default burst is 1.5 times the rate."""
-    from gangline.kube.rate_limit import TokenBucket  # noqa: PLC0415
+    from gangline.kube.rate_limit import TokenBucket
 
     if per_second <= 0:
         return None
@@ -428,8 +428,8 @@ def _flatten(values: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _known_kinds(names: tuple[str, ...]) -> frozenset[str]:
-    from gangline.operator.main import all_frameworks  # noqa: PLC0415
-    from gangline.operator.settings import OperatorSettings  # noqa: PLC0415
+    from gangline.operator.main import all_frameworks
+    from gangline.operator.settings import OperatorSettings
 
     identities = [each.kind.identity for each in all_frameworks(OperatorSettings())]
     known = {identity.lower(): identity for identity in identities}

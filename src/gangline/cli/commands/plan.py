@@ -149,9 +149,9 @@ def plan_command(command: tuple[str, ...], **flags: Unpack[PlanFlags]) -> None:
     gangline plan --trace train.py:make_model --input 8x3x224x224 --samples 1.28M --epochs 90
     gangline plan --check JOB
     """
-    from gangline.sizing.hardware import UnknownDeviceError  # noqa: PLC0415 - not needed for --help
-    from gangline.sizing.model import ShapeError  # noqa: PLC0415
-    from gangline.sizing.plan import make_plan  # noqa: PLC0415
+    from gangline.sizing.hardware import UnknownDeviceError
+    from gangline.sizing.model import ShapeError
+    from gangline.sizing.plan import make_plan
 
     _check_flags(flags, command)
     job = _job(flags)
@@ -224,26 +224,26 @@ def _check_calibration(flags: PlanFlags) -> None:
 
 def _job(flags: PlanFlags) -> "JobSource | None":
     """Return the job that the options name."""
-    from gangline.cli.planning.job_request import JobSource  # noqa: PLC0415
+    from gangline.cli.planning.job_request import JobSource
 
     if flags["file"]:
-        from gangline.cli.submit.manifests import read_manifests  # noqa: PLC0415
+        from gangline.cli.submit.manifests import read_manifests
 
         return JobSource(read_manifests(flags["file"])[0])
     name = flags["like"] or flags["check"]
     if not name:
         return None
-    from gangline.cli.params.target import resolve_target  # noqa: PLC0415
-    from gangline.cli.planning.stored_job import load_job  # noqa: PLC0415
+    from gangline.cli.params.target import resolve_target
+    from gangline.cli.planning.stored_job import load_job
 
     return asyncio.run(load_job(resolve_target(flags), name))
 
 
 def _request(flags: PlanFlags, job: "JobSource | None") -> "PlanRequest":
-    from gangline.cli.planning.job_request import read_job_request  # noqa: PLC0415
-    from gangline.sizing.goals.record import read_record  # noqa: PLC0415
-    from gangline.sizing.plan import PlanRequest  # noqa: PLC0415
-    from gangline.sizing.precision import Optimizer, Precision, state_bytes  # noqa: PLC0415
+    from gangline.cli.planning.job_request import read_job_request
+    from gangline.sizing.goals.record import read_record
+    from gangline.sizing.plan import PlanRequest
+    from gangline.sizing.precision import Optimizer, Precision, state_bytes
 
     record = read_record(job.annotations) if job else None
     requested = read_job_request(job) if job else None
@@ -282,7 +282,7 @@ def _with_attention(
     model: "TransformerModel | TracedModel", flags: PlanFlags, *, is_recorded: bool
 ) -> "TransformerModel | TracedModel":
     """Return the model with ``--causal``, and with ``--seq`` in place of the job's."""
-    from gangline.sizing.traced import TracedModel  # noqa: PLC0415
+    from gangline.sizing.traced import TracedModel
 
     changed: dict[str, Any] = {"causal": True} if flags["causal"] else {}
     if is_recorded and flags["sequence"]:
@@ -306,8 +306,8 @@ def _calibration(
     element: int,
 ) -> "Calibration | None":
     """Return the calibration that is given, else that of this machine for the kind of GPU."""
-    from gangline.cli.planning.calibration_files import find_calibration, load_calibration  # noqa: PLC0415
-    from gangline.sizing.hardware import UnknownDeviceError, find_device  # noqa: PLC0415
+    from gangline.cli.planning.calibration_files import find_calibration, load_calibration
+    from gangline.sizing.hardware import UnknownDeviceError, find_device
 
     file = flags["calibration"]
     if file == NO_CALIBRATION or flags["efficiency"]:
@@ -346,7 +346,7 @@ def _device(
     calibration: "Calibration | None",
     element: int,
 ) -> "Device":
-    from gangline.sizing import hardware  # noqa: PLC0415
+    from gangline.sizing import hardware
 
     name = _gpu_name(flags, record, requested)
     if calibration and (not flags["gpu"] or calibration.device.name.upper() == name.upper()):
@@ -382,8 +382,8 @@ def _devices(flags: PlanFlags, device: "Device", requested: "JobRequest | None")
 
 
 def _print(plan: "Plan", flags: PlanFlags, command: tuple[str, ...]) -> None:
-    from gangline.cli.planning.table import deepspeed_table, plan_table, shortfall  # noqa: PLC0415
-    from gangline.sizing.report import plan_document  # noqa: PLC0415
+    from gangline.cli.planning.table import deepspeed_table, plan_table, shortfall
+    from gangline.sizing.report import plan_document
 
     if flags["estimator"] == "deepspeed":
         click.echo(deepspeed_table(plan))
@@ -394,7 +394,7 @@ def _print(plan: "Plan", flags: PlanFlags, command: tuple[str, ...]) -> None:
         case "job" if not plan.fits:
             raise CommandError(f"no layout fits, so there is no job: {shortfall(plan)}")
         case "job":
-            from gangline.cli.submit.planned_job import planned_job  # noqa: PLC0415
+            from gangline.cli.submit.planned_job import planned_job
 
             click.echo(planned_job(plan, flags["name"], flags["image"], command))
         case form:
@@ -403,11 +403,11 @@ def _print(plan: "Plan", flags: PlanFlags, command: tuple[str, ...]) -> None:
 
 def _print_check(job: "JobSource", plan: "Plan", output: str) -> None:
     """Print what the job requests beside what the plan computes; fail if something is too small."""
-    from dataclasses import asdict  # noqa: PLC0415
+    from dataclasses import asdict
 
-    from gangline.cli.planning.job_request import read_job_request  # noqa: PLC0415
-    from gangline.cli.planning.table import check_table  # noqa: PLC0415
-    from gangline.sizing.goals.job_check import Verdict, check_job  # noqa: PLC0415
+    from gangline.cli.planning.job_request import read_job_request
+    from gangline.cli.planning.table import check_table
+    from gangline.sizing.goals.job_check import Verdict, check_job
 
     request = read_job_request(job)
     if request is None:

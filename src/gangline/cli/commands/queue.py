@@ -95,7 +95,7 @@ def queue_command() -> None:
 @output_option()
 async def list_queues(cluster: ClusterSession, selector: str, watch: bool, output: str) -> None:
     """Show all queues. '-o wide' shows their limits and usage."""
-    from gangline.api.resources import QUEUES  # noqa: PLC0415
+    from gangline.api.resources import QUEUES
 
     async def stored_queues() -> "list[Queue]":
         found = (await cluster.client.list(QUEUES, labels=selector)).items
@@ -115,7 +115,7 @@ async def list_queues(cluster: ClusterSession, selector: str, watch: bool, outpu
 @output_option()
 async def get_queue(name: str, cluster: ClusterSession, watch: bool, output: str) -> None:
     """Show one queue: its limits, its current fair share, and its usage."""
-    from gangline.api.resources import QUEUES  # noqa: PLC0415
+    from gangline.api.resources import QUEUES
 
     async def stored_queue() -> "list[Queue]":
         return [await cluster.client.get(QUEUES, name)]
@@ -154,8 +154,8 @@ def _print_changed(queue: "Queue", what: str, output: str) -> None:
 
 async def _set_state(client: "ApiClient", name: str, state: str) -> "Queue":
     """Set the state of a queue; the scheduler turns Closing into Closed once it is empty."""
-    from gangline.api.resources import QUEUES  # noqa: PLC0415
-    from gangline.api.volcano.scheduling import ROOT_QUEUE  # noqa: PLC0415
+    from gangline.api.resources import QUEUES
+    from gangline.api.volcano.scheduling import ROOT_QUEUE
 
     if name == ROOT_QUEUE:
         raise CommandError(f"queue {name!r} is the cluster itself", code=ExitCode.USAGE)
@@ -166,10 +166,10 @@ async def _set_state(client: "ApiClient", name: str, state: str) -> "Queue":
 
 async def _queue_uses(client: "ApiClient", name: str) -> "list[QueueUsage]":
     """Return shares and usage of a queue and its parents; empty if the user lacks rights."""
-    from gangline.kube.errors import Forbidden  # noqa: PLC0415
-    from gangline.scheduler.config.volcano import ConfigurationError  # noqa: PLC0415
-    from gangline.scheduler.reporting.explain import queue_usages  # noqa: PLC0415
-    from gangline.scheduler.reporting.replay import read_cluster_state, read_deployed_settings  # noqa: PLC0415
+    from gangline.kube.errors import Forbidden
+    from gangline.scheduler.config.volcano import ConfigurationError
+    from gangline.scheduler.reporting.explain import queue_usages
+    from gangline.scheduler.reporting.replay import read_cluster_state, read_deployed_settings
 
     try:
         settings = await read_deployed_settings(client)
@@ -183,7 +183,7 @@ async def _queue_uses(client: "ApiClient", name: str) -> "list[QueueUsage]":
 
 
 def _data(queue: "Queue") -> dict[str, Any]:
-    import msgspec  # noqa: PLC0415
+    import msgspec
 
     data: dict[str, Any] = msgspec.to_builtins(queue, builtin_types=())
     return data

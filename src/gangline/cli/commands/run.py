@@ -15,6 +15,6 @@ import click
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run_command(arguments: tuple[str, ...]) -> int:
     """Start a training script on this node, as torchrun does."""
-    from gangline.elastic.launcher.main import main  # noqa: PLC0415 - slow to import
+    from gangline.elastic.launcher.main import main
 
     return main(arguments)

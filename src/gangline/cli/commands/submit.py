@@ -143,7 +143,7 @@ class KindGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem"]:
         """Complete a kind from the table alone, or an option."""
-        from click.shell_completion import CompletionItem  # noqa: PLC0415
+        from click.shell_completion import CompletionItem
 
         kinds = sorted((each.word, each.help) for each in JOB_COMMANDS)
         found = [
@@ -154,7 +154,7 @@ class KindGroup(click.Group):
 
 def _unknown_kind(word: str) -> str:
     # Late: difflib takes ten milliseconds to import, and only a mistake needs it.
-    from difflib import get_close_matches  # noqa: PLC0415
+    from difflib import get_close_matches
 
     if word.endswith((".yaml", ".yml", ".json")):
         return f"{word!r} is not a kind of job; a file is given with -f {word}"
@@ -173,7 +173,7 @@ def kind_commands() -> Iterator[click.Command]:
 
 def _command(trainer: JobCommandSpec, name: str) -> click.Command:
     # Late: more than a hundred options, which completion of the kind does not need.
-    from gangline.cli.submit import options as flags  # noqa: PLC0415
+    from gangline.cli.submit import options as flags
 
     function = partial(_run, trainer)
     function.__doc__ = (
@@ -208,9 +208,9 @@ def _run(
     command: tuple[str, ...],
     **options: Any,
 ) -> None:
-    from gangline.cli.submit.from_flags import build_objects  # noqa: PLC0415
-    from gangline.cli.submit.submission import SubmitOptions, submit_manifests  # noqa: PLC0415
-    from gangline.cli.submit.user_settings import apply_settings  # noqa: PLC0415
+    from gangline.cli.submit.from_flags import build_objects
+    from gangline.cli.submit.submission import SubmitOptions, submit_manifests
+    from gangline.cli.submit.user_settings import apply_settings
 
     options = apply_settings(context, options, target.profile, kind_commands)
     sending = SubmitOptions(
@@ -303,8 +303,8 @@ def submit_command(
             hint="See 'gangline submit --help'.",
             code=ExitCode.USAGE,
         )
-    from gangline.cli.submit.manifests import apply_changes, read_manifests  # noqa: PLC0415
-    from gangline.cli.submit.submission import SubmitOptions, submit_manifests  # noqa: PLC0415
+    from gangline.cli.submit.manifests import apply_changes, read_manifests
+    from gangline.cli.submit.submission import SubmitOptions, submit_manifests
 
     manifests = [manifest for file in files for manifest in read_manifests(file)]
     check = not options.pop("no_check")

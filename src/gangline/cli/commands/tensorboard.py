@@ -45,8 +45,8 @@ async def tensorboard_command(
 
 
 async def _stop(client: "ApiClient", namespace: str, job: str) -> None:
-    from gangline.api.resources import DEPLOYMENTS, SERVICES  # noqa: PLC0415
-    from gangline.cli.submit.owned_objects import service_name  # noqa: PLC0415
+    from gangline.api.resources import DEPLOYMENTS, SERVICES
+    from gangline.cli.submit.owned_objects import service_name
 
     name = service_name(job)
     await client.delete(DEPLOYMENTS, name, namespace, propagation="Background")
@@ -56,10 +56,10 @@ async def _stop(client: "ApiClient", namespace: str, job: str) -> None:
 
 async def _start_if_missing(cluster: ClusterSession, name: str, logdir: str, image: str) -> None:
     """Start a TensorBoard for a job without one."""
-    from gangline.api.resources import SERVICES  # noqa: PLC0415
-    from gangline.cli.submit.owned_objects import service_name, tensorboard_objects  # noqa: PLC0415
-    from gangline.cli.submit.submission import with_owner  # noqa: PLC0415
-    from gangline.kube.errors import NotFound  # noqa: PLC0415
+    from gangline.api.resources import SERVICES
+    from gangline.cli.submit.owned_objects import service_name, tensorboard_objects
+    from gangline.cli.submit.submission import with_owner
+    from gangline.kube.errors import NotFound
 
     jobs, namespace = cluster.jobs, cluster.namespace
     stored = await jobs.manifest(name, namespace)
@@ -89,7 +89,7 @@ def find_event_mount(
     Raises:
         CommandError: no volume that other pods can mount contains it.
     """
-    from gangline.sdk.manifests import iterate_roles  # noqa: PLC0415
+    from gangline.sdk.manifests import iterate_roles
 
     for _, role in iterate_roles(job):
         pod = role["template"]["spec"]
@@ -112,7 +112,7 @@ async def _wait_ready(client: "ApiClient", namespace: str, job: str) -> None:
     Raises:
         CommandError: its program ended.
     """
-    from gangline.sdk.addresses.tensorboard import read_tensorboard_state  # noqa: PLC0415
+    from gangline.sdk.addresses.tensorboard import read_tensorboard_state
 
     reported = ""
     while not (state := await read_tensorboard_state(client, namespace, job)).ready:
@@ -133,9 +133,9 @@ async def _forward_and_open(
     client: "ApiClient", namespace: str, job: str, port: int, *, browser: bool
 ) -> None:
     """Wait until the TensorBoard runs, forward a port to it, and open it."""
-    from gangline.cli.submit.owned_objects import PORT, service_name  # noqa: PLC0415
-    from gangline.kube.client.port_forward import forward_port  # noqa: PLC0415
-    from gangline.sdk.addresses.port_targets import PortTarget, resolve_port_target  # noqa: PLC0415
+    from gangline.cli.submit.owned_objects import PORT, service_name
+    from gangline.kube.client.port_forward import forward_port
+    from gangline.sdk.addresses.port_targets import PortTarget, resolve_port_target
 
     service = PortTarget(namespace, f"svc/{service_name(job)}")
 
@@ -151,7 +151,7 @@ async def _forward_and_open(
         click.echo(f"TensorBoard of {job}: {address}")
         sys.stdout.flush()
         if browser and sys.stdout.isatty():
-            import webbrowser  # noqa: PLC0415
+            import webbrowser
 
             await asyncio.to_thread(webbrowser.open, address)
         await asyncio.Event().wait()

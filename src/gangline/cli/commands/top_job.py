@@ -49,7 +49,7 @@ async def top_job_command(
     output: str,
 ) -> None:
     """Show GPUs, CPU and memory of jobs, or of the replicas of one job."""
-    from gangline.sdk.usage import gpu_usage, pod_usage  # noqa: PLC0415
+    from gangline.sdk.usage import gpu_usage, pod_usage
 
     client, jobs = cluster.client, cluster.jobs
     where = cluster.namespace_to_list(all_namespaces)
@@ -96,7 +96,7 @@ def _cores(jobs: "Sequence[Job]", usage: "UsageByPod") -> dict[Hashable, float]:
 
 def add_gpu_usage(usage: "UsageByPod", busy: "GpuUsage | None") -> "UsageByPod":
     """Add the GPU utilization of pods, if an exporter measures it."""
-    from gangline.sdk.usage import ResourceUsage  # noqa: PLC0415
+    from gangline.sdk.usage import ResourceUsage
 
     if busy is None:
         return usage

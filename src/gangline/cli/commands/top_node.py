@@ -102,8 +102,8 @@ def read_details(
 
 
 def _read_node_pod(pod: "Pod", busy: "GpuUsage | None") -> NodePod:
-    from gangline.api.resource_list import pod_request  # noqa: PLC0415
-    from gangline.sdk.jobs import JOB_NAME_LABEL, pod_status_text  # noqa: PLC0415
+    from gangline.api.resource_list import pod_request
+    from gangline.sdk.jobs import JOB_NAME_LABEL, pod_status_text
 
     requests = pod_request(pod.spec)
     key = (pod.metadata.namespace, pod.metadata.name)
@@ -302,7 +302,7 @@ class _NodeQuery:
 @selector_option("nodes")
 @cluster_command
 @output_option()
-async def top_node_command(  # noqa: PLR0913, PLR0917 - one for each flag
+async def top_node_command(  # noqa: PLR0913, PLR0917
     names: tuple[str, ...],
     details: bool,
     mode: GpuMode | None,
@@ -351,8 +351,8 @@ def _print_nodes(nodes: Sequence[NodeDetails], look: _NodeQuery, history: Sparkl
 
 
 async def _load_nodes(client: "ApiClient", look: _NodeQuery) -> list[NodeDetails]:
-    from gangline.api.resources import NODES, PODS  # noqa: PLC0415
-    from gangline.sdk.usage import gpu_usage, node_usage  # noqa: PLC0415
+    from gangline.api.resources import NODES, PODS
+    from gangline.sdk.usage import gpu_usage, node_usage
 
     if look.names:
         nodes = [await client.get(NODES, name) for name in look.names]

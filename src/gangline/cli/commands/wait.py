@@ -33,7 +33,7 @@ _POLL_INTERVAL_S = 0.5
 @click.option("--timeout", "time_limit", default="0", help="Time limit, such as 30m; 0: none.")
 @watch_option("changes of each job's pods too")
 @output_option()
-async def wait_command(  # noqa: PLR0913, PLR0917 - one for each flag
+async def wait_command(  # noqa: PLR0913, PLR0917
     jobs: tuple[str, ...],
     cluster: ClusterSession,
     all_namespaces: bool,
@@ -90,7 +90,7 @@ async def _wait_for_job(
     jobs: "JobClient", name: str, namespace: str, goal: str, *, pods: bool
 ) -> "Job | None":
     """Wait for one job; return None if it was deleted as requested."""
-    from gangline.sdk.client import NoSuchJob  # noqa: PLC0415
+    from gangline.sdk.client import NoSuchJob
 
     reported = ""
     while True:

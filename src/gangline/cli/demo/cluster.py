@@ -77,7 +77,7 @@ async def demo_cluster() -> AsyncIterator[ClusterReady]:
     Raises:
         ClusterError: it cannot be started; the message has the remedy.
     """
-    from gangline.cli.embedded_components import embedded_components  # noqa: PLC0415
+    from gangline.cli.embedded_components import embedded_components
 
     settings = ClusterSettings(
         name=f"{PREFIX}{os.getpid()}",

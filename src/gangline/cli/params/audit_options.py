@@ -45,7 +45,7 @@ def audit_settings(
     audit_log: Path | None, audit_log_maxsize: int, audit_log_maxbackup: int
 ) -> "AuditSettings | None":
     """Return the settings of the given options; None without a file."""
-    from gangline.local.apiserver.audit.audit_log import AuditSettings  # noqa: PLC0415
+    from gangline.local.apiserver.audit.audit_log import AuditSettings
 
     if audit_log is None:
         return None

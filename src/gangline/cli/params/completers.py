@@ -61,11 +61,11 @@ def _is_typed_already(name: str, typed: object) -> bool:
 
 
 def _run_query(question: ClusterQuery, given: ParsedOptions) -> Iterable[str]:
-    import asyncio  # noqa: PLC0415 - slow to import, and most completions ask no cluster
+    import asyncio
 
-    from gangline.cli.params.target import resolve_target  # noqa: PLC0415
-    from gangline.kube.errors import ApiError, ConfigError  # noqa: PLC0415
-    from gangline.sdk.client import JobError  # noqa: PLC0415
+    from gangline.cli.params.target import resolve_target
+    from gangline.kube.errors import ApiError, ConfigError
+    from gangline.sdk.client import JobError
 
     patience_s = _query_timeout_s(os.environ.get(QUERY_TIMEOUT_VARIABLE, ""))
 
@@ -101,10 +101,10 @@ async def _names(
     client: "ApiClient", resource: "Resource[Any]", namespace: str | None
 ) -> list[str]:
     """Return the names of a kind's objects; none if the cluster lacks the kind or forbids it."""
-    from dataclasses import replace  # noqa: PLC0415
+    from dataclasses import replace
 
-    from gangline.api.meta.objects import Object  # noqa: PLC0415
-    from gangline.kube.errors import Forbidden, NotFound  # noqa: PLC0415
+    from gangline.api.meta.objects import Object
+    from gangline.kube.errors import Forbidden, NotFound
 
     try:
         found = await client.list(replace(resource, type=Object), namespace)
@@ -114,9 +114,9 @@ async def _names(
 
 
 async def _jobs(client: "ApiClient", namespace: str, given: ParsedOptions) -> Iterable[str]:
-    from asyncio import gather  # noqa: PLC0415
+    from asyncio import gather
 
-    from gangline.sdk.client import resolve_kinds  # noqa: PLC0415
+    from gangline.sdk.client import resolve_kinds
 
     kinds = resolve_kinds(given.get("kind") or "")
     found = await gather(*(_names(client, kind.resource, namespace) for kind in kinds))
@@ -125,8 +125,8 @@ async def _jobs(client: "ApiClient", namespace: str, given: ParsedOptions) -> It
 
 async def _pods(client: "ApiClient", namespace: str, given: ParsedOptions) -> "list[Pod]":
     """Return the pods of the job that the line names."""
-    from gangline.api.resources import PODS  # noqa: PLC0415
-    from gangline.sdk.jobs import JOB_NAME_LABEL  # noqa: PLC0415
+    from gangline.api.resources import PODS
+    from gangline.sdk.jobs import JOB_NAME_LABEL
 
     if not given.get("job"):
         return []
@@ -135,9 +135,9 @@ async def _pods(client: "ApiClient", namespace: str, given: ParsedOptions) -> "l
 
 async def _instances(client: "ApiClient", namespace: str, given: ParsedOptions) -> Iterable[str]:
     """Return the replicas of a job that may have a log, those of deleted pods included."""
-    from gangline.sdk.client import JobClient, JobError  # noqa: PLC0415
-    from gangline.sdk.jobs import replica_name  # noqa: PLC0415
-    from gangline.sdk.logs import deleted_pods  # noqa: PLC0415
+    from gangline.sdk.client import JobClient, JobError
+    from gangline.sdk.jobs import replica_name
+    from gangline.sdk.logs import deleted_pods
 
     pods = await _pods(client, namespace, given)
     with suppress(JobError):
@@ -157,9 +157,9 @@ async def _containers(client: "ApiClient", namespace: str, given: ParsedOptions)
 
 async def _port_targets(client: "ApiClient", namespace: str, given: ParsedOptions) -> Iterable[str]:
     """Return candidates for targets of port forwarding."""
-    from asyncio import gather  # noqa: PLC0415
+    from asyncio import gather
 
-    from gangline.api.resources import PODS, SERVICES  # noqa: PLC0415
+    from gangline.api.resources import PODS, SERVICES
 
     jobs, services, pods = await gather(
         _jobs(client, namespace, given),
@@ -173,7 +173,7 @@ def _objects(constant: str) -> ClusterQuery:
     """Query the names of one kind, by the name of its constant in ``gangline.api.resources``."""
 
     async def question(client: "ApiClient", namespace: str, given: ParsedOptions) -> Iterable[str]:
-        from gangline.api import resources  # noqa: PLC0415
+        from gangline.api import resources
 
         resource: Resource[Any] = getattr(resources, constant)
         return await _names(client, resource, namespace if resource.namespaced else None)
@@ -183,14 +183,14 @@ def _objects(constant: str) -> ClusterQuery:
 
 def job_kinds(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Complete kinds of jobs, without asking a cluster."""
-    from gangline.sdk.kinds import JOB_KINDS  # noqa: PLC0415
+    from gangline.sdk.kinds import JOB_KINDS
 
     return [kind.trainer for kind in JOB_KINDS if kind.trainer.startswith(incomplete.lower())]
 
 
 def profiles(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Complete profiles of the user's settings."""
-    from gangline.cli.params.profiles import read_user_settings  # noqa: PLC0415
+    from gangline.cli.params.profiles import read_user_settings
 
     with suppress(CommandError):
         return [name for name in read_user_settings().profiles if name.startswith(incomplete)]
@@ -199,11 +199,11 @@ def profiles(_context: click.Context, _parameter: click.Parameter, incomplete: s
 
 def contexts(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Complete contexts of the kubeconfig."""
-    from pathlib import Path  # noqa: PLC0415
+    from pathlib import Path
 
-    from gangline.cli.params.target import ClusterTarget, resolve_target  # noqa: PLC0415
-    from gangline.kube.config.kubeconfig import read_kubeconfig  # noqa: PLC0415
-    from gangline.kube.errors import ConfigError  # noqa: PLC0415
+    from gangline.cli.params.target import ClusterTarget, resolve_target
+    from gangline.kube.config.kubeconfig import read_kubeconfig
+    from gangline.kube.errors import ConfigError
 
     with suppress(CommandError, ConfigError):
         files = ClusterTarget(resolve_target(context.params).kubeconfig).config().origin.split(", ")

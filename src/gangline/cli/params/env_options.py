@@ -84,7 +84,7 @@ class BindAddress(click.ParamType["Address | None"]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> "Address | None":
         """Split host and port; None for ``0``."""
-        from gangline.kube.probes import Address  # noqa: PLC0415 - not for --help
+        from gangline.kube.probes import Address
 
         text = str(value).strip()
         if text == "0":

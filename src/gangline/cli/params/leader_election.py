@@ -51,7 +51,7 @@ def take_election_timing(flags: dict[str, Any]) -> "LeaderElectionTiming":
     Raises:
         click.BadParameter: with these values two replicas could lead.
     """
-    from gangline.kube.controller.leader_election import LeaderElectionTiming  # noqa: PLC0415
+    from gangline.kube.controller.leader_election import LeaderElectionTiming
 
     lease_duration, renew_deadline, retry_period = (
         flags.pop(name.replace("-", "_")) for name in _TIMING

@@ -125,7 +125,7 @@ def parse_user_settings(text: str, path: Path) -> UserSettings:
     Raises:
         CommandError: as ``read_user_settings``.
     """
-    from gangline.api.yaml_text import InvalidYamlError, load_yaml_documents  # noqa: PLC0415
+    from gangline.api.yaml_text import InvalidYamlError, load_yaml_documents
 
     try:
         found = load_yaml_documents(text)
@@ -184,7 +184,7 @@ def _refuse_unknown(
 ) -> None:
     for key in content:
         if key not in known:
-            from difflib import get_close_matches  # noqa: PLC0415 - for errors only
+            from difflib import get_close_matches
 
             near = get_close_matches(key, list(known), n=1)
             advice = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 async def scheduler_settings(client: "ApiClient", path: Path | None) -> "SchedulerSettings":
     """Return the scheduler's settings, from a file or from its ConfigMap if there is one."""
-    from gangline.scheduler.config.volcano import ConfigurationError, read_file  # noqa: PLC0415
-    from gangline.scheduler.reporting.replay import read_deployed_settings  # noqa: PLC0415
-    from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
+    from gangline.scheduler.config.volcano import ConfigurationError, read_file
+    from gangline.scheduler.reporting.replay import read_deployed_settings
+    from gangline.scheduler.settings import SchedulerSettings
 
     try:
         if path is None:

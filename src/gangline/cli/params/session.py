@@ -45,13 +45,13 @@ class ClusterSession:
         Raises:
             UnknownKind: there is no such kind.
         """
-        from gangline.sdk.client import JobClient  # noqa: PLC0415
+        from gangline.sdk.client import JobClient
 
         return JobClient(self.client, self.kind)
 
     @cached_property
     def editor(self) -> "JobEditor":
-        from gangline.sdk.job_editor import JobEditor  # noqa: PLC0415
+        from gangline.sdk.job_editor import JobEditor
 
         return JobEditor(self.jobs)
 

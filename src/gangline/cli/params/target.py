@@ -34,7 +34,7 @@ class ClusterTarget(NamedTuple):
         Raises:
             ConfigError: there is none, or it is broken.
         """
-        from gangline.kube.config.config import load_config  # noqa: PLC0415
+        from gangline.kube.config.config import load_config
 
         return load_config(self.kubeconfig, self.context)
 
@@ -46,7 +46,7 @@ class ClusterTarget(NamedTuple):
         self, component: str = "", *, rate_limit: "TokenBucket | None" = None
     ) -> "AsyncIterator[ApiClient]":
         """Open a client of the cluster; requests are counted for components only."""
-        from gangline.kube.client.client import ApiClient  # noqa: PLC0415
+        from gangline.kube.client.client import ApiClient
 
         client = ApiClient(
             self.config(),
@@ -65,7 +65,7 @@ class ClusterTarget(NamedTuple):
         rate_limit: "TokenBucket | None" = None,
     ) -> None:
         """Run a component with a client of the cluster until SIGTERM or Ctrl-C."""
-        from gangline.cli.event_loop import serve_component  # noqa: PLC0415
+        from gangline.cli.event_loop import serve_component
 
         async def connected(stop: "asyncio.Event") -> None:
             async with self.connect(component, rate_limit=rate_limit) as client:
@@ -85,7 +85,7 @@ def resolve_target(given: Mapping[str, Any]) -> ClusterTarget:
         CommandError: the settings have mistakes, or the requested profile does not exist.
     """
     # Late, so that completion of a word that needs no cluster does not load the settings.
-    from gangline.cli.params.profiles import VARIABLES, read_user_settings, resolve_cluster_settings  # noqa: PLC0415
+    from gangline.cli.params.profiles import VARIABLES, read_user_settings, resolve_cluster_settings
 
     profiles = read_user_settings()
     found = resolve_cluster_settings(given, profiles, os.environ)

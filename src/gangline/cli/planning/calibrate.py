@@ -49,10 +49,10 @@ def calibrate_command(**flags: Unpack[CalibrateFlags]) -> None:
     gangline plan calibrate --config config.json --batch 2
     gangline plan calibrate --trace train.py:make_model --input 8x3x224x224
     """
-    from gangline.cli.planning.calibration_files import calibration_file, gpus_here  # noqa: PLC0415
-    from gangline.cli.planning.programs import run_calibration  # noqa: PLC0415
-    from gangline.sizing.measured.calibration import read_calibration  # noqa: PLC0415
-    from gangline.sizing.model import ShapeError  # noqa: PLC0415
+    from gangline.cli.planning.calibration_files import calibration_file, gpus_here
+    from gangline.cli.planning.programs import run_calibration
+    from gangline.sizing.measured.calibration import read_calibration
+    from gangline.sizing.model import ShapeError
 
     check_model_flags(flags)
     python = flags["python"] or sys.executable

@@ -37,8 +37,8 @@ def load_calibration(file: Path) -> "Calibration":
         CommandError: the file cannot be read.
         ShapeError: it is no calibration.
     """
-    from gangline.sizing.measured.calibration import read_calibration  # noqa: PLC0415
-    from gangline.sizing.model import ShapeError  # noqa: PLC0415
+    from gangline.sizing.measured.calibration import read_calibration
+    from gangline.sizing.model import ShapeError
 
     try:
         found = json.loads(file.read_text())

@@ -32,7 +32,7 @@ class JobSource:
 
 def read_job_request(job: JobSource) -> "JobRequest | None":
     """Read what the pods with GPUs of a job request; None if no pod has any."""
-    from gangline.sizing.goals.job_check import JobRequest  # noqa: PLC0415
+    from gangline.sizing.goals.job_check import JobRequest
 
     pods, found = 0, None
     for replicas, template in _templates(job.manifest.get("spec")):

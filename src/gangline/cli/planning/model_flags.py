@@ -164,7 +164,7 @@ def read_model(flags: ModelFlags) -> "TransformerModel | TracedModel":
         CommandError: a file cannot be read, or the model cannot be traced.
         UsageError: no model is given.
     """
-    from gangline.sizing.transformer import TransformerModel  # noqa: PLC0415
+    from gangline.sizing.transformer import TransformerModel
 
     if flags["trace"]:
         return _traced(flags)
@@ -173,8 +173,8 @@ def read_model(flags: ModelFlags) -> "TransformerModel | TracedModel":
 
 
 def _traced(flags: ModelFlags) -> "TracedModel":
-    from gangline.cli.planning.programs import run_trace  # noqa: PLC0415
-    from gangline.sizing.traced import read_trace  # noqa: PLC0415
+    from gangline.cli.planning.programs import run_trace
+    from gangline.sizing.traced import read_trace
 
     if not flags["input_shape"]:
         raise click.UsageError("--trace needs --input SHAPE, such as 8x3x224x224")
@@ -195,12 +195,12 @@ def read_shape(flags: ModelFlags) -> "GuessedShape":
     Raises:
         ShapeError, CommandError, UsageError: as ``read_model``.
     """
-    from gangline.sizing.sources.guess import (  # noqa: PLC0415
+    from gangline.sizing.sources.guess import (
         GuessedShape,
         described_shape,
         guess_shape,
     )
-    from gangline.sizing.sources.huggingface import shape_from_config  # noqa: PLC0415
+    from gangline.sizing.sources.huggingface import shape_from_config
 
     if flags["config"]:
         shape = shape_from_config(_read_config(flags["config"]), flags["sequence"] or 0)

@@ -35,8 +35,8 @@ def plan_table(plan: "Plan") -> str:
 
 def deepspeed_table(plan: "Plan") -> str:
     """Return what DeepSpeed's estimators say."""
-    from gangline.sizing.memory import deepspeed_estimates, largest_module  # noqa: PLC0415
-    from gangline.sizing.traced import TracedModel  # noqa: PLC0415
+    from gangline.sizing.memory import deepspeed_estimates, largest_module
+    from gangline.sizing.traced import TracedModel
 
     model, devices = plan.request.model, plan.request.devices
     if isinstance(model, TracedModel):
@@ -109,7 +109,7 @@ def _line(name: str, text: str, indent: int = _INDENT) -> str:
 
 
 def _dimensions(plan: "Plan") -> str:
-    from gangline.sizing.traced import TracedModel  # noqa: PLC0415
+    from gangline.sizing.traced import TracedModel
 
     model = plan.request.model
     if isinstance(model, TracedModel):

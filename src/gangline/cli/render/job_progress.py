@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def format_progress(job: "Job") -> str:
     """Return what a job does now: why it waits and what helps, or how many replicas run."""
-    from gangline.sdk.jobs import JobState  # noqa: PLC0415
+    from gangline.sdk.jobs import JobState
 
     where = f"{job.name} -n {job.namespace}"
     match job.state:
@@ -50,7 +50,7 @@ def format_first_step(name: str, account: "Goodput") -> str:
 
 
 def _remedy(job: "Job", where: str) -> str:
-    from gangline.api.resource_list import GPU  # noqa: PLC0415
+    from gangline.api.resource_list import GPU
 
     gpus = (
         "; 'gangline up --gpus N' gives nodes of a local cluster GPUs" if GPU in job.reason else ""
@@ -77,8 +77,8 @@ def progress_display(name: str) -> "Iterator[Callable[[Job], None]]":
     if not sys.stderr.isatty():
         yield ProgressReport()
         return
-    from rich.console import Console  # noqa: PLC0415 - slow to import
-    from rich.markup import escape  # noqa: PLC0415
+    from rich.console import Console
+    from rich.markup import escape
 
     with Console(stderr=True).status(f"Waiting for {escape(name)}") as spinner:
 

@@ -18,7 +18,7 @@ def render_template(template: str, value: Any) -> str:
     Raises:
         BadParameter: the template is invalid.
     """
-    from gangline.api.jsonpath import JSONPath, JSONPathError  # noqa: PLC0415 - templates only
+    from gangline.api.jsonpath import JSONPath, JSONPathError
 
     text = template if "{" in template else f"{{{template}}}"
     if "".join(found.group(0) for found in _PART.finditer(text)) != text:

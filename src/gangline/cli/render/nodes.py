@@ -75,7 +75,7 @@ class NodeRow:
 
 def read_nodes(nodes: "Sequence[Node]", pods: "Sequence[Pod]") -> list[NodeRow]:
     """Return nodes with the requests of the pods on them that have not ended."""
-    from gangline.api.resource_list import pod_request, sum_resources  # noqa: PLC0415
+    from gangline.api.resource_list import pod_request, sum_resources
 
     requests: dict[str, list[Mapping[str, int]]] = defaultdict(list)
     for pod in pods:
@@ -85,8 +85,8 @@ def read_nodes(nodes: "Sequence[Node]", pods: "Sequence[Pod]") -> list[NodeRow]:
 
 
 def _read_node(node: "Node", allocated: Mapping[str, int]) -> NodeRow:
-    from gangline.api.meta.conditions import find_condition, is_condition_true  # noqa: PLC0415
-    from gangline.api.resource_list import parse_resources  # noqa: PLC0415
+    from gangline.api.meta.conditions import find_condition, is_condition_true
+    from gangline.api.resource_list import parse_resources
 
     roles = [key.removeprefix(_ROLE) for key in node.metadata.labels if key.startswith(_ROLE)]
     ready = is_condition_true(node.status.conditions, "Ready")

@@ -27,10 +27,10 @@ def _cell(value: object) -> str:
 def serialize(value: Any, form: str) -> str:
     """Return a value as ``json`` or ``yaml``."""
     if form == "json":
-        import json  # noqa: PLC0415 - help and completion do not need it
+        import json
 
         return json.dumps(value, indent=4, ensure_ascii=False)
-    from gangline.cli.render.plain_yaml import to_yaml  # noqa: PLC0415 - its library is slow to import
+    from gangline.cli.render.plain_yaml import to_yaml
 
     return to_yaml(value)
 
@@ -50,7 +50,7 @@ def print_result(value: Any, output: str, names: Iterable[str] = ()) -> bool:
         return True
     if not output.startswith("jsonpath="):
         return False
-    from gangline.cli.render.jsonpath import render_template  # noqa: PLC0415 - few commands use templates
+    from gangline.cli.render.jsonpath import render_template
 
     root = {"items": value} if isinstance(value, list) else value
     click.echo(render_template(output.removeprefix("jsonpath="), root))
@@ -74,7 +74,7 @@ def supports_sparklines() -> bool:
 
 def terminal_size() -> tuple[int, int]:
     """Return columns and rows of the terminal."""
-    from shutil import get_terminal_size  # noqa: PLC0415 - it imports archive formats
+    from shutil import get_terminal_size
 
     size = get_terminal_size()
     return size.columns, size.lines

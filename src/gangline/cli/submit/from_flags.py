@@ -157,7 +157,7 @@ def _add_code(flags: JobFlags, options: dict[str, Any]) -> tuple[JobFlags, list[
             return add_git_sync(flags, sync)
         case "rsync":
             return add_rsync(flags, sync)
-    from gangline.cli.submit.code_sync import pack_code  # noqa: PLC0415 - imports tarfile and gzip
+    from gangline.cli.submit.code_sync import pack_code
 
     packed = pack_code(Path(source or "."))
     flags.pod.annotations.update(packed.annotations())

@@ -26,13 +26,13 @@ async def fill_from_history(
     Raises:
         CommandError: no Brain answers.
     """
-    from gangline.sdk.advice import (  # noqa: PLC0415
+    from gangline.sdk.advice import (
         BrainClient,
         BrainUnavailable,
         brain_token,
         find_brain,
     )
-    from gangline.sdk.kinds import find_job_kind  # noqa: PLC0415
+    from gangline.sdk.kinds import find_job_kind
 
     try:
         async with target.connect() as client:
@@ -53,10 +53,10 @@ async def fill_from_history(
 async def _filled(
     brain: "BrainClient", kind: "JobKind", manifest: Manifest, namespace: str
 ) -> Manifest:
-    from jsonpatch import JsonPatch  # noqa: PLC0415
+    from jsonpatch import JsonPatch
 
-    from gangline.api.brain.job_advice import AdviceItem  # noqa: PLC0415
-    from gangline.sdk.advice import advised_patch  # noqa: PLC0415
+    from gangline.api.brain.job_advice import AdviceItem
+    from gangline.sdk.advice import advised_patch
 
     metadata = {"namespace": namespace, **manifest["metadata"]}
     answer = await brain.advise({**manifest, "metadata": metadata})

@@ -59,7 +59,7 @@ def _steps(change: str, path: str) -> list[str | int]:
 
 
 def _value(change: str, text: str) -> Any:
-    import yaml  # noqa: PLC0415
+    import yaml
 
     try:
         return yaml.safe_load(text) if text else ""

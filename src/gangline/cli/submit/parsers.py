@@ -26,7 +26,7 @@ def parse_pairs(flag: str, items: Sequence[str]) -> dict[str, str]:
 
 def parse_environment(items: Sequence[str]) -> list[dict[str, Any]]:
     """Parse ``--env`` items into the environment of a container."""
-    from gangline.api.names import validate_env_name  # noqa: PLC0415
+    from gangline.api.names import validate_env_name
 
     variables = parse_pairs("--env", items)
     for name in variables:
@@ -117,7 +117,7 @@ def parse_devices(items: Sequence[str]) -> dict[str, str]:
 
 def check_quantity(flag: str, value: str) -> str:
     """Check that a value is a Kubernetes quantity such as ``500m`` or ``4Gi``, and return it."""
-    from gangline.api.quantity import QuantityError, parse_quantity  # noqa: PLC0415
+    from gangline.api.quantity import QuantityError, parse_quantity
 
     try:
         parse_quantity(value)

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 def planned_job(plan: "Plan", name: str, image: str, command: tuple[str, ...]) -> str:
     """Return the manifest, with the layout that it is made for as a comment."""
-    from gangline.sizing.goals.job_check import (  # noqa: PLC0415
+    from gangline.sizing.goals.job_check import (
         has_known_loading,
         host_memory_bytes,
         node_cpus,
     )
-    from gangline.sizing.goals.record import ANNOTATION, write_record  # noqa: PLC0415
+    from gangline.sizing.goals.record import ANNOTATION, write_record
 
     best = plan.choices[0]
     request, layout = plan.request, best.candidate.layout

@@ -111,8 +111,8 @@ def _reference(key: str, value: Manifest) -> Iterator[tuple[str, str]]:
 
 
 async def _exists(client: "ApiClient", required: RequiredObject) -> bool:
-    from gangline.api import resources  # noqa: PLC0415
-    from gangline.kube.errors import Forbidden, NotFound  # noqa: PLC0415
+    from gangline.api import resources
+    from gangline.kube.errors import Forbidden, NotFound
 
     kinds: dict[str, Any] = {
         "PersistentVolumeClaim": resources.PERSISTENT_VOLUME_CLAIMS,

@@ -46,7 +46,7 @@ async def print_schedule(manifests: Sequence[Manifest], target: ClusterTarget, o
     Raises:
         CommandError: none of the manifests is a job that the operator would run.
     """
-    from gangline.cli.render.explanation import format_explanation  # noqa: PLC0415
+    from gangline.cli.render.explanation import format_explanation
 
     async with target.connect() as client:
         namespace = target.namespace_of(client)
@@ -69,12 +69,12 @@ async def _read_job(
     Raises:
         CommandError: the job is invalid, or its runtime does not exist.
     """
-    import msgspec  # noqa: PLC0415
+    import msgspec
 
-    from gangline.operator.main import all_frameworks  # noqa: PLC0415
-    from gangline.operator.model.framework import NeedsRuntime  # noqa: PLC0415
-    from gangline.operator.model.job import RawJob  # noqa: PLC0415
-    from gangline.operator.settings import OperatorSettings  # noqa: PLC0415
+    from gangline.operator.main import all_frameworks
+    from gangline.operator.model.framework import NeedsRuntime
+    from gangline.operator.model.job import RawJob
+    from gangline.operator.settings import OperatorSettings
 
     key = (manifest.get("apiVersion"), manifest.get("kind"))
     frameworks = {
@@ -103,12 +103,12 @@ async def _read_runtime(client: "ApiClient", kind: str, name: str, namespace: st
     Raises:
         CommandError: it does not exist.
     """
-    import msgspec  # noqa: PLC0415
+    import msgspec
 
-    from gangline.api import resources  # noqa: PLC0415
-    from gangline.api.jobs.training_runtime import TRAINING_RUNTIME  # noqa: PLC0415
-    from gangline.kube.errors import NotFound  # noqa: PLC0415
-    from gangline.operator.model.framework import RuntimeCopy  # noqa: PLC0415
+    from gangline.api import resources
+    from gangline.api.jobs.training_runtime import TRAINING_RUNTIME
+    from gangline.kube.errors import NotFound
+    from gangline.operator.model.framework import RuntimeCopy
 
     own = kind == TRAINING_RUNTIME
     resource: Any = resources.TRAINING_RUNTIMES if own else resources.CLUSTER_TRAINING_RUNTIMES
@@ -121,11 +121,11 @@ async def _read_runtime(client: "ApiClient", kind: str, name: str, namespace: st
 
 async def _explain(client: "ApiClient", jobs: Sequence["NormalizedJob"]) -> "list[Explanation]":
     """Explain jobs that are submitted together: each competes with the others."""
-    from gangline.api.resources import NAMESPACES, PRIORITY_CLASSES  # noqa: PLC0415
-    from gangline.cli.params.scheduler_settings import scheduler_settings  # noqa: PLC0415
-    from gangline.scheduler.cache.convert import class_names  # noqa: PLC0415
-    from gangline.scheduler.reporting.explain import explain_group, with_expected_start  # noqa: PLC0415
-    from gangline.scheduler.reporting.replay import (  # noqa: PLC0415
+    from gangline.api.resources import NAMESPACES, PRIORITY_CLASSES
+    from gangline.cli.params.scheduler_settings import scheduler_settings
+    from gangline.scheduler.cache.convert import class_names
+    from gangline.scheduler.reporting.explain import explain_group, with_expected_start
+    from gangline.scheduler.reporting.replay import (
         list_if_readable,
         read_cluster_state,
     )
@@ -163,10 +163,10 @@ def add_job(
     conversion: PodConversion,
 ) -> Any:
     """Add the PodGroup and the pods of a job to a state; return the key of the group."""
-    import msgspec  # noqa: PLC0415
+    import msgspec
 
-    from gangline.scheduler.cache.convert import group_info, pod_info  # noqa: PLC0415
-    from gangline.scheduler.types.wire import ImagedPod, LeanPod, slim_pod  # noqa: PLC0415
+    from gangline.scheduler.cache.convert import group_info, pod_info
+    from gangline.scheduler.types.wire import ImagedPod, LeanPod, slim_pod
 
     facts = group_info(_group(job), conversion.priorities)
     state.set_group(facts)
@@ -182,10 +182,10 @@ def add_job(
 
 
 def _group(job: "NormalizedJob") -> "PodGroup":
-    import msgspec  # noqa: PLC0415
+    import msgspec
 
-    from gangline.api.volcano.scheduling import PodGroup  # noqa: PLC0415
-    from gangline.operator.policies.pod_group import create_pod_group  # noqa: PLC0415
+    from gangline.api.volcano.scheduling import PodGroup
+    from gangline.operator.policies.pod_group import create_pod_group
 
     manifest = create_pod_group(job).manifest
     group = msgspec.convert(manifest, PodGroup)
@@ -195,10 +195,10 @@ def _group(job: "NormalizedJob") -> "PodGroup":
 
 def _pods(job: "NormalizedJob") -> Iterator[Manifest]:
     """Yield the pods of a job, as far as their placement depends on them."""
-    from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION  # noqa: PLC0415
-    from gangline.operator.policies.replica_tracker import tracker_of  # noqa: PLC0415
-    from gangline.operator.settings import OperatorSettings  # noqa: PLC0415
-    from gangline.scheduler.types.wire import ROLE_KEY  # noqa: PLC0415
+    from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION
+    from gangline.operator.policies.replica_tracker import tracker_of
+    from gangline.operator.settings import OperatorSettings
+    from gangline.scheduler.types.wire import ROLE_KEY
 
     tracker = tracker_of(job)
     created = _now().isoformat()

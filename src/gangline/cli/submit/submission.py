@@ -50,13 +50,13 @@ def submit_manifests(
         CommandError: an object is invalid, or with ``wait`` a job has failed.
     """
     if sending.like_history:
-        from gangline.cli.submit.like_history import fill_from_history  # noqa: PLC0415
+        from gangline.cli.submit.like_history import fill_from_history
 
         manifests = asyncio.run(fill_from_history(manifests, target))
     for warning in check_manifests(manifests):
         print_status(f"Warning: {warning}")
     if sending.schedule:
-        from gangline.cli.submit.schedule_check import print_schedule  # noqa: PLC0415
+        from gangline.cli.submit.schedule_check import print_schedule
 
         asyncio.run(print_schedule(manifests, target, sending.output))
         return
@@ -82,8 +82,8 @@ async def _submit(
     sending: SubmitOptions,
     submitted: list[tuple[str, str]],
 ) -> None:
-    from gangline.cli.submit.preflight import find_missing  # noqa: PLC0415
-    from gangline.sdk.client import JobClient  # noqa: PLC0415
+    from gangline.cli.submit.preflight import find_missing
+    from gangline.sdk.client import JobClient
 
     async with target.connect() as client:
         namespace = target.namespace_of(client)
@@ -109,7 +109,7 @@ async def create_objects(
     jobs: "JobClient", manifests: Sequence[Manifest], namespace: str | None, output: str
 ) -> list[tuple[str, str]]:
     """Create objects, each job before the objects that it owns; return the jobs."""
-    from gangline.sdk.kinds import find_job_kind  # noqa: PLC0415
+    from gangline.sdk.kinds import find_job_kind
 
     owners: dict[str, Manifest] = {}
     submitted: list[tuple[str, str]] = []
@@ -127,7 +127,7 @@ async def create_objects(
 async def _create_one(
     jobs: "JobClient", manifest: Manifest, namespace: str | None, owner: Manifest | None
 ) -> Manifest:
-    from gangline.kube.errors import ApiError  # noqa: PLC0415
+    from gangline.kube.errors import ApiError
 
     if owner is None:
         return await jobs.submit(manifest, namespace)
@@ -168,8 +168,8 @@ def _print_created(created: Manifest, output: str) -> None:
 
 async def _print_verdict(jobs: "JobClient", name: str, namespace: str) -> None:
     """Print why a job has failed, and what helps."""
-    from gangline.kube.errors import ApiError  # noqa: PLC0415
-    from gangline.sdk.diagnosis.inputs import diagnose_job  # noqa: PLC0415
+    from gangline.kube.errors import ApiError
+    from gangline.sdk.diagnosis.inputs import diagnose_job
 
     try:
         verdict = await diagnose_job(jobs, name, namespace)
@@ -185,9 +185,9 @@ async def report_until_lines(
     jobs: "JobClient", name: str, namespace: str, writer: "LogLineWriter"
 ) -> None:
     """Report what a job does until the first line of its log is printed."""
-    from gangline.cli.render.job_progress import ProgressReport  # noqa: PLC0415
-    from gangline.kube.errors import KubeError  # noqa: PLC0415
-    from gangline.sdk.client import JobError  # noqa: PLC0415
+    from gangline.cli.render.job_progress import ProgressReport
+    from gangline.kube.errors import KubeError
+    from gangline.sdk.client import JobError
 
     report = ProgressReport()
     while not writer.lines:
@@ -199,8 +199,8 @@ async def report_until_lines(
 
 
 async def _follow(jobs: "JobClient", name: str, namespace: str) -> None:
-    from gangline.cli.render.log_lines import LogLineWriter  # noqa: PLC0415
-    from gangline.sdk.logs import follow_batches  # noqa: PLC0415
+    from gangline.cli.render.log_lines import LogLineWriter
+    from gangline.sdk.logs import follow_batches
 
     print_status(f"Following {name}; Ctrl-C detaches, the job continues.")
     job = await jobs.get(name, namespace)
@@ -220,10 +220,10 @@ async def report_first_step(jobs: "JobClient", name: str, namespace: str) -> Non
 
     Other kinds have no master that knows the steps: for them this returns at once.
     """
-    from gangline.cli.render.job_progress import format_first_step  # noqa: PLC0415
-    from gangline.kube.errors import KubeError  # noqa: PLC0415
-    from gangline.sdk.client import JobError  # noqa: PLC0415
-    from gangline.sdk.goodput import has_goodput, read_goodput  # noqa: PLC0415
+    from gangline.cli.render.job_progress import format_first_step
+    from gangline.kube.errors import KubeError
+    from gangline.sdk.client import JobError
+    from gangline.sdk.goodput import has_goodput, read_goodput
 
     try:
         job = await jobs.get(name, namespace)
@@ -238,8 +238,8 @@ async def report_first_step(jobs: "JobClient", name: str, namespace: str) -> Non
 
 
 async def _wait(jobs: "JobClient", name: str, namespace: str) -> None:
-    from gangline.cli.render.job_progress import progress_display  # noqa: PLC0415
-    from gangline.sdk.jobs import JobState  # noqa: PLC0415
+    from gangline.cli.render.job_progress import progress_display
+    from gangline.sdk.jobs import JobState
 
     print_status(f"Waiting for {name} to end; Ctrl-C stops waiting, not the job.")
     with progress_display(name) as report:

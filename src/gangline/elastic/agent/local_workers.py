@@ -163,6 +163,6 @@ class LocalWorkers:
     def has_checkpoints_in_memory(self) -> bool:
         """True if there is a checkpoint in memory that could be saved."""
         # The import takes time, so only a node that is about to end does it.
-        from gangline.elastic.checkpoint.saver.client import job_directories  # noqa: PLC0415
+        from gangline.elastic.checkpoint.saver.client import job_directories
 
         return bool(job_directories(self._environment))

@@ -126,7 +126,7 @@ async def _prewarm_interpreters(
 ) -> "CheckInterpreters | None":
     if not checks.enabled:
         return None
-    from gangline.elastic.launcher.prewarmed_interpreters import prewarmed_interpreters  # noqa: PLC0415
+    from gangline.elastic.launcher.prewarmed_interpreters import prewarmed_interpreters
 
     return await stack.enter_async_context(prewarmed_interpreters(settings, base))
 
@@ -138,7 +138,7 @@ async def _recheck(
     client: "MasterClient",
     order: "RunCheck",
 ) -> None:
-    from gangline.elastic.launcher.check import recheck  # noqa: PLC0415
+    from gangline.elastic.launcher.check import recheck
 
     await recheck(settings, identity, checks, client, order)
 
@@ -154,7 +154,7 @@ async def _create_rendezvous(
 ) -> RendezvousHandler:
     if config.master_address is None:
         if interpreters:
-            from gangline.elastic.launcher.check import check_single_node  # noqa: PLC0415
+            from gangline.elastic.launcher.check import check_single_node
 
             await check_single_node(settings, checks, interpreters)
         master = await stack.enter_async_context(OnDemandMaster(settings.run_id, folder.path))
@@ -163,15 +163,15 @@ async def _create_rendezvous(
             return await _report_to_brain(stack, settings, config, settings.brain_url)
         return SingleNodeRendezvous(settings.local_world_size, config.store_host, config.store_port)
     # These imports take time, and a single node does not need them.
-    from gangline.elastic.agent.membership.membership import Membership  # noqa: PLC0415
-    from gangline.elastic.launcher.hosted_master import (  # noqa: PLC0415
+    from gangline.elastic.agent.membership.membership import Membership
+    from gangline.elastic.launcher.hosted_master import (
         HostedMaster,
         is_own_address,
         master_options,
     )
-    from gangline.elastic.launcher.node_identity import node_identity  # noqa: PLC0415
-    from gangline.elastic.launcher.tuning import prepare_tuning_file  # noqa: PLC0415
-    from gangline.elastic.protocol.channel.job_secret import read_job_secret  # noqa: PLC0415
+    from gangline.elastic.launcher.node_identity import node_identity
+    from gangline.elastic.launcher.tuning import prepare_tuning_file
+    from gangline.elastic.protocol.channel.job_secret import read_job_secret
 
     try:
         secret = read_job_secret(os.environ, settings.run_id)
@@ -193,7 +193,7 @@ async def _create_rendezvous(
     # node or worker.
     base |= {"GANGLINE_MASTER_ADDR": identity.master_address, NODE_VARIABLE: str(identity.node_id)}
     if interpreters:
-        from gangline.elastic.launcher.check import check_with_others  # noqa: PLC0415
+        from gangline.elastic.launcher.check import check_with_others
 
         await check_with_others(settings, identity, secret, checks, interpreters)
     tuning = prepare_tuning_file(folder.path, base, tunes_batch=settings.tunes_batch)
@@ -203,8 +203,8 @@ async def _create_rendezvous(
 async def _report_to_brain(
     stack: contextlib.AsyncExitStack, settings: AgentSettings, config: RendezvousConfig, url: str
 ) -> RendezvousHandler:
-    from gangline.elastic.launcher import brain  # noqa: PLC0415
-    from gangline.elastic.launcher.node_identity import single_node_identity  # noqa: PLC0415
+    from gangline.elastic.launcher import brain
+    from gangline.elastic.launcher.node_identity import single_node_identity
 
     rendezvous = brain.ReportingRendezvous(
         settings.local_world_size, config.store_host, config.store_port

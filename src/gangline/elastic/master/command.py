@@ -85,7 +85,7 @@ def _upstream_flags(command: click.Command) -> click.Command:
               help="A file to write the port to once it is open.")  # fmt: skip
 @click.option("--log-level", default="info", show_default=True,
               type=click.Choice(["debug", "info", "warning", "error"]))  # fmt: skip
-def master_command(  # noqa: PLR0913, PLR0917 - the flags of the command
+def master_command(  # noqa: PLR0913, PLR0917
     namespace: str,
     platform: str,
     journal: Path | None,
@@ -134,8 +134,8 @@ def _place(configmap: str | None, namespace: str) -> tuple[str, str] | None:
 def _open_publication(
     name: str, namespace: str, uid: str, *, in_cluster: bool, brain_url: str | None
 ) -> "AbstractAsyncContextManager[Publication | None]":
-    from gangline.elastic.master.facts.destination import open_publication  # noqa: PLC0415
-    from gangline.elastic.master.segments.document import JobIdentity  # noqa: PLC0415
+    from gangline.elastic.master.facts.destination import open_publication
+    from gangline.elastic.master.segments.document import JobIdentity
 
     identity = JobIdentity(name, namespace, uid or uuid.uuid4().hex)
     return open_publication(identity, in_cluster=in_cluster, brain_url=brain_url)
@@ -148,7 +148,7 @@ def _run(
     port_file: Path | None,
     open_facts: "Callable[[], AbstractAsyncContextManager[Publication | None]]",
 ) -> int:
-    from gangline.elastic.protocol.channel.job_secret import read_job_secret  # noqa: PLC0415 - not needed for --help
+    from gangline.elastic.protocol.channel.job_secret import read_job_secret
 
     try:
         secret = read_job_secret(os.environ, settings.job)
@@ -167,7 +167,7 @@ def _run(
         click.echo(f"master of {settings.job or 'a job'} listens on port {port}")
 
     async def serve() -> None:
-        from gangline.elastic.master.main import run_master  # noqa: PLC0415
+        from gangline.elastic.master.main import run_master
 
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -177,7 +177,7 @@ def _run(
             async with open_facts() as publication:
                 await run_master(settings, secret, journal, stop, listening, publication)
             return
-        from gangline.elastic.master.journal import cluster_journal as cluster  # noqa: PLC0415
+        from gangline.elastic.master.journal import cluster_journal as cluster
 
         about = cluster.job_reference(os.environ, namespace=configmap[0])
         async with (
@@ -186,7 +186,7 @@ def _run(
         ):
             await run_master(settings, secret, cluster_journal, stop, listening, publication)
 
-    import uvloop  # noqa: PLC0415
+    import uvloop
 
     try:
         uvloop.run(serve())

@@ -130,7 +130,7 @@ def metrics_page(
         queue: the queue of the job, if it is known.
     """
     # The import is slow; only a master that is scraped needs it.
-    from prometheus_client import CollectorRegistry, Gauge, generate_latest  # noqa: PLC0415
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
     goodput = core.state.persistent.account.goodput(now)

@@ -38,7 +38,7 @@ def enable_keepalive(connection: SupportsSetsockopt) -> None:
 def installed_version() -> str:
     """Return the version of the installed distribution; empty if there is none."""
     # The import takes some milliseconds, and only a process that connects needs it.
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+    from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version("gangline")

@@ -30,7 +30,7 @@ class HuggingFaceSource:
 
     def __init__(self, settings: InitializerSettings) -> None:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        from huggingface_hub import HfApi  # noqa: PLC0415 - an optional package
+        from huggingface_hub import HfApi
 
         self._settings = settings
         self._type = "model" if settings.step == MODEL else "dataset"
@@ -78,7 +78,7 @@ class HuggingFaceSource:
 
     def _guard(self, call: Callable[[], T]) -> T:
         """Call, and turn errors of the client into ours."""
-        from huggingface_hub import errors  # noqa: PLC0415
+        from huggingface_hub import errors
 
         settings = self._settings
         name = settings.source.location

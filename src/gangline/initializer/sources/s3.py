@@ -134,7 +134,7 @@ def _slashes(path: str) -> list[int]:
 
 
 def _open_store(settings: InitializerSettings) -> "S3Store":
-    from obstore.store import S3Store  # noqa: PLC0415 - an optional package
+    from obstore.store import S3Store
 
     options: dict[str, Any] = {}
     if settings.access_key:
@@ -171,7 +171,7 @@ def _has_own_keys(environment: Mapping[str, str]) -> bool:
 
 def _guard(settings: InitializerSettings, call: Callable[[], T]) -> T:
     """Call, and turn errors of the client into ours."""
-    from obstore.exceptions import BaseError, PreconditionError  # noqa: PLC0415
+    from obstore.exceptions import BaseError, PreconditionError
 
     try:
         return call()

@@ -197,7 +197,7 @@ class Collection(Generic[T]):
         self, request: Request, body: StreamedBody, pages: "_Pages[T]"
     ) -> ListMeta:
         """Decode the objects while the next ones arrive."""
-        from gangline.kube.protobuf.framing import ListSplitter  # noqa: PLC0415 - see its package
+        from gangline.kube.protobuf.framing import ListSplitter
 
         pages.is_protobuf = True
         read = self._reader(request).read
@@ -247,7 +247,7 @@ class Collection(Generic[T]):
     async def _read_frames(
         self, request: Request, body: StreamedBody
     ) -> AsyncGenerator[WatchEvent[T], None]:
-        from gangline.kube.protobuf.framing import FrameSplitter  # noqa: PLC0415 - see its package
+        from gangline.kube.protobuf.framing import FrameSplitter
 
         reader, splitter = self._reader(request), FrameSplitter()
         async for chunk in body.chunks:
@@ -258,8 +258,8 @@ class Collection(Generic[T]):
                 raise self._malformed(request, error) from error
 
     def _reader(self, request: Request) -> "ObjectReader[T]":
-        from gangline.kube.protobuf.layout import UnreadableType  # noqa: PLC0415 - see its package
-        from gangline.kube.protobuf.reader import object_reader  # noqa: PLC0415 - see its package
+        from gangline.kube.protobuf.layout import UnreadableType
+        from gangline.kube.protobuf.reader import object_reader
 
         try:
             return object_reader(self._resource)
@@ -290,7 +290,7 @@ class _Pages(Generic[T]):
 
 def _decode_event(reader: "ObjectReader[T]", event: "RawEvent") -> WatchEvent[T]:
     if event.type == "ERROR":
-        from gangline.kube.protobuf.framing import read_status  # noqa: PLC0415 - see its package
+        from gangline.kube.protobuf.framing import read_status
 
         raise error_from_status(read_status(event.object))
     found = reader.read(event.object)

@@ -60,7 +60,7 @@ class RemoteCommand:
         Raises:
             ApiError: the command could not be run, or the connection broke.
         """
-        from aiohttp import WSMsgType  # noqa: PLC0415 - see ``streams``
+        from aiohttp import WSMsgType
 
         async for message in self._socket:
             if message.type is not WSMsgType.BINARY or not message.data:

@@ -171,7 +171,7 @@ class ExecPlugin:
 
     async def _run(self) -> bytes:
         interactive = self._interactive()
-        from shutil import which  # noqa: PLC0415 - it imports archive formats
+        from shutil import which
 
         program = which(self.command, path=self.environment.get("PATH", os.environ["PATH"]))
         if program is None:

@@ -163,9 +163,9 @@ def _read_file(path: Path) -> _File:
 
 
 def _read_yaml(path: Path, text: bytes) -> Any:
-    import yaml  # noqa: PLC0415 - slow to import, and few kubeconfigs need it
+    import yaml
 
-    from gangline.api.yaml_values import YamlValueLoader  # noqa: PLC0415 - as above
+    from gangline.api.yaml_values import YamlValueLoader
 
     try:
         return yaml.load(text, Loader=YamlValueLoader)

@@ -33,6 +33,6 @@ def request_counter(host: str, *, counted: bool) -> RequestCounter:
     """Return the counter of the requests to a server."""
     if not counted:
         return NullRequestCounter()
-    from gangline.kube.metrics import RequestMetrics  # noqa: PLC0415 - see the module docstring
+    from gangline.kube.metrics import RequestMetrics
 
     return RequestMetrics(host)

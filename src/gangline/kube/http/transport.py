@@ -283,7 +283,7 @@ class Transport:
         """
         if self._date is None:
             return None
-        from email.utils import parsedate_to_datetime  # noqa: PLC0415 - only few callers need it
+        from email.utils import parsedate_to_datetime
 
         text, received = self._date
         try:
@@ -327,7 +327,7 @@ class Transport:
         if not self._open:
             raise RuntimeError("the client is not open: use `async with Client(...)`")
         if self._streams is None:
-            from gangline.kube.http.streams import AiohttpTransport  # noqa: PLC0415 - see its module docstring
+            from gangline.kube.http.streams import AiohttpTransport
 
             self._streams = AiohttpTransport(
                 self.config, _keep_alive_socket, CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
@@ -391,8 +391,8 @@ def _media_of(response: "ClientResponse") -> str:
 
 def _status_as_json(body: bytes) -> bytes:
     """Return a Status in protobuf as JSON; the body itself if it is none."""
-    from gangline.kube.protobuf.framing import open_envelope, read_status  # noqa: PLC0415 - see its package
-    from gangline.kube.protobuf.reader import MalformedMessage  # noqa: PLC0415 - see its package
+    from gangline.kube.protobuf.framing import open_envelope, read_status
+    from gangline.kube.protobuf.reader import MalformedMessage
 
     try:
         return msgspec.json.encode(read_status(open_envelope(body)))
@@ -482,7 +482,7 @@ def _private_file(content: bytes) -> Iterator[Path]:
             file.write(content)
             yield _DESCRIPTORS / str(file.fileno())
         return
-    import tempfile  # noqa: PLC0415 - it imports archive formats
+    import tempfile
 
     with tempfile.TemporaryDirectory(prefix="gangline-") as folder:
         path = Path(folder, "chain.pem")

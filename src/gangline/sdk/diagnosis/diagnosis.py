@@ -37,7 +37,7 @@ class Diagnosis:
     """Last log lines of the replica that failed first."""
 
     def _repr_html_(self) -> str:
-        from gangline.sdk import html_report  # noqa: PLC0415 - only notebooks call this
+        from gangline.sdk import html_report
 
         title = html_report.heading(self.job, self.state)
         shown = html_report.lines([title, html_report.paragraph(self.summary)])

@@ -282,8 +282,8 @@ def main() -> int:
     parser.add_argument("spec", help="JSON: the slice")
     given = parser.parse_args()
     try:
-        import torch  # noqa: PLC0415 - the options are checked before
-        import torch.distributed  # noqa: PLC0415
+        import torch
+        import torch.distributed
 
         # A processor computes with denormal numbers a hundred times slower. Made-up inputs often
         # lead to gradients near zero; those of a training are not.

@@ -43,8 +43,8 @@ def load(target: str) -> Any:
 
 def trace(target: str, shape: list[int], *, tokens: bool, measure: bool = False) -> dict[str, Any]:
     """Trace one step; return the counts."""
-    import torch  # noqa: PLC0415 - the options are checked before
-    from torch.utils.flop_counter import FlopCounterMode, flop_registry  # noqa: PLC0415
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
     function = load(target)
     place = "meta"
@@ -185,8 +185,8 @@ class LiveBytes:
 
 def observed(operators: Operators, live: LiveBytes) -> Any:
     """Return a mode in which every operator and its outputs are seen."""
-    from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415
-    from torch.utils._pytree import tree_leaves  # noqa: PLC0415
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
 
     class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(

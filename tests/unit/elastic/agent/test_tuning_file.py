@@ -77,7 +77,7 @@ def test_folder_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 3)), max_size=12))
 def test_loader_version_rises_with_each_change_of_its_values(rows: list[tuple[int, int]]) -> None:
-    import tempfile  # noqa: PLC0415 - hypothesis and tmp_path do not go together
+    import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"

@@ -145,6 +145,6 @@ def test_the_report_puts_the_remedy_below_the_fault(strip: Callable[[str], str])
 
 @pytest.fixture
 def strip() -> Callable[[str], str]:
-    import click  # noqa: PLC0415
+    import click
 
     return click.unstyle

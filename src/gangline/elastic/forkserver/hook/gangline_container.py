@@ -46,7 +46,7 @@ class Containers:
         Raises:
             LookupError: they do not.
         """
-        import ctypes  # noqa: PLC0415 - imported and recorded by the server
+        import ctypes
 
         self._libc: Any = ctypes.CDLL(None, use_errno=True)
         self._slot = programs.ProgramSlot()
@@ -156,7 +156,7 @@ class Containers:
         return bool(own & _modules_in(program.folder()))
 
     def _call(self, function: str, *arguments: Any) -> None:
-        import ctypes  # noqa: PLC0415
+        import ctypes
 
         if getattr(self._libc, function)(*arguments):
             number = ctypes.get_errno()

@@ -65,7 +65,7 @@ class ProgramSlot:
         Raises:
             LookupError: this interpreter has another layout.
         """
-        import ctypes  # noqa: PLC0415 - imported and recorded by the server
+        import ctypes
 
         self._ctypes: Any = ctypes
         if ctypes.sizeof(ctypes.c_void_p) != _WORD or ctypes.sizeof(ctypes.c_wchar) != _WIDE:
@@ -153,7 +153,7 @@ class CommandLine:
         Raises:
             LookupError: it does not.
         """
-        import ctypes  # noqa: PLC0415
+        import ctypes
 
         self._ctypes: Any = ctypes
         self._libc = ctypes.CDLL(None, use_errno=True)

@@ -81,7 +81,7 @@ class _OrderChannel:
         self.descriptors: list[int] = []
 
     def read(self) -> Any:
-        import _socket  # noqa: PLC0415 - the script may not need socket, which wraps it
+        import _socket
 
         channel = _socket.socket(fileno=self.descriptor)
         try:
@@ -99,7 +99,7 @@ class _OrderChannel:
 
     def wait(self, descriptor: int) -> bool:
         """Wait until a descriptor is readable or an order arrives. Returns True for an order."""
-        import select  # noqa: PLC0415
+        import select
 
         looks = select.poll()
         looks.register(descriptor, select.POLLIN)
@@ -151,7 +151,7 @@ def _run_child(orders: _OrderChannel, spec: Any, output: int) -> int:
 
     A child is a fork of this process. It is killed when the agent sends another order.
     """
-    import warnings  # noqa: PLC0415
+    import warnings
 
     channel, parent = orders.descriptors.pop(0), os.getpid()
     with warnings.catch_warnings():
@@ -173,9 +173,9 @@ def _child_main(spec: Any, channel: int, output: int, parent: int) -> NoReturn:
     """Run ``main`` of a module as if the agent had started a new interpreter."""
     code = 1
     try:
-        import contextlib  # noqa: PLC0415
-        import ctypes  # noqa: PLC0415
-        import importlib  # noqa: PLC0415
+        import contextlib
+        import ctypes
+        import importlib
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
         if os.getppid() != parent:
@@ -192,7 +192,7 @@ def _child_main(spec: Any, channel: int, output: int, parent: int) -> NoReturn:
         importlib.import_module(spec["module"]).main(channel)
         code = 0
     except BaseException:
-        import traceback  # noqa: PLC0415
+        import traceback
 
         traceback.print_exc()
     finally:
@@ -201,7 +201,7 @@ def _child_main(spec: Any, channel: int, output: int, parent: int) -> NoReturn:
 
 
 def _preload(modules: list[str]) -> list[str]:
-    import importlib  # noqa: PLC0415
+    import importlib
 
     missing = []
     for name in modules:
@@ -307,7 +307,7 @@ def _register_stack_handler() -> None:
     """Write the stacks of all threads to a file when the agent sends the signal."""
     number, _, path = os.environ.pop("GANGLINE_STACKS", "").partition(":")
     if path:
-        file = open(path, "w")  # noqa: SIM115 - stays open as long as the process
+        file = open(path, "w")  # noqa: SIM115
         faulthandler.register(int(number), file=file, all_threads=True)
 
 
@@ -317,7 +317,7 @@ def _write_error_file() -> None:
     error = getattr(sys, "last_value", None)
     if not path or error is None or os.path.exists(path):
         return
-    import traceback  # noqa: PLC0415
+    import traceback
 
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     extra = {"py_callstack": "".join(lines), "timestamp": str(int(time.time()))}

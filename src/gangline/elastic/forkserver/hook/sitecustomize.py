@@ -35,12 +35,12 @@ def _main() -> bool:
     server: Any = None
     try:
         sys.path.insert(0, folder)
-        import gangline_worker_hook as hook  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
+        import gangline_worker_hook as hook  # type: ignore[import-not-found,unused-ignore]
 
         sys.modules.pop("gangline_worker_hook")
         baseline = frozenset(sys.modules) - {"sitecustomize"}
         if mode in ("server", "containers"):
-            import gangline_fork_server  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
+            import gangline_fork_server  # type: ignore[import-not-found,unused-ignore]
 
             server = gangline_fork_server
     finally:

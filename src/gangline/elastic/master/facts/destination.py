@@ -24,13 +24,13 @@ async def open_publication(
     cluster = None
     async with AsyncExitStack() as stack:
         if brain_url:
-            from gangline.elastic.master.facts.brain_client import BrainClient  # noqa: PLC0415 - slow import
+            from gangline.elastic.master.facts.brain_client import BrainClient
 
             brain = BrainClient(brain_url)
             stack.push_async_callback(asyncio.to_thread, brain.close)
             sinks.append(brain)
         if in_cluster:
-            from gangline.elastic.master.facts.cluster import cluster_facts  # noqa: PLC0415 - slow import
+            from gangline.elastic.master.facts.cluster import cluster_facts
 
             cluster = await stack.enter_async_context(cluster_facts(job.namespace, job.name))
             sinks.append(cluster)

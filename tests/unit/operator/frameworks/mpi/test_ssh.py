@@ -325,7 +325,7 @@ def test_mistakes_are_reported(version: str, spec: dict[str, Any], reported: str
 
 
 def test_the_definition_serves_both_versions_with_the_same_fields() -> None:
-    from gangline.api.crd import crd_manifests  # noqa: PLC0415
+    from gangline.api.crd import crd_manifests
 
     first, second = crd_manifests()[f"kubeflow.org_{MPI_JOBS.plural}"]["spec"]["versions"]
     assert [first["name"], second["name"]] == ["v1", "v2beta1"]

@@ -9,7 +9,7 @@ from collections import Counter
 import tensorflow as tf
 
 from gangline.elastic.data.client import IndexShardingClient
-from gangline.elastic.data.shard_sampler import report_batches
+from gangline.elastic.data.feed import report_batches
 
 
 def main() -> None:

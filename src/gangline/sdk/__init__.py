@@ -24,8 +24,6 @@ The command line is a thin layer over them.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gangline.moved_modules import install_moved_sdk_modules
-
 if TYPE_CHECKING:
     from gangline.sdk.handle import FunctionFailed as FunctionFailed
     from gangline.sdk.handle import JobHandle as JobHandle
@@ -73,8 +71,6 @@ __all__ = [
     "model_of_size",
     "plan",
 ]
-
-install_moved_sdk_modules()
 
 
 def __getattr__(name: str) -> Any:

@@ -10,16 +10,6 @@ from gangline.api.core.core import Event
 from gangline.api.jobs.elastic import master_name
 from gangline.api.resources import EVENTS
 from gangline.kube.client.client import ApiClient
-from gangline.renamed import renamed
-
-__getattr__ = renamed(
-    __name__,
-    {
-        "Happening": "EventRecord",
-        "happenings": "read_events",
-        "is_called_after": "belongs_to_job",
-    },
-)
 
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
 

@@ -8,16 +8,7 @@ from gangline.api.jobs.elastic import master_name
 from gangline.api.resources import CONFIG_MAPS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import Forbidden, NotFound
-from gangline.renamed import renamed
 from gangline.sdk.jobs import Job
-
-__getattr__ = renamed(
-    __name__,
-    {
-        "goodput": "parse_goodput",
-        "goodput_of": "read_goodput",
-    },
-)
 
 _TRAINER = "elasticjob"
 

@@ -15,15 +15,7 @@ from gangline.api.job_resources import JOB_KINDS, POD_GROUPS, find_job_kind
 from gangline.api.jobs.kind import JobKind, JobObject, ReplicaSpecLike
 from gangline.api.meta.objects import Wire
 from gangline.api.meta.resource import Resource
-from gangline.renamed import renamed
 from gangline.sdk.lean_pods import ListedCondition, ListedMeta
-
-__getattr__ = renamed(
-    __name__,
-    {
-        "TrainingJob": "JobObject",
-    },
-)
 
 __all__ = [
     "JOB_KINDS",

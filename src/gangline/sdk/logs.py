@@ -25,25 +25,7 @@ from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound
 from gangline.kube.informers.informer import Informer
-from gangline.renamed import renamed
 from gangline.sdk.jobs import JOB_NAME_LABEL, ROLE_LABEL, Job, build_job, replica_name
-
-__getattr__ = renamed(
-    __name__,
-    {
-        "EVERYTHING": "ALL_LOGS",
-        "Follower": "LogFollower",
-        "LAST_LINES_S": "DRAIN_TIMEOUT_S",
-        "RESUME_S": "RECONNECT_DELAY_S",
-        "Seen": "LogPosition",
-        "following_batches": "follow_batches",
-        "following_logs": "follow_logs",
-        "gone_pods": "deleted_pods",
-        "is_meant": "matches_options",
-        "kept_lines": "archived_lines",
-        "stamped": "read_timestamped",
-    },
-)
 
 T = TypeVar("T")
 

@@ -49,15 +49,13 @@ from gangline.elastic.checkpoint.snapshot.rank_lock import RankLock
 from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest, SnapshotRing
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import open_target
-from gangline.elastic.checkpoint.training_state import TrainingState
+from gangline.elastic.checkpoint.training import TrainingState
 from gangline.elastic.checkpoint.tuned_prior import TunedPrior
 from gangline.elastic.progress import PhaseReporter, SaveCounts, SaveReporter
 from gangline.elastic.save_request import SaveOrders
-from gangline.renamed import renamed
 
 log = logging.getLogger(__name__)
 SaveLevel = Literal["memory", "storage"]
-__getattr__ = renamed(__name__, {"Level": "SaveLevel"})
 
 
 @dataclass(slots=True)

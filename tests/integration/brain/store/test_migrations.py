@@ -8,7 +8,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from benchmarks.brain.databases import DatabaseServer
-from sqlalchemy import create_engine, event, inspect, select, text
+from sqlalchemy import create_engine, event, inspect, text
 
 from brain_records import a_run
 from gangline.brain.store.batch import facts_of
@@ -23,7 +23,7 @@ from gangline.brain.store.errors import (
 from gangline.brain.store.sql import schema, tables
 from gangline.brain.store.sql.database import Database
 from gangline.brain.store.sql.dialect import parse_address
-from gangline.brain.store.sql.schema import found_version, known_version, upgrade
+from gangline.brain.store.sql.schema import known_version, upgrade
 from integration.brain.store.conftest import SERVERS, Servers, new_name
 
 
@@ -53,27 +53,6 @@ def test_g5_data_is_kept_from_start_to_start(address: str) -> None:
     after = open_store(address, secret=b"secret", migrate=False)
     assert after.read.run("cluster", "uid-1") == a_run(1)
     after.close()
-
-
-@pytest.mark.parametrize("released", range(1, known_version()))
-def test_g5_released_schema_is_migrated_with_its_data(address: str, released: int) -> None:
-    url = parse_address(address)
-    before = Database(url, readers=1, migrate=False, on_problem=print)
-    upgrade(before.engine, f"{released:04d}")
-    with before.engine.connect() as connection, connection.begin():
-        assert found_version(connection) == released
-        connection.execute(tables.forgotten.insert(), {"digest": "before", "at_ms": 7})
-    before.close()
-    store = open_store(address, secret=b"secret")
-    store.write.runs([a_run(1)])
-    with store.engine.connect() as connection:
-        assert found_version(connection) == known_version()
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, tables.metadata) == []
-        kept = connection.execute(select(tables.forgotten.c.digest, tables.forgotten.c.at_ms))
-        assert kept.all() == [("before", 7)]
-    assert store.read.run("cluster", "uid-1") == a_run(1)
-    store.close()
 
 
 def test_g5_newer_schema_is_refused_with_both_numbers(address: str) -> None:
@@ -142,7 +121,7 @@ def test_lock_of_mariadb_outlasts_the_transaction(
         events.extend(
             name for name in ("GET_LOCK", "RELEASE_LOCK") if f"SELECT {name}" in statement
         )
-        events.extend(["revision"] if "alembic_version SET" in statement else ())
+        events.extend(["revision"] if "INTO alembic_version" in statement else ())
 
     event.listen(database.engine, "after_cursor_execute", executed)
     event.listen(database.engine, "commit", lambda _: events.append("commit"))
@@ -153,7 +132,7 @@ def test_lock_of_mariadb_outlasts_the_transaction(
     assert events[last : events.index("RELEASE_LOCK")] == ["commit"]
 
 
-@pytest.mark.parametrize("statements", [2, 20, 43, 44, 47, 52])
+@pytest.mark.parametrize("statements", [2, 20, 42])
 def test_migration_that_was_cut_off_is_finished_by_the_next_start(
     address: str, statements: int
 ) -> None:

@@ -16,8 +16,8 @@ import torch
 
 WARM = [
     "gangline.elastic.checkpoint.checkpointer",
-    "gangline.elastic.checkpoint.training_state",
-    "gangline.elastic.checkpoint.integrations.dlrover",
+    "gangline.elastic.checkpoint.training",
+    "gangline.elastic.checkpoint.dlrover",
     "torch._dynamo",  # every optimizer imports it
     "torch.distributed.device_mesh",
     "torch.distributed.fsdp",

@@ -24,9 +24,9 @@ from torch.distributed.fsdp import fully_shard
 
 from gangline.elastic.checkpoint import Checkpointer, FlashReader, FlashWriter, failpoints
 from gangline.elastic.checkpoint.checkpointer import SaveLevel
-from gangline.elastic.checkpoint.integrations.dlrover import FsdpShardCheckpointer, StorageType
+from gangline.elastic.checkpoint.dlrover import FsdpShardCheckpointer, StorageType
 from gangline.elastic.checkpoint.snapshot import segment
-from gangline.elastic.checkpoint.training_state import TrainingState
+from gangline.elastic.checkpoint.training import TrainingState
 
 Scene = Callable[[int, int, str], Any]
 

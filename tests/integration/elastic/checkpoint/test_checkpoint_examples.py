@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from gangline.elastic.checkpoint.integrations.dlrover import DdpCheckpointer, StorageType
+from gangline.elastic.checkpoint.dlrover import DdpCheckpointer, StorageType
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "checkpoint"
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from gangline.elastic.data.client import IndexShardingClient
-from gangline.elastic.data.shard_sampler import ShardBatchSampler, report_batches
+from gangline.elastic.data.feed import ShardBatchSampler, report_batches
 
 RANK, ATTEMPT = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gangline.elastic.data.client import IndexShardingClient, ShardRefusedError
-from gangline.elastic.data.shard_sampler import ShardBatchSampler, report_batches
+from gangline.elastic.data.feed import ShardBatchSampler, report_batches
 from gangline.elastic.data.shard_source import ShardSource, open_shard_source
 
 pytestmark = pytest.mark.timeout(300)

@@ -18,7 +18,7 @@ from gangline.elastic.checkpoint.restore.dcp_reader import load_state
 from gangline.elastic.checkpoint.restore.dcp_writer import FlashWriter
 from gangline.elastic.checkpoint.restore.storage_source import StorageSource
 from gangline.elastic.checkpoint.storage.target import open_target
-from gangline.elastic.checkpoint.training_state import TrainingState
+from gangline.elastic.checkpoint.training import TrainingState
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 STEPS = 50

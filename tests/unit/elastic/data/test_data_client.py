@@ -14,13 +14,13 @@ from gangline.elastic.data.client import (
     ShardRefusedError,
     worker_name,
 )
-from gangline.elastic.data.shard_sampler import ShardBatchSampler, batch_length, report_batches
+from gangline.elastic.data.feed import ShardBatchSampler, batch_length, report_batches
 from gangline.elastic.data.shard_source import (
     LocalShardSource,
     MasterShardSource,
     open_shard_source,
 )
-from gangline.elastic.data.torch_records import ShardedRecords
+from gangline.elastic.data.torch_feed import ShardedRecords
 from gangline.elastic.shards.dataset import Shard, Stream
 from gangline.elastic.shards.events import ForgetDataset, ReleaseWorker
 

@@ -9,9 +9,10 @@ import pytest
 
 from gangline.api.core.pod import Pod
 from gangline.api.jobs.kubeflow import PyTorchJob
+from gangline.api.symptoms import SYMPTOMS
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.cli.commands.diagnose import diagnosis_data, format_diagnosis
-from gangline.sdk.diagnosis import pending, symptoms
+from gangline.sdk.diagnosis import pending
 from gangline.sdk.diagnosis.diagnosis import Diagnosis, diagnose
 from gangline.sdk.events import EventRecord
 from gangline.sdk.jobs import Job, build_job
@@ -160,7 +161,7 @@ def test_failures_are_distinguished_by_output(cause: str) -> None:
 
 
 def test_every_symptom_of_the_table_is_tested() -> None:
-    assert {each.cause for each in symptoms.SYMPTOMS} == set(LOGS)
+    assert {each.cause for each in SYMPTOMS} == set(LOGS)
 
 
 STATUSES: dict[str, Pod] = {

@@ -62,8 +62,8 @@ def prepare(engine: Engine, *, migrate: bool) -> None:
     upgrade(engine)
 
 
-def upgrade(engine: Engine, revision: str = "head") -> None:
-    """Migrate to ``revision``. Of several programs at once one migrates, the others wait.
+def upgrade(engine: Engine) -> None:
+    """Migrate to the newest version. Of several programs at once one migrates, the others wait.
 
     Raises:
         StoreUnavailable: the others have migrated for five minutes.
@@ -72,7 +72,7 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
     connecting = engine.connect().execution_options(**{dialect.WRITE: True})
     with connecting as connection, _alone(connection):
         config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+        command.upgrade(config, "head")
 
 
 @contextlib.contextmanager

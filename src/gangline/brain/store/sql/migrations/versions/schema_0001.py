@@ -1,4 +1,4 @@
-"""The first schema.
+"""The schema.
 
 MariaDB ends the transaction at each statement, so a migration that was cut off is run again over
 what it left: every statement leaves alone what exists.
@@ -186,9 +186,9 @@ def upgrade() -> None:
         **OPTIONS,
     )
     op.create_index(
-        "ix_job_base_key_outcome_finished_ms",
+        "ix_job_base_key_outcome_complete_finished_ms",
         "job",
-        ["base_key", "outcome", "finished_ms"],
+        ["base_key", "outcome", "complete", "finished_ms"],
         if_not_exists=True,
     )
     op.create_index(
@@ -207,28 +207,28 @@ def upgrade() -> None:
         if_not_exists=True,
     )
     op.create_index(
-        "ix_job_family_id_outcome_finished_ms",
+        "ix_job_family_id_outcome_complete_finished_ms",
         "job",
-        ["family_id", "outcome", "finished_ms"],
+        ["family_id", "outcome", "complete", "finished_ms"],
         if_not_exists=True,
     )
     op.create_index("ix_job_image_id", "job", ["image_id"], if_not_exists=True)
     op.create_index(
-        "ix_job_image_key_outcome_finished_ms",
+        "ix_job_image_key_outcome_complete_finished_ms",
         "job",
-        ["image_key", "outcome", "finished_ms"],
+        ["image_key", "outcome", "complete", "finished_ms"],
         if_not_exists=True,
     )
     op.create_index(
-        "ix_job_model_key_outcome_finished_ms",
+        "ix_job_model_key_outcome_complete_finished_ms",
         "job",
-        ["model_key", "outcome", "finished_ms"],
+        ["model_key", "outcome", "complete", "finished_ms"],
         if_not_exists=True,
     )
     op.create_index(
-        "ix_job_spec_key_outcome_finished_ms",
+        "ix_job_spec_key_outcome_complete_finished_ms",
         "job",
-        ["spec_key", "outcome", "finished_ms"],
+        ["spec_key", "outcome", "complete", "finished_ms"],
         if_not_exists=True,
     )
     op.create_table(

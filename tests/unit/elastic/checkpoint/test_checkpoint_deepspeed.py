@@ -9,14 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.elastic.checkpoint.errors import CheckpointError
-from gangline.elastic.checkpoint.integrations.deepspeed import (
+from gangline.elastic.checkpoint.deepspeed import (
     FlashEngine,
     _empty_tensors,
     _extract_tensor,
     _insert_tensor,
     _map_tensors,
 )
+from gangline.elastic.checkpoint.errors import CheckpointError
 from unit.elastic.checkpoint.checkpoint_states import equal
 
 TENSORS = st.builds(

@@ -9,11 +9,21 @@ import statistics
 import numpy as np
 
 from gangline.brain.facts.records import Segment
-from gangline.brain.models.noise import estimate_noise, noise_scale
+from gangline.brain.models.goodput import noise_scale
 
 RANKS, MICRO_BATCH, DIMENSIONS = 8, 16, 100
 STEPS, SEGMENT_STEPS, SEEDS = 500, 50, 30
 SCALES = (50.0, 1_000.0, 10_000.0)
+
+
+def estimate_noise(small_sqr: float, big_sqr: float) -> tuple[float, float]:
+    """Return (g2, v) of one step, from squared norms of the gradients of ranks and of their mean.
+
+    As in appendix A.1 of McCandlish et al. 2018, arXiv 1812.06162.
+    """
+    batch = MICRO_BATCH * RANKS
+    sqr = (batch * big_sqr - MICRO_BATCH * small_sqr) / (batch - MICRO_BATCH)
+    return sqr, (small_sqr - big_sqr) / (1 / MICRO_BATCH - 1 / batch)
 
 
 def make_segments(scale: float, random: np.random.Generator) -> list[Segment]:
@@ -27,8 +37,6 @@ def make_segments(scale: float, random: np.random.Generator) -> list[Segment]:
             estimate_noise(
                 float((each**2).sum(axis=1).mean()),
                 float((each.mean(axis=0) ** 2).sum()),
-                MICRO_BATCH,
-                MICRO_BATCH * RANKS,
             )
             for each in small
         ]

@@ -54,10 +54,6 @@ class PreflightResult:
     skipped: frozenset[Identity] = frozenset()
     """Objects of others that are left as they are."""
 
-    @property
-    def may_proceed(self) -> bool:
-        return not any(problem.fatal for problem in self.problems)
-
 
 def check_installation(
     facts: InstallationFacts,

@@ -1,10 +1,8 @@
 """A client of the fork server, over one end of its socket."""
 
 import asyncio
-import contextlib
 import itertools
 import json
-import os
 import socket
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -115,10 +113,3 @@ class ForkServerClient:
                 reply.set_exception(ConnectionError("the fork server has ended"))
         if not self.closed.done():
             self.closed.set_result(None)
-
-
-def kept_open(path: "str | os.PathLike[str]", stack: contextlib.ExitStack) -> int:
-    """Open a file for writing until the stack ends; return its descriptor."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    stack.callback(os.close, descriptor)
-    return descriptor

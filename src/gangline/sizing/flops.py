@@ -45,8 +45,3 @@ def hardware_per_token(shape: ModelShape, recompute: Recompute = Recompute.NONE)
         Recompute.FULL: layers + attention,
     }
     return model_per_token(shape) + again[recompute]
-
-
-def six_n_d(parameters: float, tokens: float) -> float:
-    """The common estimate of all operations of a training: 6 x parameters x tokens."""
-    return 6 * parameters * tokens

@@ -30,6 +30,10 @@ def check(
     return check_installation(facts, objects(**values), RELEASE, keep_crds=keep_crds, adopt=adopt)
 
 
+def is_refused(result: PreflightResult) -> bool:
+    return any(problem.fatal for problem in result.problems)
+
+
 def facts(**fields: Any) -> InstallationFacts:
     return InstallationFacts(**{"version": "v1.31.0", "minor": 31, **fields})
 
@@ -44,7 +48,7 @@ def existing(kind: str, **metadata: Any) -> InstallationFacts:
 def test_an_empty_cluster_has_no_problem() -> None:
     result = check()
     assert result.problems == []
-    assert result.may_proceed
+    assert not is_refused(result)
     assert not result.skipped
 
 
@@ -74,7 +78,7 @@ def test_an_empty_cluster_has_no_problem() -> None:
 def test_each_obstacle_is_named(found: InstallationFacts, message: str) -> None:
     result = check(found)
     assert [message in problem.message for problem in result.problems] == [True]
-    assert not result.may_proceed
+    assert is_refused(result)
 
 
 def test_what_is_ours_or_of_the_api_server_is_no_obstacle() -> None:
@@ -84,19 +88,19 @@ def test_what_is_ours_or_of_the_api_server_is_no_obstacle() -> None:
     )
     assert check(facts(deployments=[("gangline-system", "gangline-operator")])).problems == []
     result = check(existing("ClusterRole", labels={"kubernetes.io/bootstrapping": "rbac-defaults"}))
-    assert result.may_proceed
+    assert not is_refused(result)
     assert [str(each) for each in result.skipped] == ["ClusterRole gangline-operator"]
 
 
 def test_objects_without_an_owner_are_taken_over_on_request() -> None:
     assert check(existing("ClusterRole"), adopt=True).problems == []
     marks = {"meta.helm.sh/release-name": "a", "meta.helm.sh/release-namespace": "b"}
-    assert not check(existing("ClusterRole", annotations=marks), adopt=True).may_proceed
+    assert is_refused(check(existing("ClusterRole", annotations=marks), adopt=True))
 
 
 def test_an_upstream_operator_is_reported_and_no_obstacle() -> None:
     result = check(facts(deployments=[("kubeflow", "training-operator")]))
-    assert result.may_proceed
+    assert not is_refused(result)
     assert "kubeflow/training-operator runs the same kinds" in result.problems[0].message
 
 
@@ -179,11 +183,11 @@ def test_wider_definitions_of_others_are_kept_only_on_request() -> None:
     fields["spec"]["properties"]["futureField"] = {"type": "string"}
     found = facts(existing={identity_of(ours): theirs})
     result = check_installation(found, every, RELEASE)
-    assert not result.may_proceed
+    assert is_refused(result)
     assert "pytorchjobs.kubeflow.org of another installation" in result.problems[0].message
     assert "v1 spec.futureField" in result.problems[0].message
     result = check_installation(found, every, RELEASE, keep_crds=True)
-    assert result.may_proceed
+    assert not is_refused(result)
     assert result.skipped == {identity_of(ours)}
     found = facts(existing={identity_of(ours): ours})
     assert check_installation(found, every, RELEASE).problems == []

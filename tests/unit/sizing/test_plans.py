@@ -15,7 +15,7 @@ from gangline.sizing.model import ModelShape, ShapeError
 from gangline.sizing.plan import PlanRequest, make_plan
 from gangline.sizing.precision import Optimizer, Precision, state_bytes
 from gangline.sizing.search import CHOICES, search
-from gangline.sizing.sources.guess import shape_of_size
+from gangline.sizing.sources.guess import guess_shape
 from gangline.sizing.steptime import bandwidth_needed, step_time
 from gangline.sizing.storage import daly_interval
 from gangline.sizing.traced import TracedModel
@@ -34,7 +34,7 @@ H100 = find_device("H100")
     st.integers(0, 6),
 )  # fmt: skip
 def test_every_proposed_layout_is_possible_and_fits(device, devices, parameters, power) -> None:  # type: ignore[no-untyped-def]
-    shape = shape_of_size(parameters, 2048)
+    shape = guess_shape(parameters, 2048, {}).shape
     batch = devices * 2**power
     found = search(TransformerModel(shape), device, devices, batch, MIXED, 0.4)
     assert len(found.fitting) <= CHOICES
@@ -78,7 +78,7 @@ def test_the_needed_bandwidth_is_the_least_that_hides_communication() -> None:
 
 
 def test_a_model_that_does_not_fit_names_the_nearest_layout_and_enough_devices() -> None:
-    request = PlanRequest(TransformerModel(shape_of_size(70e9, 2048)), H100, 8)
+    request = PlanRequest(TransformerModel(guess_shape(70e9, 2048, {}).shape), H100, 8)
     plan = make_plan(request)
     assert not plan.fits
     assert plan.nearest is not None

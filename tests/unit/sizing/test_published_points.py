@@ -6,7 +6,7 @@ lie in the range of 80 % that ``make_plan`` gives. Three of ten do not, and are 
 
 import pytest
 
-from gangline.sizing.flops import Recompute, hardware_per_token, model_per_token, six_n_d
+from gangline.sizing.flops import Recompute, hardware_per_token, model_per_token
 from gangline.sizing.hardware import find_device
 from gangline.sizing.layout import Layout, Sharding
 from gangline.sizing.memory import deepspeed_estimates, layer_activations, memory_use, zero_states
@@ -60,11 +60,6 @@ LLAMA_3_405 = llama(126, 16384, 128, 53248, vocab=128256, kv=8, sequence=8192)
 )
 def test_parameters_equal_those_of_the_checkpoints(shape: ModelShape, parameters: int) -> None:
     assert shape.parameters == parameters
-
-
-def test_s1_gpt_3() -> None:
-    """Brown et al., 2020: 3.14e23 operations for 300 B tokens."""
-    assert six_n_d(174.6e9, 300e9) == pytest.approx(3.14e23, rel=0.005)
 
 
 @pytest.mark.parametrize(
@@ -218,13 +213,6 @@ def test_s11_opt() -> None:
         assert high > TIGHT * 40e9
 
 
-@pytest.mark.parametrize(
-    ("parameters", "tokens", "published"), [(70e9, 1.4e12, 5.76e23), (540e9, 780e9, 2.53e24)]
-)
-def test_s12_chinchilla_and_palm(parameters: float, tokens: float, published: float) -> None:
-    assert six_n_d(parameters, tokens) == pytest.approx(published, rel=0.03)
-
-
 LLAMA_2_7 = llama(32, 4096, 32, 11008, sequence=4096)
 LLAMA_3_8 = llama(32, 4096, 32, 14336, vocab=128256, kv=8, sequence=8192)
 LLAMA_3_70 = llama(80, 8192, 64, 28672, vocab=128256, kv=8, sequence=8192)
@@ -273,8 +261,7 @@ def test_s13_to_s18_hours_of_the_plan(
 
 
 def test_s15_llama_3_405b() -> None:
-    """Dubey et al., 2024: 3.8e25 operations, 400 teraflops, 16 M tokens a step."""
-    assert six_n_d(LLAMA_3_405.parameters, 15.6e12) == pytest.approx(3.8e25, rel=0.01)
+    """Dubey et al., 2024: 400 teraflops, 16 M tokens a step."""
     step_s = 16e6 * model_per_token(LLAMA_3_405) / (16_384 * 400e12)
     assert 6.2 < step_s < 6.7
 

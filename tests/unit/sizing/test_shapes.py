@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.sizing.model import ModelShape, ShapeError
-from gangline.sizing.sources.guess import shape_of_size
+from gangline.sizing.sources.guess import guess_shape
 from gangline.sizing.sources.huggingface import shape_from_config
 
 LLAMA_3_8B = {
@@ -94,7 +94,7 @@ def test_no_configuration_causes_another_error(change: dict[str, Any]) -> None:
 
 @given(st.floats(1e6, 2e12), st.integers(1, 65536))
 def test_a_guessed_shape_has_exactly_the_parameters(parameters: float, sequence: int) -> None:
-    shape = shape_of_size(parameters, sequence)
+    shape = guess_shape(parameters, sequence, {}).shape
     assert shape.parameters == round(parameters)
     matrices = 12 * shape.layers * shape.hidden**2
     assert 0.5 < matrices / parameters < 2 or parameters < 1e8
@@ -102,7 +102,7 @@ def test_a_guessed_shape_has_exactly_the_parameters(parameters: float, sequence:
 
 def test_contradicting_dimensions_are_refused() -> None:
     with pytest.raises(ShapeError) as raised:
-        shape_of_size(7e9, 2048, layers=2, hidden=128)
+        guess_shape(7e9, 2048, {"layers": 2, "hidden": 128})
     assert raised.value.field == "params"
 
 

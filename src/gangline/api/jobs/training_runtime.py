@@ -19,8 +19,6 @@ ANCESTOR_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"
 """On the template of a replicated job: the step of the TrainJob that overrides it."""
 FRAMEWORK_LABEL = "trainer.kubeflow.org/framework"
 """On a runtime: its framework. The Kubeflow SDK ignores runtimes without it."""
-SUPPORT_LABEL = "trainer.kubeflow.org/support"
-DEPRECATED = "deprecated"
 VALIDATION_LABEL = "trainer.kubeflow.org/webhook-validation"
 TRAINER, DATASET_INITIALIZER, MODEL_INITIALIZER = (
     "trainer",

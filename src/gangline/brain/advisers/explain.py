@@ -1,18 +1,468 @@
-"""Advice and reasons as sentences, and sentences back to their numbers.
+"""Advice and reasons as sentences.
 
 A sentence begins with what is advised, as in ``memory of worker: 11.3Gi (10.2Gi to 12.6Gi) instead
 of 32Gi.``; the sentence of the reason follows. ``displayed`` rounds all numbers of an advice as its
 sentence shows them: what is published as JSON and what people read are then equal.
+
+Quantities as people write them, and back: ``11.3Gi``, ``2.5 cores``, ``11 min``, ``25 %``.
+
+Texts have three significant digits. Each kind is a pair of a format and a parser;
+formatting a parsed text gives the same text, so that a sentence and the numbers beside it agree.
+
+The sentence of each reason: why something is advised, why it is held, how a trial ended.
+
+``{key:kind}`` is replaced by the argument of that name; the kinds are those of ``quantities``, or
+``n NOUN`` for a count with its noun. A part in brackets appears if its arguments are there, one
+that begins with a plus sign only if they are positive. Each sentence differs from all others in its
+fixed words, so that it can be parsed.
 """
 
 import re
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 import msgspec
 
 from gangline.brain.advisers.advice import Advice, Reason, Unit, What
-from gangline.brain.advisers.quantities import KINDS, QuantityKind, Value, kind_of
-from gangline.brain.advisers.sentences import TEMPLATES
+
+Value = str | int | float | list[str]
+
+_NUMBER = r"-?\d+(?:\.\d+)?"
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantityKind:
+    """How values of one kind are written."""
+
+    write: Callable[[Value], str]
+    read: Callable[[str], Value]
+
+    def text(self, value: Value) -> str:
+        """Write a value. A text at the edge between two units is rounded until it is stable."""
+        text = self.write(value)
+        for _ in range(3):
+            again = self.write(self.read(text))
+            if again == text:
+                break
+            text = again
+        return text
+
+    def displayed(self, value: Value) -> Value:
+        """Return the value as its text shows it."""
+        return self.read(self.text(value))
+
+
+@lru_cache(maxsize=65_536)
+def three_digits(value: float) -> str:
+    """A number with three significant digits, never in exponent notation."""
+    if value == 0:
+        return "0"
+    digits = f"{value:.2e}"
+    mantissa, _, exponent = digits.partition("e")
+    places = max(2 - int(exponent), 0)
+    number = float(f"{mantissa}e{exponent}")
+    text = f"{number:.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _scaled(units: tuple[tuple[str, float, float], ...]) -> QuantityKind:
+    """A kind with several units: name, size, and the value from which the next one is used."""
+    sizes = {name: size for name, size, _ in units}
+
+    def write(value: Value) -> str:
+        number = _number(value)
+        fitting = (
+            (name, number / size)
+            for name, size, limit in units
+            if abs(float(three_digits(number / size))) < limit
+        )
+        name, scaled = next(fitting)
+        return f"{three_digits(scaled)}{name}"
+
+    def read(text: str) -> Value:
+        match = re.fullmatch(rf"({_NUMBER})(.*)", text)
+        if match is None or match[2] not in sizes:
+            raise ValueError(f"not a quantity: {text!r}")
+        return float(match[1]) * sizes[match[2]]
+
+    return QuantityKind(write, read)
+
+
+def _number(value: Value) -> float:
+    if isinstance(value, str | list):
+        raise TypeError(f"a number is needed, not {value!r}")
+    return float(value)
+
+
+def _counted(noun: str) -> QuantityKind:
+    """A count with its noun, ``1 run`` or ``9 runs``."""
+
+    def write(value: Value) -> str:
+        count = round(_number(value))
+        return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+    return QuantityKind(write, lambda text: int(text.split()[0]))
+
+
+def _day(value: Value) -> str:
+    at = _EPOCH + timedelta(milliseconds=_number(value))
+    return f"{at.day} {_MONTHS[at.month - 1]} {at.year}"
+
+
+def _read_day(text: str) -> Value:
+    day, month, year = text.split()
+    at = datetime(int(year), _MONTHS.index(month) + 1, int(day), tzinfo=UTC)
+    return round((at - _EPOCH).total_seconds() * 1000)
+
+
+def _write_level(value: Value) -> str:
+    return _LEVELS[min(max(round(_number(value)), 0), len(_LEVELS) - 1)]
+
+
+def _read_level(text: str) -> Value:
+    return _LEVELS.index(text)
+
+
+def _minute(value: Value) -> str:
+    at = _EPOCH + timedelta(milliseconds=_number(value))
+    return f"{_day(value)} at {at:%H:%M} UTC"
+
+
+def _read_minute(text: str) -> Value:
+    day, _, clock = text.partition(" at ")
+    hours, minutes = clock.removesuffix(" UTC").split(":")
+    start = _read_day(day)
+    assert isinstance(start, int)
+    return start + (int(hours) * 60 + int(minutes)) * 60_000
+
+
+_LEVELS = (
+    "same specification",
+    "same family",
+    "same family but for command or owner",
+    "same image",
+    "nearest model",
+)
+"""Levels of similarity in words, from 0 on."""
+
+KINDS: dict[str, QuantityKind] = {
+    "bytes": _scaled(
+        tuple(
+            (name, 1024.0**power, 1000.0 if name != "Pi" else float("inf"))
+            for power, name in enumerate(("B", "Ki", "Mi", "Gi", "Ti", "Pi"))
+        )
+    ),
+    "millicores": _scaled(((" cores", 1000.0, float("inf")),)),
+    "seconds": _scaled(
+        (
+            (" s", 1.0, 120.0),
+            (" min", 60.0, 120.0),
+            (" h", 3600.0, 48.0),
+            (" d", 86400.0, float("inf")),
+        )
+    ),
+    "percent": _scaled(((" %", 0.01, float("inf")),)),
+    "points": _scaled(((" %", 1.0, float("inf")),)),
+    "large": _scaled(
+        (
+            ("", 1.0, 1e6),
+            (" million", 1e6, 1000.0),
+            (" billion", 1e9, 1000.0),
+            (" trillion", 1e12, float("inf")),
+        )
+    ),
+    "number": QuantityKind(lambda value: three_digits(_number(value)), float),
+    "count": QuantityKind(lambda value: str(round(_number(value))), int),
+    "name": QuantityKind(str, str),
+    "names": QuantityKind(
+        lambda value: ", ".join(value) if isinstance(value, list) else str(value),
+        lambda text: text.split(", "),
+    ),
+    "level": QuantityKind(_write_level, _read_level),
+    "day": QuantityKind(_day, _read_day),
+    "time": QuantityKind(_minute, _read_minute),
+}
+"""Kinds by the name that templates use; beside them any noun, as in ``{runs:n run}``."""
+
+
+def kind_of(name: str) -> QuantityKind:
+    """Return the kind of a name in a template.
+
+    Raises:
+        KeyError: there is no such kind.
+    """
+    if name.startswith("n "):
+        return _counted(name.removeprefix("n "))
+    return KINDS[name]
+
+
+SIZES = {
+    "HighestPeak": (
+        "The highest peak of the last {runs:n run} of {stem:name} ({first_ms:day} to "
+        "{last_ms:day}, {level:level}) was {peak_bytes:bytes}, in rank "
+        "{peak_rank:count} of {peak_run:name}; {margin_percent:points} are added. Runs that ran "
+        "out of memory: {ooms:count}.[+ Saves {saved_bytes:bytes} for {replicas:n pod}.]"
+    ),
+    "UsualPeak": (
+        "{runs:n run} of {stem:name} ({first_ms:day} to {last_ms:day}, {level:level}) "
+        "usually needed up to {usual_bytes:bytes}, to which {margin_percent:points} are added; a "
+        "single peak of {highest_bytes:bytes} has faded. Runs that ran out of memory: "
+        "{ooms:count}.[+ Saves {saved_bytes:bytes} for {replicas:n pod}.]"
+    ),
+    "OutOfMemory": (
+        "Rank {rank:count} ran out of memory at {limit_bytes:bytes}: {kills:n kill} of "
+        "{ranks:n rank} in {runs:n run}. What it needs is not known, so 20 % are added."
+    ),
+    "LowerBound": (
+        "No similar run has succeeded; {runs:n run} that failed or did not end used up to "
+        "{peak_bytes:bytes}, and {margin_percent:points} are added."
+    ),
+    "NotLowered": (
+        "{runs:n run} ({level:level}) used less[: {estimate_bytes:bytes} would suffice]"
+        "[: {estimate_millis:millicores} would suffice]. A request is lowered only if the same job "
+        "ran before, and as large; the obstacle is {because:name}."
+    ),
+    "CpuUse": (
+        "In {runs:n run} ({level:level}) a rank used at most {p95_millis:millicores} in "
+        "95 % of the time; {margin_percent:points} are added."
+        "[+ Saves {saved_millis:millicores} for {replicas:n pod}.]"
+    ),
+    "LoaderStarved": (
+        "{data_percent:points} of a step is waiting for records, and the CPU is used up to "
+        "{p95_millis:millicores} in {runs:n run}."
+    ),
+    "RequestBelowNeed": (
+        "The request is {request_bytes:bytes}, and similar runs needed {need_bytes:bytes}; "
+        "{ooms:count} of {runs:n run} ran out of memory."
+    ),
+    "LimitTooLow": (
+        "{kills:n kill} in {days:n day} and {runs:n run} at {limit_bytes:bytes}: the limit is too "
+        "low, at least {need_bytes:bytes} are needed."
+    ),
+    "LargestNodeTooSmall": (
+        "Killed {kills:n time} at up to {limit_bytes:bytes}, and the largest node has "
+        "{node_bytes:bytes}. More memory is no remedy: use a smaller batch or more shards; see "
+        "gangline plan."
+    ),
+    "GrowingMemory": (
+        "Memory of rank {rank:count} grows by {bytes_per_hour:bytes} an hour, from "
+        "{used_bytes:bytes}, and reaches its limit of {limit_bytes:bytes} on {runs_out_ms:time}, "
+        "in {seconds:seconds}; the job needs about {needed_bytes:bytes} until its end."
+    ),
+}
+START = {
+    "BestGoodput": (
+        "By the steps of {runs:n run} ({level:level}) this trains "
+        "{gain_percent:points} faster, {samples_per_second:number} records a second; the last "
+        "workers add {marginal_percent:points} of an average one. The price of a device is "
+        "{price:percent}."
+    ),
+    "KeptCount": (
+        "The last {runs:n run} ({level:level}) ended with {fewest:count} to "
+        "{most:n worker}, half of them with this number or fewer."
+    ),
+    "SizingPrior": (
+        "Nothing similar ran yet. A model ({source:name}) of {parameters:large} parameters keeps "
+        "{bytes_per_parameter:number} bytes of each, {copies:n time}."
+    ),
+}
+WORKERS = {
+    "MoreWorkersGain": (
+        "The model of step times, fitted to sizes that were run, predicts {goodput:percent} more "
+        "goodput ({goodput_low:percent} to {goodput_high:percent}). Now a step takes {step:seconds}"
+        ", the mean of {segments:n segment}. An added worker must gain {floor:percent} of an "
+        "average one[; from here to {next:n worker} each gains {next_gain:percent}]."
+    ),
+    "MoreWorkersExtrapolated": (
+        "No run had this size. The model of step times predicts {goodput:percent} more goodput "
+        "({goodput_low:percent} to {goodput_high:percent}). Now a step takes {step:seconds}, the "
+        "mean of {segments:n segment}. An added worker must gain {floor:percent} of an average one"
+        "[; from here to {next:n worker} each gains {next_gain:percent}]."
+    ),
+    "LastWorkersGainLittle": (
+        "The last workers gain little: without them goodput changes by {goodput:percent} "
+        "({goodput_low:percent} to {goodput_high:percent}). Now a step takes {step:seconds}, the "
+        "mean of {segments:n segment}. A worker must gain {floor:percent} of an average one"
+        "[; from there to {next:n worker} each gains {next_gain:percent}]."
+    ),
+    "NeverTried": (
+        "One trial to learn how the job scales: no run had this size, and goodput could change by "
+        "{goodput_low:percent} to {goodput_high:percent}, most likely by {goodput:percent}. Now a "
+        "step takes {step:seconds}, the mean of {segments:n segment}. An added worker must gain "
+        "{floor:percent} of an average one."
+    ),
+    "SpareDevices": (
+        "The cluster has spare devices: with {devices:n device} goodput is {speedup:number} times "
+        "that of the fair share of {fair:n device}. The price of a device is {price:percent}."
+    ),
+    "OthersGainMore": (
+        "Other jobs gain more by these devices: with {devices:n device} goodput is "
+        "{speedup:number} times that of the fair share of {fair:n device}. The price of a device "
+        "is {price:percent}."
+    ),
+    "GiveBack": (
+        "{gang:name} waits for {needed:n device} and has a right to start. Giving back "
+        "{devices:n device} costs this job {loss:percent} of its goodput, the least of all jobs."
+    ),
+}
+BATCH = {
+    "StepsWaitForData": (
+        "Steps wait for records {share:percent} of their time, at least, in the last "
+        "{segments:n segment}. CPU and memory suffice for at most {most:count} of each rank."
+    ),
+    "DeviceMemoryFree": (
+        "Peak memory is {used:percent} of the {memory:bytes} of {device:name}. A line through "
+        "measured micro-batches predicts {predicted:percent}. It divides the share of "
+        "{share:n record} of a rank."
+    ),
+    "DeviceOutOfMemory": "A rank on {device:name} ran out of device memory with {batch:n record}.",
+    "NoiseAllowsLargerBatch": (
+        "The noise scale of the gradients is {noise:n record}, so larger batches lose little: "
+        "{goodput:percent} more goodput, at least {goodput_low:percent}. The script must follow "
+        "the rule {rule:name} for the learning rate. The job allows at most {most:n record}."
+    ),
+}
+CHECKPOINTS = {
+    "SavesAndFailures": (
+        "A save stops training for {save:seconds}, and a failure is expected every "
+        "{between_failures:seconds}, from {failures:n observed failure}. Saves and repeated steps "
+        "then cost {lost:percent} of the time instead of {lost_was:percent}."
+    ),
+}
+STRAGGLERS = {
+    "SlowRank": (
+        "Rank {rank:count} on node {node:name} is {slower:percent} slower than the median of "
+        "{ranks:n rank}, for minutes. A node check between it and two good peers shows whether "
+        "the node is the cause."
+    ),
+    "SlowRankConfirmed": (
+        "Rank {rank:count} on node {node:name} is {slower:percent} slower than the median of "
+        "{ranks:n rank}, and a node check found the node slow. Its pod should move to another "
+        "node."
+    ),
+    "SlowRankGoodNode": (
+        "Rank {rank:count} on node {node:name} is {slower:percent} slower than the median of "
+        "{ranks:n rank}, but a node check found the node good: the rank has more work, or slower "
+        "records."
+    ),
+    "SlowGroup": (
+        "{slow:count} of {ranks:n rank} are slower than the others at one time. So many point to "
+        "the network or the data, and to no node."
+    ),
+    "SlowNode": (
+        "Node {node:name} was {slower:percent} slower than the median in {jobs:n job}. This job "
+        "has too few ranks to compare; a node check can."
+    ),
+}
+SERVERS = {
+    "SkewedServer": (
+        "Parameter server {rank:count} on node {node:name} uses {used:percent} of its CPU, the "
+        "others {others:percent} on average. Moving this one, with more CPU, suffices."
+    ),
+    "HotServers": (
+        "Parameter servers use {used:percent} of their CPU, evenly. Nodes have enough CPU for more."
+    ),
+    "HotServersFewerWorkers": (
+        "Parameter servers use {used:percent} of their CPU, evenly, and no node has enough for "
+        "more. With fewer workers they use {target:percent}."
+    ),
+    "ServerMemoryGrows": (
+        "Memory of parameter server {rank:count} grows by {hourly:bytes} an hour, and reaches its "
+        "limit in {left:seconds}; the rest of the job takes {rest:seconds}."
+    ),
+    "IdleServers": (
+        "Parameter servers used at most {used:percent} of their CPU for an hour. Smaller ones "
+        "suffice from their next move on."
+    ),
+}
+HOLDS = {
+    "PolicyForbids": "The policy of the cluster allows {mode:name} at most.",
+    "JobForbids": "The job allows {mode:name} at most (gangline.dev/brain, optimizeMode).",
+    "DryRun": "The Brain runs with --dry-run: {mode:name} at most.",
+    "NotTunable": "The running program does not read tuning of {field:name}.",
+    "NothingToSet": "This is a warning: there is nothing to set.",
+    "FieldNotAllowed": "Policy or job do not allow a change of {field:name}.",
+    "FieldNotNamed": "The job does not name {field:name} in gangline.dev/brain-may.",
+    "ByHand": "Nothing sets {field:name} of a running job: it is advice for its owner.",
+    "KindNotElastic": "Only an ElasticJob can be changed while it runs, not a {kind:name}.",
+    "NotLeader": "Another Brain is the leader.",
+    "LeaseStale": "The lease of the leader was not renewed in time.",
+    "ClockWrong": "The clock differs from that of the API server, or could not be compared.",
+    "DatabaseDown": "The database of the history cannot be reached.",
+    "NoSegments": "The job has not reported a closed segment yet.",
+    "SegmentsOld": "The last closed segment of the job is {age:seconds} old.",
+    "TooFewSegments": "Of the present settings {count:n segment} are known; {needed:count} needed.",
+    "NotStable": "Advised {count:n time} in succession; {needed:count} and a pause are needed.",
+    "AtLimit": "A limit ({limit:name}) leaves no other value.",
+    "GainUnknown": "The gain is not known.",
+    "GainTooSmall": "The gain is too small: {gain:percent}, at least {low:percent}.",
+    "ChangeTooSmall": "The change is too small: {change:percent}.",
+    "ProbeMade": "The one trial to learn was made.",
+    "ProbeTooLate": "A trial to learn is made in the first hour of a job only.",
+    "RestUnknown": "The rest of the job's time is not known.",
+    "NotWorthIt": "Not worth it: it saves {saved:seconds} and costs {cost:seconds}.",
+    "CoolDown": "The job was changed a short time ago; {left:seconds} of the pause are left.",
+    "JobActionsSpent": "The job had {count:n change} in 24 hours.",
+    "JobTimeSpent": "Changes have cost {share:percent} of the job's time.",
+    "ClusterBusy": "{count:n resize} of the cluster are under way.",
+    "ClusterActionsSpent": "The cluster had {count:n resize} in the last hour.",
+    "ClusterRestarting": "{count:n device} of the cluster restart now.",
+    "PersonActed": "A person changed this field; {left:seconds} of the hour after it are left.",
+    "RolledBackBefore": "This was rolled back in the family; not again in {left:seconds}.",
+    "NothingToWrite": (
+        "The job has nothing that this change can be written to; tried again in {left:seconds}."
+    ),
+    "WrittenLater": "The API server did not take the change; it is written as soon as it does.",
+    "NotRecorded": "The history did not take the change, so that it was not made.",
+    "PlanOpen": "A ScalePlan of the job is not finished.",
+    "TrialPending": "The trial of a change is not finished.",
+    "Failing": "The job is failing.",
+    "AlreadySet": "The last change has set this value already.",
+    "ChangeNotSeen": "The facts are from before the last change of this field.",
+    "RolledBackOnce": "The change was rolled back already.",
+}
+TRIALS = {
+    "TrialOver": "The trial is over.",
+    "TrialOvertaken": "Another change came before the trial ended.",
+    "TrialOutOfMemory": "A rank ran out of memory after the change.",
+    "TrialNoWorld": "After the change the world did not form in time.",
+    "TrialNotMeasured": "No goodput could be compared.",
+    "TrialWorse": "Goodput changed by {measured:percent}[; predicted was {predicted:percent}].",
+    "TrialNotWorthPrice": (
+        "Goodput changed by only {measured:percent}[; predicted was {predicted:percent}]: others "
+        "gain more with the devices."
+    ),
+    "TrialAsPredicted": (
+        "Goodput changed by {measured:percent}, as predicted[ ({predicted:percent})]."
+    ),
+    "TrialUnclear": (
+        "Goodput changed by {measured:percent}[ where {predicted:percent} was predicted], which is "
+        "not worse, but no more is certain."
+    ),
+    "TrialWorseLater": (
+        "In the hour after its trial goodput changed by {measured:percent}"
+        "[ where {predicted:percent} was predicted]."
+    ),
+    "RollBack": "The change is taken back.",
+}
+
+TEMPLATES: dict[str, str] = {
+    **SIZES,
+    **START,
+    **WORKERS,
+    **BATCH,
+    **CHECKPOINTS,
+    **STRAGGLERS,
+    **SERVERS,
+    **HOLDS,
+    **TRIALS,
+}
+"""The template of each code."""
+
 
 _TOKEN = re.compile(r"\{(\w+):([^}]+)\}|\[(\+?[^\]]*)\]")
 _SUBJECTS = {
@@ -35,28 +485,6 @@ _UNITS = {
     Unit.MILLICORES: KINDS["millicores"],
     Unit.SECONDS: KINDS["seconds"],
 }
-_ANY = "|".join(f"(?:{kind.pattern})" for kind in reversed(_UNITS.values()))
-_NAME = KINDS["name"].pattern
-_HEAD = re.compile(
-    rf"(?P<what>{'|'.join(map(re.escape, _SUBJECTS.values()))})"
-    rf"(?: of (?P<role>{_NAME}))?(?: rank (?P<rank>\d+))?(?: on (?P<target>{_NAME}))?"
-    rf"(?:: (?P<value>{_ANY})(?: \((?P<low>{_ANY}) to (?P<high>{_ANY})\))?"
-    rf"(?: instead of (?P<was>{_ANY}))?)?\. "
-)
-
-
-class ParsedSentence(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sentence of an advice says."""
-
-    what: What
-    role: str
-    rank: int | None
-    target: str
-    was: float | None
-    value: float | None
-    low: float | None
-    high: float | None
-    reason: Reason
 
 
 def sentence(advice: Advice) -> str:
@@ -82,30 +510,6 @@ def sentence(advice: Advice) -> str:
     return f"{head}. {reason_sentence(advice.reason)}"
 
 
-def parse_sentence(text: str) -> ParsedSentence:
-    """Parse what ``sentence`` wrote.
-
-    Raises:
-        ValueError: the text is not the sentence of an advice.
-    """
-    match = _HEAD.match(text)
-    if match is None:
-        raise ValueError(f"not the sentence of an advice: {text!r}")
-    what = next(what for what, subject in _SUBJECTS.items() if subject == match["what"])
-    reason = parse_reason(text[match.end() :])
-    return ParsedSentence(
-        what=what,
-        role=match["role"] or "",
-        rank=None if match["rank"] is None else int(match["rank"]),
-        target=match["target"] or (reason.code if what is What.WARNING else ""),
-        was=_quantity(match["was"]),
-        value=_quantity(match["value"]),
-        low=_quantity(match["low"]),
-        high=_quantity(match["high"]),
-        reason=reason,
-    )
-
-
 def displayed(advice: Advice) -> Advice:
     """Return the advice with all numbers rounded as its sentence shows them."""
     kind = _UNITS[advice.unit]
@@ -113,7 +517,7 @@ def displayed(advice: Advice) -> Advice:
     ranged = shown and advice.low is not None and advice.high is not None
 
     def rounded(value: float | None, show: bool) -> float | None:
-        return _quantity(kind.text(value)) if show and value is not None else None
+        return float(kind.displayed(value)) if show and value is not None else None  # type: ignore[arg-type]
 
     return msgspec.structs.replace(
         advice,
@@ -134,46 +538,16 @@ def reason_sentence(reason: Reason) -> str:
     return _fill(TEMPLATES[reason.code], reason.arguments)
 
 
-def parse_reason(text: str) -> Reason:
-    """Parse what ``reason_sentence`` wrote.
-
-    Raises:
-        ValueError: the text is the sentence of no reason.
-    """
-    for code in TEMPLATES:
-        pattern, kinds = _compiled(code)
-        match = pattern.fullmatch(text)
-        if match is not None:
-            found = {key: kinds[key].read(value) for key, value in _found(match)}
-            return Reason(code=code, arguments=found)
-    raise ValueError(f"not the sentence of a reason: {text!r}")
-
-
 def displayed_reason(reason: Reason) -> Reason:
     """Return the reason with its arguments as its sentence shows them."""
-    _, kinds = _compiled(reason.code)
     shown = _shown(TEMPLATES[reason.code], reason.arguments)
-    rounded = {key: kinds[key].read(kinds[key].text(reason.arguments[key])) for key in shown}
+    rounded = {key: kind.displayed(reason.arguments[key]) for key, kind in shown}
     return Reason(code=reason.code, arguments=rounded)
 
 
 def _is_implied(advice: Advice) -> bool:
     """The target of a warning is the code of its reason, which the sentence shows."""
     return advice.what is What.WARNING and advice.target == advice.reason.code
-
-
-def _quantity(text: str | None) -> float | None:
-    if text is None:
-        return None
-    for kind in reversed(_UNITS.values()):
-        if re.fullmatch(kind.pattern, text):
-            value = kind.read(text)
-            return value if isinstance(value, float) else float(str(value))
-    raise ValueError(f"not a quantity: {text!r}")
-
-
-def _found(match: re.Match[str]) -> list[tuple[str, str]]:
-    return [(key, value) for key, value in match.groupdict().items() if value is not None]
 
 
 def _fill(template: str, arguments: dict[str, Value]) -> str:
@@ -187,14 +561,15 @@ def _fill(template: str, arguments: dict[str, Value]) -> str:
     return _TOKEN.sub(replace, template)
 
 
-def _shown(template: str, arguments: dict[str, Value]) -> list[str]:
-    keys = []
-    for key, _, group in _TOKEN.findall(template):
+def _shown(template: str, arguments: dict[str, Value]) -> list[tuple[str, QuantityKind]]:
+    """Return the arguments that the sentence shows, with their kinds."""
+    shown = []
+    for key, kind, group in _TOKEN.findall(template):
         if key:
-            keys.append(key)
+            shown.append((key, kind_of(kind)))
         elif _has_all(group, arguments):
-            keys += [inner for inner, _, _ in _TOKEN.findall(group)]
-    return keys
+            shown += [(inner, kind_of(kind)) for inner, kind, _ in _TOKEN.findall(group)]
+    return shown
 
 
 def _has_all(group: str, arguments: dict[str, Value]) -> bool:
@@ -207,24 +582,3 @@ def _has_all(group: str, arguments: dict[str, Value]) -> bool:
 
 def _is_positive(value: Value) -> bool:
     return not isinstance(value, int | float) or value > 0
-
-
-@cache
-def _compiled(code: str) -> tuple[re.Pattern[str], dict[str, QuantityKind]]:
-    """The regular expression of a template, and the kind of each of its arguments."""
-    kinds: dict[str, QuantityKind] = {}
-
-    def expression(template: str) -> str:
-        parts, end = [], 0
-        for token in _TOKEN.finditer(template):
-            parts.append(re.escape(template[end : token.start()]))
-            end = token.end()
-            key, kind, group = token.groups()
-            if group is not None:
-                parts.append(f"(?:{expression(group.removeprefix('+'))})?")
-            else:
-                kinds[key] = kind_of(kind)
-                parts.append(f"(?P<{key}>{kinds[key].pattern})")
-        return "".join([*parts, re.escape(template[end:])])
-
-    return re.compile(expression(TEMPLATES[code])), kinds

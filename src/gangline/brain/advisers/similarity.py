@@ -70,12 +70,6 @@ def similarity_level(run: Run, other: Run) -> int | None:
     return _level_by_model(run, other) if level is None else level
 
 
-def run_weight(level: int, job: Job, now_ms: int) -> float:
-    """Return how much a run counts: less the older it is, and the less similar."""
-    age_ms = max(now_ms - last_ms(job), 0)
-    return float(LEVEL_WEIGHTS[level] * 0.5 ** (age_ms / HALF_LIFE_MS))
-
-
 def is_success(job: Job) -> bool:
     """Whether a run shows what the job needs: it succeeded, and was watched from start to end."""
     return job.outcome is Outcome.SUCCEEDED and job.complete and job.finished_ms is not None

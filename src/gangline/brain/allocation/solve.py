@@ -28,8 +28,6 @@ class Division:
     chosen: dict[str, int]
     """Index of the option of each job."""
     loss: float
-    next_device: float
-    """By how much one more device would lower the loss, on the average of the next few."""
 
 
 def divide(options: Mapping[str, Sequence[Option]], capacity: int) -> Division | None:
@@ -55,9 +53,7 @@ def divide(options: Mapping[str, Sequence[Option]], capacity: int) -> Division |
         index = int(pick[left])
         chosen[key] = index
         left -= options[key][index].devices - least[key]
-    few = min(8, spare)
-    gain = (float(best[spare - few]) - float(best[spare])) / few if few else 0.0
-    return Division(chosen=chosen, loss=loss, next_device=max(gain, 0.0))
+    return Division(chosen=chosen, loss=loss)
 
 
 def _add_job(

@@ -231,10 +231,6 @@ class Collector:
                     del self.jobs[uid]
         return runs
 
-    def put_back(self, runs: Iterable[Run]) -> None:
-        """Mark runs as changed again: they could not be written."""
-        self._changed.update(run.job.uid for run in runs if run.job.uid in self.jobs)
-
     def nodes(self) -> tuple[NodeCapacity, ...]:
         """Return the capacity of each node, ordered by name."""
         used = gpus_by_node(self.pods.items())

@@ -111,16 +111,6 @@ class Histogram:
                 return min(end, self.peak)
         return self.peak
 
-    def weight_at(self, now_ms: int) -> float:
-        """Return the total weight as it is at a time: 1 for each sample of that moment."""
-        half_life = self.kind.half_life_ms
-        return float(
-            sum(
-                amount / _SCALE * 2.0 ** (slot - now_ms / half_life)
-                for (_, slot), amount in self.slots.items()
-            )
-        )
-
     def encode(self) -> bytes:
         """Return the buckets in a compact form; equal histograms give equal bytes."""
         numbers = [_FORMAT, len(self.slots)]

@@ -53,9 +53,6 @@ class SpareSettings:
     """True if a spare trains one step of a tiny layer, when torch is among its modules."""
     reserve_bytes: int = 1 << 30
     """Memory that must stay free beside the spares; below it there are no spares."""
-    start_delay_s: float = 1.0
-    """Delay before spares are warmed, because workers that have just started need the processors.
-    """
 
 
 @dataclass(frozen=True, slots=True)

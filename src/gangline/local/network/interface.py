@@ -25,9 +25,6 @@ class NetworkAttachment:
     hostname: str
     """The host name that the pod sees."""
 
-    hosts_file: str
-    """The content of the pod's ``/etc/hosts`` at the time of attaching."""
-
     resolv_conf: str
     """The content of the pod's ``/etc/resolv.conf``."""
 

@@ -87,7 +87,6 @@ class PodFiles:
             ip=ip,
             netns_path=netns,
             hostname=pod.host,
-            hosts_file=hosts,
             resolv_conf=resolv,
             hosts_path=folder / "hosts",
             resolv_path=folder / "resolv.conf",

@@ -38,30 +38,6 @@ class GuessedShape:
     """One line for each assumption of a plan."""
 
 
-def shape_of_size(
-    parameters: float,
-    sequence: int,
-    *,
-    layers: int = 0,
-    hidden: int = 0,
-    heads: int = 0,
-) -> ModelShape:
-    """Return a shape with exactly this number of parameters.
-
-    Args:
-        parameters: of the complete model.
-        sequence: tokens of a sample.
-        layers: 0: usual for the size.
-        hidden: 0: usual for the size.
-        heads: 0: one for each 128 elements of ``hidden``.
-
-    Raises:
-        ShapeError: the dimensions contradict the number.
-    """
-    known = {"layers": layers, "hidden": hidden, "heads": heads}
-    return guess_shape(parameters, sequence, known).shape
-
-
 def guess_shape(parameters: float, sequence: int, known: Mapping[str, int]) -> GuessedShape:
     """Return a shape with this number of parameters.
 

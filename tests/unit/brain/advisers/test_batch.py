@@ -7,7 +7,7 @@ import pytest
 
 from gangline.brain.advisers.advice import Advice, Confidence, What
 from gangline.brain.advisers.batch import advise_batch
-from gangline.brain.advisers.explain import parse_sentence, sentence
+from gangline.brain.advisers.explain import displayed, sentence
 from gangline.brain.advisers.view import ClusterView, DevicePeak, View
 from gangline.brain.facts.records import (
     Job,
@@ -61,9 +61,10 @@ def fitted(view: View) -> ThroughputModel | None:
 def advice_for(view: View, what: What) -> list[Advice]:
     found = [item for item in advise_batch(view, fitted(view)) if item.what is what]
     for item in found:
-        parsed = parse_sentence(sentence(item))
-        assert parsed.value == item.value
-        assert set(parsed.reason.arguments) == set(item.reason.arguments)
+        shown = displayed(item)
+        assert sentence(shown) == sentence(item)
+        assert shown.value == item.value
+        assert set(shown.reason.arguments) == set(item.reason.arguments)
     return found
 
 

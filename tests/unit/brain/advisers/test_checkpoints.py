@@ -12,7 +12,7 @@ from gangline.brain.advisers.checkpoints import (
     lost_share,
     posterior,
 )
-from gangline.brain.advisers.explain import parse_sentence, sentence
+from gangline.brain.advisers.explain import displayed, sentence
 from gangline.brain.advisers.view import ClusterView, Exposure, View
 from gangline.brain.facts.records import Job, Run, Segment
 from gangline.elastic.checkpoint.auto_interval import daly_interval as trainers_interval
@@ -64,9 +64,10 @@ def test_t8_adviser_uses_what_the_family_has_seen() -> None:
     assert advice.high is not None
     assert advice.low < advice.value < advice.high
     assert advice.confidence is Confidence.HIGH
-    parsed = parse_sentence(sentence(advice))
-    assert parsed.value == pytest.approx(2.44 * 60)
-    assert set(parsed.reason.arguments) == set(advice.reason.arguments)
+    shown = displayed(advice)
+    assert sentence(shown) == sentence(advice)
+    assert shown.value == pytest.approx(2.44 * 60)
+    assert set(shown.reason.arguments) == set(advice.reason.arguments)
 
 
 def test_prior_is_one_failure_in_thirty_thousand_device_hours() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gangline.brain.advisers.advice import Advice, What
-from gangline.brain.advisers.explain import parse_sentence, sentence
+from gangline.brain.advisers.explain import displayed, sentence
 from gangline.brain.advisers.servers import advise_servers
 from gangline.brain.advisers.view import ClusterView, ServerUse, View
 from gangline.brain.facts.records import Job, NodeCapacity, Run, Segment
@@ -48,8 +48,9 @@ def make_view(servers: Sequence[ServerUse], largest: int = 64_000, **changes: ob
 def advise(view: View) -> list[Advice]:
     found = advise_servers(view)
     for item in found:
-        parsed = parse_sentence(sentence(item))
-        assert set(parsed.reason.arguments) == set(item.reason.arguments)
+        shown = displayed(item)
+        assert sentence(shown) == sentence(item)
+        assert set(shown.reason.arguments) == set(item.reason.arguments)
     return found
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gangline.brain.advisers.advice import Advice, What
-from gangline.brain.advisers.explain import parse_sentence, sentence
+from gangline.brain.advisers.explain import displayed, sentence
 from gangline.brain.advisers.stragglers import (
     advise_stragglers,
     node_factor,
@@ -59,8 +59,9 @@ def make_view(speeds: tuple[RankSpeed, ...], **changes: object) -> View:
 
 def only(advice: list[Advice]) -> Advice:
     (item,) = advice
-    parsed = parse_sentence(sentence(item))
-    assert set(parsed.reason.arguments) == set(item.reason.arguments)
+    shown = displayed(item)
+    assert sentence(shown) == sentence(item)
+    assert set(shown.reason.arguments) == set(item.reason.arguments)
     return item
 
 

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.brain.simulated_job import Amdahl, Curve, SimulatedJob
 
 from gangline.brain.advisers.advice import Choice
-from gangline.brain.advisers.explain import parse_sentence, sentence
+from gangline.brain.advisers.explain import displayed, sentence
 from gangline.brain.advisers.view import View
 from gangline.brain.advisers.workers import (
     advise_workers,
@@ -151,9 +151,10 @@ def test_nothing_is_advised_without_bounds_or_a_batch() -> None:
 def test_advice_has_a_sentence() -> None:
     job = simulate(Amdahl(0.0, 100.0), 2, 16, 4, applies=False).run(0.7)
     (advice,) = job.advice
-    text = sentence(advice)
-    assert parse_sentence(text).value == advice.value
-    assert set(parse_sentence(text).reason.arguments) == set(advice.reason.arguments)
+    shown = displayed(advice)
+    assert sentence(shown) == sentence(advice)
+    assert shown.value == advice.value
+    assert set(shown.reason.arguments) == set(advice.reason.arguments)
 
 
 def test_shares_are_those_of_the_trainer() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline.brain.advisers.explain import parse_sentence, sentence
+from gangline.brain.advisers.explain import displayed, sentence
 from gangline.brain.allocation.advice import allocation_advice, give_back_advice
 from gangline.brain.allocation.allocate import allocate, change_factor, speedup
 from gangline.brain.allocation.give_back import give_back, lost_share
@@ -218,9 +218,10 @@ def test_allocations_are_advice_with_sentences() -> None:
     advice |= give_back_advice(jobs, {"b": 6}, gang)
     assert advice["b"].urgent
     for item in advice.values():
-        parsed = parse_sentence(sentence(item))
-        assert parsed.value == item.value
-        assert set(parsed.reason.arguments) == set(item.reason.arguments)
+        shown = displayed(item)
+        assert sentence(shown) == sentence(item)
+        assert shown.value == item.value
+        assert set(shown.reason.arguments) == set(item.reason.arguments)
 
 
 def test_lost_share_and_goodput_between_sizes() -> None:

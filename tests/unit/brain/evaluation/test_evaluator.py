@@ -75,7 +75,7 @@ class Brain:
         observed.watched_from_start = True
         ended = {"outcome": Outcome.SUCCEEDED, "finished_ms": self.now_ms}
         observed.add_job(msgspec.structs.replace(observed.job, **ended, observed_ms=self.now_ms))
-        self.collector.put_back([run] if (run := observed.run()) else [])
+        self.collector._changed.add(uid)
 
 
 @contextlib.asynccontextmanager

@@ -9,8 +9,8 @@ import pytest
 
 from gangline.brain.advisers.advice import Advice, What
 from gangline.brain.advisers.explain import sentence
-from gangline.brain.advisers.usage.peaks import kills
-from gangline.brain.advisers.usage.peaks import peaks as peaks_of_host
+from gangline.brain.advisers.usage import kills
+from gangline.brain.advisers.usage import peaks as peaks_of_host
 from gangline.brain.advisers.view import ClusterView, SimilarRuns, View
 from gangline.brain.collection.facts_digest import digest_facts
 from gangline.brain.collection.live_facts import FRESH_MS

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gangline.api.brain.job_advice import APPLIED, HELD
-from gangline.brain.advisers.decisions import AdviceState
+from gangline.brain.advisers.advice import AdviceState
 from gangline.brain.guard.state import Verdict
 from gangline.brain.store.engine import Store, open_store
 from unit.brain.evaluation.scaled_job import FEW, MANY, NOW_MS, ScaledJob

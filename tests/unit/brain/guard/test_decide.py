@@ -8,7 +8,7 @@ import pytest
 
 from gangline.api.meta.objects import Object, ObjectMeta
 from gangline.brain.advisers.advice import Advice, Reason, Unit, What
-from gangline.brain.advisers.explain import displayed_reason, parse_reason, reason_sentence
+from gangline.brain.advisers.explain import displayed_reason, reason_sentence
 from gangline.brain.facts.records import Mode, Wishes
 from gangline.brain.guard.decide import (
     begin_action,
@@ -62,7 +62,7 @@ def held(
     if decision.held_because is None:
         return ""
     reason = decision.held_because
-    assert parse_reason(reason_sentence(reason)) == displayed_reason(reason)
+    assert reason_sentence(displayed_reason(reason)) == reason_sentence(reason)
     return reason.code
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gangline.brain.advisers.advice import Choice, What
-from gangline.brain.advisers.explain import displayed_reason, parse_reason, reason_sentence
+from gangline.brain.advisers.explain import displayed_reason, reason_sentence
 from gangline.brain.facts.records import Quality
 from gangline.brain.guard.comparison import moments, sequential_radius
 from gangline.brain.guard.state import DEFAULTS, Baseline, Verdict
@@ -31,7 +31,7 @@ def judge_rates(
         TrialEvents(**events),
         msgspec.structs.replace(DEFAULTS, form_s=form_s),
     )
-    assert parse_reason(reason_sentence(result.why)) == displayed_reason(result.why)
+    assert reason_sentence(displayed_reason(result.why)) == reason_sentence(result.why)
     return result
 
 

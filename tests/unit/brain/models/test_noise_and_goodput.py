@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from gangline.brain.facts.records import Segment
-from gangline.brain.models.goodput import GoodputModel, divide_batch
-from gangline.brain.models.noise import estimate_noise, noise_by_decile, noise_scale
+from gangline.brain.models.goodput import GoodputModel, divide_batch, noise_scale
 from gangline.brain.models.throughput import Configuration, Observation
 from gangline.brain.models.throughput_fit import fit_throughput
 
@@ -24,12 +23,10 @@ def segments_of(
         for _ in range(per_segment):
             noise = random.normal(0, deviation / np.sqrt(micro), (procs, dimensions))
             small = true + noise
-            sqr, var = estimate_noise(
-                float((small**2).sum(axis=1).mean()),
-                float((small.mean(axis=0) ** 2).sum()),
-                micro,
-                micro * procs,
-            )
+            small_sqr = float((small**2).sum(axis=1).mean())
+            big_sqr = float((small.mean(axis=0) ** 2).sum())
+            sqr = (procs * big_sqr - small_sqr) / (procs - 1)
+            var = (small_sqr - big_sqr) / (1 / micro - 1 / (micro * procs))
             sqrs.append(sqr)
             variances.append(var)
         found.append(
@@ -94,29 +91,6 @@ def test_noise_of_a_single_process_only_widens_the_range() -> None:
 def _with_procs(segment: Segment, procs: int) -> Segment:
     values = {name: getattr(segment, name) for name in segment.__struct_fields__}
     return Segment(**(values | {"procs": procs}))
-
-
-def test_noise_grows_with_the_progress() -> None:
-    early, late = segments_of(100, 500), segments_of(1000, 500, seed=1)
-    moved = [
-        Segment(
-            **(
-                {name: getattr(s, name) for name in s.__struct_fields__}
-                | {"step_first": 9500 + (s.step_first or 0)}
-            )
-        )
-        for s in late
-    ]
-    deciles = noise_by_decile([*early, *moved], 10_000)
-    assert deciles[0] is not None
-    assert deciles[9] is not None
-    assert deciles[0].phi < deciles[9].phi
-    assert deciles[1:9] == (None,) * 8
-
-
-def test_one_batch_size_gives_no_estimate() -> None:
-    with pytest.raises(ValueError, match="two different sizes"):
-        estimate_noise(1.0, 1.0, 8, 8)
 
 
 def perfect_job(base: float, phi: float | None) -> GoodputModel:

@@ -42,11 +42,6 @@ def read_leaf(text: str | None, kind: type[S]) -> S:
     return msgspec.json.decode(text or "{}", type=kind)
 
 
-def read_numbers(text: str | None) -> dict[str, float]:
-    """Decode numbers by name from a ``Leaf`` column."""
-    return msgspec.json.decode(text or "{}", type=dict[str, float])
-
-
 @cache
 def _split(kind: type[msgspec.Struct], table: Table) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Names of the fields with a column, and the others with their defaults."""
@@ -114,10 +109,6 @@ def job_of(
 
 def image_row(image: Image) -> dict[str, Any]:
     return {"repository": image.repository, "tag": image.tag, "digest": image.digest}
-
-
-def image_of(row: Columns) -> Image:
-    return Image(repository=row["repository"], tag=row["tag"], digest=row["digest"])
 
 
 def role_row(size: RoleSize) -> dict[str, Any]:

@@ -51,7 +51,6 @@ class Worker:
     local_rank: int
     process: Process
     files: WorkerFiles
-    was_spare: bool
 
 
 class WorkerGroup:
@@ -186,13 +185,13 @@ class WorkerGroup:
                 )
                 if channel and self._spares:
                     self._spares.learn_from(channel)
-                return Worker(rank, local_rank, spare.process, streams, was_spare=True)
+                return Worker(rank, local_rank, spare.process, streams)
             except ConnectionError:
                 log.warning("a spare interpreter has died; its worker starts without it")
         if self._spares and (forked := await self._fork_process(local_rank, env, streams)):
-            return Worker(rank, local_rank, forked, streams, was_spare=True)
+            return Worker(rank, local_rank, forked, streams)
         process = self._start_process(local_rank, env, streams)
-        return Worker(rank, local_rank, process, streams, was_spare=False)
+        return Worker(rank, local_rank, process, streams)
 
     async def _fork_process(
         self, local_rank: int, env: dict[str, str], streams: WorkerFiles

@@ -120,8 +120,6 @@ class MemorySource:
         self._segments: list[Segment] = []
         self._entries: dict[EntryKey, _InMemory] = {}
         self._fetch, self._mapped = fetch, mapped
-        self.unsealed = 0
-        """Number of segments whose checksums had not been computed yet."""
         for one in snapshots:
             self._add(one)
         self.step = snapshots[0].step
@@ -136,7 +134,6 @@ class MemorySource:
         if header != snapshot.header:
             raise CorruptError(f"{snapshot.path.name} changed while it was read")
         sums = segment.read_seal(header, len(snapshot.layout.entries))
-        self.unsealed += sums is None
         part = segment.part(header)
         for number, entry in enumerate(snapshot.layout.entries):
             known = sums[number] if sums else None

@@ -12,8 +12,7 @@ from gangline.local.apiserver.auth.rules import AccessAttributes
 from gangline.local.apiserver.core.errors import bad_request
 from gangline.local.apiserver.core.request import ANONYMOUS, AUTHENTICATED, RequestUser
 
-USER_HEADER, GROUP_HEADER = "impersonate-user", "impersonate-group"
-UID_HEADER, EXTRA_PREFIX = "impersonate-uid", "impersonate-extra-"
+EXTRA_PREFIX = "impersonate-extra-"
 UNAUTHENTICATED = ANONYMOUS.groups[0]
 _GROUP = "authentication.k8s.io"
 

@@ -89,7 +89,7 @@ async def stopped(folder: Path) -> AsyncIterator[Any]:
     process = start_process(["sleep", "1000"], os.environ)
     process.signal_process(signal.SIGSTOP)
     worker_files = WorkerFiles(None, None, (), files / "error.json", files / "stacks.txt")
-    yield StoppedGroup([Worker(3, 0, process, worker_files, was_spare=False)])
+    yield StoppedGroup([Worker(3, 0, process, worker_files)])
     process.signal_process(signal.SIGKILL)
     await process.ended
 

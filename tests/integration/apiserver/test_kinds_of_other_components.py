@@ -5,7 +5,6 @@ import base64
 import json
 from typing import Any
 
-import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -108,7 +107,6 @@ OBJECTS: list[tuple[str, str, str, dict[str, Any]]] = [
                "usages": ["client auth"]}}),
 ]  # fmt: skip
 NAMESPACED = ("CSIStorageCapacity", "ResourceClaim", "ResourceClaimTemplate")
-OTHER_COMPONENTS = [pytest.param(*each, id=each[1]) for each in OBJECTS]
 
 
 def subset(part: Any, of: Any) -> bool:
@@ -126,41 +124,36 @@ def path_of(api_version: str, kind: str, plural: str) -> str:
 
 
 @needs_sources
-@pytest.mark.parametrize(("api_version", "kind", "plural", "content"), OTHER_COMPONENTS)
-async def test_kind_is_written_in_protobuf_and_read_back(
-    http: Http, api_version: str, kind: str, plural: str, content: dict[str, Any]
-) -> None:
-    name = "10.0.0.9" if kind == "IPAddress" else "odd"
-    obj = {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **content}
-    path = path_of(api_version, kind, plural)
-    status, created = await http("POST", path, encode_body(obj), **AS_CLIENT_GO)
-    assert (status, subset(obj, created)) == (201, True), created
-    assert "none of its components acts" in http.headers["Warning"]
-    created["metadata"]["labels"] = {"seen": "yes"}
-    created["metadata"].pop("managedFields")
-    body = encode_body(created)
-    status, updated = await http("PUT", f"{path}/{name}", body, **AS_CLIENT_GO)
-    assert (status, updated["metadata"]["labels"]) == (200, {"seen": "yes"}), updated
-    _, listed = await http("GET", path, None, **AS_CLIENT_GO)
-    assert listed["kind"] == f"{kind}List"
-    assert [each["metadata"]["name"] for each in listed["items"]] == [name]
-    status, _ = await http("DELETE", f"{path}/{name}", None)
-    assert status == 200
+async def test_kinds_are_written_in_protobuf_and_read_back(http: Http) -> None:
+    for api_version, kind, plural, content in OBJECTS:
+        name = "10.0.0.9" if kind == "IPAddress" else "odd"
+        obj = {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **content}
+        path = path_of(api_version, kind, plural)
+        status, created = await http("POST", path, encode_body(obj), **AS_CLIENT_GO)
+        assert (status, subset(obj, created)) == (201, True), created
+        assert "none of its components acts" in http.headers["Warning"]
+        created["metadata"]["labels"] = {"seen": "yes"}
+        created["metadata"].pop("managedFields")
+        body = encode_body(created)
+        status, updated = await http("PUT", f"{path}/{name}", body, **AS_CLIENT_GO)
+        assert (status, updated["metadata"]["labels"]) == (200, {"seen": "yes"}), updated
+        _, listed = await http("GET", path, None, **AS_CLIENT_GO)
+        assert listed["kind"] == f"{kind}List"
+        assert [item["metadata"]["name"] for item in listed["items"]] == [name]
+        status, _ = await http("DELETE", f"{path}/{name}", None)
+        assert status == 200
 
 
-@pytest.mark.parametrize(("api_version", "kind", "plural", "content"), OTHER_COMPONENTS)
-async def test_field_that_the_kind_lacks_is_refused(
-    http: Http, api_version: str, kind: str, plural: str, content: dict[str, Any]
-) -> None:
-    obj = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "odd"}, **content}
-    path = path_of(api_version, kind, plural)
-    status, answer = await http("POST", f"{path}?fieldValidation=Strict", {**obj, "odd": 1})
-    assert (status, 'unknown field "odd"' in answer["message"]) == (400, True), answer
+async def test_field_that_a_kind_lacks_is_refused(http: Http) -> None:
+    for api_version, kind, plural, content in OBJECTS:
+        obj = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "odd"}, **content}
+        path = path_of(api_version, kind, plural)
+        status, answer = await http("POST", f"{path}?fieldValidation=Strict", {**obj, "odd": 1})
+        assert (status, 'unknown field "odd"' in answer["message"]) == (400, True), answer
 
 
-@pytest.mark.parametrize(
-    ("plural", "content", "field"),
-    [
+async def test_incomplete_object_is_refused_with_its_field(http: Http) -> None:
+    for plural, content, field in (
         (f"{STORAGE}/volumeattachments", {"spec": {"attacher": "a", "nodeName": "n"}},
          "spec.source"),
         (f"{STORAGE}/csinodes", {"spec": {"drivers": [{"name": "a"}]}}, "spec.drivers[0].nodeID"),
@@ -168,23 +161,24 @@ async def test_field_that_the_kind_lacks_is_refused(
         (f"{RESOURCE}/resourceslices", {"spec": {"driver": "a", "pool": {"name": "b"}}}, "spec"),
         (f"{ADMISSION}/validatingadmissionpolicies", {"spec": {"matchConstraints": {"a": 1}}},
          "spec.validations"),
-    ],
-)  # fmt: skip
-async def test_incomplete_object_is_refused_with_its_field(
-    http: Http, plural: str, content: dict[str, Any], field: str
-) -> None:
-    status, answer = await http("POST", f"/apis/{plural}", {"metadata": {"name": "odd"}, **content})
-    assert status == 422, answer
-    assert field in [cause["field"] for cause in answer["details"]["causes"]]
+    ):  # fmt: skip
+        obj = {"metadata": {"name": "odd"}, **content}
+        status, answer = await http("POST", f"/apis/{plural}", obj)
+        assert status == 422, answer
+        assert field in [cause["field"] for cause in answer["details"]["causes"]]
 
 
-@pytest.mark.parametrize("path", SCHEDULER + CONTROLLERS)
-async def test_caches_of_schedulers_and_controllers_fill(http: Http, path: str) -> None:
-    status, listed = await http("GET", f"{path}?limit=500&resourceVersion=0", **AS_CLIENT_GO)
-    assert status == 200, listed
-    assert "json" in http.headers["Content-Type"]
-    status, metadata = await http("GET", path, Accept=METADATA)
-    assert (status, metadata["kind"]) == (200, "PartialObjectMetadataList")
+async def test_caches_of_schedulers_and_controllers_fill(http: Http) -> None:
+    for path in SCHEDULER + CONTROLLERS:
+        status, listed = await http("GET", f"{path}?limit=500&resourceVersion=0", **AS_CLIENT_GO)
+        assert status == 200, listed
+        assert "json" in http.headers["Content-Type"]
+        status, metadata = await http("GET", path, Accept=METADATA)
+        assert (status, metadata["kind"]) == (200, "PartialObjectMetadataList")
+        assert await initial_events_end(http, path), path
+
+
+async def initial_events_end(http: Http, path: str) -> bool:
     options = "watch=true&allowWatchBookmarks=true&sendInitialEvents=true&timeoutSeconds=60"
     headers = {"Authorization": f"Bearer {http.token}", "Accept": WATCH}
     url = f"{http.url}{path}?{options}&resourceVersionMatch=NotOlderThan"
@@ -194,8 +188,8 @@ async def test_caches_of_schedulers_and_controllers_fill(http: Http, path: str) 
             event = json.loads(line)
             notes = event["object"]["metadata"].get("annotations", {})
             if event["type"] == "BOOKMARK" and notes.get("k8s.io/initial-events-end") == "true":
-                return
-    pytest.fail("the initial events have no end")
+                return True
+    return False
 
 
 async def test_requester_of_a_certificate_is_its_user(http: Http) -> None:

@@ -4,8 +4,6 @@ import asyncio
 import json
 import ssl
 
-import pytest
-
 from gangline.api import resources
 from gangline.api.core.core import PersistentVolumeClaim, StorageClass
 from gangline.api.meta.objects import ObjectMeta
@@ -28,9 +26,8 @@ async def raw_response(server: ApiServer, text: str) -> tuple[str, dict[str, obj
     return head.partition("\r\n")[0], body
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "reason"),
-    [
+async def test_what_is_hardly_http_is_answered_with_a_status(api_server: ApiServer) -> None:
+    for text, code, reason in (
         (f"FOO /api/v1/pods HTTP/1.1\r\n{LINES}\r\n", 405, "MethodNotAllowed"),
         (f"OPTIONS /api/v1/pods HTTP/1.1\r\n{LINES}\r\n", 405, "MethodNotAllowed"),
         (f"GET /{'a' * 40_000} HTTP/1.1\r\n{LINES}\r\n", 431, "RequestHeaderFieldsTooLarge"),
@@ -41,14 +38,10 @@ async def raw_response(server: ApiServer, text: str) -> tuple[str, dict[str, obj
         ),
         (f"GET /api HTTP/9.9\r\n{LINES}\r\n", 400, "BadRequest"),
         (f"GET /api HTTP/1.1\r\n{LINES}no header at all\r\n\r\n", 400, "BadRequest"),
-    ],
-)
-async def test_what_is_hardly_http_is_answered_with_a_status(
-    api_server: ApiServer, text: str, code: int, reason: str
-):
-    line, status = await raw_response(api_server, text)
-    assert f" {code} " in line
-    assert (status["kind"], status["code"], status["reason"]) == ("Status", code, reason)
+    ):
+        line, status = await raw_response(api_server, text)
+        assert f" {code} " in line
+        assert (status["kind"], status["code"], status["reason"]) == ("Status", code, reason)
 
 
 async def test_the_servers_own_service_has_endpoints_that_follow_it(api_server: ApiServer):

@@ -65,9 +65,8 @@ def pod(name: str, **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"containers": containers, **spec}}
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "headers", "code", "reason"),
-    [
+async def test_every_refusal_is_a_status(http: Http) -> None:
+    for method, path, body, headers, code, reason in (
         ("GET", "/nothing", None, {}, 404, "NotFound"),
         ("GET", "/apis/no.such/v1/things", None, {}, 404, "NotFound"),
         ("GET", f"{MAPS}/none", None, {}, 404, "NotFound"),
@@ -75,6 +74,7 @@ def pod(name: str, **spec: Any) -> dict[str, Any]:
         ("PUT", MAPS, {}, {}, 405, "MethodNotAllowed"),
         ("DELETE", f"{PODS}/p/status", None, {}, 405, "MethodNotAllowed"),
         ("POST", f"{MAPS}/a", config_map("a"), {}, 405, "MethodNotAllowed"),
+        ("POST", MAPS.replace("default", "nowhere"), config_map("a"), {}, 404, "NotFound"),
         ("POST", MAPS, b"{not json", {}, 400, "BadRequest"),
         ("POST", MAPS, b"[]", {}, 400, "BadRequest"),
         ("POST", MAPS, {"kind": "Secret", "apiVersion": "v1"}, {}, 400, "BadRequest"),
@@ -97,13 +97,11 @@ def pod(name: str, **spec: Any) -> dict[str, Any]:
         ("GET", MAPS, None, {"Authorization": "Bearer wrong"}, 401, "Unauthorized"),
         ("GET", MAPS, None, {"Authorization": ""}, 401, "Unauthorized"),
         ("GET", f"{PODS}/none/log", None, {}, 404, "NotFound"),
-    ],
-)  # fmt: skip
-async def test_every_refusal_is_a_status(http: Http, method, path, body, headers, code, reason):
-    status, answer = await http(method, path, body, **headers)
-    assert (status, answer["kind"], answer["reason"]) == (code, "Status", reason)
-    assert answer["code"] == code
-    assert answer["message"]
+    ):  # fmt: skip
+        status, answer = await http(method, path, body, **headers)
+        refused = (status, answer["kind"], answer["reason"], answer["code"])
+        assert refused == (code, "Status", reason, code), (method, path, answer)
+        assert answer["message"]
 
 
 async def test_anybody_may_read_health_and_version_and_nothing_else(http: Http):
@@ -311,6 +309,23 @@ async def test_watch_older_than_the_history_gets_410(http: Http, api_server: Api
         "GET", f"{MAPS}?resourceVersion={revision}&resourceVersionMatch=Exact"
     )
     assert (status, answer["reason"]) == (410, "Expired")
+
+
+async def test_pages_of_a_list_all_show_the_same_revision(http: Http) -> None:
+    for number in range(7):
+        await http("POST", MAPS, config_map(f"c{number}"))
+    _, page = await http("GET", f"{MAPS}?limit=3")
+    await http("DELETE", f"{MAPS}/c5")
+    await http("POST", MAPS, config_map("c55"))
+    assert page["metadata"]["remainingItemCount"] == 4
+    names, revisions = [], set()
+    while True:
+        names += [item["metadata"]["name"] for item in page["items"]]
+        revisions.add(page["metadata"]["resourceVersion"])
+        if not (token := page["metadata"].get("continue")):
+            break
+        _, page = await http("GET", f"{MAPS}?limit=3&continue={token}")
+    assert (names, len(revisions)) == ([f"c{number}" for number in range(7)], 1)
 
 
 async def test_page_older_than_the_history_returns_a_continue_token(

@@ -1,4 +1,4 @@
-"""The official Python client against the server: all verbs, watches, custom kinds."""
+"""The official Python client against the server: custom kinds, bindings, evictions."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -67,52 +67,6 @@ async def api(api_server: ApiServer) -> AsyncIterator[kubernetes.client.ApiClien
     client = kubernetes.client.ApiClient(configuration)
     yield client
     client.close()
-
-
-def config_map(name: str, **data: str) -> dict[str, Any]:
-    return {"metadata": {"name": name, "labels": {"app": name}}, "data": data}
-
-
-async def test_objects_come_change_and_go(api: kubernetes.client.ApiClient):
-    def steps() -> None:
-        core = kubernetes.client.CoreV1Api(api)
-        core.create_namespaced_config_map("default", config_map("a", x="1"))
-        core.create_namespaced_config_map("default", config_map("b", x="2"))
-        listed = core.list_namespaced_config_map("default", label_selector="app=b")
-        assert [item.metadata.name for item in listed.items] == ["b"]
-        changed = core.patch_namespaced_config_map("a", "default", {"data": {"y": "3"}})
-        assert changed.data == {"x": "1", "y": "3"}
-        changed.data["x"] = "9"
-        assert core.replace_namespaced_config_map("a", "default", changed).data["x"] == "9"
-        with pytest.raises(ApiException) as refused:
-            core.replace_namespaced_config_map("a", "default", changed)
-        assert refused.value.status == 409
-        core.delete_namespaced_config_map("a", "default")
-        with pytest.raises(ApiException) as missing:
-            core.read_namespaced_config_map("a", "default")
-        assert missing.value.status == 404
-        core.delete_collection_namespaced_config_map("default")
-        assert core.list_namespaced_config_map("default").items == []
-
-    await asyncio.to_thread(steps)
-
-
-async def test_a_watch_follows_creations(api: kubernetes.client.ApiClient):
-    def steps() -> list[tuple[str, str]]:
-        core = kubernetes.client.CoreV1Api(api)
-        revision = core.list_namespaced_config_map("default").metadata.resource_version
-        for name in ("a", "b"):
-            core.create_namespaced_config_map("default", config_map(name))
-        core.delete_namespaced_config_map("a", "default")
-        watch = kubernetes.watch.Watch()
-        stream = watch.stream(
-            core.list_namespaced_config_map, "default",
-            resource_version=revision, timeout_seconds=2,
-        )  # fmt: skip
-        return [(event["type"], event["object"].metadata.name) for event in stream]
-
-    seen = await asyncio.to_thread(steps)
-    assert seen == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
 
 
 async def test_custom_kinds_are_served_as_soon_as_they_are_defined(

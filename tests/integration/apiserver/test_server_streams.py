@@ -1,13 +1,10 @@
-"""Logs, exec, port-forward and top through the server, with a fake kubelet."""
+"""What the server asks of kubelets: use for ``kubectl top``, and errors of streams."""
 
-import asyncio
-import json
-import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from aiohttp import WSMsgType, web
+from aiohttp import web
 
 from gangline.api import resources
 from gangline.kube import errors
@@ -28,19 +25,12 @@ ADDRESS: dict[str, Any] = {
 
 
 class FakeKubelet:
-    """A fake kubelet: echoes its requests; commands are ``exit N`` after echoing their input."""
+    """A fake kubelet that reports use to the API server alone."""
 
     def __init__(self, server: ApiServer) -> None:
         self._tls = node_tls(server)
         app = web.Application()
-        app.add_routes(
-            [
-                web.get("/containerLogs/default/p/c", self.logs),
-                web.get("/exec/default/p/c", self.execute),
-                web.get("/portForward/default/p", self.forward),
-                web.get("/stats/summary", self.summary),
-            ]
-        )
+        app.add_routes([web.get("/stats/summary", self.summary)])
         self.runner = web.AppRunner(app, shutdown_timeout=0.2)
 
     async def start(self) -> int:
@@ -54,45 +44,6 @@ class FakeKubelet:
         subject = request.transport.get_extra_info("peercert")["subject"]
         assert subject == ((("commonName", "kube-apiserver-kubelet-client"),),)
         assert "Authorization" not in request.headers
-
-    async def logs(self, request: web.Request) -> web.StreamResponse:
-        self._check(request)
-        if request.query.get("previous"):
-            raise web.HTTPBadRequest(text='previous terminated container "c" not found')
-        return web.Response(text="".join(f"{k}={v}\n" for k, v in sorted(request.query.items())))
-
-    async def execute(self, request: web.Request) -> web.StreamResponse:
-        self._check(request)
-        answer = web.WebSocketResponse(protocols=("v5.channel.k8s.io",))
-        await answer.prepare(request)
-        code = int(request.query.getall("command")[-1])
-        if request.query.get("stdin"):
-            async for message in answer:
-                if message.type is not WSMsgType.BINARY or message.data == b"\xff\x00":
-                    break
-                if message.data[0] == 0:
-                    await answer.send_bytes(b"\x01" + message.data[1:].upper())
-        await answer.send_bytes(b"\x02complaint\n")
-        status: dict[str, Any] = {"status": "Success"}
-        if code:
-            causes = [{"reason": "ExitCode", "message": str(code)}]
-            status = {"status": "Failure", "reason": "NonZeroExitCode", "message": "ended",
-                      "details": {"causes": causes}}  # fmt: skip
-        await answer.send_bytes(b"\x03" + json.dumps(status).encode())
-        await answer.close()
-        return answer
-
-    async def forward(self, request: web.Request) -> web.StreamResponse:
-        self._check(request)
-        answer = web.WebSocketResponse(protocols=("v5.channel.k8s.io",))
-        await answer.prepare(request)
-        async for message in answer:
-            if message.type is WSMsgType.BINARY and message.data[0] == 0:
-                await answer.send_bytes(b"\x00" + message.data[1:].upper())
-                if message.data.endswith(b"\n"):
-                    break
-        await answer.close()
-        return answer
 
     async def summary(self, request: web.Request) -> web.StreamResponse:
         self._check(request)
@@ -121,64 +72,6 @@ async def kubelet(api_server: ApiServer, client: ApiClient) -> AsyncIterator[Fak
     await client.patch(resources.PODS, "p", running, "default", subresource="status")
     yield pretended
     await pretended.runner.cleanup()
-
-
-@pytest.mark.usefixtures("kubelet")
-async def test_logs_are_passed_on_with_their_options(kubectl: Any):
-    output = await kubectl("logs p --tail=5 --timestamps --since=10s")
-    assert output.split() == ["sinceSeconds=10", "tailLines=5", "timestamps=true"]
-    code, output = await kubectl.run("logs", "p", "--previous")
-    assert code == 1
-    assert 'previous terminated container "c" not found' in output
-    code, output = await kubectl.run("logs", "p", "-c", "none")
-    assert code == 1
-    assert "container none is not valid for pod p" in output
-
-
-@pytest.mark.usefixtures("kubelet")
-async def test_exec_brings_output_errors_and_the_exit_code(kubectl: Any):
-    code, output = await kubectl.run("exec", "p", "--", "exit", "7")
-    assert code == 7
-    assert "complaint" in output
-    code, output = await kubectl.run("exec", "-i", "p", "--", "exit", "0", text="texts\n")
-    assert code == 0
-    assert "TEXTS" in output
-
-
-@pytest.mark.usefixtures("kubelet")
-async def test_large_input_passes_through_exec_completely(kubectl: Any):
-    text = "all of it " * 50_000
-    code, output = await kubectl.run("exec", "-i", "p", "--", "exit", "0", text=text)
-    assert code == 0
-    assert output.replace("complaint\n", "") == text.upper()
-
-
-@pytest.mark.usefixtures("kubelet")
-async def test_ports_are_forwarded_for_several_connections_at_once(kubectl: Any):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    forwarding = asyncio.create_task(kubectl.run("port-forward", "pod/p", f"{port}:80"))
-    async with asyncio.timeout(20):
-        answers = await asyncio.gather(*(ask(port, f"hello {n}\n") for n in range(4)))
-    assert answers == [f"HELLO {n}\n".encode() for n in range(4)]
-    forwarding.cancel()
-    await asyncio.gather(forwarding, return_exceptions=True)
-
-
-async def ask(port: int, text: str) -> bytes:
-    """Send a line and read until the end, as soon as the port is open."""
-    while True:
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            break
-        except ConnectionRefusedError:
-            await asyncio.sleep(0.05)
-    writer.write(text.encode())
-    answer = await reader.read()
-    writer.close()
-    await writer.wait_closed()
-    return answer
 
 
 @pytest.mark.usefixtures("kubelet")

@@ -1,4 +1,4 @@
-"""Nodes and permissions with kubectl: cordon, drain, taint, auth can-i."""
+"""Nodes with kubectl: cordon, drain, taint."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from integration.kubectl.manifests import deployment, pod
-from integration.kubectl.tool import Kubectl, until
+from integration.kubectl.tool import Kubectl
 
 NODE = "node-3"
 HERE = f"{{kubernetes.io/hostname: {NODE}}}"
@@ -69,17 +69,3 @@ def test_taint(kubectl: Kubectl) -> None:
     kubectl(f"taint node {NODE} team=b:NoSchedule --overwrite")
     kubectl(f"taint node {NODE} team-")
     assert "team=" not in kubectl(f"describe node {NODE}")
-
-
-def test_auth_can_i(kubectl: Kubectl) -> None:
-    assert kubectl("auth can-i create pytorchjobs").strip() == "yes"
-    code, output = kubectl.run("auth", "can-i", "delete", "pods", "--as=somebody")
-    assert (code, output.strip()) == (1, "no")
-    kubectl("create role looker --verb=get,list --resource=pods")
-    kubectl("create rolebinding looks --role=looker --user=ann")
-    until(lambda: kubectl.run("auth", "can-i", "list", "pods", "--as=ann")[0] == 0)
-    assert re.search(r"pods +\[\] +\[\] +\[get list\]", kubectl("auth can-i --list --as=ann"))
-    kubectl("get pods --as=ann")
-    output = kubectl.refused("delete pod anything --as=ann")
-    assert 'User "ann" cannot delete resource "pods"' in output
-    kubectl("delete rolebinding/looks role/looker")

@@ -8,12 +8,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 # Every package is pinned with the hashes of its files, except PyTorch: each platform has builds of its own.
-# $(call locked,SECTION): install the sections of constraints.txt before SECTION.
-locked = sed '/^\# section $(1)/,$$d' constraints.txt > $(VENV)/locked.txt \
+# $(call locked,FIRST,NEXT): install the sections of constraints.txt from FIRST until NEXT.
+locked = sed -n '/^\# section $(1)$$/,/^\# section $(2)$$/p' constraints.txt > $(VENV)/locked.txt \
   && $(PIP) install --quiet --require-hashes --no-deps --requirement $(VENV)/locked.txt
-TORCH = $(shell sed -n 's/^\# \(torch==[^ ]*\).*/\1/p' constraints.txt)
+TORCH = $(shell sed -n 's/^demo = .*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 
-.PHONY: help setup lock demo test test-unit test-integration lint docs e2e test-frameworks benchmarks crds image clean
+.PHONY: help setup lock test-versions demo test test-unit test-integration lint docs e2e test-frameworks benchmarks crds image clean
 
 help:
 	@sed -n '2s/^# //p' Makefile
@@ -21,26 +21,65 @@ help:
 NATIVE := tools/build_native.py src/gangline/elastic/checkpoint/format/copy_summed.c
 
 $(VENV)/.demo: pyproject.toml constraints.txt tools/bootstrap.py $(NATIVE)
-	$(PYTHON) tools/bootstrap.py $(VENV)
+	"$(PYTHON)" tools/bootstrap.py $(VENV)
 	@echo "Fetching the packages of constraints.txt: about 100 MB"
-	$(call locked,dev)
+	$(call locked,runtime,dev)
 	$(BIN)/python tools/install_torch.py $(TORCH)
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(call locked,browser)
+	$(call locked,dev,browser)
 	@touch $@
 
 $(VENV)/.browser: $(VENV)/.dev
-	$(call locked,end)
+	$(call locked,browser,docs)
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.dev
+	$(call locked,docs,end)
 	@touch $@
 
 setup: $(VENV)/.dev
 
-# After an upgrade in the environment: pin what is installed now.
-lock: $(VENV)/.browser
-	$(BIN)/python tools/lock.py constraints.txt
+# Pins what pyproject.toml asks for, in versions that Python 3.11.0 takes; pins that still fit stay.
+# make lock UPGRADE=--upgrade takes the newest, make lock UPGRADE="--upgrade-package NAME" those of one package.
+UPGRADE ?=
+EXTRAS := demo dev brain brain-postgres brain-mysql initializer browser docs
+UV := $(BIN)/python tools/uv.py
+RESOLVE := $(UV) pip compile --quiet --no-header --no-annotate pyproject.toml \
+  --universal --python-version 3.11.0 --fork-strategy fewest
+
+# One resolution of everything, then split: each section has what those before it have not.
+lock: $(VENV)/.demo
+	cp constraints.txt $(VENV)/lock.txt
+	$(RESOLVE) --all-extras --group build --generate-hashes $(UPGRADE) --output-file $(VENV)/lock.txt
+	for section in runtime build $(EXTRAS); do \
+	  case $$section in runtime) names=;; build) names=--group=build;; *) names=--extra=$$section;; esac; \
+	  echo "# section $$section"; \
+	  $(RESOLVE) --constraint $(VENV)/lock.txt $$names || exit 1; \
+	done > $(VENV)/lock-sections.txt
+	(echo '# Written by `make lock`: versions and hashes of what `make setup` installs.' && awk -F == ' \
+	  FNR == NR { if (/^[a-z]/) name = $$1; lines[name] = lines[name] $$0 "\n"; next } \
+	  /^#/ { print "\n" $$0 } \
+	  !/^(#|torch=|triton=|nvidia-|cuda-)/ { printf "%s", lines[$$1]; delete lines[$$1] }' \
+	  $(VENV)/lock.txt $(VENV)/lock-sections.txt) > $(VENV)/constraints.txt
+	mv $(VENV)/constraints.txt constraints.txt
+
+# Unit tests with other versions than the pinned ones: the lowest that pyproject.toml promises, or with
+# RESOLUTION=highest the newest; with the Python OTHER_PYTHON, a version such as 3.13 or a path.
+RESOLUTION ?= lowest-direct
+OTHER_PYTHON ?= $(BIN)/python
+OTHER := .venvs/$(RESOLUTION)
+TESTS ?= tests/unit
+
+test-versions: $(VENV)/.demo
+	$(UV) venv --quiet --clear --no-python-downloads --python "$(OTHER_PYTHON)" $(OTHER)
+	$(UV) pip install --quiet --python $(OTHER) --resolution $(RESOLUTION) \
+	  --editable '.[dev,brain,brain-postgres,brain-mysql]'
+	$(UV) pip list --python $(OTHER)
+	env -u PYTEST_ADDOPTS $(OTHER)/bin/python -m pytest -q --timeout 600 --override-ini cache_dir=.pytest_cache/$(RESOLUTION) \
+	  --pythonwarnings default $(TESTS)
 
 demo: $(VENV)/.demo
 	@$(BIN)/gangline demo
@@ -59,7 +98,7 @@ test-unit: $(VENV)/.dev
 test-integration: $(VENV)/.dev
 	$(BIN)/python -m pytest -q --numprocesses $(WORKERS) tests/integration tests/security
 
-lint: $(VENV)/.dev
+lint: $(VENV)/.docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -68,7 +107,7 @@ lint: $(VENV)/.dev
 	$(BIN)/python tools/render_manifests.py --check
 
 # The site of the documentation, in site/.
-docs: $(VENV)/.dev
+docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 e2e: $(VENV)/.dev

@@ -16,6 +16,7 @@ import sys
 import time
 
 import framework_environments as frameworks
+import uv
 
 CLIENTS = {
     "official-28": ["kubernetes==28.1.0"],
@@ -40,11 +41,11 @@ def make(name: str, requirements: list[str]) -> pathlib.Path:
     tag = f"python{sys.version_info.major}.{sys.version_info.minor}"
     versions = "-".join(each.replace("==", "-") for each in requirements)
     folder = frameworks.root().with_name("clients") / f"{name}-{tag}-{versions}"
-    with frameworks.locked(folder.with_name(folder.name + ".lock")):
+    with uv.locked(folder.with_name(folder.name + ".lock")):
         if not (folder / frameworks.COMPLETE).exists():
             began = time.monotonic()
             shutil.rmtree(folder, ignore_errors=True)
-            frameworks.make_with_uv(folder, *requirements)
+            uv.make_environment(folder, *requirements)
             (folder / frameworks.COMPLETE).touch()
             frameworks.say(f"{name}: installed in {time.monotonic() - began:.0f} s")
     return folder / "bin/python"

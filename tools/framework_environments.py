@@ -12,8 +12,6 @@ example at its environment. Idempotent; concurrent runs wait for each other.
 """
 
 import argparse
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -23,13 +21,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import bootstrap
+import uv
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
-UV = "uv==0.13.9"
-"""It installs packages with a tenth of the processor time that pip needs."""
 COMPLETE = "gangline-complete"
 """Written last: an environment without it is incomplete."""
 
@@ -44,8 +40,7 @@ def root() -> pathlib.Path:
     """The folder of all environments."""
     if chosen := os.environ.get("GANGLINE_FRAMEWORKS"):
         return pathlib.Path(chosen).absolute()
-    cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return pathlib.Path(cache, "gangline", "frameworks").absolute()
+    return uv.cache() / "frameworks"
 
 
 def folder_of(framework: str) -> pathlib.Path:
@@ -56,38 +51,6 @@ def folder_of(framework: str) -> pathlib.Path:
     return root() / f"{framework}-python{tag}-{digest}"
 
 
-@contextlib.contextmanager
-def locked(path: pathlib.Path) -> Iterator[None]:
-    """Lock out concurrent runs of this tool."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def uv() -> pathlib.Path:
-    """Return the uv program; install it at the first use."""
-    folder = root().with_name("uv") / UV
-    with locked(folder.with_name(f"{UV}.lock")):
-        if not (folder / "bin/uv").exists():
-            bootstrap.main(folder)
-            pip = [folder / "bin/python", "-m", "pip", "--disable-pip-version-check"]
-            subprocess.run([*pip, "install", "--quiet", UV], check=True, stdout=sys.stderr)
-    return folder / "bin/uv"
-
-
-def make_with_uv(folder: pathlib.Path, *arguments: str | pathlib.Path) -> None:
-    """Create an environment, and install in it what the arguments of ``uv pip install`` name.
-
-    Raises:
-        CalledProcessError: uv could not install it.
-    """
-    create = [uv(), "venv", "--quiet", "--python", sys.executable, folder]
-    subprocess.run(create, check=True)
-    install = [uv(), "pip", "install", "--quiet", "--python", folder / "bin" / "python"]
-    subprocess.run([*install, *arguments], check=True, stdout=sys.stderr)
-
-
 def make(framework: str) -> pathlib.Path:
     """Create the environment of ``framework`` if it does not exist; return its directory.
 
@@ -95,7 +58,7 @@ def make(framework: str) -> pathlib.Path:
         CalledProcessError: pip could not install the requirements, or they contradict each other.
     """
     folder = folder_of(framework)
-    with locked(folder.with_suffix(folder.suffix + ".lock")):
+    with uv.locked(folder.with_suffix(folder.suffix + ".lock")):
         if not (folder / COMPLETE).exists():
             began = time.monotonic()
             say(f"{framework}: installing into {folder}")
@@ -121,8 +84,8 @@ def install(folder: pathlib.Path, requirements: pathlib.Path) -> None:
         subprocess.run([*pip, "install", *options], check=True, stdout=sys.stderr)
         check = [*pip, "check"]
     else:
-        make_with_uv(folder, "--no-cache", "--requirement", requirements)
-        check = [uv(), "pip", "check", "--python", python]
+        uv.make_environment(folder, "--no-cache", "--requirement", requirements)
+        check = [uv.program(), "pip", "check", "--python", python]
     subprocess.run(check, check=True, stdout=sys.stderr)
     # pip would compile on one processor. Code templates do not compile, and are not imported.
     compile_all = [python, "-m", "compileall", "-qq", "-j", "0", folder / "lib"]

@@ -1,13 +1,16 @@
 """Every package that `make setup` installs is pinned, and its files are known by their hashes."""
 
+import importlib.metadata
 import re
 import tomllib
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PINS = re.compile(
     r"^([a-z0-9.-]+)==(\S+)(?: ; [^\\\n]+?)?((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$",
     re.MULTILINE,
@@ -25,11 +28,11 @@ def test_every_pin_has_hashes() -> None:
 
 
 def test_every_requirement_is_pinned_to_a_version_that_it_accepts() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    extras = project["project"]["optional-dependencies"].values()
+    extras = PROJECT["project"]["optional-dependencies"].values()
     lines = [
-        *project["project"]["dependencies"],
-        *project["build-system"]["requires"],
+        *PROJECT["project"]["dependencies"],
+        *PROJECT["build-system"]["requires"],
+        *PROJECT["dependency-groups"]["build"],
         *(line for extra in extras for line in extra),
     ]
     pins = pinned()
@@ -38,3 +41,18 @@ def test_every_requirement_is_pinned_to_a_version_that_it_accepts() -> None:
             continue
         version, _ = pins[canonicalize_name(requirement.name)]
         assert version in requirement.specifier, requirement
+
+
+def test_every_pin_takes_the_oldest_python_that_is_promised() -> None:
+    oldest = PROJECT["project"]["requires-python"].removeprefix(">=") + ".0"
+    installed = {
+        canonicalize_name(package.name): (package.version, package.metadata["Requires-Python"])
+        for package in importlib.metadata.distributions()
+    }
+    accepted = {
+        name: oldest in SpecifierSet(installed[name][1] or "")
+        for name, (version, _) in pinned().items()
+        if name in installed and installed[name][0] == version
+    }
+    assert [name for name, is_accepted in accepted.items() if not is_accepted] == []
+    assert len(accepted) > 100  # the sections that `make test` does not install are missing

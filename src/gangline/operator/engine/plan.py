@@ -553,7 +553,7 @@ class _Pass:
             self.tracker.service_name(self.job, role, index)
             for role in self.job.roles
             for index in self._desired_indexes(role)
-        } | self._former_pod_names()
+        }
         services = [
             service for service in self.observed.services if service.metadata.name not in names
         ]
@@ -566,15 +566,6 @@ class _Pass:
             with_group=not self.settings.gang_scheduling or not self.job.size,
             extras=owned_objects.obsolete_objects(self.desired_extras, self.observed.owned_objects),
         )
-
-    def _former_pod_names(self) -> set[str]:
-        """The names of pods that an earlier release named differently: their services stay."""
-        return {
-            pod.name
-            for role in self.job.roles
-            for index, pod in enumerate(self.gang[role.name].pods)
-            if pod is not None and pod.name != self.tracker.pod_name(self.job, role, index)
-        }
 
     def _patches(self) -> tuple[PlannedPatch, ...]:
         updates = owned_objects.update_patches(self.desired_extras, self.observed.owned_objects)

@@ -105,37 +105,10 @@ class ObservedPodStatus(Wire):
     """Only ``DisruptionTarget``: see ``strip_pod``."""
 
 
-class ObservedSecretKeyRef(Wire):
-    """A reference to a value of a Secret."""
-
-    name: str = ""
-    """The Secret's name."""
-
-
-class ObservedEnvSource(Wire):
-    """The source of an environment variable's value."""
-
-    secret_key_ref: ObservedSecretKeyRef | None = None
-
-
-class ObservedEnvVar(Wire):
-    """An environment variable."""
-
-    name: str = ""
-    value_from: ObservedEnvSource | None = None
-
-
-class ObservedContainer(Wire):
-    """A container of a pod."""
-
-    env: tuple[ObservedEnvVar, ...] | None = ()
-
-
 class ObservedPodSpec(Wire):
-    """The pod's node, and the Secrets in its environment."""
+    """Where the pod runs."""
 
     node_name: str = ""
-    containers: tuple[ObservedContainer, ...] = ()
 
 
 class ObservedPod(Object):
@@ -183,15 +156,6 @@ class ObservedPod(Object):
         """True if no process of the pod runs or will run."""
         return self.status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
-    def secret_of_variable(self, variable: str) -> str:
-        """Return the name of the Secret that a variable is read from; empty if there is none."""
-        for container in self.spec.containers:
-            for each in container.env or ():
-                source = each.value_from.secret_key_ref if each.value_from else None
-                if each.name == variable and source:
-                    return source.name
-        return ""
-
     def termination_of(self, container: str) -> ObservedTermination | None:
         """Return how the main container ended, or else the first that failed.
 
@@ -206,20 +170,10 @@ class ObservedPod(Object):
 
 
 def strip_pod(pod: ObservedPod) -> ObservedPod:
-    """Drop variables and conditions that planning does not read: each of thousands of pods has
-    dozens of them.
-    """
-    containers = tuple(
-        ObservedContainer(env)
-        for each in pod.spec.containers
-        if (env := tuple(v for v in each.env or () if v.value_from and v.value_from.secret_key_ref))
-    )
+    """Drop conditions that planning does not read: each of thousands of pods has several."""
     conditions = tuple(each for each in pod.status.conditions if each.type == DISRUPTION_TARGET)
-    return msgspec.structs.replace(
-        pod,
-        spec=msgspec.structs.replace(pod.spec, containers=containers),
-        status=msgspec.structs.replace(pod.status, conditions=conditions),
-    )
+    status = msgspec.structs.replace(pod.status, conditions=conditions)
+    return msgspec.structs.replace(pod, status=status)
 
 
 class ObservedServiceSpec(Wire):

@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from gangline.api.jobs.elastic import CONTAINER, MASTER, master_name
 from gangline.api.jobs.training_facts import FACTS_LABEL, facts_name, tuning_name
 from gangline.api.resources import POD_GROUPS
-from gangline.operator.frameworks.elastic.pods import PORT
-from gangline.operator.frameworks.elastic.secret import SECRET_KEY, current_secret_name
+from gangline.operator.frameworks.elastic.pods import PORT, SECRET_KEY, secret_name
 from gangline.operator.model import pod_template
 from gangline.operator.model.job import Manifest, NormalizedJob
 from gangline.operator.model.plan import RANDOM_VALUE
-from gangline.operator.model.replicas import ReplicaGang
 
 _RBAC = "rbac.authorization.k8s.io"
 _RESOURCES: Mapping[str, Mapping[str, str]] = {
@@ -77,7 +75,7 @@ def _command(name: str, namespace: str, workers: int) -> list[str]:
     ]
 
 
-def master_objects(job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
+def master_objects(job: NormalizedJob) -> list[Manifest]:
     """List the job's Secret and the master's ConfigMaps, service account and RBAC objects."""
     name = master_name(job.name)
     facts, tuning = facts_name(job.name), tuning_name(job.name)
@@ -86,7 +84,7 @@ def master_objects(job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
         {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": current_secret_name(job, gang)},
+            "metadata": {"name": secret_name(job)},
             "type": "Opaque",
             "stringData": {SECRET_KEY: RANDOM_VALUE},
         },

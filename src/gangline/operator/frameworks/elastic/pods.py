@@ -4,6 +4,7 @@ Names, labels and variables are DLRover's; ``GANGLINE_…`` variables give agent
 and the job's secret. Every pod has the restart policy Never: a failure replaces the complete pod.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,14 +26,8 @@ from gangline.api.jobs.elastic_fields import priority_class
 from gangline.operator.frameworks import kubeflow
 from gangline.operator.frameworks.elastic import failures, nodes
 from gangline.operator.frameworks.elastic import memory as elastic_memory
-from gangline.operator.frameworks.elastic.secret import (
-    SECRET_KEY,
-    SECRET_VARIABLE,
-    current_secret_name,
-)
 from gangline.operator.model import pod_template
 from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole
-from gangline.operator.model.replicas import ReplicaGang
 
 PORT = 50001
 """The port of the master."""
@@ -42,6 +37,19 @@ ID_LABEL = "elasticjob.dlrover/replica-index"
 RANK_LABEL = "elasticjob.dlrover/rank-index"
 _HOST_LABEL = "kubernetes.io/hostname"
 _MAX_AVOIDED_NODES = 100
+SECRET_KEY = "secret"
+_SECRET_VARIABLE = "GANGLINE_JOB_SECRET"
+_SECRET_DIGITS = 10
+
+
+def secret_name(job: NormalizedJob) -> str:
+    """Return the name of the Secret with which the job's processes authenticate each other.
+
+    It contains the job's uid, so it cannot collide with another job's, and the operator needs no
+    right to read it.
+    """
+    digest = hashlib.sha256(job.meta.uid.encode()).hexdigest()[:_SECRET_DIGITS]
+    return f"{job.name}-edljob-secret-{digest}"
 
 
 def pod_name(job: str, role: str, number: int) -> str:
@@ -70,8 +78,6 @@ class ElasticReplica:
     memory: api.ElasticJobRecord
     role: ReplicaRole
     rank: int
-    gang: ReplicaGang
-    """The observed replicas of the job."""
 
     @property
     def number(self) -> int:
@@ -87,10 +93,10 @@ class ElasticReplica:
             _field_variable("POD_NAME", "metadata.name"),
         ]
         secret = {
-            "name": SECRET_VARIABLE,
+            "name": _SECRET_VARIABLE,
             "valueFrom": {
                 "secretKeyRef": {
-                    "name": current_secret_name(self.job, self.gang),
+                    "name": secret_name(self.job),
                     "key": SECRET_KEY,
                 }
             },

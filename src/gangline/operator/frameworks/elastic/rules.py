@@ -61,12 +61,12 @@ class ElasticRules(ReplicaTracker):
     def environment(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
     ) -> list[Manifest]:
-        return self._replica(job, role, index, gang).environment()
+        return self._replica(job, role, index).environment()
 
     def shape_pod(
         self, job: NormalizedJob, role: ReplicaRole, index: int, pod: Manifest, gang: ReplicaGang
     ) -> Manifest:
-        return self._replica(job, role, index, gang).shape(pod)
+        return self._replica(job, role, index).shape(pod)
 
     def service_overrides(
         self, job: NormalizedJob, role: ReplicaRole, index: int
@@ -77,7 +77,7 @@ class ElasticRules(ReplicaTracker):
         return fields | ({"publishNotReadyAddresses": None} if role.name == MASTER else {})
 
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
-        return master.master_objects(job, gang)
+        return master.master_objects(job)
 
     def pod_name(self, job: NormalizedJob, role: ReplicaRole, index: int) -> str:
         return elastic_pod.pod_name(job.name, role.name, self._node_id(role.name, index))
@@ -237,10 +237,8 @@ class ElasticRules(ReplicaTracker):
 
     # Helpers
 
-    def _replica(
-        self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
-    ) -> ElasticReplica:
-        return ElasticReplica(job, self.spec, self.records, self.memory, role, index, gang)
+    def _replica(self, job: NormalizedJob, role: ReplicaRole, index: int) -> ElasticReplica:
+        return ElasticReplica(job, self.spec, self.records, self.memory, role, index)
 
     def _has_current_number(self, pod: ObservedPod) -> bool:
         role, rank = labels.parse_replica_labels(pod.metadata) or ("", 0)

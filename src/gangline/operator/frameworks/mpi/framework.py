@@ -203,7 +203,7 @@ class MPIRules(LauncherRules):
         slots = self.spec.slots_per_worker or 1
         workers, launcher = worker_names(job), job.find_role(LAUNCHER)
         alone = not workers or (launcher is not None and _uses_gpus(launcher))
-        own = [_present_launcher_name(job, gang)] if alone else []
+        own = [launcher_name(job)] if alone else []
         running = [
             name
             for name, pod in zip(workers, gang[WORKER].pods, strict=False)
@@ -289,8 +289,3 @@ def _v2_run_policy(policy: JobRunPolicy) -> JobRunPolicy:
     if policy.backoff_limit is None:
         policy = replace(policy, backoff_limit=_V2_BACKOFF_LIMIT)
     return policy
-
-
-def _present_launcher_name(job: NormalizedJob, gang: ReplicaGang) -> str:
-    """Return the name of the launcher that exists: earlier releases named it JOB-launcher-0."""
-    return next((pod.name for pod in gang[LAUNCHER].present), launcher_name(job))

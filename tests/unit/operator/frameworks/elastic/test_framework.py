@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gangline.operator.frameworks.elastic.secret import secret_name
+from gangline.operator.frameworks.elastic.pods import secret_name
 from gangline.operator.model.plan import RANDOM_VALUE, TargetKind
 from unit.operator.elastic_jobs import MASTER, ElasticWorld, manifest, read, role, variables
 

@@ -12,7 +12,7 @@ from gangline.operator.model.job import CleanPodPolicy, Manifest, NormalizedJob,
 from gangline.operator.model.plan import TargetKind
 from gangline.operator.model.replicas import ObservedPod
 from gangline.operator.policies import pod_group
-from unit.operator.builders import a_pod, a_service, created, deleted, look, stored
+from unit.operator.builders import a_pod, created, deleted, look, stored
 from unit.operator.kubeflow_jobs import gang_of, job_manifest, pod_of, read_job, variables
 
 AGENT, HOSTS = "/etc/mpi/kubexec.sh", "/etc/mpi/hostfile"
@@ -351,20 +351,6 @@ def test_a_launcher_that_upstreams_operator_made_is_taken_over():
     made = replace(ours, metadata=replace(ours.metadata, name="train-launcher", labels=labels))
     decision = look(a_job(), made, a_pod("worker-0"), a_pod("worker-1"), services=[]).decide()
     assert (created(decision), deleted(decision)) == ([], [])
-
-
-def test_running_launcher_with_an_index_in_its_name_is_not_started_twice():
-    """Earlier releases named it so. Its service stays as long as the pod, for its name."""
-    workers = a_pod("worker-0"), a_pod("worker-1")
-    running = look(a_job(), a_pod("launcher-0"), *workers)
-    assert (created(running.decide()), deleted(running.decide())) == ([], [])
-    assert deleted(running.decide(), TargetKind.SERVICE) == []
-    alone = read_job(MPIFramework(), written(0))
-    assert files(alone, a_pod("launcher-0"))["hostfile"] == "train-launcher-0 slots=1\n"
-    old = a_service("launcher-0")
-    ended = look(a_job(), *workers, services=[old, a_service("worker-0"), a_service("worker-1")])
-    assert created(ended.decide()) == ["launcher"]
-    assert deleted(ended.decide(), TargetKind.SERVICE) == ["launcher-0"]
 
 
 def test_the_launcher_leads():

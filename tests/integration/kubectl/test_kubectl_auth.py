@@ -25,12 +25,12 @@ QUESTIONS = {
 BOUND_ROLE = """
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
-metadata: {name: reads-maps}
+metadata: {name: reads-maps, namespace: %s}
 rules: [{apiGroups: [""], resources: [configmaps], verbs: [get]}]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
-metadata: {name: reads-maps}
+metadata: {name: reads-maps, namespace: %s}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reads-maps}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: mapper}]
 """
@@ -79,12 +79,13 @@ def test_a_user_cannot_give_itself_more_by_kubectl(kubectl: Kubectl) -> None:
 
 
 def test_auth_reconcile_writes_a_role_and_its_binding(kubectl: Kubectl) -> None:
-    kubectl("auth reconcile -f -", text=BOUND_ROLE)
-    output = kubectl("auth reconcile -f -", text=BOUND_ROLE)
+    text = BOUND_ROLE % (kubectl.namespace, kubectl.namespace)
+    kubectl("auth reconcile -f -", text=text)
+    output = kubectl("auth reconcile -f -", text=text)
     assert output.count("unchanged") + output.count("reconciled") >= 2
     assert kubectl("auth can-i get configmaps --as=mapper").strip() == "yes"
     assert re.search(r"configmaps +\[\] +\[\] +\[get\]", kubectl("auth can-i --list --as=mapper"))
-    kubectl("delete -f -", text=BOUND_ROLE)
+    kubectl("delete -f -", text=text)
 
 
 def test_whoami_shows_the_impersonated_user(kubectl: Kubectl) -> None:

@@ -7,10 +7,7 @@
 import asyncio
 import base64
 import contextlib
-import signal
 import ssl
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -23,9 +20,10 @@ import pytest
 import yaml
 
 from integration.cluster.embedded import EmbeddedCluster, until
-from integration.cluster_fixtures import embedded_cluster
+from integration.cluster_fixtures import cluster_of_worker, embedded_cluster, shared_cluster
+from security.server_process import start_server
 
-__all__ = ["attacked", "embedded_cluster"]
+__all__ = ["attacked", "cluster_of_worker", "embedded_cluster", "shared_cluster"]
 
 StartedPod = Callable[..., Awaitable[dict[str, Any]]]
 """Called with namespace, name, command and further fields of the pod's spec."""
@@ -99,20 +97,15 @@ async def attacked(tmp_path: Path) -> AsyncIterator[AttackedServer]:
 @contextlib.asynccontextmanager
 async def attacked_server(data: Path, *arguments: str) -> AsyncIterator[AttackedServer]:
     """Run an API server with these data and arguments; it must still run at the end."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gangline.local.apiserver", "--data", str(data)),
-        *("--durability", "process", *arguments),
-        stdout=PIPE,
-    )
-    assert process.stdout is not None
-    url = (await process.stdout.readline()).decode().strip()
+    options = ("--data", str(data), "--durability", "process", *arguments)
+    process, url = await asyncio.to_thread(start_server, *options)
     try:
         yield _attacked_server(process, url, data)
-        assert process.returncode is None, "the API server has ended"
+        assert process.is_alive(), "the API server has ended"
     finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-        await process.wait()
+        process.terminate()
+        await asyncio.to_thread(process.join)
+        process.close()
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ def report(done: subprocess.CompletedProcess[str]) -> str:
     return f"{done.returncode}\n{done.stdout}\n{done.stderr}"
 
 
-async def test_a_job_from_submission_to_deletion(embedded_cluster: EmbeddedCluster) -> None:
-    gangline = embedded_cluster.run
+async def test_a_job_from_submission_to_deletion(shared_cluster: EmbeddedCluster) -> None:
+    gangline = shared_cluster.run
     script = "for i in 1 2 3; do echo line $i of $RANK; done"
     done = gangline(*SUBMIT, "--name", "hello", "--workers", "2", "--wait", script)
     assert done.returncode == ExitCode.DONE, report(done)
@@ -63,16 +63,16 @@ async def test_a_job_from_submission_to_deletion(embedded_cluster: EmbeddedClust
 
 
 async def test_failed_job_sets_exit_status(
-    embedded_cluster: EmbeddedCluster,
+    shared_cluster: EmbeddedCluster,
 ) -> None:
-    done = embedded_cluster.run(*SUBMIT, "--name", "broken", "--wait", "echo no; exit 3")
+    done = shared_cluster.run(*SUBMIT, "--name", "broken", "--wait", "echo no; exit 3")
     assert done.returncode == ExitCode.JOB_FAILED, report(done)
     assert "gangline logs broken" in done.stderr
-    assert embedded_cluster.run("logs", "broken").stdout == "no\n"
+    assert shared_cluster.run("logs", "broken").stdout == "no\n"
 
 
-async def test_pending_job_has_a_reason(embedded_cluster: EmbeddedCluster) -> None:
-    gangline = embedded_cluster.run
+async def test_pending_job_has_a_reason(shared_cluster: EmbeddedCluster) -> None:
+    gangline = shared_cluster.run
     done = gangline(*SUBMIT, "--name", "huge", "--gpus", "99", "true")
     assert done.returncode == ExitCode.DONE, report(done)
     follow = gangline("logs", "huge")
@@ -87,9 +87,9 @@ async def test_pending_job_has_a_reason(embedded_cluster: EmbeddedCluster) -> No
 
 
 async def test_logs_of_all_replicas_are_followed_to_the_end(
-    embedded_cluster: EmbeddedCluster,
+    shared_cluster: EmbeddedCluster,
 ) -> None:
-    gangline = embedded_cluster.run
+    gangline = shared_cluster.run
     script = "sleep 2; for i in 1 2 3 4 5; do echo line $i of $RANK; sleep 0.2; done; sleep 1"
     assert gangline(*SUBMIT, "--name", "chatty", "--workers", "3", script).returncode == 0
     lines = gangline("logs", "-f", "--all", "chatty").stdout.splitlines()
@@ -102,19 +102,19 @@ async def test_logs_of_all_replicas_are_followed_to_the_end(
     assert sorted(lines) == sorted(expected)
 
 
-async def test_nodes_and_the_cluster_are_shown(embedded_cluster: EmbeddedCluster) -> None:
+async def test_nodes_and_the_cluster_are_shown(shared_cluster: EmbeddedCluster) -> None:
     async def both_are_ready() -> bool:
-        nodes = json.loads(embedded_cluster.run("top", "node", "-o", "json").stdout)
+        nodes = json.loads(shared_cluster.run("top", "node", "-o", "json").stdout)
         return [node["status"] for node in nodes] == ["Ready", "Ready"]
 
-    await until(both_are_ready, 30.0, embedded_cluster.said)
-    assert embedded_cluster.run("top", "node").stdout.startswith("NAME")
-    details = embedded_cluster.run("top", "node", "-d").stdout
+    await until(both_are_ready, 30.0, shared_cluster.said)
+    assert shared_cluster.run("top", "node").stdout.startswith("NAME")
+    details = shared_cluster.run("top", "node", "-d").stdout
     assert details.count("Name: ") == details.count("Type: ") == 2, details
-    status = embedded_cluster.run("status")
+    status = shared_cluster.run("status")
     assert status.returncode == ExitCode.DONE, report(status)
     assert "API server:" in status.stdout
-    who = embedded_cluster.run("whoami").stdout
+    who = shared_cluster.run("whoami").stdout
     name = json.loads(who)["Name"]
     identity = hashlib.md5(name.encode()).hexdigest()
     assert json.loads(who) == {"Name": name, "Id": identity, "IsAdminUser": True}

@@ -1,0 +1,121 @@
+"""One embedded cluster for all tests of a worker that neither configure nor kill theirs.
+
+After each test every object that it made is removed, in all namespaces and outside of them. A
+cluster that has ended, or that cannot be emptied, is replaced before the next test.
+"""
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from gangline.kube.client.client import ApiClient
+from gangline.kube.errors import ApiError, NotFound
+from gangline.local import cleanup
+from integration.cluster.embedded import EmbeddedCluster, until
+
+NODES = 2
+ARGUMENTS = (
+    "--nodes",
+    str(NODES),
+    "--cpus",
+    "8",
+    "--memory",
+    "16Gi",
+    "--gpus",
+    "2",
+    "--heartbeat",
+    "0.5",
+)
+EMPTY_WITHIN_S = 30.0
+OF_CONTROLLERS = {"leases", "endpoints", "endpointslices", "controllerrevisions"}
+"""Kinds that controllers write and remove, and that no test makes on a shared cluster."""
+
+
+class SharedCluster:
+    """Starts the cluster at its first use, and empties it after each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._starts = 0
+        self._cluster: EmbeddedCluster | None = None
+        self._own: set[str] = set()
+
+    async def ready(self) -> EmbeddedCluster:
+        """The running cluster, without objects of earlier tests."""
+        if self._cluster is None:
+            self._starts += 1
+            self._cluster = EmbeddedCluster(self._folder / f"home-{self._starts}", ARGUMENTS)
+            await self._cluster.start()
+            self._own = await self._settled(self._cluster)
+        return self._cluster
+
+    async def _settled(self, cluster: EmbeddedCluster) -> set[str]:
+        """Paths of the cluster's own objects, once its nodes are there and it makes no more."""
+        seen: set[str] = set()
+
+        async def settled() -> bool:
+            nonlocal seen
+            before, seen = seen, {path async for path, _ in _objects(client)}
+            return before == seen and sum("/nodes/" in path for path in seen) == NODES
+
+        async with cluster.client() as client:
+            await until(settled, explain=cluster.said)
+        return seen
+
+    async def clear(self) -> None:
+        """Remove what a test made; give the cluster up if that does not succeed."""
+        assert self._cluster is not None
+        assert self._cluster.process is not None
+        try:
+            async with asyncio.timeout(EMPTY_WITHIN_S), self._cluster.client() as client:
+                while await self._remove(client):
+                    await asyncio.sleep(0.05)
+        except (TimeoutError, ApiError, OSError):
+            await self.stop()
+
+    async def _remove(self, client: ApiClient) -> bool:
+        """Delete each object that is not the cluster's own; whether there were any."""
+        left = False
+        async for path, item in _objects(client):
+            metadata = item["metadata"]
+            if path in self._own or metadata.get("namespace", "").startswith("kube-"):
+                continue
+            left = True
+            owned, is_pod = "ownerReferences" in metadata, "/pods/" in path
+            if is_pod or not (owned or "deletionTimestamp" in metadata):
+                grace = {"gracePeriodSeconds": "0"} if is_pod else {}
+                try:
+                    await client.request_json("DELETE", path, params=grace)
+                except NotFound:
+                    continue
+        return left
+
+    async def stop(self) -> None:
+        """End the cluster and remove everything of it; `ready` starts a new one."""
+        cluster, self._cluster = self._cluster, None
+        if cluster is None:
+            return
+        if cluster.process is not None and cluster.process.poll() is None:
+            try:
+                await cluster.end()
+            except subprocess.TimeoutExpired:
+                cluster.process.kill()
+                cluster.process.wait()
+        await cleanup.remove_leftovers(cluster.home.folder)
+
+
+async def _objects(client: ApiClient) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """Path and content of each object that can be deleted."""
+    groups = (await client.request_json("GET", "/apis"))["groups"]
+    versions = [f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups]
+    for version in ["/api/v1", *versions]:
+        for kind in (await client.request_json("GET", version))["resources"]:
+            name = kind["name"]
+            if not {"list", "delete"} <= set(kind["verbs"]) or name in OF_CONTROLLERS:
+                continue
+            for item in (await client.request_json("GET", f"{version}/{name}"))["items"]:
+                namespace = item["metadata"].get("namespace")
+                scope = f"/namespaces/{namespace}" if namespace else ""
+                yield f"{version}{scope}/{name}/{item['metadata']['name']}", item

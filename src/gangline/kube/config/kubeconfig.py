@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gangline.kube.config.block_yaml import read_block_yaml
 from gangline.kube.config.credentials import (
     EXEC_VERSIONS,
     Credential,
@@ -151,7 +150,7 @@ def _read_file(path: Path) -> _File:
         ) from error
     except OSError as error:
         raise ConfigError(f"the kubeconfig {path} cannot be read: {error.strerror}") from error
-    content = read_block_yaml(text) or _read_yaml(path, text)
+    content = _read_yaml(path, text)
     if content is None:
         raise ConfigError(f"the kubeconfig {path} is empty")
     if not isinstance(content, dict):

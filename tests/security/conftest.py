@@ -20,10 +20,10 @@ import pytest
 import yaml
 
 from integration.cluster.embedded import EmbeddedCluster, until
-from integration.cluster_fixtures import cluster_of_worker, embedded_cluster, shared_cluster
+from integration.cluster_fixtures import cluster_of_worker, shared_cluster
 from security.server_process import start_server
 
-__all__ = ["attacked", "cluster_of_worker", "embedded_cluster", "shared_cluster"]
+__all__ = ["attacked", "cluster_of_worker", "shared_cluster"]
 
 StartedPod = Callable[..., Awaitable[dict[str, Any]]]
 """Called with namespace, name, command and further fields of the pod's spec."""
@@ -109,12 +109,12 @@ async def attacked_server(data: Path, *arguments: str) -> AsyncIterator[Attacked
 
 
 @pytest.fixture
-async def attacked_cluster(embedded_cluster: EmbeddedCluster) -> AttackedServer:
+async def attacked_cluster(shared_cluster: EmbeddedCluster) -> AttackedServer:
     """The API server of a complete cluster with two nodes."""
-    record = embedded_cluster.home.read_run_record()
+    record = shared_cluster.home.read_run_record()
     assert record is not None
-    data = embedded_cluster.home.folder
-    return _attacked_server(embedded_cluster.process, record.url, data)
+    data = shared_cluster.home.folder
+    return _attacked_server(shared_cluster.process, record.url, data)
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from gangline.api.meta.objects import ObjectMeta
 from gangline.kube import errors
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import load_config
-from gangline.local.apiserver.storage.sqlite import DatabaseError, StateDatabase
 
 WRITERS = 4
 
@@ -116,18 +115,25 @@ async def test_revisions_go_on_and_watches_resume_after_a_restart(tmp_path: Path
 
 async def test_second_server_on_same_folder_reports_that_it_is_in_use(tmp_path: Path):
     first = await start(tmp_path)
-    second = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gangline.local.apiserver", "--data", str(tmp_path), stderr=PIPE
-    )
-    _, output = await second.communicate()
+    refused = await refusal(tmp_path)
     first.terminate()
     assert await first.wait() == 0
-    assert second.returncode == 1
-    assert b"in use by another server" in output
+    assert "in use by another server" in refused
 
 
-def test_a_damaged_file_is_reported_with_a_remedy(tmp_path: Path):
-    path = tmp_path / "state.db"
-    path.write_bytes(b"this is not a database, whatever its name says" * 100)
-    with pytest.raises(DatabaseError, match=r"damaged.*restore it from a copy"):
-        StateDatabase(path)
+async def test_damaged_file_is_reported_with_a_remedy(tmp_path: Path):
+    (tmp_path / "state.db").write_bytes(b"this is not a database, whatever its name says" * 100)
+    refused = await refusal(tmp_path)
+    assert "damaged" in refused
+    assert "restore it from a copy" in refused
+    assert "Traceback" not in refused
+
+
+async def refusal(data: Path) -> str:
+    """Start a server that must end with an error; returns its message."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gangline.local.apiserver", "--data", str(data), stderr=PIPE
+    )
+    _, output = await process.communicate()
+    assert process.returncode == 1
+    return output.decode()

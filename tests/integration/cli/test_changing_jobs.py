@@ -36,9 +36,9 @@ def report(done: subprocess.CompletedProcess[str]) -> str:
 
 
 async def test_a_job_is_held_scaled_copied_entered_and_run_again(
-    embedded_cluster: EmbeddedCluster, tmp_path: Path
+    shared_cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
-    cluster = embedded_cluster
+    cluster = shared_cluster
     code = tmp_path / "code"
     code.mkdir()
     # As the first process of its pod it would not hear a SIGTERM that it does not ask for.
@@ -84,8 +84,8 @@ async def test_a_job_is_held_scaled_copied_entered_and_run_again(
     assert "2 deleted" not in typed(cluster, "delete", "first", "second")
 
 
-async def test_diagnose_and_doctor_find_problems(embedded_cluster: EmbeddedCluster) -> None:
-    cluster = embedded_cluster
+async def test_diagnose_and_doctor_find_problems(shared_cluster: EmbeddedCluster) -> None:
+    cluster = shared_cluster
     script = (
         'if [ "$RANK" = 1 ]; then sleep 1; echo "OSError: [Errno 28] No space left on device"; '
         "exit 1; fi; while true; do sleep 0.2; done"

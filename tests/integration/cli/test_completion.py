@@ -121,24 +121,24 @@ async def test_names_that_the_cluster_knows_are_offered(
 
 
 async def test_replicas_whose_pods_were_cleaned_up_are_offered_for_their_logs(
-    embedded_cluster: EmbeddedCluster,
+    shared_cluster: EmbeddedCluster,
 ) -> None:
-    done = embedded_cluster.run(
+    done = shared_cluster.run(
         "submit", "pytorch", "--name", "cleaned", "--image", "any", "--cpu", "50m",
         "--share-memory", "0", "--workers", "2", "--clean-task-policy", "All", "--wait", "true",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    async with embedded_cluster.client() as client:
+    async with shared_cluster.client() as client:
 
         async def gone() -> bool:
             labels = "training.kubeflow.org/job-name=cleaned"
             return not (await client.list(PODS, "default", labels=labels)).items
 
         await until(gone, 60.0)
-    environment = embedded_cluster.environment | {"GANGLINE_COMPLETION_TIMEOUT": "60"}
+    environment = shared_cluster.environment | {"GANGLINE_COMPLETION_TIMEOUT": "60"}
     names = await offered(environment, "gangline logs cleaned -i ")
     assert names == ["master-0", "worker-0"]
-    embedded_cluster.run("delete", "cleaned")
+    shared_cluster.run("delete", "cleaned")
 
 
 async def test_completion_without_cluster_offers_nothing_silently(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from integration.cluster.embedded import EmbeddedCluster
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
-async def test_effective_job_is_what_its_pods_run(embedded_cluster: EmbeddedCluster) -> None:
-    cluster = embedded_cluster
+async def test_effective_job_is_what_its_pods_run(shared_cluster: EmbeddedCluster) -> None:
+    cluster = shared_cluster
     typed(
         cluster, "submit", "train", "--name", "merged", "--nodes", "2", "--image", "any",
         "--cpu", "50m", "-e", "GREETING=hello", "exec sleep 100",

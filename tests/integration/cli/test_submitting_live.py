@@ -73,9 +73,9 @@ def typed(cluster: EmbeddedCluster, *args: str) -> str:
 
 
 async def test_an_elastic_job_trains_with_code_that_came_by_rsync(
-    embedded_cluster: EmbeddedCluster, tmp_path: Path
+    shared_cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
-    cluster, code = embedded_cluster, tmp_path / "code"
+    cluster, code = shared_cluster, tmp_path / "code"
     code.mkdir()
     (code / "train.py").write_text(TRAIN)
     with rsync_server(code, tmp_path / "rsyncd.conf") as port:

@@ -21,13 +21,13 @@ STEPS = (
 WAITS_S = 150.0
 
 
-async def test_first_step_of_an_elastic_job_is_reported(embedded_cluster: EmbeddedCluster) -> None:
+async def test_first_step_of_an_elastic_job_is_reported(shared_cluster: EmbeddedCluster) -> None:
     command = f"gangline run --nnodes 1 --no-standby --no-python python -c {shlex.quote(STEPS)}"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gangline", "submit", "elastic", "--name", "steps", "--image", "any",
         "--cpu", "500m", "--share-memory", "0", "--workers", "1", "--min-workers", "1",
         "--max-workers", "1", "--wait", command,
-        env=embedded_cluster.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        env=shared_cluster.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stderr is not None
     said: list[str] = []
@@ -41,6 +41,6 @@ async def test_first_step_of_an_elastic_job_is_reported(embedded_cluster: Embedd
         if process.returncode is None:
             process.kill()
         await process.wait()
-        embedded_cluster.run("delete", "steps")
+        shared_cluster.run("delete", "steps")
     assert said[-1].startswith("steps trains: step ")
     assert sum("trains: step" in line for line in said) == 1

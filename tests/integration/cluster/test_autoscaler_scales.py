@@ -35,8 +35,8 @@ async def the_scaler(client: ApiClient) -> HorizontalPodAutoscaler:
     return await client.get(HORIZONTAL_POD_AUTOSCALERS, "works", "default")
 
 
-async def test_work_above_the_target_brings_more_replicas(embedded_cluster: EmbeddedCluster):
-    async with embedded_cluster.client() as client:
+async def test_work_above_the_target_brings_more_replicas(shared_cluster: EmbeddedCluster):
+    async with shared_cluster.client() as client:
         await client.create(DEPLOYMENTS, deployment(WORK), "default")
         target = {"type": "Utilization", "averageUtilization": 50}
         metric = {"type": "Resource", "resource": {"name": "cpu", "target": target}}
@@ -57,8 +57,8 @@ async def test_work_above_the_target_brings_more_replicas(embedded_cluster: Embe
         assert "SuccessfulRescale" in {event.reason for event in events.items}
 
 
-async def test_a_measure_that_is_not_taken_here_is_named(embedded_cluster: EmbeddedCluster):
-    async with embedded_cluster.client() as client:
+async def test_a_measure_that_is_not_taken_here_is_named(shared_cluster: EmbeddedCluster):
+    async with shared_cluster.client() as client:
         await client.create(DEPLOYMENTS, deployment("sleep 1000"), "default")
         target = {"type": "AverageValue", "averageValue": "1"}
         pods = {"metric": {"name": "requests"}, "target": target}

@@ -183,12 +183,12 @@ async def test_wrong_jobs_and_changes_are_refused(client: ApiClient) -> None:
 
 
 @pytest.mark.slow
-async def test_a_job_runs_on_a_cluster(embedded_cluster: EmbeddedCluster) -> None:
+async def test_a_job_runs_on_a_cluster(shared_cluster: EmbeddedCluster) -> None:
     script = "import os; print('index', os.environ['JOB_COMPLETION_INDEX'])"
     body = job(
         "real", ["python3", "-c", script], completions=2, parallelism=2, completionMode="Indexed"
     )
-    async with embedded_cluster.client() as client:
+    async with shared_cluster.client() as client:
         await create(client, body)
         found = await until(reaches(client, "real", "Complete"))
         assert found["status"]["completedIndexes"] == "0,1"

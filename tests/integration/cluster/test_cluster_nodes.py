@@ -101,7 +101,7 @@ async def test_pods_of_a_node_that_is_cut_off_run_on_and_end_when_it_hears_of_it
         assert not running(f"sleep {seconds}")
 
 
-async def test_a_service_leads_to_its_pod_by_name(embedded_cluster: EmbeddedCluster) -> None:
+async def test_a_service_leads_to_its_pod_by_name(shared_cluster: EmbeddedCluster) -> None:
     serve = (
         "import http.server as h;"
         "h.HTTPServer(('', 8000), h.SimpleHTTPRequestHandler).serve_forever()"
@@ -119,7 +119,7 @@ async def test_a_service_leads_to_its_pod_by_name(embedded_cluster: EmbeddedClus
         "metadata": {"name": "web"},
         "spec": {"selector": {"app": "web"}, "ports": [{"port": 8080, "targetPort": 8000}]},
     }
-    async with embedded_cluster.client() as client:
+    async with shared_cluster.client() as client:
         await client.request_json("POST", "/api/v1/namespaces/default/services", body=service)
         for name, program in (("web", serve), ("asker", ask)):
             container = {"name": "c", "image": "none", "command": ["python3", "-c", program]}
@@ -132,23 +132,23 @@ async def test_a_service_leads_to_its_pod_by_name(embedded_cluster: EmbeddedClus
             pod = await client.get(PODS, "asker", "default")
             return pod if pod.status.phase in ("Succeeded", "Failed") else None
 
-        pod = await until(answered, 30, embedded_cluster.said)
+        pod = await until(answered, 30, shared_cluster.said)
         assert pod.status.phase == "Succeeded", pod.status
 
 
-async def test_status_counts_nodes_and_pods(embedded_cluster: EmbeddedCluster) -> None:
-    async with embedded_cluster.client() as client:
+async def test_status_counts_nodes_and_pods(shared_cluster: EmbeddedCluster) -> None:
+    async with shared_cluster.client() as client:
         await until(lambda: ready(client, "node-1"))
         await until(lambda: ready(client, "node-2"))
-    found = await cluster_status(embedded_cluster.home)
+    found = await cluster_status(shared_cluster.home)
     assert found.running
     assert found.reachable
     assert found.nodes == (("node-1", True), ("node-2", True))
 
 
 async def test_a_second_cluster_in_the_same_folder_is_refused(
-    embedded_cluster: EmbeddedCluster,
+    shared_cluster: EmbeddedCluster,
 ) -> None:
-    again = embedded_cluster.run("up", "--port", "0")
+    again = shared_cluster.run("up", "--port", "0")
     assert again.returncode == 4
     assert "run by process" in again.stderr

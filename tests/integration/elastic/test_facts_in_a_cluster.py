@@ -42,13 +42,13 @@ async def read_facts(client: ApiClient) -> TrainingFacts | None:
 
 
 async def test_facts_appear_and_tuning_reaches_the_workers(
-    embedded_cluster: EmbeddedCluster, tmp_path: Path
+    shared_cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o777)
     (folder / "train.py").write_text(SCRIPT)
-    async with embedded_cluster.client() as client:
+    async with shared_cluster.client() as client:
         await client.create(
             ELASTIC_JOBS, elastic_job(folder, LAUNCHER.format(folder=folder), 2), "default"
         )
@@ -62,7 +62,7 @@ async def test_facts_appear_and_tuning_reaches_the_workers(
                 return None
             return found if found is not None and found.segments else None
 
-        facts = await until(segments, 120, embedded_cluster.said)
+        facts = await until(segments, 120, shared_cluster.said)
         assert facts is not None
         uid = (await client.get(ELASTIC_JOBS, "train", "default")).metadata.uid
         assert (facts.v, facts.namespace, facts.name, facts.uid) == (1, "default", "train", uid)
@@ -92,7 +92,7 @@ async def test_facts_appear_and_tuning_reaches_the_workers(
         async def tuned() -> bool:
             return all(file.exists() for file in files)
 
-        await until(tuned, 60, embedded_cluster.said)
+        await until(tuned, 60, shared_cluster.said)
         for file in files:
             written = json.loads(file.read_text())
             assert written["dataloader"]["batch_size"] == 16
@@ -104,7 +104,7 @@ async def test_facts_appear_and_tuning_reaches_the_workers(
             found = await client.get(ELASTIC_JOBS, "train", "default")
             return found.status.phase == "Succeeded"
 
-        await until(finished, 60, embedded_cluster.said)
+        await until(finished, 60, shared_cluster.said)
 
         async def rest_is_published() -> bool:
             last = await read_facts(client)
@@ -112,4 +112,4 @@ async def test_facts_appear_and_tuning_reaches_the_workers(
             return (last.segments[-1].step_last or 0) > (first.step_last or 0)
 
         # The master writes it before it ends, which may be after its job has.
-        await until(rest_is_published, 30, embedded_cluster.said)
+        await until(rest_is_published, 30, shared_cluster.said)

@@ -42,8 +42,8 @@ async def start(client: ApiClient, name: str, script: str, phase: str = "Running
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_pod_is_read_talked_to_and_evicted(embedded_cluster: EmbeddedCluster) -> None:
-    async with embedded_cluster.client() as client:
+async def test_a_pod_is_read_talked_to_and_evicted(shared_cluster: EmbeddedCluster) -> None:
+    async with shared_cluster.client() as client:
         script = "echo started; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo gone; sleep 60"
         await start(client, "a", script)
 
@@ -84,9 +84,9 @@ async def test_a_pod_is_read_talked_to_and_evicted(embedded_cluster: EmbeddedClu
 
 
 async def test_the_log_of_a_pod_that_has_ended_can_be_cut(
-    embedded_cluster: EmbeddedCluster,
+    shared_cluster: EmbeddedCluster,
 ) -> None:
-    async with embedded_cluster.client() as client:
+    async with shared_cluster.client() as client:
         await start(client, "b", "for n in 1 2 3 4 5; do echo line $n; done", "Succeeded")
         last = [line async for line in client.logs("b", "default", tail=2)]
         assert last == [b"line 4", b"line 5"]

@@ -31,8 +31,8 @@ async def without_pods(cluster: EmbeddedCluster, state: str = "SUCCEEDED") -> No
     await until(cleaned_up, 200.0)
 
 
-async def test_logs_of_deleted_pods_are_readable(embedded_cluster: EmbeddedCluster) -> None:
-    cluster = embedded_cluster
+async def test_logs_of_deleted_pods_are_readable(shared_cluster: EmbeddedCluster) -> None:
+    cluster = shared_cluster
     typed(cluster, *SUBMIT, "echo first of $RANK; echo last of $RANK")
     await without_pods(cluster)
     assert typed(cluster, "logs", "gone") == "first of 0\nlast of 0\n"
@@ -75,9 +75,9 @@ def submit_counting(
 
 
 async def test_previous_logs_of_deleted_or_replaced_pods(
-    embedded_cluster: EmbeddedCluster, tmp_path: Path
+    shared_cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
-    cluster = embedded_cluster
+    cluster = shared_cluster
     gone, again = tmp_path / "of-gone", tmp_path / "of-again"
     for folder in (gone, again):
         folder.mkdir()

@@ -142,9 +142,9 @@ def work(kubeconfig: str) -> None:
 
 
 async def test_a_function_is_run_watched_and_read_from_python(
-    embedded_cluster: EmbeddedCluster,
+    shared_cluster: EmbeddedCluster,
 ) -> None:
-    async with embedded_cluster.client() as client:
+    async with shared_cluster.client() as client:
 
         async def known() -> bool:
             try:
@@ -154,7 +154,7 @@ async def test_a_function_is_run_watched_and_read_from_python(
             return True
 
         await until(known, 60.0)
-    kubeconfig = str(embedded_cluster.home.default_kubeconfig)
+    kubeconfig = str(shared_cluster.home.default_kubeconfig)
     await asyncio.to_thread(work, kubeconfig)
     # The last one: without Jupyter, this test is skipped after all else has passed.
     await run_notebook(kubeconfig)

@@ -25,15 +25,15 @@ def planned_job(*options: str) -> str:
 
 
 async def test_a_planned_job_is_accepted_and_knows_its_training(
-    embedded_cluster: EmbeddedCluster,
+    shared_cluster: EmbeddedCluster,
 ) -> None:
     manifest = yaml.safe_load(planned_job("--gpus", "16", "--name", "seven"))
-    async with embedded_cluster.client() as client:
+    async with shared_cluster.client() as client:
         shown = await client.request_json("POST", JOBS, body=manifest, params={"dryRun": "All"})
         assert shown["spec"]["nprocPerNode"] == "8"
         await client.request_json("POST", JOBS, body=manifest)
 
-    run = embedded_cluster.run
+    run = shared_cluster.run
     like = run("plan", "--like", "seven", "-o", "json")
     assert like.returncode == 0, like.stderr
     plan = json.loads(like.stdout)
@@ -54,16 +54,16 @@ async def test_a_planned_job_is_accepted_and_knows_its_training(
 
 
 async def test_a_job_that_does_not_exist_or_has_no_model_is_explained(
-    embedded_cluster: EmbeddedCluster,
+    shared_cluster: EmbeddedCluster,
 ) -> None:
-    missing = embedded_cluster.run("plan", "--like", "missing")
+    missing = shared_cluster.run("plan", "--like", "missing")
     assert missing.returncode != 0
     assert "missing" in missing.stderr
     manifest = yaml.safe_load(planned_job("--gpus", "8", "--name", "plain"))
     del manifest["metadata"]["annotations"]
-    async with embedded_cluster.client() as client:
+    async with shared_cluster.client() as client:
         await client.request_json("POST", JOBS, body=manifest)
-    unknown = embedded_cluster.run("plan", "--check", "plain")
+    unknown = shared_cluster.run("plan", "--check", "plain")
     assert "the model is missing" in unknown.stderr
-    known = embedded_cluster.run("plan", "--check", "plain", "--params", "7B", "-o", "json")
+    known = shared_cluster.run("plan", "--check", "plain", "--params", "7B", "-o", "json")
     assert {each["resource"] for each in json.loads(known.stdout)} >= {"GPUs", "memory of a pod"}

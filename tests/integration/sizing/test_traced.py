@@ -9,9 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from gangline.cli.commands.plan import plan_command
-from gangline.sizing.flops import model_per_token
 from gangline.sizing.hardware import find_device
-from gangline.sizing.model import ModelShape, ShapeError
+from gangline.sizing.model import ModelShape, ShapeError, model_per_token
 from gangline.sizing.plan import PlanRequest, make_plan
 from gangline.sizing.sources import trace
 from gangline.sizing.traced import TracedModel, read_trace

@@ -13,10 +13,16 @@ from typing import TypeVar
 import msgspec
 
 from gangline.initializer.errors import InitializerError, TransientError
-from gangline.initializer.files import SourceFile, format_bytes, is_complete, make_durable
-from gangline.initializer.journal import FetchJournal
+from gangline.initializer.files import (
+    SourceFile,
+    format_bytes,
+    is_complete,
+    is_fetched,
+    make_durable,
+    partial_folder,
+    record_fetched,
+)
 from gangline.initializer.mark import locked, read_mark, remove_mark, write_mark
-from gangline.initializer.partial import partial_folder
 from gangline.initializer.settings import OUTPUT_DIR, InitializerSettings
 from gangline.initializer.source import Listing, Source
 
@@ -85,7 +91,6 @@ class _Fetch:
         self._settings = settings
         self._retry = retry
         self._output = settings.output
-        self._journal = FetchJournal(settings.output)
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._done_bytes = 0
@@ -99,7 +104,7 @@ class _Fetch:
             problem = f"{self._settings.uri!r} has no files that IGNORE_PATTERNS leaves"
             raise InitializerError(self._settings.uri_field, problem)
         total = sum(file.size for file in listing.files)
-        missing = [file for file in listing.files if not self._is_fetched(file)]
+        missing = [file for file in listing.files if not is_fetched(self._output, file)]
         left = sum(file.size for file in missing)
         log.info(
             "%s: %d files, %s; %s to fetch",
@@ -112,11 +117,6 @@ class _Fetch:
         self._fetch_all(source, listing, missing, left)
         self._finish(listing)
         return Fetched(len(listing.files), total)
-
-    def _is_fetched(self, file: SourceFile) -> bool:
-        if file.digest is None and not self._journal.has(file):
-            return False
-        return is_complete(self._output / file.path, file)
 
     def _check_space(self, left: int) -> None:
         started = partial_folder(self._output)
@@ -152,8 +152,8 @@ class _Fetch:
 
         self._repeat(attempt, file.path)
         make_durable(self._output / file.path)
+        record_fetched(self._output, file)
         with self._lock:
-            self._journal.add(file)
             self._done_bytes += file.size
             if time.monotonic() - self._reported >= PROGRESS_EVERY_S:
                 self._reported = time.monotonic()
@@ -165,7 +165,6 @@ class _Fetch:
         for folder in folders:
             make_durable(folder)
         write_mark(self._settings, listing.revision, listing.files)
-        self._journal.remove()
 
     def _repeat(self, call: Callable[[], T], name: str) -> T:
         """Call until it succeeds, at most as often as the policy allows."""

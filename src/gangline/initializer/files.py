@@ -1,4 +1,9 @@
-"""Files of a source: which are fetched, and whether a fetched one is complete."""
+"""Files of a source: which are fetched, and whether a fetched one is complete.
+
+A fetch that was interrupted leaves complete files at their places and incomplete ones in a folder
+of the initializer. The next fetch continues the latter, and recognises the former by size and
+digest, or, if the source has no digest, by an empty file that stands for this version of it.
+"""
 
 import hashlib
 import os
@@ -40,6 +45,18 @@ class SourceFile(msgspec.Struct, frozen=True):
 def own_folder(output: Path) -> Path:
     """Return the folder of the initializer's own files, below the output folder."""
     return output / _OWN_FOLDER
+
+
+def partial_folder(output: Path) -> Path:
+    """Return the folder of files that are not complete yet."""
+    return own_folder(output) / "partial"
+
+
+def partial_file(output: Path, file: SourceFile) -> Path:
+    """Return where a file is written before it is complete; another version has another place."""
+    partial_folder(output).mkdir(parents=True, exist_ok=True)
+    (output / file.path).parent.mkdir(parents=True, exist_ok=True)
+    return _partial_path(output, file)
 
 
 def check_path(path: str, field: str) -> str:
@@ -87,6 +104,28 @@ def is_complete(target: Path, file: SourceFile) -> bool:
     if not stat.S_ISREG(found.st_mode) or found.st_size != file.size:
         return False
     return file.digest is None or compute_digest(target, file.digest.algorithm) == file.digest.value
+
+
+def record_fetched(output: Path, file: SourceFile) -> None:
+    """Record that this version of a file is complete, for a fetch that is interrupted later."""
+    if file.digest is None:
+        _fetched_marker(output, file).touch()
+
+
+def is_fetched(output: Path, file: SourceFile) -> bool:
+    """Return whether an interrupted fetch has completed this version of a file."""
+    if file.digest is None and not _fetched_marker(output, file).exists():
+        return False
+    return is_complete(output / file.path, file)
+
+
+def _fetched_marker(output: Path, file: SourceFile) -> Path:
+    return _partial_path(output, file).with_suffix(".fetched")
+
+
+def _partial_path(output: Path, file: SourceFile) -> Path:
+    key = f"{file.path}\0{file.version}\0{file.size}"
+    return partial_folder(output) / hashlib.sha256(key.encode()).hexdigest()
 
 
 def compute_digest(path: Path, algorithm: str) -> str:

@@ -1,5 +1,6 @@
 """Initializers that copy from a folder or a claim."""
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -7,7 +8,7 @@ import pytest
 
 from gangline.initializer.download import fetch_source
 from gangline.initializer.errors import InitializerError
-from gangline.initializer.files import check_path, select_paths
+from gangline.initializer.files import check_path, partial_folder, select_paths
 from gangline.initializer.settings import InitializerSettings, read_settings
 from gangline.initializer.sources.folder import FolderSource
 
@@ -67,6 +68,25 @@ def test_another_source_replaces_the_mark(source: Path, tmp_path: Path) -> None:
     fetch(settings(tmp_path / "out", f"file://{source}/a"))
     fetch(settings(tmp_path / "out", f"file://{source}/deep"))
     assert copied(tmp_path / "out") == {"a", "b"}
+
+
+def test_interrupted_copy_continues_with_other_files_and_changed_ones(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = settings(tmp_path / "out", f"file://{source}")
+    monkeypatch.setattr("gangline.initializer.download.write_mark", lambda *_: 1 / 0)
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # killed before it tidies up
+    with pytest.raises(ZeroDivisionError):
+        fetch(given)
+    monkeypatch.undo()
+    (source / "deep" / "b").write_text("c")
+    copies: list[str] = []
+    copyfile = shutil.copyfile
+    monkeypatch.setattr("shutil.copyfile", lambda a, b: [copies.append(a.name), copyfile(a, b)])
+    fetch(given)
+    assert copies == ["b"]
+    assert (tmp_path / "out" / "deep" / "b").read_text() == "c"
+    assert not partial_folder(tmp_path / "out").exists()
 
 
 def test_output_that_cannot_be_written_names_the_variable(source: Path, tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from gangline.api.trainer.storage_uri import PVC
 from gangline.initializer.errors import InitializerError
-from gangline.initializer.files import SourceFile, check_path, select_paths
-from gangline.initializer.partial import partial_file
+from gangline.initializer.files import SourceFile, check_path, partial_file, select_paths
 from gangline.initializer.settings import InitializerSettings
 from gangline.initializer.source import Listing
 

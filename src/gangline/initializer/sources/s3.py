@@ -17,9 +17,9 @@ from gangline.initializer.files import (
     SourceFile,
     check_path,
     compute_digest,
+    partial_file,
     select_paths,
 )
-from gangline.initializer.partial import partial_file
 from gangline.initializer.settings import (
     ACCESS_KEY_ID,
     REGION,

@@ -25,11 +25,11 @@ from torch.utils.data import TensorDataset
 
 from benchmarks.elastic.master_load import AGENTS, PATIENCE_S, joins, start_master
 from gangline.elastic.master.facts.collector import FactsCollector
-from gangline.elastic.master.facts.publisher import PUBLISH_EVERY_S
+from gangline.elastic.master.facts.publication import PUBLISH_EVERY_S
 from gangline.elastic.master.segments.document import JobIdentity, encode_facts
 from gangline.elastic.master.state.goodput import GoodputAccount
 from gangline.elastic.progress import PROGRESS_VARIABLE
-from gangline.elastic.protocol.channel.job_secret import JobSecret
+from gangline.elastic.protocol.channel import JobSecret
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
 from gangline.elastic.protocol.messages import (
     Heartbeat,

@@ -1,4 +1,4 @@
-r"""The progress file, in which a training process reports its steps to its agent.
+"""The progress file, in which a training process reports its steps to its agent.
 
 The file (``GANGLINE_PROGRESS_FILE``) holds lines of a name and a number. Any script may write it:
 
@@ -7,6 +7,8 @@ The file (``GANGLINE_PROGRESS_FILE``) holds lines of a name and a number. Any sc
 ``ElasticTrainer`` and ``Checkpointer`` write it themselves, each its own fixed part of the file.
 That is one system call, which costs microseconds a step. Only the standard library is used here.
 Batch sizes, times and more are optional: ``training_report`` has their names.
+
+Phases of a node for the goodput account.
 """
 
 import contextlib
@@ -26,6 +28,20 @@ from gangline.elastic.training_report import (
     format_report,
     parse_report,
 )
+
+
+class NodePhase:
+    """Names of the phases. The set is open: unknown ones count as waiting."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    CHECKING = "checking"
+    TRAINING = "training"
+    RESTARTING = "restarting"
+    CHECKPOINT = "checkpoint"
+    """Training waits while a checkpoint is written or read."""
+    HANGING = "hanging"
+
 
 PROGRESS_VARIABLE: Final = "GANGLINE_PROGRESS_FILE"
 METRICS_VARIABLE: Final = "RUNTIME_METRICS_PATH"

@@ -1,4 +1,4 @@
-"""Environment variables that several packages use. Importing it costs nothing."""
+"""Environment variables and addresses that several packages read. Importing it costs nothing."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -30,3 +30,20 @@ def node_number(environment: Mapping[str, str]) -> str:
     scripts may use that one for themselves.
     """
     return environment.get(NODE_VARIABLE) or environment.get("NODE_ID") or ""
+
+
+DEFAULT_MASTER_PORT: Final = 50001
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Parse host:port, host, or [v6]:port.
+
+    Raises:
+        ValueError: the port is no number.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or (":" in host and not host.startswith("[")):
+        return address.strip("[]"), DEFAULT_MASTER_PORT
+    if not port.isdigit():
+        raise ValueError(f"{address!r}: the port must be a number")
+    return host.strip("[]"), int(port)

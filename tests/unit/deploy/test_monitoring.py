@@ -16,8 +16,7 @@ from gangline.deploy.chart import Capabilities, Chart, ReleaseSettings
 from gangline.deploy.monitoring.alerts import ALERTS, RECORDINGS
 from gangline.deploy.monitoring.boards import BOARDS
 from gangline.deploy.monitoring.files import board_json, rules
-from gangline.elastic.master.checkpoint_age import CheckpointAge
-from gangline.elastic.master.queries import metrics_page
+from gangline.elastic.master.queries import CheckpointAge, metrics_page
 from gangline.elastic.master.state.core import MasterCore
 from gangline.elastic.protocol import messages as msg
 from prometheus_tools import program

@@ -14,34 +14,28 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent.hang.detector import STOPPED, blamed_ranks, hang_failure
-from gangline.elastic.agent.hang.stacks import DetectedHang, wait_for_hang
-from gangline.elastic.agent.hang.timeouts import StepTimes
+from gangline.elastic.agent.failures import (
+    CONSEQUENCE_CAUSE,
+    Action,
+    RestartBudget,
+    RestartDecision,
+    WorkerFailure,
+    decide_restart,
+    early_exit_failure,
+    root_cause,
+)
+from gangline.elastic.agent.hang_detector import STOPPED, StepTimes, blamed_ranks, hang_failure
+from gangline.elastic.agent.hang_stacks import DetectedHang, wait_for_hang
 from gangline.elastic.agent.leftovers import end_leftovers
 from gangline.elastic.agent.local_workers import LocalWorkers
 from gangline.elastic.agent.logs import LogFolder
 from gangline.elastic.agent.process import is_stopped
-from gangline.elastic.agent.rendezvous import RendezvousHandler, StopNotice
-from gangline.elastic.agent.restart_policy import (
-    Action,
-    RestartBudget,
-    RestartDecision,
-    decide_restart,
-)
+from gangline.elastic.agent.rendezvous import RendezvousHandler, StopNotice, WorldSpec
 from gangline.elastic.agent.settings import AgentSettings
-from gangline.elastic.agent.spares.interpreter import SpareInterpreter
-from gangline.elastic.agent.spares.pool import SparePool
-from gangline.elastic.agent.spares.script_imports import first_imports
+from gangline.elastic.agent.spare_interpreter import SpareInterpreter, first_imports
+from gangline.elastic.agent.spare_pool import SparePool
 from gangline.elastic.agent.store import AgentStore
-from gangline.elastic.agent.workers.environment import spare_environment, worker_arguments
-from gangline.elastic.agent.workers.failure_diagnosis import (
-    CONSEQUENCE_CAUSE,
-    WorkerFailure,
-    early_exit_failure,
-    root_cause,
-)
-from gangline.elastic.agent.workers.worker_group import WorkerGroup
-from gangline.elastic.agent.world import WorldSpec
+from gangline.elastic.agent.worker_group import WorkerGroup, spare_environment, worker_arguments
 from gangline.elastic.progress import PROGRESS_VARIABLE
 
 log = logging.getLogger(__name__)

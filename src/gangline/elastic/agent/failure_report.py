@@ -4,9 +4,8 @@ import signal
 
 from gangline.api.failure import NODE_FAULT_EXIT_CODE
 from gangline.elastic.agent.agent import AgentResult
-from gangline.elastic.agent.restart_policy import Action
+from gangline.elastic.agent.failures import Action, WorkerFailure, root_cause
 from gangline.elastic.agent.settings import AgentSettings
-from gangline.elastic.agent.workers.failure_diagnosis import WorkerFailure, root_cause
 
 _SIGNAL_BASE = 128
 

@@ -7,10 +7,13 @@ the variables of that server instead; it is found if it has remained in the work
 saver of checkpoints is none of them: it ends by itself when all checkpoints are in storage.
 
 A launcher that ends in order removes both. ``Cleaner`` does it for a launcher that is killed.
+
+The command line and the name that ``ps`` shows for a process that is forked without an exec.
 """
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import os
 import shutil
@@ -19,7 +22,28 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from gangline.elastic.process_title import set_process_title
+_PR_SET_NAME = 15
+_ARG_START, _ARG_END = 45, 46
+"""Positions in ``/proc/self/stat`` (proc(5), fields 48 and 49), after the name of the program."""
+
+
+def set_process_title(title: str) -> None:
+    """Write a title over the arguments of this process in memory, as PostgreSQL and others do.
+
+    Args:
+        title: cut to the length of the original command line. Its first word, at most 15
+            characters, becomes the name of the process.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, title.partition(" ")[0].encode())
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return  # without /proc the title is not shown either
+    start, end = int(fields[_ARG_START]), int(fields[_ARG_END])
+    size = end - start
+    if start and size > 0:
+        ctypes.memmove(start, title.encode()[: size - 1].ljust(size, b"\0"), size)
+
 
 log = logging.getLogger(__name__)
 

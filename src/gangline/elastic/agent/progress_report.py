@@ -7,8 +7,7 @@ Times are of this machine's monotonic clock.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gangline.elastic.phase import NodePhase
-from gangline.elastic.progress import SaveCounts, WorkerProgress
+from gangline.elastic.progress import NodePhase, SaveCounts, WorkerProgress
 from gangline.elastic.training_report import TrainingReport
 
 TRAINING_REPORT_S = 5.0

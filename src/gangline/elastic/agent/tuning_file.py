@@ -3,6 +3,8 @@
 ``ElasticDataLoader`` reads ``dataloader`` at the beginning of each pass, ``ElasticTrainer`` reads
 ``optimizer``, and the interval of checkpoints uses ``checkpoint``, which DLRover's format lacks.
 The file is replaced by a rename, so a reader never sees a part of it.
+
+The parallel configuration file of this node, and the variables that name it to workers.
 """
 
 import json
@@ -14,6 +16,7 @@ from typing import Any
 import msgspec
 
 from gangline.elastic.protocol.messages import LoaderValues, Tuning
+from gangline.elastic.variables import LOADER_FILE_VARIABLES, TUNING_FILE_VARIABLE
 
 log = logging.getLogger(__name__)
 
@@ -98,3 +101,21 @@ def _with_version(part: dict[str, Any], before: dict[str, Any]) -> dict[str, Any
     """Number a part. Its readers apply a higher version, so it rises with each change."""
     last = before["version"]
     return {"version": last + ({"version": last, **part} != before), **part}
+
+
+def prepare_tuning_file(folder: Path, base: dict[str, str], *, tunes_batch: bool) -> TuningFile:
+    """Choose the file and add its variables to ``base``.
+
+    Args:
+        folder: folder of this run.
+        base: the environment of workers.
+        tunes_batch: True if data loaders are to read the file. A file that the environment names
+            for them is then used instead of a new one.
+    """
+    path = folder / "tuning.json"
+    if tunes_batch:
+        named = next((base[name] for name in LOADER_FILE_VARIABLES if base.get(name)), "")
+        path = Path(named) if named else path
+        base |= dict.fromkeys(LOADER_FILE_VARIABLES, str(path))
+    base[TUNING_FILE_VARIABLE] = str(path)
+    return TuningFile(path, tunes_batch=tunes_batch)

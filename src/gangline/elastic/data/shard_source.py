@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from gangline.elastic.protocol.blocking_client import BlockingClient
-from gangline.elastic.protocol.channel.job_secret import read_job_secret
+from gangline.elastic.protocol.channel import read_job_secret
 from gangline.elastic.protocol.client import ClientIdentity
-from gangline.elastic.protocol.errors import RequestRefusedError
-from gangline.elastic.protocol.shard_messages import (
+from gangline.elastic.protocol.messages import (
     DatasetStateReply,
     DatasetStateRequest,
     ShardCheckpointReply,
@@ -22,6 +21,7 @@ from gangline.elastic.protocol.shard_messages import (
     ShardReply,
     ShardRequest,
 )
+from gangline.elastic.protocol.wire import RequestRefusedError
 from gangline.elastic.shards.events import (
     DatasetState,
     LedgerAnswer,

@@ -14,10 +14,14 @@ from gangline.elastic.agent.membership.master_messages import MasterMessages, no
 from gangline.elastic.agent.rendezvous import SingleNodeRendezvous, WorkerControl
 from gangline.elastic.agent.settings import NodeIdentity
 from gangline.elastic.master.facts.brain_client import BrainClient
-from gangline.elastic.master.facts.publisher import CHECK_EVERY_S, PUBLISH_EVERY_S
+from gangline.elastic.master.facts.publication import CHECK_EVERY_S, PUBLISH_EVERY_S
 from gangline.elastic.master.segments.digest import Instant, SegmentDigest, WorldMembers
-from gangline.elastic.master.segments.document import FactsContent, JobIdentity, encode_facts
-from gangline.elastic.master.segments.model import model_facts
+from gangline.elastic.master.segments.document import (
+    FactsContent,
+    JobIdentity,
+    encode_facts,
+    model_facts,
+)
 from gangline.elastic.master.segments.pods import PodTable
 from gangline.elastic.master.state.goodput import GoodputAccount
 

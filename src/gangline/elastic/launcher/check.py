@@ -12,13 +12,11 @@ from gangline.elastic.agent.membership.membership import LEAVE_TIMEOUT_S
 from gangline.elastic.agent.membership.peers import TEXT_LIMIT
 from gangline.elastic.agent.rendezvous import RendezvousError
 from gangline.elastic.agent.settings import AgentSettings, NodeIdentity
-from gangline.elastic.launcher.check_options import NodeCheckOptions, NodeUnhealthyError
+from gangline.elastic.launcher.settings import NodeCheckOptions, NodeUnhealthyError
 from gangline.elastic.nodecheck.interpreters import CheckInterpreters, idle_interpreters
-from gangline.elastic.nodecheck.run import CheckReport, LocalExchange, run_check
-from gangline.elastic.nodecheck.workers import CheckSettings
-from gangline.elastic.protocol.channel.job_secret import JobSecret
+from gangline.elastic.nodecheck.run import CheckReport, CheckSettings, LocalExchange, run_check
+from gangline.elastic.protocol.channel import JobSecret
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
-from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.protocol.messages import (
     CheckGroup,
     CheckRequest,
@@ -27,6 +25,7 @@ from gangline.elastic.protocol.messages import (
     Leave,
     RunCheck,
 )
+from gangline.elastic.protocol.wire import MasterUnreachableError, RequestRefusedError
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from gangline.elastic.checkpoint import flush_job
 from gangline.elastic.protocol.blocking_client import BlockingClient
-from gangline.elastic.protocol.channel.job_secret import read_job_secret
+from gangline.elastic.protocol.channel import read_job_secret
 from gangline.elastic.protocol.client import ClientIdentity
-from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.protocol.messages import Acknowledged, JobEvent
+from gangline.elastic.protocol.wire import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.variables import FLUSH_RESULT_VARIABLE, node_number
 
 FLUSH_TIMEOUT_S = 600.0

@@ -18,20 +18,19 @@ from gangline.elastic.agent.logs import LogFolder, LogFolderError
 from gangline.elastic.agent.process import StartError
 from gangline.elastic.agent.rendezvous import (
     PartitionedError,
+    PortsTakenError,
     RendezvousError,
     RendezvousHandler,
     SingleNodeRendezvous,
 )
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.termination_message import write_termination_message
-from gangline.elastic.agent.workers.environment import DevicesError
-from gangline.elastic.agent.world import PortsTakenError
-from gangline.elastic.launcher.check_options import NodeCheckOptions, NodeUnhealthyError
+from gangline.elastic.agent.worker_group import DevicesError
 from gangline.elastic.launcher.flags import FlagError, parse_flags
 from gangline.elastic.launcher.local_master import OnDemandMaster
 from gangline.elastic.launcher.machine import device_shortage
 from gangline.elastic.launcher.rendezvous_config import RendezvousConfig
-from gangline.elastic.launcher.settings import build_settings
+from gangline.elastic.launcher.settings import NodeCheckOptions, NodeUnhealthyError, build_settings
 from gangline.elastic.variables import NODE_VARIABLE
 
 if TYPE_CHECKING:
@@ -164,14 +163,14 @@ async def _create_rendezvous(
         return SingleNodeRendezvous(settings.local_world_size, config.store_host, config.store_port)
     # These imports take time, and a single node does not need them.
     from gangline.elastic.agent.membership.membership import Membership
-    from gangline.elastic.launcher.hosted_master import (
+    from gangline.elastic.agent.tuning_file import prepare_tuning_file
+    from gangline.elastic.launcher.local_master import (
         HostedMaster,
         is_own_address,
         master_options,
+        node_identity,
     )
-    from gangline.elastic.launcher.node_identity import node_identity
-    from gangline.elastic.launcher.tuning import prepare_tuning_file
-    from gangline.elastic.protocol.channel.job_secret import read_job_secret
+    from gangline.elastic.protocol.channel import read_job_secret
 
     try:
         secret = read_job_secret(os.environ, settings.run_id)
@@ -204,7 +203,7 @@ async def _report_to_brain(
     stack: contextlib.AsyncExitStack, settings: AgentSettings, config: RendezvousConfig, url: str
 ) -> RendezvousHandler:
     from gangline.elastic.launcher import brain
-    from gangline.elastic.launcher.node_identity import single_node_identity
+    from gangline.elastic.launcher.local_master import single_node_identity
 
     rendezvous = brain.ReportingRendezvous(
         settings.local_world_size, config.store_host, config.store_port

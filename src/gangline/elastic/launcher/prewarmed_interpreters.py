@@ -12,10 +12,9 @@ from pathlib import Path
 
 from gangline.elastic.agent.process import bind_to_processors
 from gangline.elastic.agent.settings import AgentSettings, WorkerCommand
-from gangline.elastic.agent.spares.interpreter import SpareInterpreter
-from gangline.elastic.agent.spares.pool import has_memory_for_spares
-from gangline.elastic.agent.spares.script_imports import imports_torch_first
-from gangline.elastic.agent.workers.environment import spare_environment, worker_arguments
+from gangline.elastic.agent.spare_interpreter import SpareInterpreter, imports_torch_first
+from gangline.elastic.agent.spare_pool import has_memory_for_spares
+from gangline.elastic.agent.worker_group import spare_environment, worker_arguments
 from gangline.elastic.nodecheck.interpreters import CheckInterpreters, idle_interpreters
 
 _TORCH = "torch"

@@ -1,13 +1,23 @@
-"""Settings of the agent from flags. A flag that cannot be honoured is refused with a reason."""
+"""Settings of the agent from flags. A flag that cannot be honoured is refused with a reason.
+
+The release of PyTorch that workers will import, from the metadata of its installation.
+
+Nothing is imported: PyTorch takes seconds, and workers may have another interpreter.
+
+Options of the node check, from flags.
+"""
 
 import argparse
 import math
+import os
 import re
 import signal
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from gangline.elastic.agent.settings import (
     DEFAULT_RESTART_GRACE_S,
@@ -18,7 +28,6 @@ from gangline.elastic.agent.settings import (
     SpareSettings,
     WorkerCommand,
 )
-from gangline.elastic.agent.workers.torch_release import speaks_agent_store
 from gangline.elastic.brain_url import BrainUrlError, check_brain_url
 from gangline.elastic.launcher.flags import FlagError
 from gangline.elastic.launcher.machine import (
@@ -30,6 +39,110 @@ from gangline.elastic.launcher.machine import (
     xpu_count,
 )
 from gangline.elastic.launcher.rendezvous_config import RendezvousConfig, build_rendezvous_config
+from gangline.elastic.nodecheck.result import CheckWorkload
+
+_METADATA = re.compile(r"torch-(?P<major>\d+)\.(?P<minor>\d+)\S*\.(dist|egg)-info")
+FIRST_WITH_VALIDATION = 2, 2
+"""First release whose ``TCPStore`` begins a connection with a magic number (pytorch#107607).
+
+Earlier ones number the requests differently, so they need a store of their own release.
+"""
+
+
+def speaks_agent_store(interpreter: str) -> bool:
+    """Return whether the workers' PyTorch is known to speak the agent's store, or is unknown."""
+    paths = sys.path if interpreter == sys.executable else installation_paths(interpreter)
+    release = torch_release(paths)
+    return release is None or release >= FIRST_WITH_VALIDATION
+
+
+def torch_release(paths: Iterable[str]) -> tuple[int, int] | None:
+    """Return the first two numbers of the release that is found first; None without one.
+
+    Args:
+        paths: folders of modules, in the order in which the interpreter searches them.
+    """
+    for path in paths:
+        try:
+            names = os.listdir(path or ".")
+        except OSError:
+            continue  # no such folder, or an archive
+        for name in names:
+            if found := _METADATA.fullmatch(name):
+                return int(found["major"]), int(found["minor"])
+    return None
+
+
+def installation_paths(interpreter: str) -> list[str]:
+    """Return the folders of packages beside an interpreter, as in a virtual environment."""
+    folder = Path(interpreter).parent.parent
+    return [str(path) for path in sorted(folder.glob("lib/python3*/site-packages"))]
+
+
+_AUTO_CHECK_NODES = 4
+"""Number of nodes from which on --auto-config enables the node check."""
+
+
+class NodeUnhealthyError(Exception):
+    """The node check found this node unfit for training."""
+
+
+_MIB = 1 << 20
+_MAX_VALUE = 1 << 20
+_BOUNDS = (
+    ("check_matrix_size", 0, _MAX_VALUE),
+    ("check_matrix_repeats", 0, _MAX_VALUE),
+    ("check_collective_mib", 0, _MAX_VALUE),
+    ("check_collective_repeats", 0, _MAX_VALUE),
+    ("check_timeout", 1, _MAX_VALUE),
+    ("check_memory_limit", 0, 1),
+    ("straggler_ratio", 1, _MAX_VALUE),
+    ("straggler_seconds", 0, _MAX_VALUE),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCheckOptions:
+    """Whether nodes are checked, and how."""
+
+    enabled: bool
+    reports_speed: bool
+    """True to report the speed of communication."""
+    excludes_stragglers: bool
+    """True if a slow node ends."""
+    workload: CheckWorkload
+    straggler_ratio: float
+    straggler_s: float
+
+    @classmethod
+    def from_flags(cls, flags: argparse.Namespace, max_nodes: int) -> Self:
+        """Read the flags, DLRover's older ones included.
+
+        Raises:
+            FlagError: a number is out of range.
+        """
+        for name, least, most in _BOUNDS:
+            if not least <= (value := getattr(flags, name)) <= most:
+                bound = f"at least {least:g}" if value < least else f"at most {most:g}"
+                raise FlagError(f"--{name.replace('_', '-')} {value:g}: must be {bound}")
+        reports_speed = flags.precheck >= 2 or flags.comm_perf_test
+        many = flags.auto_config and max_nodes >= _AUTO_CHECK_NODES
+        return cls(
+            flags.precheck >= 1 or flags.network_check or reports_speed or many,
+            reports_speed,
+            flags.exclude_straggler,
+            CheckWorkload(
+                matrix_size=flags.check_matrix_size,
+                matrix_repeats=flags.check_matrix_repeats,
+                collective_bytes=int(flags.check_collective_mib * _MIB),
+                collective_repeats=flags.check_collective_repeats,
+                timeout_s=flags.check_timeout,
+                memory_limit=flags.check_memory_limit,
+            ),
+            flags.straggler_ratio,
+            flags.straggler_seconds,
+        )
+
 
 _STREAMS = re.compile(r"[0-3]|(\d+:[0-3],)*\d+:[0-3]")
 _UNSUPPORTED = {
@@ -43,7 +156,7 @@ _HANG_PHASES = ("start", "first_step", "evaluation", "checkpoint")
 _LEARNED = "auto"
 _LONGEST_STEP_S = 1800.0
 """Time-out of a step while step times are not known."""
-_MIB = 1 << 20
+
 _MAX_DIGITS = 18
 """Numbers with more digits are too large in any case."""
 _FLUSH_COMMAND = (sys.executable, "-m", "gangline.elastic.launcher.flush")

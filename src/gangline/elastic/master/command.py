@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gangline.elastic.brain_url import BrainUrlError, check_brain_url
-from gangline.elastic.master.journal.journal import FileJournal, Journal, JournalError
+from gangline.elastic.master.journal import FileJournal, Journal, JournalError
 from gangline.elastic.master.settings import MasterSettings
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _place(configmap: str | None, namespace: str) -> tuple[str, str] | None:
 def _open_publication(
     name: str, namespace: str, uid: str, *, in_cluster: bool, brain_url: str | None
 ) -> "AbstractAsyncContextManager[Publication | None]":
-    from gangline.elastic.master.facts.destination import open_publication
+    from gangline.elastic.master.facts.publication import open_publication
     from gangline.elastic.master.segments.document import JobIdentity
 
     identity = JobIdentity(name, namespace, uid or uuid.uuid4().hex)
@@ -148,7 +148,7 @@ def _run(
     port_file: Path | None,
     open_facts: "Callable[[], AbstractAsyncContextManager[Publication | None]]",
 ) -> int:
-    from gangline.elastic.protocol.channel.job_secret import read_job_secret
+    from gangline.elastic.protocol.channel import read_job_secret
 
     try:
         secret = read_job_secret(os.environ, settings.job)
@@ -177,7 +177,7 @@ def _run(
             async with open_facts() as publication:
                 await run_master(settings, secret, journal, stop, listening, publication)
             return
-        from gangline.elastic.master.journal import cluster_journal as cluster
+        from gangline.elastic.master import cluster_journal as cluster
 
         about = cluster.job_reference(os.environ, namespace=configmap[0])
         async with (

@@ -7,15 +7,19 @@ from collections.abc import Callable
 import msgspec
 
 from gangline.elastic.master.facts.publication import Publication
-from gangline.elastic.master.group_commit import GroupCommit
-from gangline.elastic.master.journal.journal import Journal, JournalError
+from gangline.elastic.master.journal import GroupCommit, Journal, JournalError
 from gangline.elastic.master.service import MasterService
 from gangline.elastic.master.settings import MasterSettings
-from gangline.elastic.master.state import records as rec
-from gangline.elastic.master.state.clock import ClockReading, JobClock, read_clocks
+from gangline.elastic.master.state import state as rec
 from gangline.elastic.master.state.core import MasterCore
-from gangline.elastic.master.state.state import MasterState, PersistentState
-from gangline.elastic.protocol.channel.job_secret import JobSecret
+from gangline.elastic.master.state.state import (
+    ClockReading,
+    JobClock,
+    MasterState,
+    PersistentState,
+    read_clocks,
+)
+from gangline.elastic.protocol.channel import JobSecret
 from gangline.elastic.protocol.server import MasterServer
 
 log = logging.getLogger(__name__)

@@ -5,22 +5,28 @@ process: only open long polls, which clients repeat to the next master, and the 
 
 Invariant: a record is passed to the group commit before any reply that depends on it, so no client
 ever sees a state that a crash could undo.
+
+Saves before an eviction: the master asks all members, and answers when all of them have saved.
+
+The state is in memory: a restarted master reads the request again and repeats it, and agents answer
+a repeated request as they did before.
+
+Liveness of nodes: when each was last heard from, and which connections broke.
 """
 
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from gangline.elastic.master.checkpoint_age import CheckpointAge
-from gangline.elastic.master.eviction_saves import EvictionSaves
+from gangline.api.volcano.eviction_saves import SaveAnswerAnnotation
 from gangline.elastic.master.facts.collector import FactsCollector
-from gangline.elastic.master.group_commit import GroupCommit
-from gangline.elastic.master.liveness import LivenessTracker
-from gangline.elastic.master.long_polls import LongPoll, LongPolls
-from gangline.elastic.master.node_checks import NodeCheckRequests
+from gangline.elastic.master.journal import GroupCommit
+from gangline.elastic.master.node_checks import LongPoll, LongPolls, NodeCheckRequests
 from gangline.elastic.master.queries import (
+    CheckpointAge,
     answer_query,
     metrics_page,
     state_summary,
@@ -28,14 +34,158 @@ from gangline.elastic.master.queries import (
 )
 from gangline.elastic.master.settings import MasterSettings
 from gangline.elastic.master.state import core as topic
-from gangline.elastic.master.state import records as rec
-from gangline.elastic.master.state.clock import JobClock, read_clocks
+from gangline.elastic.master.state import state as rec
 from gangline.elastic.master.state.core import DURABLE, STATE_CHANGING, ApplyResult, MasterCore
-from gangline.elastic.protocol import envelope
+from gangline.elastic.master.state.state import JobClock, read_clocks
 from gangline.elastic.protocol import messages as msg
-from gangline.elastic.protocol.connection import installed_version
+from gangline.elastic.protocol import wire
 from gangline.elastic.protocol.server import Peer, negotiate_version
+from gangline.elastic.protocol.wire import installed_version
 from gangline.elastic.shards import events as shard_events
+
+REASON = "pods of this job are to be evicted for {}"
+
+
+class EvictionSaves:
+    """The request that is being carried out, and the last answer."""
+
+    def __init__(self, core: MasterCore, send: Callable[[msg.SendCommand], None]) -> None:
+        self._core, self._send = core, send
+        self._request = ""
+        self._steps: dict[int, int | None] = {}
+        """The step that each node has written."""
+        self._answer: SaveAnswerAnnotation | None = None
+        self.changed = asyncio.Event()
+        """Set when the answer has changed."""
+
+    @property
+    def can_save(self) -> bool:
+        """True if all members have a complete checkpoint, so that a request makes sense."""
+        members = self._core.rendezvous.state.members
+        heartbeats = [self._core.heartbeats.get(node) for node in members]
+        return bool(heartbeats) and all(
+            heartbeat is not None and heartbeat.checkpoint_step is not None
+            for heartbeat in heartbeats
+        )
+
+    def request(self, name: str, wait_s: float, beneficiary: str) -> None:
+        """Ask all members to save; a request that is known already changes nothing."""
+        if name == self._request:
+            return
+        self._request, self._steps = name, {}
+        nodes = tuple(sorted(self._core.rendezvous.state.members))
+        if not nodes:
+            self._finish(None)  # no workers run, so there is nothing that a save could preserve
+            return
+        reason = REASON.format(beneficiary)
+        command = msg.SaveCheckpoint(reason=reason, request=name, wait_s=wait_s)
+        self._send(msg.SendCommand(what=command, nodes=nodes))
+
+    def withdraw(self) -> None:
+        """Let the workers continue."""
+        name, self._request = self._request, ""
+        nodes = tuple(sorted(self._core.rendezvous.state.members))
+        if name and nodes:
+            command = msg.SaveCheckpoint(request=name, is_withdrawn=True)
+            self._send(msg.SendCommand(what=command, nodes=nodes))
+
+    def finished(self, reply: msg.SaveFinished) -> None:
+        """Record the answer of a node; answers to other requests are ignored."""
+        if not self._request or reply.request != self._request:
+            return
+        self._steps[reply.node_id] = reply.step
+        members = self._core.rendezvous.state.members
+        if not all(node in self._steps for node in members):
+            return
+        steps = [self._steps[node] for node in members]
+        known = [step for step in steps if step is not None]
+        self._finish(min(known) if known and len(known) == len(steps) else None)
+
+    def _finish(self, step: int | None) -> None:
+        self._answer = SaveAnswerAnnotation(id=self._request, step=step)
+        self.changed.set()
+
+    @property
+    def answer(self) -> SaveAnswerAnnotation | None:
+        """The last answer; None before the first one."""
+        return self._answer
+
+
+@dataclass(slots=True)
+class _NodeLiveness:
+    heard: float
+    peer: Peer | None = None
+    """The agent's connection; None if it has no known one."""
+    timer: asyncio.TimerHandle | None = None
+
+
+class LivenessTracker:
+    """Tracks when nodes were last heard from; ``lost`` is called for one that seems dead."""
+
+    def __init__(self, silence_s: float, grace_s: float, lost: Callable[[int, str], None]) -> None:
+        self._silence_s, self._grace_s, self._lost = silence_s, grace_s, lost
+        self._nodes: dict[int, _NodeLiveness] = {}
+        self._all_silent = False
+
+    def expect(self, node: int) -> None:
+        """Start the timeout of a node."""
+        self._nodes.setdefault(node, _NodeLiveness(_now()))
+
+    def mark_alive(self, node: int, peer: Peer | None = None) -> None:
+        """Restart the timeout of a node, and record its agent's connection if one is given."""
+        liveness = self._nodes.get(node)
+        if liveness is None:
+            liveness = self._nodes[node] = _NodeLiveness(0.0)
+        liveness.heard = _now()
+        if peer is not None and liveness.peer is not peer:
+            liveness.peer = peer
+            if liveness.timer is not None:
+                liveness.timer.cancel()
+                liveness.timer = None
+
+    def forget(self, node: int) -> None:
+        liveness = self._nodes.pop(node, None)
+        if liveness is not None and liveness.timer is not None:
+            liveness.timer.cancel()
+
+    def mark_disconnected(self, peer: Peer) -> None:
+        """Process a broken connection: its node has the grace period to reconnect."""
+        node = peer.hello.node_id if peer.hello else None
+        liveness = self._nodes.get(node) if node is not None else None
+        if node is None or liveness is None or liveness.peer is not peer:
+            return
+        liveness.peer = None
+        loop = asyncio.get_running_loop()
+        liveness.timer = loop.call_later(self._grace_s, self._not_back, node, liveness)
+
+    def check(self) -> None:
+        """Report nodes that have been silent for too long.
+
+        If all nodes are silent at the same time, the master itself was cut off or suspended: no
+        node is reported, and every timeout restarts once one of them is heard.
+        """
+        oldest = _now() - self._silence_s
+        silent = [node for node, liveness in self._nodes.items() if liveness.heard < oldest]
+        all_were_silent, self._all_silent = self._all_silent, len(silent) == len(self._nodes)
+        if self._all_silent:
+            return
+        if all_were_silent:
+            for liveness in self._nodes.values():
+                liveness.heard = _now()
+            return
+        for node in silent:
+            self.forget(node)
+            self._lost(node, f"silent for {self._silence_s:g} s")
+
+    def _not_back(self, node: int, liveness: _NodeLiveness) -> None:
+        if self._nodes.get(node) is liveness and liveness.peer is None:
+            self.forget(node)
+            self._lost(node, "its agent's connection broke")
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
 
 GOODPUT_RECORD_EVERY_S = 30.0
 """Interval at which goodput is journaled; a killed master loses at most this much of it."""
@@ -416,7 +566,7 @@ class MasterService:
     # Sending
 
     def _send(self, peer: Peer, number: int, reply: msg.Reply, *, is_durable: bool = False) -> None:
-        body = envelope.encode_body(reply)
+        body = wire.encode_body(reply)
         self._group_commit.send(peer, number, body, is_durable=is_durable)
 
     def _send_world(self, peer: Peer, number: int, reply: msg.Reply) -> None:
@@ -425,7 +575,7 @@ class MasterService:
             self._send(peer, number, reply)
             return
         if self._world[0] != reply.round:
-            self._world = (reply.round, envelope.encode_body(reply))
+            self._world = (reply.round, wire.encode_body(reply))
         self._group_commit.send(peer, number, self._world[1], is_durable=True)
 
     @staticmethod

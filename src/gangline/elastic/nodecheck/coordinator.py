@@ -16,10 +16,11 @@ from gangline.elastic.nodecheck.result import (
     CheckOutcome,
     CheckRound,
     NodeResult,
+    NodeTimes,
+    SpeedLimits,
     check_outcomes,
 )
-from gangline.elastic.nodecheck.speed import NodeTimes, SpeedLimits
-from gangline.elastic.protocol.check_messages import (
+from gangline.elastic.protocol.messages import (
     CheckGroup,
     CheckMember,
     CheckRequest,

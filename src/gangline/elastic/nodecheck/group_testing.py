@@ -24,8 +24,10 @@ from gangline.elastic.nodecheck.result import (
     NodeFinding,
     NodeGroup,
     NodeResult,
+    SpeedLimits,
+    TimesHistory,
+    find_slow_nodes,
 )
-from gangline.elastic.nodecheck.speed import SpeedLimits, TimesHistory, find_slow_nodes
 
 SEARCH_ROUNDS = 8
 """Rounds in which nodes search a first pair that passes; enough for eight nodes to meet all others.

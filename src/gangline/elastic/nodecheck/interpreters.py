@@ -10,7 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Self
 
-from gangline.elastic.agent.spares.interpreter import SpareInterpreter, end_spares
+from gangline.elastic.agent.spare_interpreter import SpareInterpreter, end_spares
 
 _MODULES = ("torch",)
 _IDLE_COMMAND = (sys.executable, "-c", "'gangline node check'")

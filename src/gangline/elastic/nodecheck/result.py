@@ -1,8 +1,19 @@
-"""Results of a test round, and the conclusion of a check."""
+"""Results of a test round, and the conclusion of a check.
+
+Slow nodes: compared with the other nodes, with earlier checks, and with an absolute limit.
+
+Each node is compared with the median of the *others*, so that one of two nodes can be slow. Times
+of earlier checks of any node count among the others. So a job of one node, or one whose nodes are
+all slow today, still has a comparison.
+
+Messages between a node check and its worker processes, as lines of JSON.
+"""
 
 import statistics
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import msgspec
 
@@ -121,3 +132,107 @@ def check_outcomes(
         node: CheckOutcome(conclusion.passed(node), times[node] / median if node in times else None)
         for node in nodes
     }
+
+
+NodeTimes = tuple[float, float]
+"""Seconds of the matrix product and of the collective."""
+
+TimesHistory = Mapping[int, Sequence[NodeTimes]]
+"""Times of earlier checks with the same sizes, by node."""
+
+_TESTS = (COMPUTE, COLLECTIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedLimits:
+    """When a node is a straggler."""
+
+    ratio: float = 2.0
+    """Multiple of the median of the others ..."""
+    excess_s: float = 0.02
+    """... and difference to that median that a straggler exceeds; less is noise."""
+    absolute_s: float = 0.0
+    """Time of either test that a node must not exceed; 0 for no limit."""
+
+
+def find_slow_nodes(
+    times: Mapping[int, NodeTimes], limits: SpeedLimits, history: TimesHistory
+) -> dict[int, NodeFinding]:
+    findings: dict[int, NodeFinding] = {}
+    for index, test in enumerate(_TESTS):
+        known = [seconds[index] for seconds in times.values()]
+        known += [seconds[index] for past in history.values() for seconds in past]
+        known.sort()
+        for node, own in times.items():
+            middle = _median_of_others(known, own[index])
+            threshold = _threshold(middle, limits)
+            if own[index] > threshold and node not in findings:
+                findings[node] = NodeFinding(
+                    node,
+                    test,
+                    value=own[index],
+                    threshold=threshold,
+                    message="slower than the limit" if middle is None else "slower than the others",
+                )
+    return findings
+
+
+def _median_of_others(known: Sequence[float], own: float) -> float | None:
+    """Return the median of sorted times without ``own``, which is one of them."""
+    count = len(known) - 1
+    if not count:
+        return None
+    place = bisect_left(known, own)
+    low, high = ((count - 1) // 2, count // 2)
+    return sum(known[i + (i >= place)] for i in (low, high)) / 2
+
+
+def _threshold(middle: float | None, limits: SpeedLimits) -> float:
+    bounds = [limits.absolute_s] if limits.absolute_s else []
+    if middle is not None:
+        bounds.append(max(middle * limits.ratio, middle + limits.excess_s))
+    return min(bounds, default=float("inf"))
+
+
+class CheckWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is tested. Zero means a default for the device."""
+
+    backend: str = ""
+    """``gloo`` or ``nccl``; empty for nccl if there is a GPU for each process, else gloo."""
+    matrix_size: int = 0
+    """Rows and columns of the matrices that are multiplied."""
+    matrix_repeats: int = 0
+    collective_bytes: int = 0
+    """Size of one all-reduce in each process."""
+    collective_repeats: int = 0
+    timeout_s: float = 30.0
+    """Time limit for partners, and for one test."""
+    memory_limit: float = 0.3
+    """Maximum share of a GPU's memory in use before the test; more means leftover processes."""
+
+
+class WorkerStart(msgspec.Struct, frozen=True, kw_only=True):
+    """The first message to a process."""
+
+    workload: CheckWorkload
+    local_rank: int
+    local_world_size: int
+
+
+class PortReport(msgspec.Struct, frozen=True, tag="listening"):
+    """The first process of a node holds this port for the store of the next round."""
+
+    port: int
+
+
+class MeasureOrder(msgspec.Struct, frozen=True, kw_only=True, tag="test"):
+    """Run the tests in this group."""
+
+    rank: int
+    """Rank of this process in the group."""
+    world_size: int
+    store_host: str
+    store_port: int
+
+
+WorkerMessage: TypeAlias = PortReport | NodeResult

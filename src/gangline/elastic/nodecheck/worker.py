@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from gangline.elastic.nodecheck.result import NodeResult
-from gangline.elastic.nodecheck.worker_messages import (
+from gangline.elastic.nodecheck.result import (
     MeasureOrder,
+    NodeResult,
     PortReport,
     WorkerMessage,
     WorkerStart,

@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator
 from typing import Self, TypeVar
 
-from gangline.elastic.protocol import envelope
-from gangline.elastic.protocol.channel.job_secret import JobSecret
-from gangline.elastic.protocol.channel.secure_channel import (
+from gangline.elastic.protocol import wire
+from gangline.elastic.protocol.channel import (
     MAX_FRAME_BYTES,
+    JobSecret,
     SecureChannel,
     SecureChannelError,
 )
@@ -23,11 +23,14 @@ from gangline.elastic.protocol.client import (
     MAX_RETRY_PAUSE_S,
     MIN_RETRY_PAUSE_S,
     ClientIdentity,
-    split_address,
 )
-from gangline.elastic.protocol.connection import enable_keepalive
-from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.protocol.messages import ProtocolMessage, Reply, RequestRefused, Welcome
+from gangline.elastic.protocol.wire import (
+    MasterUnreachableError,
+    RequestRefusedError,
+    enable_keepalive,
+)
+from gangline.elastic.variables import split_address
 
 R = TypeVar("R", bound=ProtocolMessage)
 
@@ -61,7 +64,7 @@ class BlockingClient:
 
     def call(self, message: ProtocolMessage, *, timeout_s: float = 60.0) -> Reply:
         """Send a request and return the reply; arguments and errors as in ``MasterClient``."""
-        body = envelope.encode_body(message)
+        body = wire.encode_body(message)
         deadline = time.monotonic() + timeout_s
         with self._lock:
             number = self._next_number
@@ -86,7 +89,7 @@ class BlockingClient:
                 if self._socket is None:
                     self._connect(deadline)
                 return self._exchange(number, body, deadline)
-            except (OSError, SecureChannelError, envelope.EnvelopeError) as error:
+            except (OSError, SecureChannelError, wire.EnvelopeError) as error:
                 self.close()
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -104,7 +107,7 @@ class BlockingClient:
         while not self._channel.is_established:
             for _ in self._feed():
                 raise SecureChannelError("the master sent a message before Hello")
-        reply = self._exchange(0, envelope.encode_body(self.name.hello()), deadline)
+        reply = self._exchange(0, wire.encode_body(self.name.hello()), deadline)
         if isinstance(reply, RequestRefused):
             self.close()
             raise RequestRefusedError(reply)
@@ -115,11 +118,11 @@ class BlockingClient:
         assert self._socket is not None
         assert self._channel is not None
         self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-        self._socket.sendall(self._channel.encrypt_frame(envelope.wrap_body(number, body)))
+        self._socket.sendall(self._channel.encrypt_frame(wire.wrap_body(number, body)))
         while True:
             self._socket.settimeout(max(0.001, deadline - time.monotonic()))
             for content in self._feed():
-                answered, reply = envelope.decode_reply(content)
+                answered, reply = wire.decode_reply(content)
                 if answered == number:
                     return reply
 

@@ -18,16 +18,14 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Self, TypeVar, cast
 
-from gangline.elastic.protocol import envelope
-from gangline.elastic.protocol.channel.job_secret import JobSecret
-from gangline.elastic.protocol.channel.secure_channel import (
+from gangline.elastic.protocol import wire
+from gangline.elastic.protocol.channel import (
     MAX_FRAME_BYTES,
+    JobSecret,
     SecretsDifferError,
     SecureChannel,
     SecureChannelError,
 )
-from gangline.elastic.protocol.connection import enable_keepalive, installed_version
-from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.protocol.messages import (
     Commands,
     GetCommands,
@@ -38,24 +36,21 @@ from gangline.elastic.protocol.messages import (
     RequestRefused,
     Welcome,
 )
-from gangline.elastic.variables import SECRET_VARIABLE
+from gangline.elastic.protocol.wire import (
+    MasterUnreachableError,
+    RequestRefusedError,
+    enable_keepalive,
+    installed_version,
+)
+from gangline.elastic.variables import SECRET_VARIABLE, split_address
 
 log = logging.getLogger(__name__)
-
-__all__ = [
-    "ClientIdentity",
-    "MasterClient",
-    "MasterUnreachableError",
-    "RequestRefusedError",
-    "split_address",
-]
 
 R = TypeVar("R", bound=ProtocolMessage)
 
 MIN_RETRY_PAUSE_S = 0.05
 MAX_RETRY_PAUSE_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
-DEFAULT_PORT = 50001
 _PERMANENT = ("VersionMismatch", "WrongJob")
 _HELLO_NUMBER = 0
 
@@ -78,20 +73,6 @@ class ClientIdentity:
             node_id=self.node_id,
             incarnation=self.incarnation,
         )
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Parse host:port, host, or [v6]:port.
-
-    Raises:
-        ValueError: the port is no number.
-    """
-    host, colon, port = address.rpartition(":")
-    if not colon or (":" in host and not host.startswith("[")):
-        return address.strip("[]"), DEFAULT_PORT
-    if not port.isdigit():
-        raise ValueError(f"{address!r}: the port must be a number")
-    return host.strip("[]"), int(port)
 
 
 class _MasterConnection(asyncio.Protocol):
@@ -129,7 +110,7 @@ class _MasterConnection(asyncio.Protocol):
                 "all nodes"
             )
             return
-        except (SecureChannelError, envelope.EnvelopeError) as error:
+        except (SecureChannelError, wire.EnvelopeError) as error:
             self.finish(str(error))
             return
         self._write(self._channel.output())
@@ -138,7 +119,7 @@ class _MasterConnection(asyncio.Protocol):
 
     def send(self, number: int, body: bytes) -> None:
         if self._transport is not None and self._channel.is_established:
-            self._write(self._channel.encrypt_frame(envelope.wrap_body(number, body)))
+            self._write(self._channel.encrypt_frame(wire.wrap_body(number, body)))
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and data:
@@ -256,7 +237,7 @@ class MasterClient:
         number = self._next_number
         self._next_number += 1
         pending = _PendingRequest(
-            envelope.encode_body(message), asyncio.get_running_loop().create_future()
+            wire.encode_body(message), asyncio.get_running_loop().create_future()
         )
         self._asked[number] = pending
         if self._link is not None:
@@ -359,7 +340,7 @@ class MasterClient:
         if link.ended.done():
             return
         self._link = link
-        link.send(_HELLO_NUMBER, envelope.encode_body(self.name.hello()))
+        link.send(_HELLO_NUMBER, wire.encode_body(self.name.hello()))
         # The master reads the following requests only after it has accepted Hello.
         for number, pending in [*self._asked.items()]:
             link.send(number, pending.body)
@@ -368,17 +349,17 @@ class MasterClient:
         """Wait for the reply; if it cannot be decoded, ask again on a new connection."""
         while True:
             try:
-                return envelope.decode_reply(await pending.reply)[1]
-            except envelope.EnvelopeError as error:
+                return wire.decode_reply(await pending.reply)[1]
+            except wire.EnvelopeError as error:
                 pending.reply = asyncio.get_running_loop().create_future()
                 if self._link is not None:
                     self._link.finish(str(error))
 
     def _received(self, content: bytes) -> None:
-        number = envelope.request_number(content)
+        number = wire.request_number(content)
         self.replies += 1
         if number == _HELLO_NUMBER:
-            self._greeted(envelope.decode_reply(content)[1])
+            self._greeted(wire.decode_reply(content)[1])
             return
         pending = self._asked.get(number)
         if pending is not None and not pending.reply.done():

@@ -13,15 +13,14 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Protocol, cast
 
-from gangline.elastic.protocol import envelope
-from gangline.elastic.protocol.channel.job_secret import JobSecret
-from gangline.elastic.protocol.channel.secure_channel import (
+from gangline.elastic.protocol import wire
+from gangline.elastic.protocol.channel import (
     MAGIC,
     MAX_FRAME_BYTES,
+    JobSecret,
     SecureChannel,
     SecureChannelError,
 )
-from gangline.elastic.protocol.connection import enable_keepalive
 from gangline.elastic.protocol.messages import (
     PROTOCOL_OLDEST,
     PROTOCOL_VERSION,
@@ -31,6 +30,7 @@ from gangline.elastic.protocol.messages import (
     RequestRefused,
     Welcome,
 )
+from gangline.elastic.protocol.wire import enable_keepalive
 
 log = logging.getLogger(__name__)
 
@@ -125,12 +125,12 @@ class Peer(asyncio.Protocol):
 
     def send(self, number: int, reply: Reply) -> None:
         """Send a reply; do nothing if the connection has ended (the client will ask again)."""
-        self.send_body(number, envelope.encode_body(reply))
+        self.send_body(number, wire.encode_body(reply))
 
     def send_body(self, number: int, body: bytes) -> None:
         """Send an encoded reply."""
         if self._channel is not None:
-            self._write(self._channel.encrypt_frame(envelope.wrap_body(number, body)))
+            self._write(self._channel.encrypt_frame(wire.wrap_body(number, body)))
 
     def close(self) -> None:
         """End the connection after sending what is buffered."""
@@ -164,8 +164,8 @@ class Peer(asyncio.Protocol):
 
     def _take(self, content: bytes) -> None:
         try:
-            number, request = envelope.decode_request(content)
-        except envelope.EnvelopeError as error:
+            number, request = wire.decode_request(content)
+        except wire.EnvelopeError as error:
             self.send(error.number, RequestRefused(reason="BadRequest", message=str(error)))
             return
         if self.hello is not None:

@@ -26,8 +26,7 @@ from gangline.elastic.shards.dataset import (
     Stream,
     check_definition,
 )
-from gangline.elastic.shards.dataset_shards import DatasetShards
-from gangline.elastic.shards.snapshot import DatasetSnapshot
+from gangline.elastic.shards.dataset_shards import DatasetShards, DatasetSnapshot
 
 VERSION: Final = 1
 """Version of snapshots and checkpoints. A reader refuses a newer one."""

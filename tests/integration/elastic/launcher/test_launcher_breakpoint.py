@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.elastic.protocol.channel.job_secret import read_job_secret
+from gangline.elastic.protocol.channel import read_job_secret
 from gangline.elastic.protocol.client import MasterClient
 from gangline.elastic.protocol.messages import JobStatusReply, JobStatusRequest
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gangline.api.failure import NODE_FAULT_EXIT_CODE
-from gangline.elastic.protocol.channel.job_secret import read_job_secret
+from gangline.elastic.protocol.channel import read_job_secret
 from gangline.elastic.protocol.client import MasterClient
 from gangline.elastic.protocol.messages import JobEvent, JobStatusReply, JobStatusRequest
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 import pytest
 
 from gangline.elastic.agent.rendezvous import RendezvousError
-from gangline.elastic.launcher.hosted_master import HostedMaster
-from gangline.elastic.protocol.channel.job_secret import read_job_secret
+from gangline.elastic.launcher.local_master import HostedMaster
+from gangline.elastic.protocol.channel import read_job_secret
 from gangline.elastic.protocol.client import MasterClient
 from gangline.elastic.protocol.messages import (
     Acknowledged,

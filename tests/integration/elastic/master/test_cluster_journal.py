@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gangline.api.resources import CONFIG_MAPS, EVENTS
-from gangline.elastic.master.journal.cluster_journal import ClusterJournal, open_cluster_journal
-from gangline.elastic.master.journal.journal import JournalError
+from gangline.elastic.master.cluster_journal import ClusterJournal, open_cluster_journal
+from gangline.elastic.master.journal import JournalError
 from gangline.elastic.protocol.messages import (
     Acknowledged,
     FailureReport,

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from gangline.elastic.protocol.blocking_client import BlockingClient
-from gangline.elastic.protocol.channel.job_secret import JobSecret
+from gangline.elastic.protocol.channel import JobSecret
 from gangline.elastic.protocol.client import (
     MasterClient,
     MasterUnreachableError,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gangline.elastic.agent.spares.interpreter import ForkedChild, SpareInterpreter
+from gangline.elastic.agent.spare_interpreter import ForkedChild, SpareInterpreter
 from gangline.elastic.nodecheck.interpreters import CheckInterpreters, idle_interpreters
-from gangline.elastic.nodecheck.worker_messages import CheckWorkload
-from gangline.elastic.nodecheck.workers import CheckSettings, CheckWorkers
-from gangline.elastic.protocol.check_messages import CheckGroup, CheckMember, CheckRequest
+from gangline.elastic.nodecheck.result import CheckWorkload
+from gangline.elastic.nodecheck.run import CheckSettings, CheckWorkers
+from gangline.elastic.protocol.messages import CheckGroup, CheckMember, CheckRequest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

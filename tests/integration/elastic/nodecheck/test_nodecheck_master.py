@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from gangline.elastic.nodecheck.interpreters import idle_interpreters
-from gangline.elastic.nodecheck.run import CheckReport, run_check
-from gangline.elastic.nodecheck.worker_messages import CheckWorkload
-from gangline.elastic.nodecheck.workers import WORKER, CheckSettings
-from gangline.elastic.protocol.channel.job_secret import read_job_secret
+from gangline.elastic.nodecheck.result import CheckWorkload
+from gangline.elastic.nodecheck.run import WORKER, CheckReport, CheckSettings, run_check
+from gangline.elastic.protocol.channel import read_job_secret
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
-from gangline.elastic.protocol.errors import RequestRefusedError
 from gangline.elastic.protocol.messages import CheckGroup, CheckRequest, CheckResult, CheckVerdict
+from gangline.elastic.protocol.wire import RequestRefusedError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

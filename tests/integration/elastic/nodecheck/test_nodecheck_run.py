@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 
 from gangline.elastic.nodecheck.interpreters import idle_interpreters
-from gangline.elastic.nodecheck.run import CheckReport, LocalExchange, run_check
-from gangline.elastic.nodecheck.worker_messages import CheckWorkload
-from gangline.elastic.nodecheck.workers import WORKER, CheckSettings
-from gangline.elastic.protocol.check_messages import CheckRequest
+from gangline.elastic.nodecheck.result import CheckWorkload
+from gangline.elastic.nodecheck.run import (
+    WORKER,
+    CheckReport,
+    CheckSettings,
+    LocalExchange,
+    run_check,
+)
+from gangline.elastic.protocol.messages import CheckRequest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -15,7 +15,7 @@ from gangline.brain.advisers.checkpoints import (
 from gangline.brain.advisers.explain import displayed, sentence
 from gangline.brain.advisers.view import ClusterView, Exposure, View
 from gangline.brain.facts.records import Job, Run, Segment
-from gangline.elastic.checkpoint.auto_interval import daly_interval as trainers_interval
+from gangline.elastic.checkpoint.save_schedule import daly_interval as trainers_interval
 
 HOUR = 3600.0
 

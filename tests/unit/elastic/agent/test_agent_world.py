@@ -4,8 +4,12 @@ import socket
 
 import pytest
 
-from gangline.elastic.agent.rendezvous import SingleNodeRendezvous
-from gangline.elastic.agent.world import STORE_PORTS, PortsTakenError, free_port
+from gangline.elastic.agent.rendezvous import (
+    STORE_PORTS,
+    PortsTakenError,
+    SingleNodeRendezvous,
+    free_port,
+)
 
 
 async def test_taken_master_port_is_refused() -> None:

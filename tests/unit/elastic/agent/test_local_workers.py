@@ -7,8 +7,8 @@ from typing import Any
 
 from gangline.elastic.agent.local_workers import LocalWorkers
 from gangline.elastic.agent.logs import WorkerFiles
+from gangline.elastic.agent.rendezvous import WorldSpec
 from gangline.elastic.agent.settings import AgentSettings, WorkerCommand
-from gangline.elastic.agent.world import WorldSpec
 from gangline.elastic.progress import StepReporter
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gangline.elastic.agent import requested_save
-from gangline.elastic.agent.membership.eviction_save import EvictionSave
-from gangline.elastic.agent.requested_save import RequestedSave
+from gangline.elastic.agent import local_workers
+from gangline.elastic.agent.local_workers import RequestedSave
+from gangline.elastic.agent.membership.master_messages import EvictionSave
 from gangline.elastic.progress import PROGRESS_VARIABLE
 from gangline.elastic.protocol import messages as msg
 from gangline.elastic.save_request import SaveOrders, takes_orders
@@ -72,7 +72,7 @@ async def test_worker_that_does_not_reply_gets_half_of_the_time(
     path, end = worker(tmp_path / "0")
     end.announce()
     clock = FastClock()
-    monkeypatch.setattr(requested_save, "time", clock)
+    monkeypatch.setattr(local_workers, "time", clock)
     assert await RequestedSave(command('{"a": 5}'), {}).run("first", 200.0, [path]) == 5
     assert 100 < clock.now < 200
 

@@ -5,14 +5,16 @@ import signal
 import pytest
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent.restart_policy import Action, RestartBudget, decide_restart
-from gangline.elastic.agent.settings import AgentSettings, WorkerCommand
-from gangline.elastic.agent.workers.failure_diagnosis import (
+from gangline.elastic.agent.failures import (
+    Action,
+    RestartBudget,
     WorkerError,
     WorkerFailure,
+    decide_restart,
     diagnose_exit,
     root_cause,
 )
+from gangline.elastic.agent.settings import AgentSettings, WorkerCommand
 
 KILLED = -signal.SIGKILL
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.elastic.agent.workers.torch_release import (
+from gangline.elastic.launcher.settings import (
     installation_paths,
     speaks_agent_store,
     torch_release,

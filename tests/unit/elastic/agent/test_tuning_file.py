@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.elastic.agent.tuning_file import TuningFile
-from gangline.elastic.launcher.tuning import prepare_tuning_file
+from gangline.elastic.agent.tuning_file import TuningFile, prepare_tuning_file
 from gangline.elastic.protocol.messages import (
     CheckpointValues,
     LoaderValues,

@@ -6,21 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from gangline.elastic.agent.rendezvous import WorldSpec
 from gangline.elastic.agent.settings import HangSettings
-from gangline.elastic.agent.workers.environment import DevicesError, worker_environment
-from gangline.elastic.agent.world import WorldSpec
-from gangline.elastic.launcher.check_options import NodeCheckOptions
+from gangline.elastic.agent.worker_group import DevicesError, worker_environment
 from gangline.elastic.launcher.flags import ALL_FLAGS, FlagError, parse_flags
+from gangline.elastic.launcher.local_master import node_identity
 from gangline.elastic.launcher.machine import (
     device_count,
     device_shortage,
     parse_cpu_list,
     processors_near,
 )
-from gangline.elastic.launcher.node_identity import node_identity
 from gangline.elastic.launcher.rendezvous_config import build_rendezvous_config
-from gangline.elastic.launcher.settings import build_settings
-from gangline.elastic.nodecheck.worker_messages import CheckWorkload
+from gangline.elastic.launcher.settings import NodeCheckOptions, build_settings
+from gangline.elastic.nodecheck.result import CheckWorkload
 
 SCRIPT = __file__
 

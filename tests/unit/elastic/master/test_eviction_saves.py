@@ -12,9 +12,9 @@ from gangline.api.volcano.eviction_saves import (
     SaveRequestAnnotation,
     read_save_answer,
 )
-from gangline.elastic.master.eviction_saves import EvictionSaves
-from gangline.elastic.master.facts.save_relay import SaveRelay
-from gangline.elastic.master.state import records as rec
+from gangline.elastic.master.facts.publication import SaveRelay
+from gangline.elastic.master.service import EvictionSaves
+from gangline.elastic.master.state import state as rec
 from gangline.elastic.master.state.core import MasterCore
 from gangline.elastic.protocol import messages as msg
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gangline.elastic.master import liveness as lives_module
-from gangline.elastic.master.liveness import LivenessTracker
+from gangline.elastic.master import service as lives_module
+from gangline.elastic.master.service import LivenessTracker
 
 
 @dataclass

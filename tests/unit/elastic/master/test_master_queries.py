@@ -4,10 +4,14 @@ import msgspec
 import pytest
 
 from gangline.elastic.agent.progress_report import ProgressTracker
-from gangline.elastic.master.checkpoint_age import CheckpointAge
-from gangline.elastic.master.queries import metrics_page, state_summary, world_progress
+from gangline.elastic.master.queries import (
+    CheckpointAge,
+    metrics_page,
+    state_summary,
+    world_progress,
+)
 from gangline.elastic.master.state.core import MasterCore
-from gangline.elastic.master.state.records import JournalRecord
+from gangline.elastic.master.state.state import JournalRecord
 from gangline.elastic.progress import SaveCounts, SaveReporter, read_progress
 from gangline.elastic.protocol import messages as msg
 from gangline.sdk.goodput import parse_goodput

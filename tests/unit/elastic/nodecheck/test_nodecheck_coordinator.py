@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gangline.elastic.nodecheck.coordinator import CheckCoordinator, UnknownCheckError
-from gangline.elastic.protocol.check_messages import (
+from gangline.elastic.protocol.messages import (
     CheckGroup,
     CheckRequest,
     CheckResult,

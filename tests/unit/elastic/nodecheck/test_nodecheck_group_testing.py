@@ -7,8 +7,14 @@ from collections.abc import Callable, Collection, Mapping
 import pytest
 
 from gangline.elastic.nodecheck.group_testing import CheckRules, choose_next_step
-from gangline.elastic.nodecheck.result import CheckConclusion, CheckRound, NodeGroup, NodeResult
-from gangline.elastic.nodecheck.speed import SpeedLimits, find_slow_nodes
+from gangline.elastic.nodecheck.result import (
+    CheckConclusion,
+    CheckRound,
+    NodeGroup,
+    NodeResult,
+    SpeedLimits,
+    find_slow_nodes,
+)
 
 Behaviour = Callable[[int, NodeGroup, int], NodeResult]
 

@@ -7,15 +7,14 @@ from http import HTTPStatus
 
 import pytest
 
-from gangline.elastic.protocol import envelope
+from gangline.elastic.protocol import wire
 from gangline.elastic.protocol.blocking_client import BlockingClient
-from gangline.elastic.protocol.channel.job_secret import JobSecret
+from gangline.elastic.protocol.channel import JobSecret
 from gangline.elastic.protocol.client import (
     ClientIdentity,
     MasterClient,
     MasterUnreachableError,
     RequestRefusedError,
-    split_address,
 )
 from gangline.elastic.protocol.messages import (
     Acknowledged,
@@ -30,6 +29,7 @@ from gangline.elastic.protocol.messages import (
     Welcome,
 )
 from gangline.elastic.protocol.server import MasterServer, Peer, negotiate_version
+from gangline.elastic.variables import split_address
 
 SECRET = JobSecret(b"s" * 32)
 PATIENCE_S = 60
@@ -269,9 +269,9 @@ async def test_blocking_client_survives_a_restart_of_the_master(parrot: Parrot) 
 
 
 def test_an_unknown_field_is_ignored() -> None:
-    body = envelope.encode_body(KeyValueGet(keys=("a",))).replace(b"\x82", b"\x83", 1)
+    body = wire.encode_body(KeyValueGet(keys=("a",))).replace(b"\x82", b"\x83", 1)
     body += b"\xa3new\x01"
-    assert envelope.decode_request(envelope.wrap_body(7, body)) == (7, KeyValueGet(keys=("a",)))
+    assert wire.decode_request(wire.wrap_body(7, body)) == (7, KeyValueGet(keys=("a",)))
 
 
 @pytest.mark.parametrize(

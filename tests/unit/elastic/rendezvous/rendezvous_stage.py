@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gangline.elastic.protocol.messages import Join, RequestRefused, WorldInfo
-from gangline.elastic.rendezvous.rendezvous import Rendezvous, RendezvousState
+from gangline.elastic.rendezvous import Rendezvous, RendezvousState
 
 SILENCE_S = 15.0
 STOP_S = 5.0

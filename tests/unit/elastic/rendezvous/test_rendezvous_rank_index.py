@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gangline.elastic.protocol.messages import Join
-from gangline.elastic.rendezvous.rendezvous import Rendezvous, RendezvousState
+from gangline.elastic.rendezvous import Rendezvous, RendezvousState
 
 NODES, RANKS, STEPS = 8, 6, 120
 

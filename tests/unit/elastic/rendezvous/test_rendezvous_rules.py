@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gangline.elastic.protocol.messages import Join, RequestRefused, RestartCommand, WorldInfo
-from gangline.elastic.rendezvous.rendezvous import STOP_TIMEOUT_S, Rendezvous
+from gangline.elastic.rendezvous import STOP_TIMEOUT_S, Rendezvous
 
 LAST_CALL_S = 5.0
 TIMEOUT_S = 600.0

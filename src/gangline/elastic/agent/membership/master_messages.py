@@ -1,22 +1,137 @@
-"""Messages of an agent to the master, and the wait for the first connection."""
+"""Messages of an agent to the master, and the wait for the first connection.
+
+The agent's part of a save before an eviction: one save for each request, and its answer.
+
+A master that was restarted repeats its request. A request that has been answered is answered again;
+one that is being carried out is not begun twice.
+
+The preload list: modules that workers import, stored at the master for nodes that join later.
+
+A node that joins a running job warms its spares with this list first. The other nodes
+continue training meanwhile instead of waiting for its imports.
+"""
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
+import zlib
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, fields
+from typing import Any
 
 from gangline.api.failure import Failure
 from gangline.elastic.agent.membership.peers import TEXT_LIMIT
 from gangline.elastic.agent.membership.restart_consensus import Round
 from gangline.elastic.agent.progress_report import ProgressReport, WorkerUsage
-from gangline.elastic.agent.rendezvous import RendezvousError
+from gangline.elastic.agent.rendezvous import RendezvousError, WorkerControl, free_port
 from gangline.elastic.agent.settings import NodeIdentity
-from gangline.elastic.agent.world import free_port
 from gangline.elastic.protocol import messages as msg
 from gangline.elastic.protocol.client import MasterClient
-from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
+from gangline.elastic.protocol.messages import Acknowledged, KeyValueGet, KeyValueReply, KeyValueSet
+from gangline.elastic.protocol.wire import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.training_report import NOTHING, TrainingReport
+
+log = logging.getLogger(__name__)
+
+SEND_TIMEOUT_S = 30.0
+
+
+class EvictionSave:
+    """Carries out requests to save of one agent process."""
+
+    def __init__(
+        self,
+        client: MasterClient,
+        node_id: int,
+        incarnation: str,
+        run_in_background: Callable[[Coroutine[Any, Any, object]], None],
+    ) -> None:
+        self._client, self._node_id, self._incarnation = client, node_id, incarnation
+        self._run_in_background = run_in_background
+        self._request = ""
+        self._result: asyncio.Future[int | None] | None = None
+
+    def handle(self, workers: WorkerControl, command: msg.SaveCheckpoint) -> None:
+        """Begin a save, answer a repeated request, or let the workers continue."""
+        if command.is_withdrawn:
+            if command.request == self._request:
+                log.warning("the requested save is withdrawn: the workers continue")
+                workers.withdraw_request()
+            return
+        if command.request != self._request:
+            log.warning("saving on request: %s", command.reason)
+            self._request = command.request
+            self._result = asyncio.ensure_future(
+                workers.save_on_request(command.request, command.wait_s)
+            )
+        assert self._result is not None
+        self._run_in_background(self._answer(command.request, self._result))
+
+    async def _answer(self, request: str, result: asyncio.Future[int | None]) -> None:
+        try:
+            step = await asyncio.shield(result)
+        except OSError as error:
+            log.warning("the requested save has failed: %s", error)
+            step = None
+        finished = msg.SaveFinished(
+            node_id=self._node_id, incarnation=self._incarnation, request=request, step=step
+        )
+        with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
+            await self._client.call(finished, timeout_s=SEND_TIMEOUT_S)
+
+
+_KEY = "gangline/imports"
+_PATIENCE_S = 10.0
+
+
+class PreloadList:
+    """One job's preload list."""
+
+    def __init__(self, client: MasterClient) -> None:
+        self._client = client
+        self._is_published = False
+        self.modules: tuple[str, ...] = ()
+        """Modules that this node has learned."""
+
+    async def fetch(self) -> tuple[str, ...]:
+        """Return the list stored at the master; empty if no workers have run yet."""
+        with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
+            request = KeyValueGet(keys=(_KEY,))
+            value = (await self._client.ask(request, KeyValueReply, timeout_s=_PATIENCE_S)).values[
+                0
+            ]
+            return decode_modules(value) if value else ()
+        return ()
+
+    async def publish(self) -> None:
+        """Store the list at the master, once. If the master is away, the next call tries again."""
+        if not self.modules or self._is_published:
+            return
+        with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
+            update = KeyValueSet(key=_KEY, value=encode_modules(self.modules))
+            await self._client.ask(update, Acknowledged, timeout_s=_PATIENCE_S)
+            self._is_published = True
+
+
+def encode_modules(modules: tuple[str, ...]) -> bytes:
+    """Compress a list of modules. PyTorch alone has more than a thousand."""
+    return zlib.compress(json.dumps(modules).encode())
+
+
+def decode_modules(data: bytes) -> tuple[str, ...]:
+    """Decompress a list; empty if it is invalid, as another version may have written it."""
+    try:
+        found = json.loads(zlib.decompress(data))
+    except (zlib.error, ValueError):
+        return ()
+    return tuple(filter(_is_name, found)) if isinstance(found, list) else ()
+
+
+def _is_name(one: object) -> bool:
+    return isinstance(one, str)
+
 
 LONG_POLL_S = 30.0
 
@@ -109,8 +224,6 @@ def failure_message(
         action="RestartInPlace",
     )
 
-
-log = logging.getLogger(__name__)
 
 WAIT_MESSAGE_INTERVAL_S = 10.0
 """Interval of log messages while waiting."""

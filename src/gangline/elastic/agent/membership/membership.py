@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent.hang.detector import RankStack
-from gangline.elastic.agent.membership.eviction_save import EvictionSave
-from gangline.elastic.agent.membership.hang_diagnosis import HangDiagnosis
+from gangline.elastic.agent.failures import RankExit
+from gangline.elastic.agent.hang_detector import RankStack
 from gangline.elastic.agent.membership.master_messages import (
     LONG_POLL_S,
     WAIT_MESSAGE_INTERVAL_S,
+    EvictionSave,
     MasterMessages,
+    PreloadList,
     failure_message,
     node_report,
     wait_for_master,
@@ -44,24 +45,21 @@ from gangline.elastic.agent.membership.peers import (
     StackRequest,
     WorkersStarted,
 )
-from gangline.elastic.agent.membership.preload_list import PreloadList
-from gangline.elastic.agent.membership.rank_exits import RankExits
-from gangline.elastic.agent.membership.restart_consensus import Round
+from gangline.elastic.agent.membership.restart_consensus import HangDiagnosis, RankExits, Round
 from gangline.elastic.agent.progress_report import ProgressReport
 from gangline.elastic.agent.rendezvous import (
     PartitionedError,
     RendezvousError,
     StopNotice,
     WorkerControl,
+    WorldSpec,
 )
 from gangline.elastic.agent.settings import NodeIdentity
 from gangline.elastic.agent.tuning_file import TuningFile
-from gangline.elastic.agent.workers.failure_diagnosis import RankExit
-from gangline.elastic.agent.world import WorldSpec
 from gangline.elastic.protocol import messages as msg
-from gangline.elastic.protocol.channel.job_secret import JobSecret
+from gangline.elastic.protocol.channel import JobSecret
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
-from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
+from gangline.elastic.protocol.wire import MasterUnreachableError, RequestRefusedError
 
 _MEMBERS_CHANGED = "the members have changed"
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 
 from gangline.elastic.agent.membership.peers import LEFT_ROUND, Ack, PeerError, PeerTransport
 from gangline.elastic.agent.membership.restart_consensus import Round
-from gangline.elastic.protocol.client import MasterClient, split_address
+from gangline.elastic.protocol.client import MasterClient
 from gangline.elastic.protocol.messages import WorldMember
+from gangline.elastic.variables import split_address
 
 PARTITIONED_AFTER = 4
 """A node is partitioned after this many silence limits without any answer."""

@@ -13,11 +13,14 @@ from typing import TypeAlias
 
 import msgspec
 
-from gangline.elastic.agent.hang.detector import RankStack
-from gangline.elastic.agent.workers.failure_diagnosis import RankExit
-from gangline.elastic.protocol.channel.job_secret import JobSecret
-from gangline.elastic.protocol.channel.secure_channel import MAX_FRAME_BYTES, SecureChannelError
-from gangline.elastic.protocol.channel.secure_stream import SecureStream
+from gangline.elastic.agent.failures import RankExit
+from gangline.elastic.agent.hang_detector import RankStack
+from gangline.elastic.protocol.channel import (
+    MAX_FRAME_BYTES,
+    JobSecret,
+    SecureChannelError,
+    SecureStream,
+)
 
 log = logging.getLogger(__name__)
 

@@ -7,24 +7,42 @@ attempt result in one order.
 
 Invariant: if a member does not acknowledge an order, the leader asks the master for a new world,
 which interrupts the attempt on all members.
+
+Search for the rank that left a world early, over all nodes of a round.
+
+A worker that loses a connection is a consequence. The cause may be a worker of another node, which
+ended with exit code 0 and is no failure there. The leader asks all nodes, once for each attempt.
+
+Hang diagnosis over all nodes of a round: the leader requests the stacks of every node.
+
+The stacks are collected once for each attempt, however many nodes detect the hang, so that all
+nodes blame the same rank.
 """
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gangline.elastic.agent.failures import RankExit
+from gangline.elastic.agent.hang_detector import RankStack
 from gangline.elastic.agent.membership.peers import (
     LEFT_ROUND,
     TEXT_LIMIT,
     Ack,
+    ExitReply,
+    ExitRequest,
+    HangReport,
     PeerError,
     PeerMessage,
     PeerTransport,
     RestartOrder,
     RestartRequest,
+    StackReply,
+    StackRequest,
     WorkersStarted,
 )
-from gangline.elastic.agent.world import WorldSpec, free_port
+from gangline.elastic.agent.rendezvous import WorkerControl, WorldSpec, free_port
 from gangline.elastic.protocol.messages import WorldInfo, WorldMember
 
 log = logging.getLogger(__name__)
@@ -153,3 +171,147 @@ class Round:
             level = logging.DEBUG if isinstance(message, WorkersStarted) else logging.WARNING
             log.log(level, "a node does not answer: %s", error)
             return None
+
+
+NODE_TIMEOUT_S = 0.5
+"""Time limit for one node's reply: the restart waits for it, and the node may be lost."""
+LEADER_TIMEOUT_S = 0.8
+"""Time limit for the leader's reply. After it a node only knows its own workers."""
+
+
+class RankExits:
+    """Collects the ranks that have ended, once for each attempt."""
+
+    def __init__(self, peers: PeerTransport) -> None:
+        self._peers = peers
+        self._attempt: tuple[int, int] = (-1, -1)
+        self._task: asyncio.Task[tuple[RankExit, ...]] | None = None
+
+    async def find(
+        self, current_round: Round, attempt: int, node: WorkerControl
+    ) -> Sequence[RankExit]:
+        """Return the ranks of all nodes that answer."""
+        if current_round.is_leader:
+            return await self._gather_once(current_round, attempt, node)
+        address = current_round.leader.agent_address
+        request = ExitRequest(current_round.world.round, attempt)
+        return await self._request(address, request, LEADER_TIMEOUT_S) or node.exits()
+
+    async def answer(
+        self,
+        message: ExitRequest,
+        current_round: Round,
+        running_attempt: int,
+        node: WorkerControl | None,
+    ) -> ExitReply:
+        """Answer another node; empty if its attempt is over here and its exits are not known."""
+        attempt = message.round, message.attempt
+        is_ours = attempt == (current_round.world.round, running_attempt)
+        if is_ours and node is not None and message.is_from_leader:
+            return ExitReply(tuple(node.exits()))
+        if is_ours and node is not None and current_round.is_leader:
+            return ExitReply(await self._gather_once(current_round, running_attempt, node))
+        if self._task is not None and self._attempt == attempt:
+            return ExitReply(await asyncio.shield(self._task))
+        return ExitReply()
+
+    async def _gather_once(
+        self, current_round: Round, attempt: int, node: WorkerControl
+    ) -> tuple[RankExit, ...]:
+        if self._task is None or self._attempt != (current_round.world.round, attempt):
+            self._attempt = (current_round.world.round, attempt)
+            self._task = asyncio.create_task(self._gather(current_round, attempt, node))
+        return await asyncio.shield(self._task)
+
+    async def _gather(
+        self, current_round: Round, attempt: int, node: WorkerControl
+    ) -> tuple[RankExit, ...]:
+        request = ExitRequest(current_round.world.round, attempt, is_from_leader=True)
+        own = node.exits()
+        others = await asyncio.gather(
+            *(
+                self._request(member.agent_address, request, NODE_TIMEOUT_S)
+                for member in current_round.other_members
+            )
+        )
+        return (*own, *(each for exits in others for each in exits))
+
+    async def _request(
+        self, address: str, request: ExitRequest, timeout_s: float
+    ) -> Sequence[RankExit]:
+        try:
+            reply = await self._peers.request(address, request, timeout_s)
+        except PeerError as error:
+            log.debug("a node does not return its ended ranks: %s", error)
+            return ()
+        return reply.exits if isinstance(reply, ExitReply) else ()
+
+
+STACK_REQUEST_TIMEOUT_S = 10.0
+"""Time limit for one node's reply."""
+HANG_DIAGNOSIS_TIMEOUT_S = 15.0
+"""Time limit for the leader's reply. After it a node only knows its own workers."""
+
+
+class HangDiagnosis:
+    """Collects stacks of all ranks once for each attempt."""
+
+    def __init__(self, peers: PeerTransport) -> None:
+        self._peers = peers
+        self._attempt: tuple[int, int] = (-1, -1)
+        self._task: asyncio.Task[tuple[RankStack, ...]] | None = None
+
+    async def rank_stacks(
+        self, current_round: Round, attempt: int, node: WorkerControl
+    ) -> Sequence[RankStack]:
+        """Return the stacks of the ranks of all nodes that answer."""
+        if current_round.is_leader:
+            return await self.gather_once(current_round, attempt, node)
+        request = HangReport(current_round.world.round, attempt)
+        try:
+            address = current_round.leader.agent_address
+            reply = await self._peers.request(address, request, HANG_DIAGNOSIS_TIMEOUT_S)
+        except PeerError as error:
+            log.warning("the first node does not return stacks of other nodes: %s", error)
+            return await node.rank_stacks()
+        known = reply.views if isinstance(reply, StackReply) else ()
+        return known or await node.rank_stacks()
+
+    async def gather_once(
+        self, current_round: Round, attempt: int, node: WorkerControl
+    ) -> tuple[RankStack, ...]:
+        """As the leader, collect the stacks of all nodes, once."""
+        if self._task is None or self._attempt != (current_round.world.round, attempt):
+            self._attempt = (current_round.world.round, attempt)
+            self._task = asyncio.create_task(self._gather(current_round, attempt, node))
+        return await asyncio.shield(self._task)
+
+    async def recall(self, round_: int, attempt: int) -> tuple[RankStack, ...]:
+        """Return the stacks collected for an attempt, which may be over; empty if there were none.
+
+        A node that detects the same hang later must blame the same rank.
+        """
+        if self._task is None or self._attempt != (round_, attempt):
+            return ()
+        return await asyncio.shield(self._task)
+
+    async def _gather(
+        self, current_round: Round, attempt: int, node: WorkerControl
+    ) -> tuple[RankStack, ...]:
+        others = (
+            self._request_stacks(member.agent_address, current_round, attempt)
+            for member in current_round.other_members
+        )
+        own, *theirs = await asyncio.gather(node.rank_stacks(), *others)
+        return (*own, *(view for seen in theirs for view in seen))
+
+    async def _request_stacks(
+        self, address: str, current_round: Round, attempt: int
+    ) -> Sequence[RankStack]:
+        try:
+            request = StackRequest(current_round.world.round, attempt)
+            reply = await self._peers.request(address, request, STACK_REQUEST_TIMEOUT_S)
+        except PeerError as error:
+            log.warning("a node does not return its stacks: %s", error)
+            return ()
+        return reply.views if isinstance(reply, StackReply) else ()

@@ -28,7 +28,7 @@ import msgspec
 
 from gangline.elastic.checkpoint.errors import CheckpointError, CorruptError, MemoryShortError
 from gangline.elastic.checkpoint.format.checksum import CHECKSUM_BLOCK, checksum
-from gangline.elastic.checkpoint.format.layout import LayoutEntry, PartLayout
+from gangline.elastic.checkpoint.format.manifest import LayoutEntry, PartLayout
 from gangline.elastic.checkpoint.snapshot import directory, inventory
 from gangline.elastic.checkpoint.snapshot.directory import FileLock, SaverSettings
 from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
@@ -40,9 +40,13 @@ from gangline.elastic.checkpoint.snapshot.segment import (
     create_segment,
 )
 from gangline.elastic.checkpoint.storage import commit
-from gangline.elastic.protocol.channel.job_secret import JobSecret
-from gangline.elastic.protocol.channel.secure_channel import SecretsDifferError, SecureChannelError
-from gangline.elastic.protocol.channel.secure_socket import accept_securely, connect_securely
+from gangline.elastic.protocol.channel import (
+    JobSecret,
+    SecretsDifferError,
+    SecureChannelError,
+    accept_securely,
+    connect_securely,
+)
 
 _BLOCKS = 4
 """Number of blocks that the reader may be ahead of the writer."""

@@ -18,10 +18,8 @@ from gangline.elastic.master.segments.digest import (
     SegmentDigest,
     WorldMembers,
 )
-from gangline.elastic.master.segments.document import FactsContent
-from gangline.elastic.master.segments.model import model_facts
-from gangline.elastic.master.segments.pods import PodTable
-from gangline.elastic.master.segments.shortages import ShortageTable
+from gangline.elastic.master.segments.document import FactsContent, model_facts
+from gangline.elastic.master.segments.pods import PodTable, ShortageTable
 from gangline.elastic.master.segments.windows import WindowTable
 from gangline.elastic.master.state.core import MasterCore
 from gangline.elastic.protocol.messages import FailureReport, Heartbeat, NodeReport, Tuning

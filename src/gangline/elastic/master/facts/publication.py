@@ -1,19 +1,261 @@
-"""Connects a master with the readers of its facts and the writers of its tuning."""
+"""Connects a master with the readers of its facts and the writers of its tuning.
+
+Publishes facts when a segment closes, at most once a minute, and at the end of the job.
+
+Publishing never delays the master: a sink that fails logs it once, and the job continues. It gets
+the facts again after a pause, also if they have not changed meanwhile.
+
+Passes requests to save from the job's PodGroup to the master, and its answers back.
+
+The protocol is in ``api.volcano.eviction_saves``. A failure here costs at most the save: the
+scheduler evicts the pods at the end of its wait.
+
+Opens the destinations of a job's facts: its ConfigMap, and a Brain outside of the cluster.
+"""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+import random
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from gangline.api.jobs.training_facts import TrainingFacts
+from gangline.api.volcano.eviction_saves import (
+    SAVE_ANSWER_ANNOTATION,
+    SAVES_ANNOTATION,
+    SaveAnswerAnnotation,
+    SaveRequestAnnotation,
+    read_save_answer,
+    read_save_request,
+)
 from gangline.elastic.master.facts.collector import FactsCollector
-from gangline.elastic.master.facts.publisher import FactsPublisher, FactsSink
-from gangline.elastic.master.facts.save_relay import SaveCluster, SaveRelay, SavingService
-from gangline.elastic.master.segments.document import JobIdentity
+from gangline.elastic.master.segments.document import JobIdentity, encode_facts
 from gangline.elastic.protocol.messages import Tuning
+from gangline.kube.errors import ApiError
 
 log = logging.getLogger(__name__)
+
+PUBLISH_EVERY_S = 60.0
+CHECK_EVERY_S = 1.0
+RETRY_S = (5.0, PUBLISH_EVERY_S)
+"""Shortest and longest pause after a sink has failed."""
+END_TIMEOUT_S = 2.0
+"""Maximum time for publishing when the master ends."""
+
+
+class FactsSink(Protocol):
+    """A place to which facts are published."""
+
+    async def publish(self, facts: bytes) -> bool:
+        """Publish the JSON of all facts. Errors are logged, not raised; False: try again."""
+        ...
+
+
+class FactsPublisher:
+    """Publishes the facts of one job to all sinks."""
+
+    def __init__(
+        self, job: JobIdentity, collector: FactsCollector, sinks: Sequence[FactsSink]
+    ) -> None:
+        self._job, self._collector, self._sinks = job, collector, sinks
+        self._every_s = min(PUBLISH_EVERY_S, collector.segment_s)
+        # Segments may have been closed before this publisher exists.
+        self._published = dict.fromkeys(range(len(sinks)), 0)
+        self._not_before = 0.0
+        self._retry_s = RETRY_S[0]
+
+    async def run(self, is_over: asyncio.Event) -> None:
+        """Publish changes, for ever. ``is_over`` is set when all workers have succeeded."""
+        loop, was_over = asyncio.get_running_loop(), False
+        while True:
+            await asyncio.sleep(CHECK_EVERY_S)
+            self._collector.check()
+            if is_over.is_set() and not was_over:
+                was_over, self._not_before = True, 0.0
+                self._collector.finish()
+            if self._late_sinks() and loop.time() >= self._not_before:
+                is_published = await self._publish()
+                self._not_before = loop.time() + self._pause_s(is_published)
+
+    async def finish(self) -> None:
+        """Publish the rest before the master ends."""
+        self._collector.finish()
+        if self._late_sinks():
+            try:
+                async with asyncio.timeout(END_TIMEOUT_S):
+                    await self._publish()
+            except TimeoutError:
+                log.warning("the last facts of this job are not published")
+
+    def _late_sinks(self) -> list[int]:
+        changes = self._collector.changes
+        return [number for number, seen in self._published.items() if seen != changes]
+
+    async def _publish(self) -> bool:
+        changes = self._collector.changes
+        facts = encode_facts(self._job, self._collector.content())
+        for number in self._late_sinks():
+            if await self._sinks[number].publish(facts):
+                self._published[number] = changes
+        return all(seen == changes for seen in self._published.values())
+
+    def _pause_s(self, is_published: bool) -> float:
+        if is_published:
+            self._retry_s = RETRY_S[0]
+            return self._every_s
+        pause_s = min(self._retry_s, self._every_s)
+        self._retry_s = min(2 * self._retry_s, RETRY_S[1])
+        return pause_s
+
+
+SAVE_RETRY_S = (5.0, 60.0)
+"""Shortest and longest pause before the PodGroup is watched again after an error."""
+WATCH_PAUSE_S = 1.0
+"""Pause after a watch that the server has ended, in case it ends each at once."""
+
+
+class SaveCluster(Protocol):
+    """The objects of the job."""
+
+    queue_changed: Callable[[str], None]
+    """Called with the queue of the PodGroup when it is read, and after each change."""
+
+    async def facts_annotations(self) -> Mapping[str, str]:
+        """Return the annotations of the ConfigMap of facts."""
+        ...
+
+    async def annotate_facts(self, annotations: Mapping[str, str | None]) -> bool:
+        """Write annotations of the ConfigMap of facts; return whether they are written."""
+        ...
+
+    def watch_group(self) -> AsyncGenerator[Mapping[str, str], None]:
+        """Yield the annotations of the PodGroup; raises ``ApiError``."""
+        ...
+
+    def log_group_error(self, error: ApiError) -> None:
+        """Log once that the PodGroup cannot be read."""
+        ...
+
+
+class SavingService(Protocol):
+    """The master, as far as requests to save need it."""
+
+    changed: asyncio.Event
+
+    @property
+    def can_save(self) -> bool:
+        """True if all members have a complete checkpoint."""
+        ...
+
+    @property
+    def answer(self) -> SaveAnswerAnnotation | None:
+        """The last answer."""
+        ...
+
+    def request(self, name: str, wait_s: float, beneficiary: str) -> None:
+        """Ask all members to save."""
+        ...
+
+    def withdraw(self) -> None:
+        """Let the workers continue."""
+        ...
+
+
+class SaveRelay:
+    """Relays the requests of one job."""
+
+    def __init__(
+        self,
+        cluster: SaveCluster,
+        service: SavingService,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._cluster, self._service, self._wall_clock = cluster, service, wall_clock
+        self._is_first = True
+        self._answered = ""
+        """The request that an earlier process of this master has answered."""
+        self._written: dict[str, str | None] = {}
+
+    async def run(self) -> None:
+        """Relay until cancelled. An unexpected error ends only this."""
+        try:
+            await self._run()
+        except Exception:  # a defect here must not end the publication of facts
+            log.exception("requests to save before an eviction are no longer answered")
+
+    async def _run(self) -> None:
+        known = await self._cluster.facts_annotations()
+        earlier = read_save_answer(known)
+        self._answered = earlier.id if earlier is not None else ""
+        self._written = {SAVES_ANNOTATION: known.get(SAVES_ANNOTATION)}
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch())
+            group.create_task(self._publish())
+
+    async def _watch(self) -> None:
+        pause_s = SAVE_RETRY_S[0]
+        while True:
+            watch = self._cluster.watch_group()
+            try:
+                async with contextlib.aclosing(watch) as events:
+                    async for annotations in events:
+                        pause_s = SAVE_RETRY_S[0]
+                        self.on_annotations(annotations)
+                await asyncio.sleep(WATCH_PAUSE_S)
+            except ApiError as error:
+                self._cluster.log_group_error(error)
+                await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
+                pause_s = min(pause_s * 2, SAVE_RETRY_S[1])
+
+    def on_annotations(self, annotations: Mapping[str, str]) -> None:
+        """Process the annotations of the PodGroup."""
+        request, is_first = read_save_request(annotations), self._is_first
+        self._is_first = False
+        if request is None:
+            self._service.withdraw()
+        elif not self._is_void(request, is_first):
+            self._service.request(request.id, request.seconds, request.beneficiary)
+
+    def _is_void(self, request: SaveRequestAnnotation, is_first: bool) -> bool:
+        """Return whether a request was answered, or is a remainder of an earlier run.
+
+        Clocks of nodes differ, so the deadline counts only for a request that was there before this
+        process.
+        """
+        if request.id == self._answered:
+            return True
+        if is_first and request.deadline.timestamp() <= self._wall_clock():
+            self._answered = request.id
+            return True
+        return False
+
+    async def _publish(self) -> None:
+        while True:
+            self._service.changed.clear()
+            await self._write(self.desired())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_EVERY_S):
+                    await self._service.changed.wait()
+
+    def desired(self) -> dict[str, str | None]:
+        """Return the annotations that the master should have."""
+        wanted: dict[str, str | None] = {SAVES_ANNOTATION: None}
+        if self._service.can_save:
+            wanted[SAVES_ANNOTATION] = "true"
+        if self._service.answer is not None:
+            wanted[SAVE_ANSWER_ANNOTATION] = msgspec.json.encode(self._service.answer).decode()
+        return wanted
+
+    async def _write(self, wanted: dict[str, str | None]) -> None:
+        changed = {key: value for key, value in wanted.items() if self._written.get(key) != value}
+        if changed and await self._cluster.annotate_facts(changed):
+            self._written |= changed
 
 
 class TuningSource(Protocol):
@@ -86,3 +328,31 @@ class Publication:
         """Publish the rest before the master ends."""
         if self._publisher is not None:
             await self._publisher.finish()
+
+
+@asynccontextmanager
+async def open_publication(
+    job: JobIdentity, *, in_cluster: bool, brain_url: str | None
+) -> AsyncIterator[Publication | None]:
+    """Open all destinations; None without any.
+
+    Args:
+        job: the job.
+        in_cluster: True if the job has ConfigMaps for facts and tuning.
+        brain_url: the checked URL of a Brain; None for none.
+    """
+    sinks: list[FactsSink] = []
+    cluster = None
+    async with AsyncExitStack() as stack:
+        if brain_url:
+            from gangline.elastic.master.facts.brain_client import BrainClient
+
+            brain = BrainClient(brain_url)
+            stack.push_async_callback(asyncio.to_thread, brain.close)
+            sinks.append(brain)
+        if in_cluster:
+            from gangline.elastic.master.facts.cluster import cluster_facts
+
+            cluster = await stack.enter_async_context(cluster_facts(job.namespace, job.name))
+            sinks.append(cluster)
+        yield Publication(job, sinks, cluster, cluster) if sinks else None

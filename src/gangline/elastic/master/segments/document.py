@@ -1,6 +1,8 @@
 """The JSON that a master publishes, which is never larger than its limit.
 
 Pods, nodes and ranks of large jobs are shortened first, then the oldest segments are left out.
+
+The reported shape of the model in the form in which it is published.
 """
 
 from collections.abc import Sequence
@@ -20,6 +22,17 @@ from gangline.api.jobs.training_facts import (
     TrainingFacts,
 )
 from gangline.elastic.master.segments.windows import NO_WINDOWS, RankWindows, select_ranks
+from gangline.elastic.training_report import ModelShape
+
+
+def model_facts(shape: ModelShape | None) -> ModelShapeFacts | None:
+    """Return the facts; None if nothing is reported."""
+    if shape is None or shape == ModelShape():
+        return None
+    return ModelShapeFacts(
+        shape.params, shape.layers, shape.hidden, shape.heads, shape.vocab, shape.sequence
+    )
+
 
 MAX_PODS = 32
 MAX_NODES = 16

@@ -14,16 +14,16 @@ from typing import Any, Final
 
 import msgspec
 
-from gangline.elastic.master.state import records as rec
-from gangline.elastic.master.state.clock import ClockReading
+from gangline.elastic.master.state import state as rec
 from gangline.elastic.master.state.state import (
     MAX_CLIENTS,
     MAX_REPLIES_PER_CLIENT,
+    ClockReading,
     MasterState,
     Timeline,
 )
 from gangline.elastic.protocol import messages as msg
-from gangline.elastic.rendezvous.rendezvous import Rendezvous
+from gangline.elastic.rendezvous import Rendezvous
 from gangline.elastic.shards import events as shard_events
 
 WORLD: Final = "world"

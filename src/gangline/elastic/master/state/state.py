@@ -1,17 +1,165 @@
 """The state of the master that must survive the process, in a serializable form.
 
 It includes the job's timeline; events that have not been published yet are held beside the state.
+
+The job's clock: seconds during which a master has been running, whichever process that was.
+
+It continues where the journal ends, so that a lease or a last call does not expire while there is
+no master. The length of that time follows from clock readings in the journal: on one machine,
+without a reboot in between, from a monotonic clock; else from wall clocks, the only time that two
+machines share.
+
+Records of the journal: requests as they came, and events that the master found out by itself.
 """
 
-from typing import Final
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeAlias
 
 import msgspec
 
-from gangline.elastic.master.state.clock import ClockReading
 from gangline.elastic.master.state.goodput import GoodputAccount
-from gangline.elastic.protocol.messages import JobEvent, NodeCommand, Reply
-from gangline.elastic.rendezvous.rendezvous import RendezvousState
+from gangline.elastic.protocol.messages import (
+    JobEvent,
+    NodeCommand,
+    ProtocolMessage,
+    Reply,
+    Request,
+)
+from gangline.elastic.rendezvous import RendezvousState
 from gangline.elastic.shards.ledger import ShardLedger
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class ClockReading(msgspec.Struct, frozen=True):
+    """A reading of all available clocks."""
+
+    wall_s: float
+    """Seconds since 1970."""
+    boot: str = ""
+    """Identifier of the machine's boot; empty if unknown."""
+    up_s: float = 0.0
+    """Seconds since that boot, including suspended time."""
+
+    def seconds_until(self, later: "ClockReading") -> float:
+        """Return the seconds until a later reading; never negative."""
+        is_same = bool(self.boot) and self.boot == later.boot
+        passed = later.up_s - self.up_s if is_same else later.wall_s - self.wall_s
+        return max(0.0, passed)
+
+
+def read_clocks() -> ClockReading:
+    try:
+        boot = _BOOT.read_text().strip()
+    except OSError:
+        boot = ""
+    return ClockReading(time.time(), boot, time.clock_gettime(time.CLOCK_BOOTTIME))
+
+
+class JobClock:
+    """A clock that starts at a given time of the job."""
+
+    def __init__(self, start: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._offset = start - monotonic()
+
+    def now(self) -> float:
+        return self._monotonic() + self._offset
+
+
+class MasterStarted(ProtocolMessage, tag="Started"):
+    """A master process has started."""
+
+    master: str
+    down_s: float = 0.0
+    """Seconds without a master before it; the job's clock stood still meanwhile."""
+    moment: ClockReading | None = None
+    """Clock reading at the start."""
+
+
+class NodeLost(ProtocolMessage, tag="Lost"):
+    """A node is considered dead."""
+
+    node_id: int
+    reason: str
+
+
+class WorkersRestarted(ProtocolMessage, tag="RestartedInPlace"):
+    """The workers of a node were restarted without a new world."""
+
+    node_id: int
+    round: int
+    attempt: int
+
+
+class MemberAdopted(ProtocolMessage, tag="Adopted"):
+    """A node reported that it trains in a round that the master does not know."""
+
+    node_id: int
+    incarnation: str
+    round: int
+
+
+class TimePassed(ProtocolMessage, tag="Passed"):
+    """Time has passed."""
+
+
+class GoodputRecorded(ProtocolMessage, tag="Noted"):
+    """The goodput account, which depends on heartbeats that are not journaled."""
+
+    account: GoodputAccount
+    moment: ClockReading | None = None
+
+
+class CommandsSeen(ProtocolMessage):
+    """A node has seen later commands than the master remembers."""
+
+    node_id: int
+    seen: int
+
+
+RecordBody: TypeAlias = (
+    Request
+    | MasterStarted
+    | NodeLost
+    | WorkersRestarted
+    | MemberAdopted
+    | TimePassed
+    | GoodputRecorded
+    | CommandsSeen
+)
+
+
+class JournalRecord(msgspec.Struct, array_like=True):
+    """An entry of the journal."""
+
+    at: float
+    """Time on the job's clock, which runs only while there is a master."""
+    body: RecordBody
+    client: str = ""
+    number: int = 0
+    """Client and request number, which identify a repeated request; 0 for the master's own records.
+    """
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(JournalRecord)
+
+
+def encode_record(record: JournalRecord) -> bytes:
+    return _encoder.encode(record)
+
+
+def decode_record(line: bytes) -> JournalRecord:
+    """Read a record.
+
+    Raises:
+        msgspec.MsgspecError: it is none, or one of a newer version.
+    """
+    return _decoder.decode(line)
+
 
 VERSION: Final = 1
 MAX_EVENTS = 500

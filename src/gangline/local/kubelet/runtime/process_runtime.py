@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from gangline.forkserver.protocol import RefusedError
+from gangline.forkserver import RefusedError
 from gangline.local.kubelet.runtime import no_namespace_paths
 from gangline.local.kubelet.runtime.cgroups import ControlGroup, ControlGroups
 from gangline.local.kubelet.runtime.child_process import ChildProcess, spawn_child

@@ -3,11 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
-from gangline.elastic.agent.hang.detector import RankStack
-from gangline.elastic.agent.membership.hang_diagnosis import HangDiagnosis
+from gangline.elastic.agent.hang_detector import RankStack
 from gangline.elastic.agent.membership.peers import PeerTransport
-from gangline.elastic.agent.membership.restart_consensus import Round
-from gangline.elastic.protocol.channel.job_secret import read_job_secret
+from gangline.elastic.agent.membership.restart_consensus import HangDiagnosis, Round
+from gangline.elastic.protocol.channel import read_job_secret
 from gangline.elastic.protocol.messages import WorldInfo, WorldMember
 
 MEMBER = WorldMember(1, 0, 0, local_world_size=1, first_rank=0)

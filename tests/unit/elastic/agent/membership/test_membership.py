@@ -11,12 +11,12 @@ import pytest
 from gangline.api.failure import failure_of_exit
 from gangline.elastic.agent.membership import membership
 from gangline.elastic.agent.membership.membership import Membership
+from gangline.elastic.agent.rendezvous import WorldSpec
 from gangline.elastic.agent.settings import NodeIdentity
-from gangline.elastic.agent.world import WorldSpec
-from gangline.elastic.master.journal.journal import FileJournal
+from gangline.elastic.master.journal import FileJournal
 from gangline.elastic.master.main import run_master
 from gangline.elastic.master.settings import MasterSettings
-from gangline.elastic.protocol.channel.job_secret import read_job_secret
+from gangline.elastic.protocol.channel import read_job_secret
 from gangline.elastic.protocol.client import MasterClient
 from gangline.elastic.protocol.messages import Acknowledged, RestartCommand, SendCommand
 

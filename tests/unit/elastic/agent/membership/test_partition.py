@@ -15,7 +15,7 @@ from gangline.elastic.agent.membership.partition import (
 )
 from gangline.elastic.agent.membership.peers import LEFT_ROUND, Ack, PeerMessage, PeerTransport
 from gangline.elastic.agent.membership.restart_consensus import Round
-from gangline.elastic.protocol.channel.job_secret import read_job_secret
+from gangline.elastic.protocol.channel import read_job_secret
 from gangline.elastic.protocol.client import MasterClient
 from gangline.elastic.protocol.messages import Welcome, WorldInfo, WorldMember
 

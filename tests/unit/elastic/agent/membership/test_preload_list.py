@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 
-from gangline.elastic.agent.membership.preload_list import decode_modules, encode_modules
+from gangline.elastic.agent.membership.master_messages import decode_modules, encode_modules
 
 
 def test_a_list_is_read_as_it_was_written():

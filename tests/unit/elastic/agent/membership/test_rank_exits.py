@@ -8,22 +8,21 @@ from dataclasses import dataclass, field
 import pytest
 
 from gangline.api.failure import failure_of_exit
-from gangline.elastic.agent.membership import rank_exits
+from gangline.elastic.agent.failures import (
+    CONSEQUENCE_CAUSE,
+    RankExit,
+    WorkerFailure,
+    early_exit_failure,
+)
+from gangline.elastic.agent.membership import restart_consensus
 from gangline.elastic.agent.membership.peers import (
     Ack,
     ExitRequest,
     PeerMessage,
     PeerTransport,
 )
-from gangline.elastic.agent.membership.rank_exits import RankExits
-from gangline.elastic.agent.membership.restart_consensus import Round
-from gangline.elastic.agent.workers.failure_diagnosis import (
-    CONSEQUENCE_CAUSE,
-    RankExit,
-    WorkerFailure,
-    early_exit_failure,
-)
-from gangline.elastic.protocol.channel.job_secret import read_job_secret
+from gangline.elastic.agent.membership.restart_consensus import RankExits, Round
+from gangline.elastic.protocol.channel import read_job_secret
 from gangline.elastic.protocol.messages import WorldInfo, WorldMember
 
 SECRET = read_job_secret({"GANGLINE_JOB_SECRET": "00" * 32}, "job")
@@ -105,7 +104,7 @@ async def test_answer_of_an_attempt_that_is_over_is_the_one_collected_for_it() -
 async def test_silent_node_delays_the_restart_by_the_time_limit_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rank_exits, "NODE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(restart_consensus, "NODE_TIMEOUT_S", 0.1)
     async with three_nodes((), (EARLY,), (OWN,)) as nodes:
         nodes[1].is_silent = True
         assert await asyncio.wait_for(nodes[0].find(), 30) == {OWN}

@@ -17,8 +17,8 @@ from gangline.elastic.agent.membership.peers import (
     WorkersStarted,
 )
 from gangline.elastic.agent.membership.restart_consensus import Round
-from gangline.elastic.agent.world import STORE_PORTS
-from gangline.elastic.protocol.channel.job_secret import read_job_secret
+from gangline.elastic.agent.rendezvous import STORE_PORTS
+from gangline.elastic.protocol.channel import read_job_secret
 from gangline.elastic.protocol.messages import WorldInfo, WorldMember
 
 SECRET = read_job_secret({"GANGLINE_JOB_SECRET": "00" * 32}, "job")

@@ -10,10 +10,10 @@ import pytest
 
 from gangline.elastic.agent.membership.master_messages import wait_for_master
 from gangline.elastic.agent.rendezvous import RendezvousError
-from gangline.elastic.master.journal.journal import FileJournal
+from gangline.elastic.master.journal import FileJournal
 from gangline.elastic.master.main import run_master
 from gangline.elastic.master.settings import MasterSettings
-from gangline.elastic.protocol.channel.job_secret import JobSecret
+from gangline.elastic.protocol.channel import JobSecret
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
 from gangline.elastic.protocol.messages import Hello
 

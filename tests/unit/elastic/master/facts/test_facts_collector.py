@@ -16,9 +16,9 @@ from gangline.api.jobs.training_facts import (
     OptimizerTuning,
     TrainingFacts,
 )
+from gangline.elastic.master.facts.cluster import convert_tuning
 from gangline.elastic.master.facts.collector import FactsCollector
-from gangline.elastic.master.facts.publisher import PUBLISH_EVERY_S, FactsPublisher
-from gangline.elastic.master.facts.tuning import convert_tuning
+from gangline.elastic.master.facts.publication import PUBLISH_EVERY_S, FactsPublisher
 from gangline.elastic.master.segments.document import JobIdentity, encode_facts
 from gangline.elastic.master.state.goodput import GoodputAccount
 from gangline.elastic.nodecheck.result import CheckOutcome
@@ -205,7 +205,7 @@ class Sink:
 async def test_facts_are_published_once_a_minute_at_most_and_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gangline.elastic.master.facts.publisher.CHECK_EVERY_S", 0.001)
+    monkeypatch.setattr("gangline.elastic.master.facts.publication.CHECK_EVERY_S", 0.001)
     master, sink, over = Master(), Sink(), asyncio.Event()
     publisher = FactsPublisher(JobIdentity("train"), master.facts, [sink])
     running = asyncio.create_task(publisher.run(over))
@@ -230,8 +230,8 @@ async def test_facts_are_published_once_a_minute_at_most_and_at_the_end(
 async def test_facts_that_a_sink_could_not_publish_are_published_again_without_a_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gangline.elastic.master.facts.publisher.CHECK_EVERY_S", 0.001)
-    monkeypatch.setattr("gangline.elastic.master.facts.publisher.RETRY_S", (0.001, 0.002))
+    monkeypatch.setattr("gangline.elastic.master.facts.publication.CHECK_EVERY_S", 0.001)
+    monkeypatch.setattr("gangline.elastic.master.facts.publication.SAVE_RETRY_S", (0.001, 0.002))
     master, failing, working = Master(), Sink(failures=2), Sink()
     publisher = FactsPublisher(JobIdentity("train"), master.facts, [failing, working])
     master.train(30)

@@ -6,7 +6,7 @@ import statistics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.elastic.master.segments.moments import NO_MOMENTS, Moments, WindowMoments
+from gangline.elastic.master.segments.digest import NO_MOMENTS, Moments, WindowMoments
 
 SECONDS = st.floats(1e-5, 1e4)
 

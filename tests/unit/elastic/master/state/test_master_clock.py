@@ -7,10 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline.elastic.master.main import downtime_s
-from gangline.elastic.master.state import records as rec
-from gangline.elastic.master.state.clock import ClockReading, JobClock, read_clocks
+from gangline.elastic.master.state import state as rec
 from gangline.elastic.master.state.core import MasterCore
-from gangline.elastic.master.state.state import MasterState, PersistentState
+from gangline.elastic.master.state.state import (
+    ClockReading,
+    JobClock,
+    MasterState,
+    PersistentState,
+    read_clocks,
+)
 from gangline.elastic.protocol.messages import GoodputReport, NodePhase
 
 BEGIN = 1_800_000_000.0

@@ -5,7 +5,7 @@ import random
 import msgspec
 import pytest
 
-from gangline.elastic.master.state import records as rec
+from gangline.elastic.master.state import state as rec
 from gangline.elastic.master.state.core import MasterCore
 from gangline.elastic.master.state.state import MasterState
 from gangline.elastic.protocol import messages as msg

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gangline.forkserver.protocol import PLACEHOLDER
+from gangline.forkserver import PLACEHOLDER
 from gangline.local.kubelet.runtime.interface import ContainerPlan, WarmEnvironment
 from gangline.local.kubelet.runtime.warm_start.command import default_key, server_key
 

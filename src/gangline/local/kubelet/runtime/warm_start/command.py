@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gangline.forkserver.protocol import PLACEHOLDER
+from gangline.forkserver import PLACEHOLDER
 from gangline.local.kubelet.runtime.interface import ContainerPlan, WarmEnvironment
 
 _INTERPRETER = re.compile(r"python(3(\.\d+)?)?")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from gangline.forkserver.protocol import ContainerSpec, EnterProgram
+from gangline.forkserver import ContainerSpec, EnterProgram
 from gangline.local.kubelet.runtime import enter_container
 from gangline.local.kubelet.runtime.child_process import MINIMAL_ENVIRONMENT
 from gangline.local.kubelet.runtime.interface import ContainerPlan

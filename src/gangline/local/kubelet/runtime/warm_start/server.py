@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Self
 
 import gangline
-from gangline.forkserver.client import ForkServerClient
-from gangline.forkserver.protocol import (
+from gangline.forkserver import (
     PLACEHOLDER,
     VARYING_VARIABLES,
     ContainerSpec,
+    ForkServerClient,
 )
 from gangline.local.kubelet.runtime.child_process import ChildProcess
 from gangline.local.kubelet.runtime.interface import OutputCallback

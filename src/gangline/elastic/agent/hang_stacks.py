@@ -1,0 +1,335 @@
+"""Polls the progress of a worker group, and collects stacks and flight records when it hangs.
+
+Stacks of a worker that does not write them itself, read with py-spy if that is installed.
+
+A process that is stopped, or blocks in the kernel, runs no signal handlers. py-spy reads the stacks
+from its memory without stopping it.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from gangline.elastic.agent.hang_detector import (
+    BLOCKED,
+    MIN_LEARNED_S,
+    STOPPED,
+    HangDetector,
+    HangPhase,
+    ProgressSample,
+    RankStack,
+    StepTimes,
+    parse_stack_location,
+)
+from gangline.elastic.agent.process import StartError, end_processes, process_state, start_process
+from gangline.elastic.agent.settings import HangSettings
+from gangline.elastic.agent.worker_group import Worker, WorkerGroup
+from gangline.elastic.agent.worker_usage import processor_seconds, read_worker_progress
+from gangline.elastic.progress import read_progress
+
+log = logging.getLogger(__name__)
+
+PY_SPY_TIMEOUT_S = 3.0
+"""Time limit for py-spy, after which it is killed."""
+
+
+class _Frame(msgspec.Struct):
+    name: str
+    filename: str
+    line: int = 0
+
+
+class _Thread(msgspec.Struct):
+    frames: list[_Frame]
+    thread_id: int = 0
+    thread_name: str | None = None
+    os_thread_id: int | None = None
+
+
+_decoder = msgspec.json.Decoder(list[_Thread])
+
+
+async def py_spy_stacks(pid: int, folder: Path, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the stacks of a process in the format of faulthandler; empty if they cannot be read.
+
+    Args:
+        pid: the process.
+        folder: folder for temporary files.
+        environment: environment of py-spy, and the PATH on which it is searched.
+    """
+    program = shutil.which("py-spy", path=environment.get("PATH"))
+    if program is None:
+        return ""
+    out, err = folder / "py_spy.json", folder / "py_spy.err"
+    arguments = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+    try:
+        process = start_process(arguments, environment, stdout=out, stderr=err)
+        await asyncio.wait([process.ended], timeout=PY_SPY_TIMEOUT_S)
+        await end_processes([process], signal.SIGKILL, PY_SPY_TIMEOUT_S)
+        return format_stacks(_decoder.decode(out.read_bytes()), pid)
+    except (StartError, OSError, msgspec.DecodeError) as error:
+        log.warning("py-spy cannot read process %d: %s", pid, _last_line(err) or error)
+        return ""
+    finally:
+        for file in (out, err):
+            file.unlink(missing_ok=True)
+
+
+def format_stacks(threads: Sequence[_Thread], pid: int) -> str:
+    """Format stacks as faulthandler does, with the main thread last."""
+    main = [each for each in threads if each.os_thread_id == pid or each.thread_name == _MAIN]
+    others = [each for each in threads if each not in main]
+    lines: list[str] = []
+    for thread in (*others, *main):
+        lines.append(f"Thread {thread.thread_id:#018x}, seen by py-spy (most recent call first):")
+        lines += [
+            f'  File "{frame.filename}", line {frame.line} in {frame.name}'
+            for frame in thread.frames
+        ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+_MAIN = "MainThread"
+
+
+def _last_line(file: Path) -> str:
+    try:
+        lines = file.read_text(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+_SAMPLES_PER_TIMEOUT = 8
+_MIN_SAMPLE_S, _MAX_SAMPLE_S = 0.1, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class DetectedHang:
+    """A group that makes no progress."""
+
+    since: float
+    """Time of the last progress on the monotonic clock."""
+    phase: HangPhase
+    limit_s: float
+    """The time-out that has passed."""
+
+
+async def wait_for_hang(
+    group: WorkerGroup, settings: HangSettings, times: StepTimes
+) -> DetectedHang:
+    """Wait until the group hangs. Never returns if no timeout is set.
+
+    Args:
+        group: the workers.
+        settings: the time-outs.
+        times: step times of the job, which are updated.
+    """
+    if settings.timeout_s is None:
+        never: asyncio.Future[DetectedHang] = asyncio.get_running_loop().create_future()
+        return await never
+    watch = HangDetector(settings, time.monotonic(), times)
+    pause = _sample_pause_s(settings)
+    while True:
+        now = time.monotonic()
+        if watch.is_hung([_sample(worker) for worker in group.workers], now):
+            return DetectedHang(watch.since, watch.reported_phase, watch.limit_s)
+        if idle := watch.idle_workers(now):
+            if await _waits_in_collective(group, idle, settings.gather_s):
+                return DetectedHang(watch.since, HangPhase.STEP, watch.limit_s)
+            watch.dismiss(idle, time.monotonic())
+        await asyncio.sleep(pause)
+
+
+def _sample_pause_s(settings: HangSettings) -> float:
+    own = (settings.start_s, settings.first_step_s, settings.evaluation_s, settings.checkpoint_s)
+    limits = [limit for limit in (settings.timeout_s, *own) if limit is not None]
+    if settings.is_learned:
+        limits.append(MIN_LEARNED_S)
+    return min(max(min(limits) / _SAMPLES_PER_TIMEOUT, _MIN_SAMPLE_S), _MAX_SAMPLE_S)
+
+
+async def _waits_in_collective(group: WorkerGroup, idle: Collection[int], gather_s: float) -> bool:
+    """Return whether one of the idle workers waits for other ranks.
+
+    A worker may be idle for another reason: its main thread waits for data or for a child process.
+    """
+    stacks = await collect_stacks(group, gather_s)
+    for number in idle:
+        worker = group.workers[number]
+        location = parse_stack_location(stacks[worker.rank].text)
+        if location is not None and location.is_waiting:
+            return True
+    return False
+
+
+def _sample(worker: Worker) -> ProgressSample:
+    files = worker.files.progress_file, worker.files.metrics_file
+    known = [touch for touch in map(_touched_at, files) if touch is not None]
+    busy_s = processor_seconds(worker.process.pid)
+    if not known:
+        return ProgressSample(None, busy_s)
+    progress = read_progress(*files)
+    has_steps = progress.step is not None and not progress.lacks_steps
+    return ProgressSample(max(known), busy_s, progress.phase, has_steps, progress.lacks_steps)
+
+
+def _touched_at(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+async def rank_stacks(group: WorkerGroup, gather_s: float, node: str) -> list[RankStack]:
+    """Return the stack of each rank. Stacks and flight records are on the disk afterwards."""
+    deadline = time.monotonic() + gather_s
+    recorders = [each for each in group.workers if _dump_flight_recorder(each)]
+    found = await collect_stacks(group, gather_s)
+    await _wait_for_files([_flight_record(each) for each in recorders], deadline)
+    steps = [each.step for each in read_worker_progress(group)]
+    return [
+        RankStack.from_location(
+            worker.rank,
+            node,
+            parse_stack_location(seen.text),
+            step,
+            is_mute=seen.is_mute,
+            state=_state(worker) if seen.is_mute else "",
+        )
+        for worker, step in zip(group.workers, steps, strict=True)
+        for seen in [found[worker.rank]]
+    ]
+
+
+def describe_evidence(group: WorkerGroup, *, is_permanent: bool) -> str:
+    """Return a sentence that names the folder of stacks and flight records.
+
+    Args:
+        group: the workers.
+        is_permanent: True if the files remain when the launcher has ended.
+    """
+    folder = group.workers[0].files.stacks_file.parent.parent if group.workers else None
+    if folder is None:
+        return ""
+    recorded = any(_flight_record(worker).exists() for worker in group.workers)
+    what = "Stacks and NCCL's flight records" if recorded else "Stacks"
+    until = "" if is_permanent else " until the end (--log-dir keeps them)"
+    return f"{what} of this node are in {folder}{until}."
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStacks:
+    """The stacks of one worker."""
+
+    text: str
+    """Empty if no stacks could be obtained."""
+    is_mute: bool = False
+    """True if the worker did not write them itself."""
+
+
+async def collect_stacks(group: WorkerGroup, gather_s: float) -> dict[int, WorkerStacks]:
+    """Make all workers write their stacks; return them by rank.
+
+    The stacks of a worker that writes none in time are read with py-spy, if possible, and stored in
+    the same file.
+    """
+    before = {worker.rank: _text_length(worker.files.stacks_file) for worker in group.workers}
+    group.request_stacks()
+    deadline = time.monotonic() + gather_s
+    while True:
+        texts = {
+            worker.rank: _text(worker.files.stacks_file)[before[worker.rank] :]
+            for worker in group.workers
+        }
+        answering = [worker for worker in group.workers if not _state(worker)]
+        if all(_has_location(texts[worker.rank]) for worker in answering):
+            break
+        if time.monotonic() > deadline:
+            break
+        await asyncio.sleep(_MIN_SAMPLE_S)
+    mute = [worker for worker in group.workers if not _has_location(texts[worker.rank])]
+    looks = await asyncio.gather(*map(_py_spy_stacks, mute))
+    found = {rank: WorkerStacks(text) for rank, text in texts.items()}
+    return found | {
+        worker.rank: WorkerStacks(look, is_mute=True)
+        for worker, look in zip(mute, looks, strict=True)
+    }
+
+
+def _state(worker: Worker) -> str:
+    """Return why a worker runs no code; empty if it may run."""
+    if worker.process.ended.done():
+        return f"ended with exit code {worker.process.ended.result()}"
+    state = process_state(worker.process.pid)
+    if state == "D":
+        return BLOCKED
+    return STOPPED if state in ("T", "t") else ""
+
+
+async def _py_spy_stacks(worker: Worker) -> str:
+    if worker.process.ended.done():
+        return ""
+    file = worker.files.stacks_file
+    text = await py_spy_stacks(worker.process.pid, file.parent)
+    with contextlib.suppress(OSError), file.open("a") as stacks_file:  # a full disk: only shown
+        stacks_file.write(text)
+    return text
+
+
+async def _wait_for_files(files: list[Path], deadline: float) -> None:
+    """Wait until files exist and do not grow any more."""
+    before: list[int] = []
+    while time.monotonic() < deadline:
+        sizes = [_file_size(file) for file in files]
+        if all(sizes) and sizes == before:
+            return
+        before = sizes
+        await asyncio.sleep(_MIN_SAMPLE_S)
+
+
+def _file_size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _has_location(text: str) -> bool:
+    return parse_stack_location(text) is not None
+
+
+def _text_length(path: Path) -> int:
+    return len(_text(path))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _flight_record(worker: Worker) -> Path:
+    return Path(f"{worker.files.flight_dump}{worker.rank}")
+
+
+def _dump_flight_recorder(worker: Worker) -> bool:
+    """Trigger NCCL's flight recorder. Returns False if there is none."""
+    pipe = f"{worker.files.flight_pipe}{worker.rank}.pipe"
+    try:
+        descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(b"1")
+    except OSError:
+        return False  # there is none without NCCL
+    return True

@@ -1,0 +1,352 @@
+"""The worker group of one attempt on this node: its processes start and end together.
+
+A worker is forked from the fork server, starts in an interpreter of the node check, or as a new
+process.
+
+Environment variables of a worker: those of torchrun, from the world and the settings.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from string import Template
+
+from gangline.elastic.agent.failures import (
+    RankExit,
+    WorkerError,
+    WorkerFailure,
+    diagnose_exit,
+    read_error_file,
+)
+from gangline.elastic.agent.logs import LogFolder, LogTee, WorkerFiles
+from gangline.elastic.agent.process import (
+    STACKS_SIGNAL,
+    STACKS_VARIABLE,
+    Process,
+    bind_to_processors,
+    end_processes,
+    hook_environment,
+    start_process,
+)
+from gangline.elastic.agent.rendezvous import WorldSpec
+from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.spare_pool import SparePool
+from gangline.elastic.memory import out_of_memory_kills
+from gangline.elastic.progress import METRICS_VARIABLE, PROGRESS_VARIABLE
+
+_FLIGHT_RECORDS = "2000"
+
+
+class DevicesError(ValueError):
+    """There are fewer devices than workers."""
+
+
+def worker_environment(
+    settings: AgentSettings,
+    world: WorldSpec,
+    local_rank: int,
+    base: Mapping[str, str],
+    *,
+    has_agent_store: bool = True,
+) -> dict[str, str]:
+    """Return all variables of a worker, those of the agent (``base``) included.
+
+    Args:
+        settings: settings of the agent.
+        world: the world of the attempt.
+        local_rank: the worker.
+        base: variables of the agent.
+        has_agent_store: False if rank 0 must open the store itself.
+
+    Raises:
+        DevicesError: ``CUDA_VISIBLE_DEVICES`` lists too few devices for virtual local ranks.
+    """
+    rank = str(world.first_rank + local_rank)
+    size = str(world.world_size)
+    return {
+        **base,
+        "RANK": rank,
+        "GROUP_RANK": str(world.group_rank),
+        "ROLE_RANK": rank,
+        "ROLE_NAME": settings.role,
+        "LOCAL_WORLD_SIZE": str(settings.local_world_size),
+        "WORLD_SIZE": size,
+        "GROUP_WORLD_SIZE": str(world.group_world_size),
+        "ROLE_WORLD_SIZE": size,
+        "MASTER_ADDR": world.store_host,
+        "MASTER_PORT": str(world.store_port),
+        "TORCHELASTIC_RESTART_COUNT": str(world.attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(settings.restart_limit),
+        "TORCHELASTIC_RUN_ID": settings.run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": str(has_agent_store),
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(number.name for number in settings.signals),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        **_device_variables(settings, local_rank, base),
+    }
+
+
+def spare_environment(
+    settings: AgentSettings, local_rank: int, base: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables of a spare interpreter, whose world is not known yet.
+
+    Raises:
+        DevicesError: as for a worker.
+    """
+    alone = WorldSpec(0, 0, 1, 0, settings.local_world_size, "127.0.0.1", 0)
+    return worker_environment(settings, alone, local_rank, base)
+
+
+def report_environment(
+    settings: AgentSettings, files: WorkerFiles, base: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables that name the files of errors, progress and NCCL's flight recorder."""
+    found = {
+        "TORCHELASTIC_ERROR_FILE": str(files.error_file),
+        PROGRESS_VARIABLE: str(files.progress_file),
+        METRICS_VARIABLE: str(files.metrics_file),
+    }
+    if settings.hang.timeout_s is not None:
+        recorder = {
+            "TORCH_NCCL_TRACE_BUFFER_SIZE": _FLIGHT_RECORDS,
+            "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+            "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(files.flight_dump),
+            "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(files.flight_pipe),
+        }
+        found |= {name: value for name, value in recorder.items() if name not in base}
+    return found
+
+
+def worker_arguments(settings: AgentSettings, local_rank: int) -> list[str]:
+    """Return the command line of a worker with its local rank filled in."""
+    return [
+        Template(argument).safe_substitute(local_rank=local_rank)
+        if "${local_rank}" in argument
+        else argument
+        for argument in settings.command.arguments
+    ]
+
+
+def _device_variables(
+    settings: AgentSettings, local_rank: int, base: Mapping[str, str]
+) -> dict[str, str]:
+    if not settings.virtual_local_rank:
+        return {"LOCAL_RANK": str(local_rank)}
+    visible = base.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible is not None else None
+    if devices is not None and local_rank >= len(devices):
+        raise DevicesError(
+            f"local rank {local_rank} has no device: CUDA_VISIBLE_DEVICES={visible} "
+            f"names {len(devices)}; lower --nproc-per-node"
+        )
+    own = devices[local_rank].strip() if devices else str(local_rank)
+    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": own}
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One worker process of the attempt."""
+
+    rank: int
+    local_rank: int
+    process: Process
+    files: WorkerFiles
+
+
+class WorkerGroup:
+    """All workers of this node in one attempt."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        world: WorldSpec,
+        folder: LogFolder,
+        spares: SparePool | None,
+        number: int,
+        *,
+        has_agent_store: bool = True,
+    ) -> None:
+        """Prepare an attempt.
+
+        Args:
+            settings: settings of the agent.
+            world: the world of the attempt.
+            folder: files of the workers.
+            spares: spare interpreters, if there are any.
+            number: number of the attempt, counted from 0 on this agent.
+            has_agent_store: False if rank 0 must open the store of the workers itself.
+        """
+        self._settings, self._world = settings, world
+        self._has_agent_store = has_agent_store
+        self._folder, self._spares, self._number = folder, spares, number
+        self._tee = LogTee(settings.logs, settings.role)
+        self._kills_before = out_of_memory_kills()
+        self.workers: list[Worker] = []
+
+    async def start(self, base: Mapping[str, str]) -> None:
+        """Start all workers, concurrently.
+
+        Raises:
+            StartError: the command cannot be started.
+            DevicesError: there are fewer devices than workers.
+        """
+        environments, files = {}, {}
+        for local_rank in range(self._settings.local_world_size):
+            streams = files[local_rank] = self._folder.worker_files(self._number, local_rank)
+            environment = worker_environment(
+                self._settings,
+                self._world,
+                local_rank,
+                base,
+                has_agent_store=self._has_agent_store,
+            )
+            environment |= report_environment(self._settings, streams, base)
+            environments[local_rank] = environment
+        # Each fork takes some switches between processes: on a busy machine, most of a restart.
+        starts = [
+            self._add_worker(local_rank, environment, files[local_rank])
+            for local_rank, environment in environments.items()
+        ]
+        results = await asyncio.gather(*starts, return_exceptions=True)
+        self.workers.sort(key=lambda worker: worker.rank)
+        for error in filter(None, results):
+            raise error
+        if self._spares:
+            self._spares.fill(environments)
+
+    async def wait_for_end(self) -> list[WorkerFailure]:
+        """Wait until all workers succeed or one fails; return the failures."""
+        waiting = {worker.process.ended for worker in self.workers}
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if any(future.result() for future in done):
+                break
+        return self.failures()
+
+    async def stop(
+        self, number: signal.Signals, grace_s: float, hung_ranks: Collection[int] = ()
+    ) -> None:
+        """End all live workers and show the rest of their output.
+
+        Args:
+            number: the signal.
+            grace_s: time between the signal and SIGKILL.
+            hung_ranks: ranks that get SIGKILL immediately.
+        """
+        processes = [worker.process for worker in self.workers]
+        hung = [worker.process for worker in self.workers if worker.rank in hung_ranks]
+        if await end_processes(processes, number, grace_s, killed=hung):
+            log.warning(
+                "workers were killed because they did not end within %g s after %s",
+                grace_s, number.name,
+            )  # fmt: skip
+        await self._tee.end()
+
+    def exits(self) -> list[RankExit]:
+        """Return the workers that have ended."""
+        node, causes = (
+            self._settings.node_name,
+            {failure.rank: failure.failure.cause for failure in self.failures()},
+        )
+        return [
+            RankExit(worker.rank, worker.process.pid, node, causes.get(worker.rank, ""))
+            for worker in self.workers
+            if worker.process.ended.done()
+        ]
+
+    def failures(self) -> list[WorkerFailure]:
+        out_of_memory = out_of_memory_kills() > self._kills_before
+        full = str(self._folder.path) if self._folder.is_full else ""
+        found = (_failure_of(worker, out_of_memory, full) for worker in self.workers)
+        return [failure for failure in found if failure is not None]
+
+    def request_stacks(self) -> None:
+        """Make every worker write its stacks to its file."""
+        for worker in self.workers:
+            worker.process.signal_process(STACKS_SIGNAL)
+
+    async def _add_worker(
+        self, local_rank: int, environment: dict[str, str], streams: WorkerFiles
+    ) -> None:
+        worker = await self._start_worker(local_rank, environment, streams)
+        self.workers.append(worker)
+        self._tee.start(streams, worker.rank, local_rank)
+
+    async def _start_worker(
+        self, local_rank: int, env: dict[str, str], streams: WorkerFiles
+    ) -> Worker:
+        rank = self._world.first_rank + local_rank
+        spare = self._spares.take(local_rank) if self._spares else None
+        if spare:
+            stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks_file}"}
+            try:
+                channel = await spare.activate(
+                    {**env, **stacks}, streams, reports_imports=self._learns_imports(local_rank)
+                )
+                if channel and self._spares:
+                    self._spares.learn_from(channel)
+                return Worker(rank, local_rank, spare.process, streams)
+            except ConnectionError:
+                log.warning("a spare interpreter has died; its worker starts without it")
+        if self._spares and (forked := await self._fork_process(local_rank, env, streams)):
+            return Worker(rank, local_rank, forked, streams)
+        process = self._start_process(local_rank, env, streams)
+        return Worker(rank, local_rank, process, streams)
+
+    async def _fork_process(
+        self, local_rank: int, env: dict[str, str], streams: WorkerFiles
+    ) -> Process | None:
+        assert self._spares is not None
+        stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks_file}"}
+        return await self._spares.fork(
+            local_rank, {**env, **stacks}, streams, reports_imports=self._learns_imports(local_rank)
+        )
+
+    def _start_process(self, local_rank: int, env: dict[str, str], streams: WorkerFiles) -> Process:
+        arguments = worker_arguments(self._settings, local_rank)
+        near = self._settings.affinity
+        prepare = partial(bind_to_processors, near[local_rank] if near else frozenset())
+        run = partial(
+            start_process, arguments, stdout=streams.stdout, stderr=streams.stderr, prepare=prepare
+        )
+        if not self._settings.command.is_python:
+            return run(env)
+        learns = self._learns_imports(local_rank)
+        ours, theirs = socket.socketpair()
+        stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks_file}"}
+        hook = hook_environment({**env, **stacks}, "learn" if learns else "plain", theirs)
+        with theirs:
+            process = run(hook, channel=theirs)
+        if learns and self._spares:
+            self._spares.learn_from(ours)
+        else:
+            ours.close()
+        return process
+
+    def _learns_imports(self, local_rank: int) -> bool:
+        return self._spares is not None and local_rank == 0 and not self._spares.has_learned
+
+
+def _failure_of(worker: Worker, out_of_memory: bool, full_disk: str) -> WorkerFailure | None:
+    process = worker.process
+    if not process.ended.done():
+        return None
+    code = process.ended.result()
+    error = read_error_file(Path(worker.files.error_file)) if code else None
+    if error is None and code > 0 and full_disk:
+        # The error file is on that disk, so the exception could not be stored either.
+        error = WorkerError(f"No space left on device: the disk of {full_disk} is full", "")
+    failure = diagnose_exit(code, error, out_of_memory=out_of_memory)
+    if failure is None:
+        return None
+    return WorkerFailure(
+        worker.rank, worker.local_rank, process.pid, code, process.ended_at, failure, error
+    )

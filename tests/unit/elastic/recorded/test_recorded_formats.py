@@ -16,19 +16,19 @@ import msgspec
 import pytest
 
 from gangline.elastic.agent.membership import peers as agent_peers
-from gangline.elastic.checkpoint.format import layout, manifest
+from gangline.elastic.checkpoint.format import manifest
 from gangline.elastic.checkpoint.saver import messages as saver_messages
 from gangline.elastic.checkpoint.saver import replication as saver_peers
 from gangline.elastic.checkpoint.snapshot import directory, segment
-from gangline.elastic.master.journal.cluster_journal import ClusterJournal
-from gangline.elastic.master.journal.journal import FileJournal, Journal
+from gangline.elastic.master.cluster_journal import ClusterJournal
+from gangline.elastic.master.journal import FileJournal, Journal
 from gangline.elastic.master.main import replay_journal
-from gangline.elastic.master.state import records
+from gangline.elastic.master.state import state
 from gangline.elastic.master.state.core import STATE_CHANGING, MasterCore
 from gangline.elastic.master.state.state import PersistentState
-from gangline.elastic.nodecheck import worker_messages
+from gangline.elastic.nodecheck import result
 from gangline.elastic.protocol import messages
-from gangline.elastic.rendezvous.state import RendezvousState
+from gangline.elastic.rendezvous import RendezvousState
 from gangline.elastic.shards import events
 from gangline.elastic.shards.ledger import ShardLedger
 
@@ -46,11 +46,11 @@ TYPES: dict[str, Any] = {
     "saver_settings": directory.SaverSettings,
     "checkpoint_notes": manifest.PartNote,
     "checkpoint_manifests": manifest.Manifest,
-    "segment_layouts": layout.PartLayout,
-    "node_check_start": worker_messages.WorkerStart,
-    "node_check_orders": worker_messages.MeasureOrder,
-    "node_check_replies": worker_messages.WorkerMessage,
-    "journal_records": records.JournalRecord,
+    "segment_layouts": manifest.PartLayout,
+    "node_check_start": result.WorkerStart,
+    "node_check_orders": result.MeasureOrder,
+    "node_check_replies": result.WorkerMessage,
+    "journal_records": state.JournalRecord,
     "rendezvous_state": RendezvousState,
     "shard_events": events.LedgerEvent,
     "shard_answers": events.LedgerAnswer,
@@ -91,7 +91,7 @@ def test_every_group_of_messages_is_recorded() -> None:
         ("replies", messages.Reply),
         ("agent_messages", agent_peers.PeerMessage),
         ("saver_messages", saver_messages.SaverMessage),
-        ("node_check_replies", worker_messages.WorkerMessage),
+        ("node_check_replies", result.WorkerMessage),
         ("shard_events", events.LedgerEvent),
         ("shard_answers", events.LedgerAnswer),
     ],
@@ -108,7 +108,7 @@ def test_every_message_of_a_union_is_recorded(group: str, union: Any) -> None:
 def test_journal_of_an_old_master_is_replayed(tmp_path: Path) -> None:
     (tmp_path / "journal").write_bytes(base64.b64decode(JOURNALS["file_journal"]))
     journal = FileJournal(tmp_path / "journal")
-    kinds = {type(records.decode_record(line).body) for line in journal.read()[1]}
+    kinds = {type(state.decode_record(line).body) for line in journal.read()[1]}
     assert kinds == STATE_CHANGING, "the recording holds every record that changes the state"
 
 

@@ -1,5 +1,5 @@
 # Sets up, runs and checks Gangline. Needs Python 3.11 or newer and make, nothing else.
-# make demo | test | lint | docs | e2e | test-frameworks | benchmarks | crds | image | clean
+# make demo | test | lint | docs | e2e | test-frameworks | benchmarks | crds | manifests | image | clean
 
 # python3.11 where it is, else the machine's python3; tools/bootstrap.py refuses one that is too old.
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
@@ -13,7 +13,7 @@ locked = sed -n '/^\# section $(1)$$/,/^\# section $(2)$$/p' constraints.txt > $
   && $(PIP) install --quiet --require-hashes --no-deps --requirement $(VENV)/locked.txt
 TORCH = $(shell sed -n 's/^demo = .*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 
-.PHONY: help setup lock test-versions demo test test-unit test-integration lint docs e2e test-frameworks benchmarks crds image clean
+.PHONY: help setup lock test-versions demo test test-unit test-integration lint docs e2e test-frameworks benchmarks crds manifests image clean
 
 help:
 	@sed -n '2s/^# //p' Makefile
@@ -104,7 +104,7 @@ lint: $(VENV)/.docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/site
-	$(BIN)/python tools/render_manifests.py --check
+	$(BIN)/python tools/generate_deploy.py --check
 
 # The site of the documentation, in site/.
 docs: $(VENV)/.docs
@@ -128,9 +128,14 @@ test-frameworks: $(VENV)/.browser
 benchmarks: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
+# What deploy has of the package: CRDs, runtimes, alert rules and boards.
 crds: $(VENV)/.dev
-	$(BIN)/python tools/generate_crds.py deploy/crds
-	$(BIN)/python tools/render_manifests.py
+	$(BIN)/python tools/generate_deploy.py
+
+# Plain manifests and kustomize bases in build/manifests, and the archive of them that a release publishes.
+manifests: $(VENV)/.dev
+	$(BIN)/python tools/render_manifests.py build/manifests
+	tar -czf build/manifests.tar.gz -C build manifests
 
 # OCI images in build/images, without a daemon or a registry; needs a Debian machine.
 image: $(VENV)/.dev

@@ -1,6 +1,6 @@
 """The CustomResourceDefinitions of our kinds, generated from the structs.
 
-``deploy/crds`` contains them as files (written by ``tools/generate_crds.py``), and the embedded
+``deploy/crds`` contains them as files (written by ``tools/generate_deploy.py``), and the embedded
 cluster installs them when it starts.
 
 PodGroup and Queue have the names and fields of Volcano's. If Volcano is installed, keep its own

@@ -1,6 +1,6 @@
 """The ClusterTrainingRuntimes that Gangline ships, with the names of upstream's.
 
-``deploy/runtimes`` contains them as files (written by ``tools/generate_crds.py``), and the embedded
+``deploy/runtimes`` contains them as files (written by ``tools/generate_deploy.py``), and the embedded
 cluster creates those that it lacks when it starts. On the embedded cluster images are names only.
 """
 

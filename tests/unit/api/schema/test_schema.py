@@ -148,7 +148,7 @@ def test_pytorchjobs_have_upstreams_columns_and_subresources():
 
 
 def test_the_files_in_deploy_are_not_stale():
-    command = [sys.executable, str(ROOT / "tools" / "generate_crds.py"), "--check"]
+    command = [sys.executable, str(ROOT / "tools" / "generate_deploy.py"), "--check"]
     checked = subprocess.run(command, check=False, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 

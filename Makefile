@@ -13,7 +13,7 @@ locked = sed -n '/^\# section $(1)$$/,/^\# section $(2)$$/p' constraints.txt > $
   && $(PIP) install --quiet --require-hashes --no-deps --requirement $(VENV)/locked.txt
 TORCH = $(shell sed -n 's/^demo = .*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 
-.PHONY: help setup lock test-versions demo test test-unit test-integration lint docs e2e test-frameworks benchmarks crds manifests image clean
+.PHONY: help setup lock test-versions demo test test-unit test-integration lint docs e2e test-frameworks mutation benchmarks crds manifests image clean
 
 help:
 	@sed -n '2s/^# //p' Makefile
@@ -127,6 +127,15 @@ test-frameworks: $(VENV)/.browser
 
 benchmarks: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
+
+# How many changes of the source its unit tests notice, by a sample: hours on a busy machine.
+PACKAGES ?= operator checkpoint apiserver kubelet scheduler
+MUTATION ?=
+
+mutation: $(VENV)/.dev
+	for package in $(PACKAGES); do \
+	  VIRTUAL_ENV=$(VENV) $(UV) run --quiet --no-project --with mutmut==3.8.1 tools/mutation.py $$package $(MUTATION) \
+	    || exit 1; done
 
 # What deploy has of the package: CRDs, runtimes, alert rules and boards.
 crds: $(VENV)/.dev

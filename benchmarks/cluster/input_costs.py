@@ -12,16 +12,15 @@ from typing import Any
 
 from gangline.api.jsonpath import JSONPath, JSONPathError
 from gangline.api.meta.selectors import parse_field_selector, parse_label_selector
-from gangline.local.apiserver.core.builtin_kinds import all_builtin_kinds
 from gangline.local.apiserver.core.negotiation import read_json_document, read_yaml
-from gangline.local.apiserver.machinery.apply.managed_fields import track_update
-from gangline.local.apiserver.machinery.apply.server_side_apply import server_side_apply
-from gangline.local.apiserver.machinery.patch.json_patch import json_patch
-from gangline.local.apiserver.machinery.patch.strategic import strategic_merge_patch
+from gangline.local.apiserver.core.registry import all_builtin_kinds
+from gangline.local.apiserver.machinery.encoding import decode_protobuf
+from gangline.local.apiserver.machinery.managed_fields import track_update
+from gangline.local.apiserver.machinery.patches import json_patch, strategic_merge_patch
 from gangline.local.apiserver.machinery.printing.table import find_printer, render_table
-from gangline.local.apiserver.machinery.protobuf import decode_protobuf
-from gangline.local.apiserver.machinery.schema.patterns import compile_pattern
 from gangline.local.apiserver.machinery.schema.structural import StructuralSchema
+from gangline.local.apiserver.machinery.schema.value_rules import compile_pattern
+from gangline.local.apiserver.machinery.server_side_apply import server_side_apply
 
 Json = dict[str, Any]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

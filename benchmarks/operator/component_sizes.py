@@ -26,7 +26,7 @@ from gangline.api.resources import NODES, PODS, PYTORCH_JOBS
 from gangline.kube.client.client import ApiClient
 from gangline.local import custom_resources
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
-from gangline.local.apiserver.storage.durability import Durability
+from gangline.local.apiserver.storage.durable_files import Durability
 
 SIZES = [int(each) for each in os.environ.get("GANGLINE_BENCHMARK_NODES", "100,1000").split(",")]
 PODS_PER_JOB = 8

@@ -20,9 +20,8 @@ from gangline.api.resources import ENDPOINTS, SERVICES
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import load_config
 from gangline.kube.informers.informer import Informer, object_key
-from gangline.local.network.dns_server import DnsServer
-from gangline.local.network.dns_zone import DnsZone, service_records
-from gangline.local.network.service_forwarder import ServiceForwarder
+from gangline.local.network.cluster_network import ServiceForwarder
+from gangline.local.network.dns import DnsServer, DnsZone, service_records
 
 AGAIN_S = 0.1
 

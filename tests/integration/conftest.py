@@ -7,7 +7,7 @@ import pytest
 
 from gangline.kube.client.client import ApiClient
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
-from gangline.local.apiserver.storage.durability import Durability
+from gangline.local.apiserver.storage.durable_files import Durability
 from integration.cluster_fixtures import cluster_of_worker, embedded_cluster, shared_cluster
 
 __all__ = ["api_server", "client", "cluster_of_worker", "embedded_cluster", "shared_cluster"]

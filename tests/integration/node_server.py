@@ -1,8 +1,8 @@
 """The TLS of a server that stands for the kubelet of a node."""
 
-from gangline.local.apiserver.auth.node_certificates import prepare_node_certificates
+from gangline.local.apiserver.auth.node_authorizer import prepare_node_certificates
 from gangline.local.apiserver.server import ApiServer
-from gangline.local.kubelet.server.tls import NodeTls, ServingFiles
+from gangline.local.kubelet.server.server import NodeTls, ServingFiles
 
 
 def node_tls(server: ApiServer, node: str = "n") -> NodeTls:

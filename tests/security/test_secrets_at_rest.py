@@ -7,7 +7,7 @@ import tarfile
 from asyncio.subprocess import PIPE
 from pathlib import Path
 
-from gangline.local.backups.backup import create_backup
+from gangline.local.backups import create_backup
 from gangline.local.directory import ClusterDirectory
 from security.conftest import AttackedServer, attacked_server
 

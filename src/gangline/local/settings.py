@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from gangline.local.apiserver.storage.durability import Durability
+from gangline.local.apiserver.storage.durable_files import Durability
 from gangline.local.directory import DEFAULT_NAME, ClusterDirectory, default_home
 
 

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from gangline.kube.client.client import ApiClient
-from gangline.local.apiserver.core import response_stream
+from gangline.local.apiserver import watch
+from gangline.local.apiserver.core import request
 from gangline.local.apiserver.server import ApiServer
-from gangline.local.apiserver.watch import broadcast
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 OBJECT_BYTES = 500_000
@@ -62,7 +62,7 @@ async def test_client_that_does_not_read_a_long_response_is_disconnected(
 ) -> None:
     for number in range(20):
         await create(client, f"cm-{number}")
-    monkeypatch.setattr(response_stream, "STALL_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(request, "STALL_TIMEOUT_S", 0.3)
     reader, writer = await open_unread(api_server, CONFIG_MAPS + query)
     async with asyncio.timeout(30):
         while executing(api_server):
@@ -78,7 +78,7 @@ def executing(server: ApiServer) -> list[Any]:
 async def test_watch_that_falls_behind_and_is_not_read_is_disconnected(
     api_server: ApiServer, client: ApiClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broadcast, "STALL_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(watch, "STALL_TIMEOUT_S", 0.3)
     _, unread = await open_unread(api_server, f"{CONFIG_MAPS}?watch=true")
     async with asyncio.timeout(30):
         while api_server.broadcasts.count() != 1:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.local.network import iproute2
+from gangline.local.network import bridge as iproute2
 from gangline.local.network.bridge import (
     NETNS_FOLDER,
     BridgeNetwork,
@@ -19,10 +19,9 @@ from gangline.local.network.bridge import (
     mac_address,
     remove_kernel_objects,
 )
-from gangline.local.network.dns_server import DnsServer, host_resolvers
-from gangline.local.network.dns_zone import DnsZone
+from gangline.local.network.cluster_network import ServiceForwarder
+from gangline.local.network.dns import DnsServer, DnsZone, host_resolvers
 from gangline.local.network.interface import NetworkAttachment, NetworkError
-from gangline.local.network.service_forwarder import ServiceForwarder
 
 pytestmark = [
     pytest.mark.root,

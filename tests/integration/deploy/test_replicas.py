@@ -26,9 +26,9 @@ from gangline.api.resources import (
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError
 from gangline.local import custom_resources
-from gangline.local.apiserver.audit.audit_log import AuditSettings
+from gangline.local.apiserver.audit import AuditSettings
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
-from gangline.local.apiserver.storage.durability import Durability
+from gangline.local.apiserver.storage.durable_files import Durability
 from integration.cluster.embedded import until
 from integration.deploy.network_faults import Link, filtered_port
 from integration.deploy.replicas import Replica, free_port, replicas

@@ -14,12 +14,12 @@ from gangline.api.core.pod import Pod
 from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient
 from gangline.local.kubelet.kubelet import Kubelet
-from gangline.local.kubelet.restart_backoff import BackoffSettings
+from gangline.local.kubelet.records import BackoffSettings
 from gangline.local.kubelet.runtime.cgroups import ControlGroups
 from gangline.local.kubelet.runtime.isolation import detect_isolation
 from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
-from gangline.local.network.dns_zone import DnsZone
+from gangline.local.network.dns import DnsZone
 from gangline.local.network.loopback import LoopbackNetwork
 
 NODE = VirtualNodeSpec(name="n1", cpu_milli=8000, memory_bytes=8 << 30, gpus=(0, 1))

@@ -11,11 +11,10 @@ import aiohttp
 import pytest
 
 from gangline.api.core.pod import Pod
-from gangline.local.apiserver.auth.node_certificates import prepare_node_certificates
+from gangline.local.apiserver.auth.node_authorizer import prepare_node_certificates
 from gangline.local.apiserver.kubelet_proxy.client import make_kubelet_tls
 from gangline.local.apiserver.server import ApiServer
-from gangline.local.kubelet.server.server import KubeletServer
-from gangline.local.kubelet.server.tls import NodeTls, ServingFiles
+from gangline.local.kubelet.server.server import KubeletServer, NodeTls, ServingFiles
 
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 

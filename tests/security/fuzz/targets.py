@@ -13,17 +13,16 @@ from gangline.api.jsonpath import JSONPath, JSONPathError
 from gangline.api.meta.selectors import SelectorError, parse_field_selector, parse_label_selector
 from gangline.api.quantity import QuantityError, parse_quantity
 from gangline.local.apiserver.core import conversion, negotiation, prepare, request
-from gangline.local.apiserver.core.builtin_kinds import all_builtin_kinds
 from gangline.local.apiserver.core.errors import StatusError
-from gangline.local.apiserver.core.registry import Registry, ServedKind
+from gangline.local.apiserver.core.registry import Registry, ServedKind, all_builtin_kinds
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.kubelet_proxy.spdy import DICTIONARY, SpdyError, SpdySession
 from gangline.local.apiserver.kubelet_proxy.streams import decode_channel_message
-from gangline.local.apiserver.machinery.apply.field_sets import decode_fields, encode_fields
-from gangline.local.apiserver.machinery.schema.patterns import PatternError, compile_pattern
-from gangline.local.apiserver.verbs.apply import apply_configuration, read_apply_patch
+from gangline.local.apiserver.machinery.managed_fields import decode_fields, encode_fields
+from gangline.local.apiserver.machinery.schema.value_rules import PatternError, compile_pattern
 from gangline.local.apiserver.verbs.read import _decode_continue_token, parse_revision
 from gangline.local.apiserver.verbs.rest import make_patcher
+from gangline.local.apiserver.verbs.write import apply_configuration, read_apply_patch
 from gangline.local.kubelet.server.streaming import parse_terminal_size
 from security.fuzz.mutations import mutate_bytes, mutate_json
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gangline.local.apiserver.server import ApiServerSettings
-from gangline.local.apiserver.storage.durability import Durability
+from gangline.local.apiserver.storage.durable_files import Durability
 from gangline.local.settings import ClusterSettings, changed_settings
 
 

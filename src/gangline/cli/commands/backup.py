@@ -24,7 +24,7 @@ def backup_command(file: Path, name: str, without_encryption_key: bool) -> None:
     all objects, the cluster's credentials and private keys, and the image map; not the volumes and
     logs of pods. Only you can read FILE: who reads it has all rights in the cluster.
     """
-    from gangline.local.backups.backup import create_backup
+    from gangline.local.backups import create_backup
     from gangline.local.directory import ClusterDirectory, default_home
 
     home = ClusterDirectory(default_home(), name)
@@ -60,7 +60,7 @@ def restore_command(file: Path, name: str, force: bool, key_file: Path | None) -
     FILE is checked completely before anything is replaced. Its kubeconfigs and tokens become valid
     again. Objects get no revision that clients have seen: watches start again.
     """
-    from gangline.local.backups.restore import restore_backup
+    from gangline.local.backups import restore_backup
     from gangline.local.directory import ClusterDirectory, cli_command, default_home
     from gangline.local.settings import changed_settings
 

@@ -12,9 +12,12 @@ from click.core import ParameterSource
 
 from gangline.cli.component_logging import LEVELS, start_logging
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.params.audit_options import audit_options
+from gangline.cli.params.component_options import (
+    audit_options,
+    durability_option,
+    encryption_key_option,
+)
 from gangline.cli.params.options import debug_option
-from gangline.cli.params.storage_options import durability_option, encryption_key_option
 
 if TYPE_CHECKING:
     from gangline.local.cluster import ClusterReady, Component
@@ -140,7 +143,7 @@ def up_command(
     """
     from gangline.cli.commands.brain import require_brain_packages
     from gangline.cli.embedded_components import embedded_components
-    from gangline.local.apiserver.storage.durability import Durability
+    from gangline.local.apiserver.storage.durable_files import Durability
     from gangline.local.settings import ClusterSettings
 
     queue_access: bool = options.pop("queue_access")

@@ -9,11 +9,16 @@ import click
 from gangline.cli.component_logging import logging_options, start_logging
 from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import serve_component
-from gangline.cli.params.audit_options import audit_options, audit_settings
-from gangline.cli.params.env_options import BindAddress
-from gangline.cli.params.leader_election import election_timing_options, take_election_timing
+from gangline.cli.params.component_options import (
+    BindAddress,
+    audit_options,
+    audit_settings,
+    durability_option,
+    election_timing_options,
+    encryption_key_option,
+    take_election_timing,
+)
 from gangline.cli.params.options import cluster_options
-from gangline.cli.params.storage_options import durability_option, encryption_key_option
 from gangline.cli.params.target import ClusterTarget
 
 if TYPE_CHECKING:
@@ -89,9 +94,9 @@ def scheduler_command(  # noqa: PLR0913, PLR0917
     **timing: Any,
 ) -> None:
     """Run the scheduler: all pods of a gang get nodes, or none of them."""
-    from gangline.scheduler.config.volcano import ConfigurationError, read_file
-    from gangline.scheduler.main import run
+    from gangline.scheduler.loop import run
     from gangline.scheduler.settings import SchedulerSettings
+    from gangline.scheduler.volcano_config import ConfigurationError, read_file
 
     settings = SchedulerSettings(
         scheduler_names=frozenset(names),
@@ -139,7 +144,7 @@ def apiserver_command(
     """Run the API server of the embedded cluster, without controllers."""
     from gangline.local.apiserver.auth.pki import CertificateError
     from gangline.local.apiserver.server import ApiServer, ApiServerSettings
-    from gangline.local.apiserver.storage.durability import Durability
+    from gangline.local.apiserver.storage.durable_files import Durability
     from gangline.local.apiserver.storage.encryption import EncryptionKeyError
     from gangline.local.apiserver.storage.sqlite import DatabaseError
 

@@ -20,7 +20,7 @@ import click
 
 from gangline.cli.errors import ExitCode
 from gangline.local import cleanup
-from gangline.local.apiserver.storage.durability import Durability
+from gangline.local.apiserver.storage.durable_files import Durability
 from gangline.local.cluster import ClusterReady, EmbeddedCluster
 from gangline.local.directory import (
     ClusterAlreadyRunning,

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import uvloop
 
-from gangline.local.apiserver.audit.audit_log import AuditSettings
+from gangline.local.apiserver.audit import AuditSettings
 from gangline.local.apiserver.auth.pki import CertificateError
 from gangline.local.apiserver.memory import configure_allocator
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
-from gangline.local.apiserver.storage.durability import Durability
+from gangline.local.apiserver.storage.durable_files import Durability
 from gangline.local.apiserver.storage.encryption import EncryptionKeyError
 from gangline.local.apiserver.storage.sqlite import DatabaseError
 

@@ -1,16 +1,37 @@
-"""The built-in roles in the store: reconciled at start, and aggregated when ClusterRoles change."""
+"""The built-in roles in the store: reconciled at start, and aggregated when ClusterRoles change.
+
+Built-in roles and bindings of an existing cluster, brought up to date at each start.
+
+Rules of Kubernetes (``reconcile_role``): missing rules, labels and subjects are added, and those
+that an administrator has added stay. The annotation ``autoupdate: "false"`` excludes an object.
+A role that now aggregates others gets its aggregation rule; rules of its own move to the role that
+it aggregates, so that they are not lost.
+
+The first releases stored ``view``, ``edit`` and ``admin`` with all resources. These exact rules are
+replaced, because adding to them would keep every user of them as powerful as before.
+
+The rules of a ClusterRole that aggregates others.
+
+They are the rules of all ClusterRoles that its selectors match, in the order of their names, each
+once. The role itself is not among them.
+"""
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
-from gangline.local.apiserver.auth.aggregation import aggregated_rules
-from gangline.local.apiserver.auth.builtin_roles import RBAC, builtin_bindings, builtin_roles
-from gangline.local.apiserver.auth.role_reconciliation import (
-    reconcile_binding,
-    reconcile_role,
-    rules_to_keep,
+import msgspec
+
+from gangline.api.meta.objects import LabelSelector
+from gangline.api.meta.selectors import Selector, SelectorError, selector_from_object
+from gangline.local.apiserver.auth.builtin_roles import (
+    AUTOUPDATE,
+    RBAC,
+    READ,
+    builtin_bindings,
+    builtin_roles,
 )
+from gangline.local.apiserver.auth.rules import ALL, merge_rules, uncovered_rules
 from gangline.local.apiserver.core.errors import StatusError
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json, Registry, ServedKind
@@ -19,6 +40,106 @@ from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import CacheEvent
 from gangline.local.apiserver.verbs.delete import DeletionRequest
 from gangline.local.apiserver.verbs.write import WritePath
+
+_ALL_RESOURCES: Json = {"apiGroups": [ALL], "resources": [ALL]}
+_FORMER_RULES: dict[str, list[Json]] = {
+    "admin": [{**_ALL_RESOURCES, "verbs": [ALL]}],
+    "edit": [{**_ALL_RESOURCES, "verbs": [ALL]}],
+    "view": [{**_ALL_RESOURCES, "verbs": list(READ)}],
+}
+
+
+def is_protected(existing: Json) -> bool:
+    """Return True if an administrator has excluded an object from reconciliation."""
+    return (existing["metadata"].get("annotations") or {}).get(AUTOUPDATE) == "false"
+
+
+def reconcile_role(existing: Json, expected: Json) -> Json:
+    """Return the role with everything that ``expected`` contains."""
+    if is_protected(existing):
+        return existing
+    merged = _with_metadata(existing, expected)
+    if "aggregationRule" in expected:
+        selectors = _union(_selectors(existing), _selectors(expected))
+        merged["aggregationRule"] = {"clusterRoleSelectors": selectors}
+        if "aggregationRule" not in existing:
+            merged["rules"] = []  # the roles that it aggregates supply them
+        return merged
+    if "aggregationRule" in existing:
+        del merged["aggregationRule"]
+        merged["rules"] = list(expected["rules"])
+        return merged
+    rules = existing.get("rules") or []
+    missing = merge_rules(uncovered_rules(rules, expected["rules"]))
+    merged["rules"] = [*rules, *missing]
+    return merged
+
+
+def rules_to_keep(existing: Json) -> list[Json]:
+    """Return the rules of a role that is about to aggregate others and has rules of its own.
+
+    They were written by an administrator. The rules of the first releases are not among them.
+    """
+    if "aggregationRule" in existing or is_protected(existing):
+        return []
+    rules: list[Json] = existing.get("rules") or []
+    return [] if rules == _FORMER_RULES.get(existing["metadata"]["name"]) else rules
+
+
+def reconcile_binding(existing: Json, expected: Json) -> Json | None:
+    """Return the binding with all expected subjects; None if it must be created again.
+
+    A binding of another role cannot be changed, because ``roleRef`` is immutable.
+    """
+    if is_protected(existing):
+        return existing
+    if existing["roleRef"] != expected["roleRef"]:
+        return None
+    merged = _with_metadata(existing, expected)
+    merged["subjects"] = _union(existing.get("subjects") or [], expected["subjects"])
+    return merged
+
+
+def _with_metadata(existing: Json, expected: Json) -> Json:
+    meta = dict(existing["metadata"])
+    for name in ("labels", "annotations"):
+        meta[name] = {**expected["metadata"][name], **(meta.get(name) or {})}
+    return {**existing, "metadata": meta}
+
+
+def _selectors(role: Json) -> list[Json]:
+    found: list[Json] = (role.get("aggregationRule") or {}).get("clusterRoleSelectors") or []
+    return found
+
+
+def _union(first: Sequence[Json], second: Sequence[Json]) -> list[Json]:
+    return [*first, *(item for item in second if item not in first)]
+
+
+def aggregated_rules(role: Json, roles: Iterable[Json]) -> list[Json] | None:
+    """Return the rules that ``role`` aggregates from ``roles``; None if it aggregates none."""
+    found = (role.get("aggregationRule") or {}).get("clusterRoleSelectors")
+    if not found:
+        return None
+    ordered = sorted(roles, key=lambda each: str(each["metadata"]["name"]))
+    rules: list[Json] = []
+    for selector in filter(None, map(_selector, found)):
+        for source in ordered:
+            meta = source["metadata"]
+            if meta["name"] != role["metadata"]["name"] and selector.matches(
+                meta.get("labels") or {}
+            ):
+                rules += [rule for rule in source.get("rules") or () if rule not in rules]
+    return rules
+
+
+def _selector(written: Json) -> Selector | None:
+    """Return a selector; None for an invalid one, which matches nothing."""
+    try:
+        return selector_from_object(msgspec.convert(written, LabelSelector))
+    except (SelectorError, msgspec.ValidationError):
+        return None
+
 
 log = logging.getLogger(__name__)
 

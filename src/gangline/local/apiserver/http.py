@@ -3,12 +3,18 @@
 One low-level aiohttp handler without router or middleware; the registry resolves paths. There are
 three groups of handlers: non-resource paths (discovery, OpenAPI, health), requests for objects, and
 streams, which keep the connection open (watches, logs, exec).
+
+Bodies of requests and responses: limits in time, long bodies in parts.
+
+A long response is sent in parts, so that other requests are served between them, and so that a
+client that reads slowly needs little memory.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,12 +22,10 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
 
 from gangline.local import limits
-from gangline.local.apiserver.audit.audit_log import AuditLog
-from gangline.local.apiserver.audit.events import RequestTrace
+from gangline.local.apiserver.audit import AuditLog, RequestTrace
 from gangline.local.apiserver.auth.authentication import Authenticator
 from gangline.local.apiserver.auth.builtin_roles import PUBLIC_PATHS
-from gangline.local.apiserver.auth.impersonation import Impersonator
-from gangline.local.apiserver.auth.rbac import Authorizer
+from gangline.local.apiserver.auth.rbac import Authorizer, Impersonator
 from gangline.local.apiserver.core.errors import (
     StatusError,
     bad_request,
@@ -31,7 +35,7 @@ from gangline.local.apiserver.core.errors import (
     too_large,
     unauthorized,
 )
-from gangline.local.apiserver.core.negotiation import JSON, encode_json
+from gangline.local.apiserver.core.negotiation import JSON, body_to_json, encode_json, is_json
 from gangline.local.apiserver.core.registry import Registry
 from gangline.local.apiserver.core.request import (
     ANONYMOUS,
@@ -39,17 +43,100 @@ from gangline.local.apiserver.core.request import (
     RequestUser,
     resolve_request,
     split_target,
+    write_part,
 )
-from gangline.local.apiserver.flowcontrol.controller import FlowController
-from gangline.local.apiserver.http_bodies import (
-    convert_long_body,
-    send_response,
-)
+from gangline.local.apiserver.flowcontrol import LONG_PARSE_BYTES, FlowController
 from gangline.local.apiserver.metrics import ApiServerMetrics
 from gangline.local.apiserver.verbs.rest import ApiResponse
-from gangline.local.apiserver.watch.broadcast import status_to_json
-from gangline.local.connections.protocol import LINGERING_S, DeadlineProtocol, DeadlineServer
-from gangline.local.connections.site import authenticate_connection
+from gangline.local.apiserver.verbs.write import APPLY_PATCHES
+from gangline.local.apiserver.watch import status_to_json
+from gangline.local.connections import (
+    LINGERING_S,
+    DeadlineProtocol,
+    DeadlineServer,
+    authenticate_connection,
+)
+
+GZIP_MIN_BYTES = 128 << 10
+PART_BYTES = 128 << 10
+"""Size of the parts of a long response. Between two parts, other requests are served."""
+_GZIP_WINDOW = 31
+"""zlib: the largest window, with the gzip format."""
+
+
+async def convert_long_body(flow: FlowController, api_request: ApiRequest) -> None:
+    """Convert a long body in YAML or protobuf to JSON, in the lane of the user.
+
+    Raises:
+        StatusError: 400 or 415, as for reading the body.
+    """
+    body, media = api_request.body, api_request.content_type
+    if len(body) <= LONG_PARSE_BYTES or is_json(media):
+        return
+    applies = media.partition(";")[0].strip().lower() in APPLY_PATCHES
+    if applies and body.lstrip()[:1] == b"{":
+        return  # read as JSON
+    api_request.body = await flow.compute(api_request.user, body_to_json, body, media)
+    if not applies:
+        api_request.content_type = JSON
+
+
+async def send_response(request: web.BaseRequest, answer: ApiResponse) -> web.StreamResponse:
+    """Return the HTTP response. A long one has been sent already, in parts.
+
+    It is compressed if the client accepts gzip.
+    """
+    headers = {"Content-Type": answer.media, "Cache-Control": "no-cache, private"}
+    size = len(answer.body) + sum(map(len, answer.parts))
+    if size <= GZIP_MIN_BYTES or request.method == "HEAD":
+        body = answer.body or b"".join(answer.parts)
+        return web.Response(body=body, status=answer.code, headers=headers)
+    response = web.StreamResponse(status=answer.code, headers=headers)
+    parts: Iterable[bytes | memoryview] = (
+        _split_body(answer.body) if answer.body else _join_parts(answer.parts)
+    )
+    if "gzip" in request.headers.get("Accept-Encoding", ""):
+        response.headers["Content-Encoding"] = "gzip"
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        async for compressed in _compress(parts):
+            await write_part(request, response, compressed)
+        return response
+    response.content_length = size
+    await response.prepare(request)
+    for part in parts:
+        await write_part(request, response, part)
+        await asyncio.sleep(0)
+    return response
+
+
+def _split_body(body: bytes) -> Iterator[memoryview]:
+    view = memoryview(body)
+    return (view[start : start + PART_BYTES] for start in range(0, len(body), PART_BYTES))
+
+
+def _join_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Join short parts to parts of at most ``PART_BYTES``; longer parts are not copied."""
+    joined: list[bytes] = []
+    size = 0
+    for part in parts:
+        if joined and size + len(part) > PART_BYTES:
+            yield b"".join(joined)
+            joined, size = [], 0
+        joined.append(part)
+        size += len(part)
+    if joined:
+        yield b"".join(joined)
+
+
+async def _compress(parts: Iterable[bytes | memoryview]) -> AsyncIterator[bytes]:
+    """Compress in a thread: zlib releases the interpreter lock."""
+    compressor = zlib.compressobj(level=1, wbits=_GZIP_WINDOW)
+    for part in parts:
+        if compressed := await asyncio.to_thread(compressor.compress, part):
+            yield compressed
+    yield compressor.flush()
+
 
 log = logging.getLogger(__name__)
 

@@ -18,33 +18,30 @@ from aiohttp import web
 
 from gangline.kube.config.config import ClusterConfig
 from gangline.kube.config.credentials import Credential, StaticCredential
-from gangline.local.apiserver import kubeconfig
+from gangline.local.apiserver import bootstrap
 from gangline.local.apiserver.admission.builtin import BuiltinAdmission
 from gangline.local.apiserver.admission.certificate_signers import SignerGuard
 from gangline.local.apiserver.admission.pod_security import PodSecurityAdmission
-from gangline.local.apiserver.admission.webhook_client import WebhookClient
+from gangline.local.apiserver.admission.webhook_call import WebhookClient
 from gangline.local.apiserver.admission.webhooks import WebhookAdmission
-from gangline.local.apiserver.audit.audit_log import AuditLog, AuditSettings
+from gangline.local.apiserver.audit import AuditLog, AuditSettings
 from gangline.local.apiserver.auth import pki
 from gangline.local.apiserver.auth.authentication import Authenticator
-from gangline.local.apiserver.auth.escalation import EscalationGuard
-from gangline.local.apiserver.auth.impersonation import Impersonator
-from gangline.local.apiserver.auth.rbac import Authorizer
+from gangline.local.apiserver.auth.rbac import Authorizer, EscalationGuard, Impersonator
 from gangline.local.apiserver.bootstrap import create_initial_objects
 from gangline.local.apiserver.cluster_roles import ClusterRoleSync
-from gangline.local.apiserver.core.builtin_kinds import all_builtin_kinds
 from gangline.local.apiserver.core.errors import internal
 from gangline.local.apiserver.core.negotiation import read_json
-from gangline.local.apiserver.core.registry import Json, Registry
+from gangline.local.apiserver.core.registry import Json, Registry, all_builtin_kinds
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.crd_finalizer import CrdFinalizer
-from gangline.local.apiserver.crds.definitions import CRD_STORAGE_NAME, CrdRegistrar
+from gangline.local.apiserver.crds import CRD_STORAGE_NAME, CrdRegistrar
 from gangline.local.apiserver.endpoints import access_reviews, metrics_api
 from gangline.local.apiserver.endpoints.access_reviews import ReviewHandler
 from gangline.local.apiserver.endpoints.metrics_api import MetricsApi
 from gangline.local.apiserver.endpoints.non_resource import NonResourceEndpoints
 from gangline.local.apiserver.event_expiry import EventExpiry
-from gangline.local.apiserver.flowcontrol.controller import FlowController
+from gangline.local.apiserver.flowcontrol import FlowController
 from gangline.local.apiserver.http import (
     ApiHandler,
     ApiHandlers,
@@ -52,27 +49,26 @@ from gangline.local.apiserver.http import (
     StreamFunction,
     make_http_server,
 )
-from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient, make_kubelet_tls
-from gangline.local.apiserver.kubelet_proxy.logs import LogHandler
+from gangline.local.apiserver.kubelet_proxy.client import (
+    KubeletProxyClient,
+    LogHandler,
+    make_kubelet_tls,
+)
 from gangline.local.apiserver.kubelet_proxy.port_forward import PortForwardHandler
-from gangline.local.apiserver.kubelet_proxy.spdy_streams import SpdyExecHandler
-from gangline.local.apiserver.kubelet_proxy.streams import ExecHandler
+from gangline.local.apiserver.kubelet_proxy.streams import ExecHandler, SpdyExecHandler
 from gangline.local.apiserver.memory import release_memory_forever
 from gangline.local.apiserver.metrics import ApiServerMetrics
-from gangline.local.apiserver.quota.admission import QuotaAdmission
-from gangline.local.apiserver.quota.ledger import QuotaLedger
-from gangline.local.apiserver.quota.status import QuotaStatusSync
-from gangline.local.apiserver.storage.durability import Durability
+from gangline.local.apiserver.quota import QuotaAdmission, QuotaLedger, QuotaStatusSync
+from gangline.local.apiserver.storage.durable_files import Durability
 from gangline.local.apiserver.storage.encryption import load_keys
 from gangline.local.apiserver.storage.sqlite import DatabaseError, StateDatabase
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.verbs.rest import ResourceHandler
-from gangline.local.apiserver.verbs.subresources import SubresourceHandler
-from gangline.local.apiserver.verbs.token_requests import TokenRequestHandler
+from gangline.local.apiserver.verbs.subresources import SubresourceHandler, TokenRequestHandler
 from gangline.local.apiserver.verbs.watch import WatchHandler
 from gangline.local.apiserver.verbs.write import WritePath, index_object
-from gangline.local.apiserver.watch.broadcast import WatchBroadcasters
-from gangline.local.connections.site import BoundedSite
+from gangline.local.apiserver.watch import WatchBroadcasters
+from gangline.local.connections import BoundedSite
 
 COMPACT_INTERVAL_S = 30.0
 OBJECTS_PER_SEAT, MAX_WIDTH = 100, 10
@@ -201,10 +197,10 @@ class ApiServer:
         served = (self._client_host(), self._port)
         await create_initial_objects(self.registry, self._own_writer, first_address, served)
         self._cleanup.start()
-        config = kubeconfig.make_kubeconfig(
+        config = bootstrap.make_kubeconfig(
             settings.context, self.url, self.certificates, self.admin_token
         )
-        kubeconfig.write_kubeconfig(self.kubeconfig, config)
+        bootstrap.write_kubeconfig(self.kubeconfig, config)
         self._tasks.append(asyncio.create_task(self._compact_forever()))
         self._tasks.append(asyncio.create_task(self._event_expiry.run()))
         self._tasks.append(asyncio.create_task(self._quota_status.run()))

@@ -4,13 +4,125 @@ addresses.
 One /16 is divided in two: the lower half for pods, the upper half for services. The candidates
 avoid the default ranges of Kubernetes clusters, container engines and clouds (10.0.0.0/16,
 10.42.0.0/15, 10.96.0.0/12, 10.244.0.0/16), since such a cluster may run beside ours.
+
+A pod's ``/etc/hosts`` and ``/etc/resolv.conf``: content, and the folder of all such files.
 """
 
 import ipaddress
-from collections.abc import Iterable, Iterator
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from gangline.local.network.interface import NetworkError
+from gangline.local.network.interface import HostAliases, NetworkAttachment, NetworkError
+
+DOMAIN = "cluster.local"
+HOSTS_HEADER = "# Written by gangline; changes are overwritten.\n"
+LOCALHOST_LINES = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+
+
+@dataclass(frozen=True, slots=True)
+class PodName:
+    """The names of a pod."""
+
+    namespace: str
+    name: str
+    hostname: str = ""
+    subdomain: str = ""
+    aliases: HostAliases = ()
+
+    @property
+    def host(self) -> str:
+        """The pod's host name: that of its spec, else its name, at most 63 characters long."""
+        return (self.hostname or self.name)[:63].rstrip("-.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The pod's names; the full name comes first if a service gives it one."""
+        if not self.subdomain:
+            return (self.host,)
+        return (f"{self.host}.{self.subdomain}.{self.namespace}.svc.{DOMAIN}", self.host)
+
+
+def render_hosts(pod: PodName, ip: str, others: Iterable[tuple[str, Sequence[str]]] = ()) -> str:
+    """Return a hosts file with the pod itself, its aliases, and ``others`` as (address, names)."""
+    lines = [HOSTS_HEADER, LOCALHOST_LINES, f"{ip}\t{' '.join(pod.names)}\n"]
+    lines += [f"{address}\t{' '.join(names)}\n" for address, names in pod.aliases]
+    lines += [f"{address}\t{' '.join(names)}\n" for address, names in others]
+    return "".join(lines)
+
+
+def render_cluster_resolv_conf(namespace: str, server: str) -> str:
+    """Return a resolv.conf with the cluster's DNS server, as Kubernetes writes it."""
+    search = f"{namespace}.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN}"
+    return f"search {search}\nnameserver {server}\noptions ndots:5\n"
+
+
+def render_host_resolv_conf(host: str) -> str:
+    """Return a resolv.conf for a pod that shares the host's network, from the host's own.
+
+    Names of the cluster come from the hosts file there. A name that does not exist yet must fail
+    quickly; the usual timeout for a resolver that does not answer is ten seconds.
+    """
+    kept = [line for line in host.splitlines() if line.split()[:1] not in (["options"], ["search"])]
+    return "\n".join([*kept, "options timeout:1 attempts:1"]) + "\n"
+
+
+def short_names(full: str, namespace: str) -> list[str]:
+    """List the short forms of a name that the search domains of ``namespace`` permit."""
+    forms = [full]
+    for domain in (DOMAIN, f"svc.{DOMAIN}", f"{namespace}.svc.{DOMAIN}"):
+        if full.endswith(f".svc.{DOMAIN}") and full.endswith(f".{domain}"):
+            forms.append(full.removesuffix(f".{domain}"))
+    return forms
+
+
+class PodFiles:
+    """The folder of all pods' files: ``FOLDER/POD_UID/{hosts,resolv.conf}``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(
+        self, pod_uid: str, pod: PodName, *, ip: str, netns: str | None, hosts: str, resolv: str
+    ) -> NetworkAttachment:
+        """Write both files and return the attachment with them."""
+        folder = self._folder / pod_uid
+        folder.mkdir(parents=True, exist_ok=True)
+        _rewrite(folder / "hosts", hosts)
+        _rewrite(folder / "resolv.conf", resolv)
+        return NetworkAttachment(
+            ip=ip,
+            netns_path=netns,
+            hostname=pod.host,
+            resolv_conf=resolv,
+            hosts_path=folder / "hosts",
+            resolv_path=folder / "resolv.conf",
+        )
+
+    def rewrite_hosts(self, pod_uid: str, hosts: str) -> None:
+        """Replace the content of a hosts file, which may be mounted already."""
+        _rewrite(self._folder / pod_uid / "hosts", hosts)
+
+    def remove(self, pod_uid: str) -> None:
+        shutil.rmtree(self._folder / pod_uid, ignore_errors=True)
+
+    def remove_all(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _rewrite(path: Path, text: str) -> None:
+    """Write in place: a bind mount refers to the inode, so a replaced file would not be seen."""
+    content = text.encode()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644)
+    try:
+        os.pwrite(descriptor, content, 0)
+        os.ftruncate(descriptor, len(content))
+    finally:
+        os.close(descriptor)
+
 
 Network = ipaddress.IPv4Network
 CANDIDATES = tuple(Network(f"10.{second}.0.0/16") for second in (*range(201, 240), *range(60, 90)))

@@ -15,16 +15,18 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from gangline.local.network.addresses import AddressPool, AddressRanges, Network
-from gangline.local.network.dns_zone import DnsZone
-from gangline.local.network.interface import HostAliases, NetworkAttachment, NetworkError
-from gangline.local.network.pod_files import (
+from gangline.local.network.addresses import (
+    AddressPool,
+    AddressRanges,
+    Network,
     PodFiles,
     PodName,
     render_host_resolv_conf,
     render_hosts,
     short_names,
 )
+from gangline.local.network.dns import DnsZone
+from gangline.local.network.interface import HostAliases, NetworkAttachment, NetworkError
 
 SLOTS = 32
 FIRST_POD_RANGE, FIRST_SERVICE_RANGE = 64, 96

@@ -1,12 +1,31 @@
 """Authentication: which user a certificate or a token stands for."""
 
+import base64
+import json
+import ssl
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gangline.local.apiserver.auth.authentication import ADMIN, Authenticator
+from gangline.local.apiserver.auth.authentication import (
+    ADMIN,
+    API_AUDIENCES,
+    Authenticator,
+    BoundObject,
+    ObjectClaim,
+    ServiceAccountTokens,
+)
+from gangline.local.apiserver.auth.node_authorizer import prepare_node_certificates
+from gangline.local.apiserver.auth.pki import (
+    CertificateAuthority,
+    KeyPairFiles,
+    prepare_certificates,
+)
 from gangline.local.apiserver.core.request import ANONYMOUS
 from gangline.local.apiserver.storage.store import ObjectStore
+from gangline.operator.webhook.certificate import issue_certificate
 
 
 @pytest.fixture
@@ -39,3 +58,232 @@ async def test_certificates_name_user_and_groups(known: Authenticator):
 
 async def test_a_certificate_without_a_name_is_no_user(known: Authenticator):
     assert known.authenticate("", {"subject": ((("organizationName", "o"),),)}) is None
+
+
+HOST = "node-1"
+
+
+def verify_strictly(authority: Path, server: KeyPairFiles, client: KeyPairFiles | None) -> None:
+    """Shake hands in memory, both ends with ``VERIFY_X509_STRICT``.
+
+    Raises:
+        SSLCertVerificationError: a certificate is refused.
+    """
+    of_client = ssl.create_default_context(cafile=authority)
+    of_server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority)
+    of_server.load_cert_chain(server.certificate, server.key)
+    if client is not None:
+        of_server.verify_mode = ssl.CERT_REQUIRED
+        of_client.load_cert_chain(client.certificate, client.key)
+    for context in (of_client, of_server):
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        of_client.wrap_bio(down, up, server_hostname=HOST),
+        of_server.wrap_bio(up, down, server_side=True),
+    ]
+    while ends:
+        for end in list(ends):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            ends.remove(end)
+
+
+@pytest.mark.parametrize("client", ["admin", "kubelet_client"])
+def test_certificates_of_the_api_server_pass(tmp_path: Path, client: str) -> None:
+    made = prepare_certificates(tmp_path, [HOST])
+    verify_strictly(made.authority.certificate, made.server, getattr(made, client))
+
+
+def test_certificates_of_nodes_pass(tmp_path: Path) -> None:
+    authority = prepare_certificates(tmp_path / "pki", [HOST]).authority
+    node = prepare_node_certificates(
+        CertificateAuthority(authority), tmp_path / "node", HOST, ["10.0.0.1"]
+    )
+    verify_strictly(authority.certificate, node.server, node.client)
+
+
+def test_certificate_of_the_webhook_passes(tmp_path: Path) -> None:
+    made = issue_certificate([HOST], datetime.now(UTC), timedelta(days=1))
+    files = {"ca": made.authority.pem, "crt": made.certificate, "key": made.key}
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    verify_strictly(tmp_path / "ca", KeyPairFiles(tmp_path / "crt", tmp_path / "key"), None)
+
+
+ROBOT = ObjectClaim("robot", "account-uid")
+POD = BoundObject("Pod", ObjectClaim("p", "pod-uid"), ObjectClaim("n", "node-uid"))
+
+
+class Clock:
+    now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def tokens(store: ObjectStore, clock: Clock) -> ServiceAccountTokens:
+    await put(store, "serviceaccounts.", "ns/robot", "account-uid")
+    await put(store, "pods.", "ns/p", "pod-uid")
+    return ServiceAccountTokens(b"key", store, clock)
+
+
+async def put(store: ObjectStore, topic: str, key: str, uid: str, **meta: Any) -> None:
+    obj = {"metadata": {"name": key.rpartition("/")[2], "uid": uid, **meta}}
+    await store.stage(store.cache(topic), key, obj, ({}, {}))
+
+
+async def remove(store: ObjectStore, topic: str, key: str) -> None:
+    obj = {"metadata": {"name": key}}
+    await store.stage(store.cache(topic), key, obj, ({}, {}), removed=True)
+
+
+async def test_a_token_names_its_account_and_pod(tokens: ServiceAccountTokens):
+    token, ends = tokens.issue("ns", ROBOT, API_AUDIENCES, 600, POD)
+    assert ends == 1_800_000_600
+    identity = tokens.verify(token)
+    assert identity is not None
+    user = identity.user
+    assert (user.name, user.uid) == ("system:serviceaccount:ns:robot", "account-uid")
+    assert "system:serviceaccounts:ns" in user.groups
+    assert dict(user.extra)["authentication.kubernetes.io/pod-uid"] == ("pod-uid",)
+    assert dict(user.extra)["authentication.kubernetes.io/node-name"] == ("n",)
+
+
+async def test_a_token_ends_with_its_time(tokens: ServiceAccountTokens, clock: Clock):
+    token, _ = tokens.issue("ns", ROBOT, API_AUDIENCES, 600)
+    clock.now += 599
+    assert tokens.verify(token)
+    clock.now += 1
+    assert tokens.verify(token) is None
+
+
+async def test_a_token_is_for_its_audiences_only(tokens: ServiceAccountTokens):
+    token, _ = tokens.issue("ns", ROBOT, ["vault", "db"], 600)
+    assert tokens.verify(token) is None
+    identity = tokens.verify(token, ["db", "other"])
+    assert identity is not None
+    assert identity.audiences == ("db",)
+
+
+@pytest.mark.parametrize(
+    ("topic", "key"), [("serviceaccounts.", "ns/robot"), ("pods.", "ns/p")], ids=["account", "pod"]
+)
+async def test_a_token_ends_with_its_account_and_with_its_pod(
+    tokens: ServiceAccountTokens, store: ObjectStore, topic: str, key: str
+):
+    token, _ = tokens.issue("ns", ROBOT, API_AUDIENCES, 600, POD)
+    assert tokens.verify(token)
+    await remove(store, topic, key)
+    assert tokens.verify(token) is None
+    await put(store, topic, key, "another-uid")
+    assert tokens.verify(token) is None
+
+
+async def test_a_terminating_pod_keeps_its_token_for_a_minute_after_its_grace_period(
+    tokens: ServiceAccountTokens, store: ObjectStore, clock: Clock
+):
+    token, _ = tokens.issue("ns", ROBOT, API_AUDIENCES, 3600, POD)
+    # 2027-01-15T08:00:00Z is 1_800_000_000: the grace period ends 30 s later.
+    await put(store, "pods.", "ns/p", "pod-uid", deletionTimestamp="2027-01-15T08:00:30Z")
+    clock.now += 89
+    assert tokens.verify(token)
+    clock.now += 1
+    assert tokens.verify(token) is None
+
+
+async def test_tokens_of_secrets_and_nodes_end_with_them(
+    tokens: ServiceAccountTokens, store: ObjectStore
+):
+    await put(store, "secrets.", "ns/s", "secret-uid")
+    await put(store, "nodes.", "n", "node-uid")
+    of_secret = BoundObject("Secret", ObjectClaim("s", "secret-uid"))
+    of_node = BoundObject("Node", ObjectClaim("n", "node-uid"))
+    for bound, topic, key in ((of_secret, "secrets.", "ns/s"), (of_node, "nodes.", "n")):
+        token, _ = tokens.issue("ns", ROBOT, API_AUDIENCES, 600, bound)
+        assert tokens.verify(token)
+        await remove(store, topic, key)
+        assert tokens.verify(token) is None
+
+
+def sign(tokens: ServiceAccountTokens, claims: object) -> str:
+    """A token with any payload and a valid signature."""
+    header, *_ = tokens.issue("ns", ROBOT, (), 1)[0].split(".")
+    body = base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+    return f"{header}.{body}.{tokens._signature(body)}"
+
+
+async def test_a_token_of_an_older_server_is_bound_to_its_account(
+    tokens: ServiceAccountTokens, store: ObjectStore
+):
+    older = {
+        "sub": "system:serviceaccount:ns:robot",
+        "exp": 1_900_000_000,
+        "uid": "account-uid",
+        "aud": list(API_AUDIENCES),
+    }
+    assert tokens.verify(sign(tokens, older))
+    assert tokens.verify(sign(tokens, older | {"uid": ""})) is None
+    assert tokens.verify(sign(tokens, older | {"aud": ["vault"]})) is None
+    await remove(store, "serviceaccounts.", "ns/robot")
+    assert tokens.verify(sign(tokens, older)) is None
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        [],
+        {},
+        {"sub": "x", "exp": 1_900_000_000, "aud": list(API_AUDIENCES), "uid": "account-uid"},
+        {"sub": "system:serviceaccount:ns", "exp": 1_900_000_000, "aud": list(API_AUDIENCES)},
+        {"sub": "system:serviceaccount:ns:robot", "exp": "soon", "aud": list(API_AUDIENCES)},
+        {
+            "sub": "system:serviceaccount:other:robot",
+            "exp": 1_900_000_000,
+            "aud": list(API_AUDIENCES),
+            "iss": "https://kubernetes.default.svc",
+            "kubernetes.io": {
+                "namespace": "ns",
+                "serviceaccount": {"name": "robot", "uid": "account-uid"},
+            },
+        },
+        {
+            "sub": "system:serviceaccount:ns:robot",
+            "exp": 1_900_000_000,
+            "aud": list(API_AUDIENCES),
+            "iss": "https://evil.example",
+            "uid": "account-uid",
+        },
+    ],
+)
+async def test_claims_that_contradict_or_lack_something_are_refused(
+    tokens: ServiceAccountTokens, claims: object
+):
+    assert tokens.verify(sign(tokens, claims)) is None
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda t: t[:-2],
+        lambda t: t.replace(".", "x", 1),
+        lambda t: "",
+        lambda t: t + "é",
+        lambda t: t.rpartition(".")[0] + ".\udcff",
+        lambda t: t.rpartition(".")[0] + ".",
+        lambda t: "..",
+    ],
+)
+async def test_tokens_that_were_tampered_with_are_worth_nothing(
+    tokens: ServiceAccountTokens, spoil: Any
+):
+    token, _ = tokens.issue("ns", ROBOT, API_AUDIENCES, 600)
+    assert tokens.verify(spoil(token)) is None

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from gangline.local.apiserver.auth.rule_coverage import uncovered_rules
 from gangline.local.apiserver.auth.rules import (
     FULL_AUTHORITY,
     AccessAttributes,
@@ -15,6 +14,7 @@ from gangline.local.apiserver.auth.rules import (
     names_of,
     rule_allows,
     subject_names,
+    uncovered_rules,
 )
 from gangline.local.apiserver.core.request import RequestUser
 

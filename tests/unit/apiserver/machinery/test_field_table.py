@@ -11,8 +11,8 @@ import pytest
 
 from gangline.api.schema import field_table
 from gangline.api.schema.field_table import find_message, message_fields
-from gangline.local.apiserver.core.builtin_kinds import all_builtin_kinds
-from gangline.local.apiserver.machinery.protobuf import decode_protobuf
+from gangline.local.apiserver.core.registry import all_builtin_kinds
+from gangline.local.apiserver.machinery.encoding import decode_protobuf
 from kubernetes_proto import (
     API,
     EXAMPLES,

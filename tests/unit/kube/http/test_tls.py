@@ -18,7 +18,7 @@ from gangline.kube import errors
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import ClusterConfig
 from gangline.kube.config.credentials import Credential, StaticCredential
-from gangline.local.apiserver.admission import webhook_client
+from gangline.local.apiserver.admission import webhook_call
 from unit.kube.fake_server import THINGS, FakeServer
 
 
@@ -121,8 +121,8 @@ async def test_certificates_without_key_identifiers_are_accepted_where_python_is
     async with serving(tmp_path, LOOPBACK) as (config, _):
         assert len(await things_of(config)) == 0
     pem = base64.b64encode(AUTHORITY.pem).decode()
-    webhook_client.tls_context.cache_clear()
-    assert not webhook_client.tls_context(pem).verify_flags & ssl.VERIFY_X509_STRICT
+    webhook_call.tls_context.cache_clear()
+    assert not webhook_call.tls_context(pem).verify_flags & ssl.VERIFY_X509_STRICT
 
 
 @pytest.mark.parametrize("in_memory", [True, False])

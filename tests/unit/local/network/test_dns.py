@@ -17,16 +17,17 @@ from gangline.api.core.service import (
     ServiceSpec,
 )
 from gangline.api.meta.objects import ObjectMeta
-from gangline.local.network.dns_messages import (
+from gangline.local.network.dns import (
     DnsAnswer,
     DnsMessageError,
     DnsRecord,
+    DnsZone,
     RecordType,
     ResponseCode,
     build_response,
     parse_query,
+    service_records,
 )
-from gangline.local.network.dns_zone import DnsZone, service_records
 
 DOMAIN = "svc.cluster.local"
 

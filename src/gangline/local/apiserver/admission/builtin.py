@@ -19,12 +19,11 @@ from gangline.local.apiserver.core.errors import (
     qualified_resource,
     status_error,
 )
-from gangline.local.apiserver.core.metadata import format_timestamp
 from gangline.local.apiserver.core.negotiation import read_json
+from gangline.local.apiserver.core.prepare import format_timestamp
 from gangline.local.apiserver.core.registry import Json, Registry, ServedKind
-from gangline.local.apiserver.crds.definitions import complete_definition
-from gangline.local.apiserver.crds.validation import crd_causes
-from gangline.local.apiserver.machinery.defaults.builtin import apply_priority, initial_status
+from gangline.local.apiserver.crds import complete_definition, crd_causes
+from gangline.local.apiserver.machinery.defaults import apply_priority, initial_status
 from gangline.local.apiserver.storage.store import ObjectStore
 
 DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"

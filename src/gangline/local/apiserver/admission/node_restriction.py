@@ -3,9 +3,8 @@
 The rules and messages are those of the admission plug-in of Kubernetes.
 """
 
-from gangline.local.apiserver.auth.node_authorizer import node_of
-from gangline.local.apiserver.auth.node_pods import pod_references
-from gangline.local.apiserver.auth.service_account_tokens import API_AUDIENCES, BoundObject
+from gangline.local.apiserver.auth.authentication import API_AUDIENCES, BoundObject
+from gangline.local.apiserver.auth.node_authorizer import node_of, pod_references
 from gangline.local.apiserver.core.errors import StatusError, forbidden, qualified_resource
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest

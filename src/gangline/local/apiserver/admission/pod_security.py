@@ -8,12 +8,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from gangline.api.validation.security_standards.evaluate import describe, find_violations
-from gangline.api.validation.security_standards.policy import (
+from gangline.api.validation.security_standards import (
     PREFIX,
     Level,
     LevelVersion,
     PodSecurityPolicy,
+    describe,
+    find_violations,
 )
 from gangline.local.apiserver.core.errors import forbidden, invalid
 from gangline.local.apiserver.core.negotiation import read_json

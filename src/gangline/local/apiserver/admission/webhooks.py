@@ -14,26 +14,25 @@ import logging
 import msgspec
 
 from gangline.api.cluster.admission import GROUP, AdmissionResponse
-from gangline.local.apiserver.admission.webhook_client import WebhookCallError, WebhookClient
-from gangline.local.apiserver.admission.webhook_match import (
+from gangline.local.apiserver.admission.webhook_call import (
     CONFIGURATION_TYPES,
     MUTATING,
     VALIDATING,
     CompiledWebhook,
+    InvalidAdmissionResponse,
     MatchedWebhook,
+    ReviewInput,
+    WebhookCallError,
+    WebhookClient,
     WriteAttributes,
     compile_webhooks,
-    match_webhooks,
-    object_labels,
-    object_selector_matches,
-)
-from gangline.local.apiserver.admission.webhook_review import (
-    InvalidAdmissionResponse,
-    ReviewInput,
     decode_response,
     denial_error,
     encode_review,
     is_namespace,
+    match_webhooks,
+    object_labels,
+    object_selector_matches,
     patch_operations,
     request_namespace,
     request_options,
@@ -42,7 +41,7 @@ from gangline.local.apiserver.core import conversion, prepare
 from gangline.local.apiserver.core.errors import internal, not_found, timed_out
 from gangline.local.apiserver.core.registry import Json, Registry, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
-from gangline.local.apiserver.machinery.patch.json_patch import PatchError, json_equal, json_patch
+from gangline.local.apiserver.machinery.patches import PatchError, json_equal, json_patch
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import DELETED, CacheEvent, ObjectRevision
 

@@ -2,23 +2,241 @@
 
 The administrator's token is a random string in a file. ``service_account_tokens`` issues and
 verifies the tokens of service accounts.
+
+Service account tokens: JSON web tokens with the claims of Kubernetes, signed by the server.
+
+A token is valid for its audiences, until its expiration, and as long as its account and the object
+that it is bound to exist: both are looked up by name and UID at each use, in the committed state.
+A token of an older server has no issuer and no bound object; it is accepted until it expires.
 """
 
+import base64
+import hashlib
 import hmac
 import secrets
-from collections.abc import Mapping, Sequence
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from gangline.local.apiserver.auth.pki import ADMIN_GROUP, CertificateError
-from gangline.local.apiserver.auth.service_account_tokens import (
-    API_AUDIENCES,
-    ServiceAccountTokens,
-    TokenIdentity,
-)
+from gangline.local.apiserver.core.negotiation import encode_json
+from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ANONYMOUS, AUTHENTICATED, RequestUser
 from gangline.local.apiserver.storage.durable_files import write_durably
 from gangline.local.apiserver.storage.store import ObjectStore
+
+ISSUER = "https://kubernetes.default.svc"
+API_AUDIENCES = (ISSUER,)
+"""The audiences of this server: those of a token that is requested without any."""
+ACCOUNT_PREFIX = "system:serviceaccount:"
+DELETION_LEEWAY_S = 60.0
+"""A terminating object keeps its tokens this long after its grace period, as in Kubernetes."""
+MAX_TOKEN_CHARS = 16 << 10
+
+_HEADER = base64.urlsafe_b64encode(b'{"alg":"HS256","typ":"JWT"}').rstrip(b"=").decode()
+
+
+class ObjectClaim(msgspec.Struct, frozen=True):
+    """Name and UID of an object in a token."""
+
+    name: str
+    uid: str
+
+
+class KubernetesClaims(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The claims about the account and the object that the token is bound to."""
+
+    namespace: str
+    serviceaccount: ObjectClaim
+    pod: ObjectClaim | None = None
+    secret: ObjectClaim | None = None
+    node: ObjectClaim | None = None
+
+
+class TokenClaims(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The payload of a token. Times are seconds of Unix time."""
+
+    sub: str
+    exp: int
+    aud: list[str]
+    iss: str = ""
+    iat: int = 0
+    nbf: int = 0
+    jti: str = ""
+    kubernetes: KubernetesClaims | None = msgspec.field(name="kubernetes.io", default=None)
+    uid: str = ""
+    """The UID of the account, in tokens of older servers only."""
+
+
+class BoundObject(NamedTuple):
+    """The object that a token is bound to."""
+
+    kind: str
+    """``Pod``, ``Secret`` or ``Node``."""
+    claim: ObjectClaim
+    node: ObjectClaim | None = None
+    """The node of the pod; its UID is empty if it is not registered."""
+    content: Json | None = None
+    """The object itself."""
+
+
+class TokenIdentity(NamedTuple):
+    """The user of a valid token, and those of the requested audiences that it is valid for."""
+
+    user: RequestUser
+    audiences: tuple[str, ...]
+
+
+class _Metadata(msgspec.Struct):
+    uid: str = ""
+    deletion_timestamp: datetime | None = msgspec.field(name="deletionTimestamp", default=None)
+
+
+class _StoredObject(msgspec.Struct):
+    metadata: _Metadata
+
+
+_decode_object = msgspec.json.Decoder(_StoredObject).decode
+_decode_claims = msgspec.json.Decoder(TokenClaims).decode
+
+
+class ServiceAccountTokens:
+    """Issues and verifies the tokens of the accounts in a store."""
+
+    def __init__(
+        self, key: bytes, store: ObjectStore, now: Callable[[], float] = time.time
+    ) -> None:
+        self._key = key
+        self._store = store
+        self._now = now
+
+    def issue(
+        self,
+        namespace: str,
+        account: ObjectClaim,
+        audiences: Sequence[str],
+        lifetime_s: int,
+        bound: BoundObject | None = None,
+    ) -> tuple[str, int]:
+        """Return a token and its expiration in Unix time."""
+        now = int(self._now())
+        objects: dict[str, ObjectClaim] = {}
+        if bound is not None:
+            objects[bound.kind.lower()] = bound.claim
+            if bound.node is not None and bound.node.uid:
+                objects["node"] = bound.node
+        claims = TokenClaims(
+            sub=f"{ACCOUNT_PREFIX}{namespace}:{account.name}",
+            exp=now + lifetime_s,
+            aud=list(audiences),
+            iss=ISSUER,
+            iat=now,
+            nbf=now,
+            jti=str(uuid.uuid4()),
+            kubernetes=KubernetesClaims(namespace, account, **objects),
+        )
+        body = _encode_base64url(encode_json(claims))
+        return f"{_HEADER}.{body}.{self._signature(body)}", claims.exp
+
+    def verify(self, token: str, audiences: Sequence[str] = API_AUDIENCES) -> TokenIdentity | None:
+        """Return the identity of a token, or None if it is not valid (any more).
+
+        ``audiences`` are those that the token is presented to.
+        """
+        claims = self._read(token)
+        if claims is None:
+            return None
+        now = self._now()
+        found = tuple(name for name in audiences if name in claims.aud)
+        account = _account(claims)
+        if not found or account is None or claims.exp <= now or claims.nbf > now + 60:
+            return None
+        required = [("serviceaccounts.", f"{account.namespace}/", account.serviceaccount)]
+        if account.pod is not None:
+            required.append(("pods.", f"{account.namespace}/", account.pod))
+        elif account.secret is not None:
+            required.append(("secrets.", f"{account.namespace}/", account.secret))
+        elif account.node is not None:
+            # API rule: beside a pod the node is only a note.
+            required.append(("nodes.", "", account.node))
+        if not all(self._exists(*each) for each in required):
+            return None
+        return TokenIdentity(_user(claims, account), found)
+
+    def _read(self, token: str) -> TokenClaims | None:
+        """Return the claims of a token with a valid signature, else None."""
+        header, _, rest = token.partition(".")
+        body, _, signature = rest.partition(".")
+        if header != _HEADER or len(token) > MAX_TOKEN_CHARS or not token.isascii():
+            return None
+        if not hmac.compare_digest(signature, self._signature(body)):
+            return None
+        try:
+            claims = _decode_claims(_decode_base64url(body))
+        except (ValueError, msgspec.DecodeError):
+            return None
+        return claims if claims.iss in ("", ISSUER) else None
+
+    def _exists(self, topic: str, prefix: str, claim: ObjectClaim) -> bool:
+        record = self._store.cache(topic).records.get(f"{prefix}{claim.name}")
+        if record is None:
+            return False
+        meta = _decode_object(record.body).metadata
+        if meta.uid != claim.uid:
+            return False
+        ends = meta.deletion_timestamp
+        return ends is None or self._now() < ends.timestamp() + DELETION_LEEWAY_S
+
+    def _signature(self, body: str) -> str:
+        signed = f"{_HEADER}.{body}".encode()
+        return _encode_base64url(hmac.new(self._key, signed, hashlib.sha256).digest())
+
+
+def _account(claims: TokenClaims) -> KubernetesClaims | None:
+    """Return the claims about the account; None if they contradict the subject."""
+    namespace, _, name = claims.sub.removeprefix(ACCOUNT_PREFIX).partition(":")
+    if not claims.sub.startswith(ACCOUNT_PREFIX) or not namespace or not name:
+        return None
+    stated = claims.kubernetes
+    if stated is None:
+        # Without the account's UID a token would survive its account.
+        older = not claims.iss and claims.uid
+        return KubernetesClaims(namespace, ObjectClaim(name, claims.uid)) if older else None
+    if (stated.namespace, stated.serviceaccount.name) != (namespace, name):
+        return None
+    return stated
+
+
+def _user(claims: TokenClaims, account: KubernetesClaims) -> RequestUser:
+    extra = [("authentication.kubernetes.io/credential-id", f"JTI={claims.jti}")]
+    for kind, bound in (("pod", account.pod), ("node", account.node)):
+        if bound is not None:
+            extra.append((f"authentication.kubernetes.io/{kind}-name", bound.name))
+            extra.append((f"authentication.kubernetes.io/{kind}-uid", bound.uid))
+    return RequestUser(
+        claims.sub,
+        (
+            "system:serviceaccounts",
+            f"system:serviceaccounts:{account.namespace}",
+            AUTHENTICATED,
+        ),
+        account.serviceaccount.uid,
+        tuple((name, (value,)) for name, value in extra) if claims.jti else (),
+    )
+
+
+def _encode_base64url(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _decode_base64url(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
 
 ADMIN = RequestUser("gangline-admin", (ADMIN_GROUP, AUTHENTICATED))
 

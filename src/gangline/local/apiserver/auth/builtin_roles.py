@@ -3,6 +3,12 @@
 The rules are those of Kubernetes (``bootstrappolicy``). ``view``, ``edit`` and ``admin`` have no
 rules of their own: they aggregate the roles with their label, among them those of Gangline's kinds.
 ``view`` reads neither Secrets nor roles and opens no stream, because all three give further rights.
+
+The roles of kube-scheduler and kube-controller-manager, when they run beside this cluster.
+
+The rules are those of Kubernetes (``bootstrappolicy``), and the bindings give them to the users
+that Kubernetes has for these programs. The roles of single controllers (``system:controller:…``)
+are left out: without ``--use-service-account-credentials``, no controller uses them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,9 +22,80 @@ from gangline.api.job_resources import (
     SCALE_PLANS,
     TRAINING_RUNTIMES,
 )
-from gangline.local.apiserver.auth.component_roles import COMPONENT_RULES, COMPONENT_USERS
 from gangline.local.apiserver.auth.rules import FULL_AUTHORITY
 from gangline.local.apiserver.core.registry import Json
+
+READ = ("get", "list", "watch")
+SCHEDULER, VOLUMES = "system:kube-scheduler", "system:volume-scheduler"
+CONTROLLERS = "system:kube-controller-manager"
+
+
+def _rule(
+    group: str, resources: Sequence[str], verbs: Sequence[str], names: Sequence[str] = ()
+) -> Json:
+    named = {"resourceNames": list(names)} if names else {}
+    return {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs), **named}
+
+
+def _leader_election(name: str) -> list[Json]:
+    group = "coordination.k8s.io"
+    return [
+        _rule(group, ("leases",), ("create",)),
+        _rule(group, ("leases",), ("get", "list", "update", "watch"), (name,)),
+        _rule(group, ("leasecandidates",), ("create", "delete", "deletecollection", "get", "list",
+                                            "patch", "update", "watch")),
+    ]  # fmt: skip
+
+
+_EVENTS = [
+    _rule(group, ("events",), ("create", "patch", "update")) for group in ("", "events.k8s.io")
+]
+_REVIEWS = [
+    _rule("authentication.k8s.io", ("tokenreviews",), ("create",)),
+    _rule("authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
+]
+
+COMPONENT_RULES = {
+    SCHEDULER: [
+        *_EVENTS,
+        *_leader_election("kube-scheduler"),
+        _rule("", ("namespaces", "nodes", "replicationcontrollers", "services"), READ),
+        _rule("", ("pods",), ("delete", *READ)),
+        _rule("", ("bindings", "pods/binding"), ("create",)),
+        _rule("", ("pods/status",), ("patch", "update")),
+        _rule("", ("persistentvolumeclaims", "persistentvolumes"), READ),
+        _rule("apps", ("replicasets", "statefulsets"), READ),
+        _rule("extensions", ("replicasets",), READ),
+        _rule("policy", ("poddisruptionbudgets",), READ),
+        _rule("storage.k8s.io", ("csidrivers", "csinodes", "csistoragecapacities",
+                                 "volumeattachments"), READ),
+        _rule("resource.k8s.io", ("deviceclasses", "resourceslices"), READ),
+        _rule("resource.k8s.io", ("resourceclaims",), (*READ, "patch", "update")),
+        _rule("resource.k8s.io", ("resourceclaims/status",), ("patch", "update")),
+        _rule("", ("pods/finalizers",), ("update",)),
+        *_REVIEWS,
+    ],
+    VOLUMES: [
+        _rule("", ("persistentvolumes",), (*READ, "patch", "update")),
+        _rule("storage.k8s.io", ("storageclasses",), READ),
+        _rule("", ("persistentvolumeclaims",), (*READ, "patch", "update")),
+    ],
+    CONTROLLERS: [
+        *_EVENTS,
+        *_leader_election("kube-controller-manager"),
+        _rule("", ("secrets", "serviceaccounts"), ("create",)),
+        _rule("", ("secrets",), ("delete",)),
+        _rule("", ("configmaps", "namespaces", "secrets", "serviceaccounts"), ("get",)),
+        _rule("", ("secrets", "serviceaccounts"), ("update",)),
+        *_REVIEWS,
+        _rule("*", ("*",), ("list", "watch")),
+        _rule("", ("serviceaccounts/token",), ("create",)),
+    ],
+}  # fmt: skip
+"""Rules by ClusterRole."""
+COMPONENT_USERS = {SCHEDULER: SCHEDULER, VOLUMES: SCHEDULER, CONTROLLERS: CONTROLLERS}
+"""The user to whom each role is bound."""
+
 
 RBAC = "rbac.authorization.k8s.io"
 AUTOUPDATE = "rbac.authorization.kubernetes.io/autoupdate"
@@ -26,7 +103,7 @@ AUTOUPDATE = "rbac.authorization.kubernetes.io/autoupdate"
 _LABELS = {"kubernetes.io/bootstrapping": "rbac-defaults"}
 _AGGREGATE = f"{RBAC}/aggregate-to-"
 
-READ = ("get", "list", "watch")
+
 WRITE = ("create", "delete", "deletecollection", "patch", "update")
 READ_WRITE = (*WRITE, *READ)
 
@@ -39,10 +116,6 @@ MONITORING_PATHS = (
     "/healthz", "/healthz/*", "/livez", "/livez/*", "/metrics", "/metrics/slis", "/readyz",
     "/readyz/*",
 )  # fmt: skip
-
-
-def _rule(group: str, resources: Sequence[str], verbs: Sequence[str]) -> Json:
-    return {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
 
 
 def _paths(paths: Sequence[str]) -> Json:
@@ -132,9 +205,13 @@ def job_view_rules() -> list[Json]:
     """Return the rules that let ``view`` read jobs, runtimes, advice, pod groups and queues."""
     rules = [_rule(group, plurals, READ) for group, plurals in
              _resources_by_group(with_status=True)]  # fmt: skip
-    advice = _rule(JOB_ADVICE.group, (JOB_ADVICE.plural, f"{JOB_ADVICE.plural}/status"), READ)
+    advice = _rule(
+        JOB_ADVICE.group, (JOB_ADVICE.plural, f"{JOB_ADVICE.plural}/status"), READ
+    )
     queues = _rule(QUEUES.group, (QUEUES.plural, f"{QUEUES.plural}/status"), READ)
-    runtimes = _rule(CLUSTER_TRAINING_RUNTIMES.group, (CLUSTER_TRAINING_RUNTIMES.plural,), READ)
+    runtimes = _rule(
+        CLUSTER_TRAINING_RUNTIMES.group, (CLUSTER_TRAINING_RUNTIMES.plural,), READ
+    )
     return [*rules, advice, queues, runtimes]
 
 
@@ -144,7 +221,8 @@ def job_edit_rules() -> list[Json]:
     Queues divide the cluster among namespaces, so that only an administrator writes them.
     """
     return [
-        _rule(group, plurals, WRITE) for group, plurals in _resources_by_group(with_status=False)
+        _rule(group, plurals, WRITE)
+        for group, plurals in _resources_by_group(with_status=False)
     ]
 
 

@@ -2,14 +2,231 @@
 
 The rules are those of Kubernetes. Writes of nodes, leases and pods are allowed here by kind, and
 limited to the node's own objects by ``admission.node_restriction``.
+
+The pods that are bound to each node, and the objects that they refer to.
+
+The pods follow the committed writes. References are read when they are needed.
+
+The certificates of nodes: each node has one as a client and one as a server.
+
+As a client it is ``system:node:NAME`` in the group ``system:nodes``. As a server it has its name
+and addresses. A certificate that is missing, damaged, outdated or of another authority is issued
+again, so that its files need not survive a power failure.
 """
 
-from gangline.local.apiserver.auth.node_certificates import NODE_GROUP, NODE_PREFIX
-from gangline.local.apiserver.auth.node_pods import NodePods
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from gangline.local.apiserver.auth.pki import (
+    CLIENT_USAGE,
+    RENEW_BEFORE_EXPIRY,
+    CertificateAuthority,
+    KeyPairFiles,
+    encode_key,
+    make_name,
+    server_options,
+)
 from gangline.local.apiserver.auth.rules import AccessAttributes, selected_value
 from gangline.local.apiserver.core.negotiation import read_json
+from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import RequestUser
 from gangline.local.apiserver.storage.store import ObjectStore
+from gangline.local.apiserver.storage.watch_cache import DELETED, CacheEvent, ObjectRevision
+
+AUTHORITY_CONFIG_MAP = "kube-root-ca.crt"
+"""The certificates of the API server: every pod gets them with the token of its account."""
+
+
+class PodReferences(NamedTuple):
+    """The names of objects in its namespace that a pod refers to."""
+
+    config_maps: frozenset[str] = frozenset()
+    secrets: frozenset[str] = frozenset()
+    claims: frozenset[str] = frozenset()
+    account: str = ""
+    audiences: frozenset[str] = frozenset()
+    """The audiences of the tokens in its projected volumes."""
+
+
+class NodePods:
+    """The pods of each node by their keys."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._records = store.cache("pods.").records
+        self._by_node: dict[str, set[str]] = {}
+        self._references: dict[str, tuple[ObjectRevision, PodReferences]] = {}
+        for record in self._records.values():
+            self._add(record)
+        store.add_listener("pods.", self._on_change)
+
+    def is_bound(self, node: str, key: str) -> bool:
+        return key in self._by_node.get(node, ())
+
+    def references(self, node: str, namespace: str = "") -> Iterator[tuple[str, PodReferences]]:
+        """Yield namespace and references of a node's pods, optionally of one namespace only."""
+        for key in self._by_node.get(node, ()):
+            of, _, _ = key.partition("/")
+            if namespace in ("", of):
+                yield of, self._references_of(self._records[key])
+
+    def _references_of(self, record: ObjectRevision) -> PodReferences:
+        known = self._references.get(record.key)
+        if known is None or known[0] is not record:
+            known = record, pod_references(read_json(record.body))
+            self._references[record.key] = known
+        return known[1]
+
+    def _add(self, record: ObjectRevision) -> None:
+        if node := record.fields.get("spec.nodeName"):
+            self._by_node.setdefault(node, set()).add(record.key)
+
+    def _on_change(self, event: CacheEvent) -> None:
+        key, before = event.record.key, event.before
+        if event.type != DELETED and before is not None:
+            # A binding is final, so that a bound pod needs nothing more.
+            if not before.fields.get("spec.nodeName"):
+                self._add(event.record)
+            return
+        self._references.pop(key, None)
+        if before is not None and (node := before.fields.get("spec.nodeName")):
+            pods = self._by_node.get(node, set())
+            pods.discard(key)
+            if not pods:
+                self._by_node.pop(node, None)
+        if event.type != DELETED:
+            self._add(event.record)
+
+
+def pod_references(pod: Json) -> PodReferences:
+    """Return what a pod refers to."""
+    spec = pod.get("spec") or {}
+    maps: set[Any] = {AUTHORITY_CONFIG_MAP}
+    secrets: set[Any] = {each.get("name") for each in _list(spec, "imagePullSecrets")}
+    claims: set[Any] = set()
+    audiences: set[Any] = set()
+    for name in ("initContainers", "containers", "ephemeralContainers"):
+        for container in _list(spec, name):
+            for source in _list(container, "envFrom"):
+                maps.add(_name(source, "configMapRef"))
+                secrets.add(_name(source, "secretRef"))
+            for variable in _list(container, "env"):
+                origin = variable.get("valueFrom") or {}
+                maps.add(_name(origin, "configMapKeyRef"))
+                secrets.add(_name(origin, "secretKeyRef"))
+    for volume in _list(spec, "volumes"):
+        maps.add(_name(volume, "configMap"))
+        secrets.add(_name(volume, "secret", "secretName"))
+        claims.add(_name(volume, "persistentVolumeClaim", "claimName"))
+        if volume.get("ephemeral") is not None:
+            claims.add(f"{pod['metadata']['name']}-{volume['name']}")
+        secrets.update(_driver_secrets(volume))
+        for part in _list(volume.get("projected") or {}, "sources"):
+            maps.add(_name(part, "configMap"))
+            secrets.add(_name(part, "secret"))
+            audiences.add((part.get("serviceAccountToken") or {}).get("audience"))
+    return PodReferences(
+        frozenset(filter(None, maps)),
+        frozenset(filter(None, secrets)),
+        frozenset(filter(None, claims)),
+        spec.get("serviceAccountName") or "default",
+        frozenset(filter(None, audiences)),
+    )
+
+
+def _driver_secrets(volume: Json) -> Iterator[str | None]:
+    """Yield the Secrets of volume types such as CSI, which name them in a common form."""
+    for source in volume.values():
+        if isinstance(source, dict):
+            yield _name(source, "secretRef")
+            yield _name(source, "nodePublishSecretRef")
+
+
+def _list(obj: Json, name: str) -> list[Json]:
+    return obj.get(name) or []
+
+
+def _name(obj: Json, reference: str, field: str = "name") -> str | None:
+    found = obj.get(reference)
+    name = found.get(field) if isinstance(found, dict) else None
+    return name if isinstance(name, str) else None
+
+
+NODE_PREFIX, NODE_GROUP = "system:node:", "system:nodes"
+"""User name (with the node's name) and group of a kubelet."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCertificates:
+    """The certificates of one node."""
+
+    client: KeyPairFiles
+    """For requests to the API server."""
+    server: KeyPairFiles
+    """For the kubelet's own server."""
+
+
+def prepare_node_certificates(
+    authority: CertificateAuthority, folder: Path, node: str, addresses: Sequence[str]
+) -> NodeCertificates:
+    """Create missing or outdated certificates of a node in ``folder`` and return all paths.
+
+    Raises:
+        ValueError: a file of the authority is damaged.
+        OSError: the folder cannot be read or written.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+    server = server_options([node, *addresses])
+    for name, options in (("client", [CLIENT_USAGE]), ("server", server)):
+        pair = _pair(folder, name)
+        if not _is_usable(pair, authority, options):
+            certificate, key = authority.sign(
+                make_name(f"{NODE_PREFIX}{node}", NODE_GROUP), options
+            )
+            _write(pair.key, encode_key(key))
+            _write(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+    return NodeCertificates(_pair(folder, "client"), _pair(folder, "server"))
+
+
+def _pair(folder: Path, name: str) -> KeyPairFiles:
+    return KeyPairFiles(folder / f"{name}.crt", folder / f"{name}.key")
+
+
+def _is_usable(
+    pair: KeyPairFiles, authority: CertificateAuthority, options: Sequence[x509.ExtensionType]
+) -> bool:
+    if not pair.exists:
+        return False
+    try:
+        certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
+        key = serialization.load_pem_private_key(pair.key.read_bytes(), password=None)
+        present = [certificate.extensions.get_extension_for_class(type(e)).value for e in options]
+    except (ValueError, TypeError, x509.ExtensionNotFound):
+        return False
+    return (
+        certificate.public_key() == key.public_key()
+        and certificate.not_valid_after_utc > datetime.now(UTC) + RENEW_BEFORE_EXPIRY
+        and present == list(options)
+        and authority.has_issued(certificate)
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Replace a file that only its owner reads."""
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
+        file.write(content)
+    temporary.replace(path)
+
 
 LEASE_NAMESPACE = "kube-node-lease"
 READ = ("get", "list", "watch")

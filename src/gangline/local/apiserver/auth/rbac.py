@@ -3,27 +3,51 @@
 Members of ``system:masters`` may do everything. Other users may do what the roles bound to them or
 to their groups allow. There are no rules that deny. Nodes have the rights of ``node_authorizer``
 as well.
+
+Writes of roles and bindings: no user grants more than it has.
+
+As in Kubernetes: every rule of a written role must be covered by the rules of the user, unless the
+user has the verb ``escalate`` on the role. The rules of the role that a binding names must be
+covered as well, unless the user has the verb ``bind`` on that role. An aggregation rule gathers
+rules of any role, so its writer needs full rights.
+
+Impersonation: a request that acts as another user, by its ``Impersonate-`` headers.
+
+As in Kubernetes, the sender needs the verb ``impersonate`` on the user or service account, on each
+group, on the UID and on each extra value. Members of ``system:masters`` have all of these.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from gangline.local.apiserver.auth.builtin_roles import RBAC
 from gangline.local.apiserver.auth.node_authorizer import NodeAuthorizer, node_of
 from gangline.local.apiserver.auth.pki import ADMIN_GROUP
 from gangline.local.apiserver.auth.rules import (
+    FULL_AUTHORITY,
     AccessAttributes,
+    format_rule,
     index_rule,
+    merge_rules,
     names_of,
     rule_allows,
     selected_value,
     subject_names,
+    uncovered_rules,
 )
-from gangline.local.apiserver.core.errors import StatusError, forbidden, qualified_resource
+from gangline.local.apiserver.core.errors import (
+    StatusError,
+    bad_request,
+    forbidden,
+    not_found,
+    qualified_resource,
+)
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json
-from gangline.local.apiserver.core.request import ApiRequest, RequestUser
+from gangline.local.apiserver.core.request import ANONYMOUS, AUTHENTICATED, ApiRequest, RequestUser
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import CacheEvent
 
@@ -205,3 +229,191 @@ def _forbidden(user: RequestUser, attributes: AccessAttributes) -> StatusError:
         group,
         name,
     )
+
+
+ROLES, BINDINGS = ("roles", "clusterroles"), ("rolebindings", "clusterrolebindings")
+MAX_REPORTED_PARTS = 1000
+"""Uncovered parts of rules that a response lists: they are as many as the product of four lists."""
+
+
+class EscalationGuard:
+    """Checks written roles and bindings."""
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
+
+    def check(self, request: ApiRequest, old: Json | None, new: Json) -> None:
+        """Refuse a write that grants more rights than its user has. ``old`` is None for a creation.
+
+        Raises:
+            StatusError: 403; or 404, a binding names a role that does not exist.
+        """
+        kind = request.kind
+        if kind.group != RBAC or ADMIN_GROUP in request.user.groups:
+            return
+        if old is not None and _changes_lifecycle_only(old, new):
+            return
+        if kind.plural in ROLES:
+            self._check_role(request, old, new)
+        elif kind.plural in BINDINGS:
+            self._check_binding(request, new)
+
+    def _check_role(self, request: ApiRequest, old: Json | None, new: Json) -> None:
+        # The name of an object to create is in its body, which no rule with names covers.
+        name = request.name if old is not None else ""
+        plural, namespace = request.kind.plural, request.namespace or ""
+        escalate = AccessAttributes("escalate", RBAC, plural, "", namespace, name)
+        if self._authorizer.allowed_reason(request.user, escalate):
+            return
+        self._check_covered(request, new.get("rules") or ())
+        if _aggregates(new) or (old is not None and _aggregates(old)):
+            held = self._held_rules(request.user, namespace)
+            if any(uncovered_rules(held, FULL_AUTHORITY)):
+                reason = "must have cluster-admin privileges to use the aggregationRule"
+                _refuse(request, reason)
+
+    def _check_binding(self, request: ApiRequest, binding: Json) -> None:
+        reference, namespace = binding.get("roleRef"), request.namespace or ""
+        if not isinstance(reference, dict) or reference.get("kind") not in ("Role", "ClusterRole"):
+            return  # validation refuses it
+        plural = "roles" if reference["kind"] == "Role" else "clusterroles"
+        name = str(reference.get("name", ""))
+        bind = AccessAttributes("bind", RBAC, plural, "", namespace, name)
+        if self._authorizer.allowed_reason(request.user, bind):
+            return
+        rules = self._authorizer.role_rules({**reference, "name": name}, namespace)
+        if rules is None:
+            raise not_found(plural, RBAC, name)
+        self._check_covered(request, rules)
+
+    def _check_covered(self, request: ApiRequest, granted: Iterable[Json]) -> None:
+        user = request.user
+        uncovered = uncovered_rules(self._held_rules(user, request.namespace or ""), granted)
+        missing = list(islice(uncovered, MAX_REPORTED_PARTS))
+        if missing:
+            groups = ", ".join(f'"{group}"' for group in user.groups)
+            listed = "\n".join(sorted(format_rule(rule) for rule in merge_rules(missing)))
+            _refuse(
+                request,
+                f'user "{user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions '
+                f"not currently held:\n{listed}",
+            )
+
+    def _held_rules(self, user: RequestUser, namespace: str) -> list[Json]:
+        return list(self._authorizer.rules_for(user, namespace))
+
+
+def _refuse(request: ApiRequest, reason: str) -> None:
+    plural = request.kind.plural
+    shown = qualified_resource(plural, RBAC)
+    message = f'{shown} "{request.name}" is forbidden: {reason}'
+    raise forbidden(message, plural, RBAC, request.name)
+
+
+def _aggregates(role: Json) -> bool:
+    rule = role.get("aggregationRule")
+    return isinstance(rule, dict) and bool(rule.get("clusterRoleSelectors"))
+
+
+def _changes_lifecycle_only(old: Json, new: Json) -> bool:
+    """Return True if only fields change that the garbage collector writes."""
+    return _without_lifecycle(old) == _without_lifecycle(new)
+
+
+def _without_lifecycle(obj: Json) -> Json:
+    meta = obj.get("metadata") or {}
+    ignored = ("ownerReferences", "finalizers", "managedFields", "resourceVersion")
+    kept = {name: value for name, value in meta.items() if name not in ignored}
+    return {**obj, "metadata": kept}
+
+
+EXTRA_PREFIX = "impersonate-extra-"
+UNAUTHENTICATED = ANONYMOUS.groups[0]
+_GROUP = "authentication.k8s.io"
+
+
+class Impersonator:
+    """Returns the user that a request acts as."""
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
+
+    def impersonated(
+        self, sender: RequestUser, headers: Iterable[tuple[str, str]]
+    ) -> RequestUser | None:
+        """Return the user that the headers name; None if they name none.
+
+        Raises:
+            StatusError: 403, the sender may not impersonate this user. 400, the headers name a
+                group, a UID or an extra value without a user.
+        """
+        requested = _requested_user(headers)
+        if requested is None:
+            return None
+        for attributes in _required_rights(requested):
+            self._authorizer.require(sender, attributes)
+        return _completed(requested)
+
+
+def _requested_user(headers: Iterable[tuple[str, str]]) -> RequestUser | None:
+    name = uid = ""
+    groups: list[str] = []
+    extra: dict[str, list[str]] = {}
+    for header, value in headers:
+        match header.lower():
+            case "impersonate-user":
+                name = name or value
+            case "impersonate-uid":
+                uid = uid or value
+            case "impersonate-group":
+                groups.append(value)
+            case other if other.startswith(EXTRA_PREFIX):
+                extra.setdefault(unquote(other.removeprefix(EXTRA_PREFIX)), []).append(value)
+    if not name:
+        if uid or groups or extra:
+            raise bad_request(
+                "the headers Impersonate-Group, Impersonate-Uid and Impersonate-Extra- require "
+                "the header Impersonate-User"
+            )
+        return None
+    frozen = tuple((key, tuple(values)) for key, values in extra.items())
+    return RequestUser(name, tuple(groups), uid, frozen)
+
+
+def _required_rights(user: RequestUser) -> Iterator[AccessAttributes]:
+    account = service_account_of(user.name)
+    if account is not None:
+        namespace, name = account
+        yield AccessAttributes("impersonate", "", "serviceaccounts", "", namespace, name)
+    else:
+        yield AccessAttributes("impersonate", "", "users", name=user.name)
+    for group in user.groups:
+        yield AccessAttributes("impersonate", "", "groups", name=group)
+    for key, values in user.extra:
+        for value in values:
+            yield AccessAttributes("impersonate", _GROUP, "userextras", key, name=value)
+    if user.uid:
+        yield AccessAttributes("impersonate", _GROUP, "uids", name=user.uid)
+
+
+def _completed(user: RequestUser) -> RequestUser:
+    """Return the user with the groups that every user of its sort has."""
+    groups = list(user.groups)
+    account = service_account_of(user.name)
+    if account is not None and not groups:
+        groups = ["system:serviceaccounts", f"system:serviceaccounts:{account[0]}"]
+    if user.name == ANONYMOUS.name:
+        added = UNAUTHENTICATED
+    else:
+        added = "" if UNAUTHENTICATED in groups else AUTHENTICATED
+    if added and added not in groups:
+        groups.append(added)
+    return RequestUser(user.name, tuple(groups), user.uid, user.extra)
+
+
+def service_account_of(name: str) -> tuple[str, str] | None:
+    """Return the namespace and name of a service account's user name; None for other users."""
+    match name.split(":"):
+        case ["system", "serviceaccount", namespace, account] if namespace and account:
+            return namespace, account
+    return None

@@ -23,12 +23,14 @@ from gangline.local.apiserver.core.errors import (
     unsupported_media,
 )
 from gangline.local.apiserver.core.registry import Json
-from gangline.local.apiserver.machinery.json_text import JSON_ERRORS, decode_json, find_excess
-from gangline.local.apiserver.machinery.protobuf import (
+from gangline.local.apiserver.machinery.encoding import (
+    JSON_ERRORS,
     MEDIA,
     ProtobufError,
     UnknownProtobufKind,
+    decode_json,
     decode_protobuf,
+    find_excess,
 )
 
 __all__ = ["MEDIA", "read_protobuf"]

@@ -5,18 +5,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gangline.api.meta import field_causes
-from gangline.local.apiserver.auth.authentication import Authenticator
+from gangline.local.apiserver.auth.authentication import API_AUDIENCES, Authenticator
 from gangline.local.apiserver.auth.rbac import Authorizer
 from gangline.local.apiserver.auth.rules import AccessAttributes
-from gangline.local.apiserver.auth.service_account_tokens import API_AUDIENCES
 from gangline.local.apiserver.core.errors import bad_request, invalid
-from gangline.local.apiserver.core.metadata import format_timestamp
 from gangline.local.apiserver.core.negotiation import (
     encode_json,
     expect_object,
     expect_string,
     expect_strings,
 )
+from gangline.local.apiserver.core.prepare import format_timestamp
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest, RequestUser
 from gangline.local.apiserver.verbs.rest import ApiResponse

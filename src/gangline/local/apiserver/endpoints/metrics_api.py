@@ -8,17 +8,17 @@ from typing import Any
 import aiohttp
 
 from gangline.local.apiserver.core.errors import not_found
-from gangline.local.apiserver.core.metadata import format_timestamp
 from gangline.local.apiserver.core.negotiation import encode_json, read_json
+from gangline.local.apiserver.core.prepare import format_timestamp
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.kubelet_proxy.client import KubeletAddress, KubeletProxyClient
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import ObjectRevision
-from gangline.local.apiserver.verbs import responses
+from gangline.local.apiserver.verbs import read
 from gangline.local.apiserver.verbs.read import ListPage
 from gangline.local.apiserver.verbs.rest import ApiResponse
-from gangline.local.apiserver.watch.selection import compile_selection
+from gangline.local.apiserver.watch import compile_selection
 
 GROUP, VERSION = "metrics.k8s.io", "v1beta1"
 RATE_WINDOW_S = 1.1
@@ -119,9 +119,9 @@ class MetricsApi:
         if request.name:
             if not objects:
                 raise not_found(request.kind.plural, GROUP, request.name)
-            return ApiResponse(*responses.render_object(request, encode_json(objects[0])))
+            return ApiResponse(*read.render_object(request, encode_json(objects[0])))
         records = [ObjectRevision("", 0, encode_json(obj), {}, {}) for obj in objects]
-        return ApiResponse(*responses.render_list(request, ListPage(records, self._store.revision)))
+        return ApiResponse(*read.render_list(request, ListPage(records, self._store.revision)))
 
 
 def _measurement(kind: ServedKind, record: ObjectRevision, measured: Json) -> Json:

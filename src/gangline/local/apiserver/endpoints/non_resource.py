@@ -1,17 +1,246 @@
-"""Non-resource paths: discovery, health, version, metrics, OpenAPI."""
+"""Non-resource paths: discovery, health, version, metrics, OpenAPI.
+
+Discovery: served groups, versions and resources, in the original and the aggregated form.
+
+OpenAPI documents of the served kinds, built on request and cached until the kinds change.
+"""
 
 import platform
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from gangline.local.apiserver.core.errors import unknown_path
 from gangline.local.apiserver.core.negotiation import JSON, choose_format, encode_json
-from gangline.local.apiserver.core.registry import Json, Registry
+from gangline.local.apiserver.core.registry import SUBRESOURCES, Json, Registry, ServedKind
 from gangline.local.apiserver.core.request import RequestUser
-from gangline.local.apiserver.endpoints import discovery
-from gangline.local.apiserver.endpoints.openapi import OpenAPICache
-from gangline.local.apiserver.flowcontrol.controller import FlowController
+from gangline.local.apiserver.flowcontrol import FlowController
+from gangline.local.apiserver.machinery.openapi import (
+    OpenAPIEntry,
+    openapi_v2,
+    openapi_v2_protobuf,
+    openapi_v3,
+    openapi_v3_index,
+)
 from gangline.local.apiserver.metrics import ApiServerMetrics
 from gangline.local.apiserver.verbs.rest import ApiResponse
+
+
+def core_api_versions(address: str) -> Json:
+    """Return the response for ``/api``."""
+    return {
+        "kind": "APIVersions",
+        "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
+    }
+
+
+def api_group_list(registry: Registry) -> Json:
+    """Return the response for ``/apis``."""
+    found = [describe_group(name, versions) for name, versions in registry.groups().items() if name]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
+
+
+def api_group(registry: Registry, name: str) -> Json:
+    """Return the response for ``/apis/GROUP``."""
+    versions = registry.groups().get(name)
+    if not name or versions is None:
+        raise unknown_path()
+    return {"kind": "APIGroup", "apiVersion": "v1", **describe_group(name, versions)}
+
+
+def describe_group(name: str, versions: list[str]) -> Json:
+    listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"name": name, "versions": listed, "preferredVersion": listed[0]}
+
+
+def api_resource_list(registry: Registry, group_name: str, version: str) -> Json:
+    """Return the response for ``/api/v1`` and ``/apis/GROUP/VERSION``."""
+    kinds = [kind for kind in registry if (kind.group, kind.version) == (group_name, version)]
+    if not kinds:
+        raise unknown_path()
+    listed: list[Json] = []
+    for kind in kinds:
+        listed.append(_resource(kind))
+        listed += [_subresource(kind, name) for name in kind.subresources]
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": kinds[0].api_version,
+        "resources": listed,
+    }
+
+
+def _resource(kind: ServedKind) -> Json:
+    found: Json = {
+        "name": kind.plural,
+        "singularName": kind.singular_name,
+        "namespaced": kind.namespaced,
+        "kind": kind.kind,
+        "verbs": list(kind.verbs),
+    }
+    if kind.short_names:
+        found["shortNames"] = list(kind.short_names)
+    if kind.categories:
+        found["categories"] = list(kind.categories)
+    return found
+
+
+def _subresource(kind: ServedKind, name: str) -> Json:
+    group_name, version, kind_name, verbs = SUBRESOURCES[name]
+    found: Json = {
+        "name": f"{kind.plural}/{name}",
+        "singularName": "",
+        "namespaced": kind.namespaced,
+        "kind": kind_name or kind.kind,
+        "verbs": list(verbs),
+    }
+    if version:
+        found["group"], found["version"] = group_name, version
+    return found
+
+
+def aggregated_discovery(registry: Registry, core: bool, version: str) -> Json:
+    """Return the response for ``/api`` or ``/apis`` with all resources in one document."""
+    kinds: dict[tuple[str, str], list[ServedKind]] = {}
+    for kind in registry:
+        kinds.setdefault((kind.group, kind.version), []).append(kind)
+    items = [
+        {
+            "metadata": {"name": name, "creationTimestamp": None},
+            "versions": [_aggregated_version(v, kinds[name, v]) for v in versions],
+        }
+        for name, versions in registry.groups().items()
+        if (not name) == core
+    ]
+    return {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": f"apidiscovery.k8s.io/{version}",
+        "metadata": {},
+        "items": items,
+    }
+
+
+def _aggregated_version(version: str, kinds: list[ServedKind]) -> Json:
+    listed = [_aggregated_resource(kind) for kind in kinds]
+    return {"version": version, "resources": listed, "freshness": "Current"}
+
+
+def _aggregated_resource(kind: ServedKind) -> Json:
+    found: Json = {
+        "resource": kind.plural,
+        "responseKind": _response_kind(kind.group, kind.version, kind.kind),
+        "scope": "Namespaced" if kind.namespaced else "Cluster",
+        "singularResource": kind.singular_name,
+        "verbs": list(kind.verbs),
+    }
+    if kind.short_names:
+        found["shortNames"] = list(kind.short_names)
+    if kind.categories:
+        found["categories"] = list(kind.categories)
+    if kind.subresources:
+        found["subresources"] = [_aggregated_subresource(kind, s) for s in kind.subresources]
+    return found
+
+
+def _aggregated_subresource(kind: ServedKind, name: str) -> Json:
+    group_name, version, kind_name, verbs = SUBRESOURCES[name]
+    shown = (group_name, version) if version else (kind.group, kind.version)
+    return {
+        "subresource": name,
+        "responseKind": _response_kind(*shown, kind_name or kind.kind),
+        "verbs": list(verbs),
+    }
+
+
+def _response_kind(group_name: str, version: str, kind: str) -> dict[str, Any]:
+    return {"group": group_name, "version": version, "kind": kind}
+
+
+PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+PROTOBUF_OFFERS = (
+    PROTOBUF,
+    # Clients request this form; a response's media type must not contain the at sign.
+    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+)
+
+
+class OpenAPICache:
+    """Builds and caches the documents under ``/openapi``."""
+
+    def __init__(self, registry: Registry, version: str, flow: FlowController) -> None:
+        self._registry = registry
+        self._flow = flow
+        self._version = version
+        self._generation = -1
+        self._documents: dict[str, ApiResponse] = {}
+
+    async def get_document(self, user: RequestUser, parts: list[str], accept: str) -> ApiResponse:
+        """Return the document of a path, given as its parts.
+
+        Raises:
+            StatusError: 404, there is none.
+        """
+        match parts:
+            case ["openapi", "v2"]:
+                if any(offer in accept for offer in PROTOBUF_OFFERS):
+                    return await self._cached(user, "v2 protobuf", self._v2_protobuf)
+                return await self._cached(user, "v2", self._v2)
+            case ["openapi", "v3"]:
+                return await self._cached(user, "v3", self._v3_index)
+            case ["openapi", "v3", "api", version]:
+                return await self._cached(user, f"v3 {version}", lambda: self._v3("", version))
+            case ["openapi", "v3", "apis", group, version]:
+                name = f"v3 {group} {version}"
+                return await self._cached(user, name, lambda: self._v3(group, version))
+        raise unknown_path()
+
+    async def _cached(
+        self, user: RequestUser, name: str, make: Callable[[], ApiResponse]
+    ) -> ApiResponse:
+        generation = self._registry.generation
+        if generation != self._generation:
+            self._documents, self._generation = {}, generation
+        documents = self._documents
+        if name not in documents:
+            # The documents are large: they are built in the lane of the user. Another request may
+            # have built one while this waits for the lane.
+            made = await self._flow.compute(user, lambda: documents.get(name) or make())
+            if self._registry.generation == generation:
+                documents[name] = made
+            return made
+        return documents[name]
+
+    def _entries(self) -> list[OpenAPIEntry]:
+        return [
+            OpenAPIEntry(
+                k.group, k.version, k.kind, k.plural, k.namespaced, k.plain_schema, k.custom
+            )
+            for k in list(self._registry)
+            if "list" in k.verbs
+        ]
+
+    def _document(self) -> Json:
+        return openapi_v2(self._entries(), title="Gangline", version=self._version)
+
+    def _v3_index(self) -> ApiResponse:
+        return _json(openapi_v3_index(self._entries()))
+
+    def _v2(self) -> ApiResponse:
+        return _json(self._document())
+
+    def _v2_protobuf(self) -> ApiResponse:
+        return ApiResponse(openapi_v2_protobuf(self._document()), media=PROTOBUF)
+
+    def _v3(self, group: str, version: str) -> ApiResponse:
+        found = openapi_v3(self._entries(), group, version)
+        if found is None:
+            raise unknown_path()
+        return _json(found)
+
+
+def _json(document: Json) -> ApiResponse:
+    return ApiResponse(encode_json(document), media=JSON)
+
 
 VERSION = "v1.31.0+gangline"
 AGGREGATED, AGGREGATED_VERSIONS = "APIGroupDiscoveryList", ("v2", "v2beta1")
@@ -95,11 +324,11 @@ class NonResourceEndpoints:
             case ("api" | "apis" as root, "APIGroupDiscoveryList", form):
                 return self._discovery_root(root == "api", form)
             case ("api", version_name):
-                return _json(discovery.api_resource_list(self._registry, "", version_name))
+                return _json(api_resource_list(self._registry, "", version_name))
             case ("apis", name):
-                return _json(discovery.api_group(self._registry, name))
+                return _json(api_group(self._registry, name))
             case ("apis", name, version_name):
-                return _json(discovery.api_resource_list(self._registry, name, version_name))
+                return _json(api_resource_list(self._registry, name, version_name))
             case ():
                 return _json({"paths": self._paths()})
         raise unknown_path()
@@ -107,11 +336,11 @@ class NonResourceEndpoints:
     def _discovery_root(self, core: bool, version: str) -> ApiResponse:
         if version:
             media = f"{JSON};g=apidiscovery.k8s.io;v={version};as={AGGREGATED}"
-            found = discovery.aggregated_discovery(self._registry, core, version)
+            found = aggregated_discovery(self._registry, core, version)
             return ApiResponse(encode_json(found), media=media)
         if core:
-            return _json(discovery.core_api_versions(self._address()))
-        return _json(discovery.api_group_list(self._registry))
+            return _json(core_api_versions(self._address()))
+        return _json(api_group_list(self._registry))
 
     def _paths(self) -> list[str]:
         versions = (
@@ -122,7 +351,3 @@ class NonResourceEndpoints:
         own = ("/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3",
                "/readyz", "/version")  # fmt: skip
         return sorted({*versions, *own})
-
-
-def _json(obj: Json) -> ApiResponse:
-    return ApiResponse(encode_json(obj))

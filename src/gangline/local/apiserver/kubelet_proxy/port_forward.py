@@ -17,12 +17,12 @@ from gangline.local.apiserver.core.errors import StatusError, bad_request
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.kubelet_proxy.client import KubeletEndpoint, KubeletProxyClient
 from gangline.local.apiserver.kubelet_proxy.spdy import SpdyError, SpdySession, SpdyStream
-from gangline.local.apiserver.kubelet_proxy.spdy_streams import check_upgrade
 from gangline.local.apiserver.kubelet_proxy.streams import (
     CHANNELS,
     CLOSED_TYPES,
     HIGH_WATER,
     HijackedConnection,
+    check_upgrade,
     is_websocket,
     open_kubelet_websocket,
 )

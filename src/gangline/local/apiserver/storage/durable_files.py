@@ -2,11 +2,25 @@
 
 A file is durable when its content and its entry in the directory are both on disk. POSIX requires
 an ``fsync`` of each: that of the file does not cover its name.
+
+What an acknowledged write survives.
 """
 
 import errno
 import os
+from enum import StrEnum
 from pathlib import Path
+
+
+class Durability(StrEnum):
+    """The event that no acknowledged write is lost by."""
+
+    DISK = "disk"
+    """A power failure: a write is acknowledged after fsync, as etcd does."""
+
+    PROCESS = "process"
+    """The death of the process at any instant. A power failure may lose the last moments."""
+
 
 NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 """Errors of file systems without hard links, such as that of a USB stick."""

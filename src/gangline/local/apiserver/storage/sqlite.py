@@ -29,23 +29,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gangline.local.apiserver.storage.durability import Durability
-from gangline.local.apiserver.storage.durable_files import make_directory, sync_directory
-from gangline.local.apiserver.storage.encryption import ENCRYPTED_TOPICS, EncryptionKeys
-from gangline.local.apiserver.storage.free_pages import (
-    PAGE_BYTES,
-    free_pages_step,
-    make_shrinkable,
-    surplus_pages,
+from gangline.local.apiserver.storage.durable_files import (
+    Durability,
+    make_directory,
+    sync_directory,
 )
+from gangline.local.apiserver.storage.encryption import ENCRYPTED_TOPICS, EncryptionKeys
 from gangline.local.apiserver.storage.state_file import (
+    PAGE_BYTES,
     DamagedDatabase,
     DatabaseError,
     check_files,
     check_format,
     create_state_file,
     damaged,
+    free_pages_step,
+    make_shrinkable,
     row_checksum,
+    surplus_pages,
     wal_path,
 )
 

@@ -7,14 +7,14 @@ from typing import Any
 from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.local import limits
 from gangline.local.apiserver.core.errors import bad_request
-from gangline.local.apiserver.core.metadata import (
+from gangline.local.apiserver.core.negotiation import expect_object, expect_string
+from gangline.local.apiserver.core.prepare import (
     DEFAULT_GRACE_S,
     FOREGROUND,
     ORPHAN,
     can_be_removed,
     format_timestamp,
 )
-from gangline.local.apiserver.core.negotiation import expect_object, expect_string
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
 

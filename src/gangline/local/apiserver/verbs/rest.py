@@ -15,23 +15,28 @@ from gangline.local.apiserver.core.negotiation import (
 )
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest
-from gangline.local.apiserver.flowcontrol.controller import (
+from gangline.local.apiserver.flowcontrol import (
     LONG_PARSE_BYTES,
     LONG_SELECTION,
     FlowController,
 )
-from gangline.local.apiserver.machinery.patch.json_patch import PatchError, json_patch, merge_patch
-from gangline.local.apiserver.machinery.patch.strategic import strategic_merge_patch
+from gangline.local.apiserver.machinery.patches import (
+    PatchError,
+    json_patch,
+    merge_patch,
+    strategic_merge_patch,
+)
 from gangline.local.apiserver.storage.store import ObjectStore
-from gangline.local.apiserver.verbs import responses
-from gangline.local.apiserver.verbs.apply import (
+from gangline.local.apiserver.verbs import read
+from gangline.local.apiserver.verbs.delete import DeletionRequest, read_deletion_request
+from gangline.local.apiserver.verbs.read import ListPage, open_list, read_object
+from gangline.local.apiserver.verbs.write import (
     APPLY_PATCHES,
+    WritePath,
+    WriteResult,
     apply_configuration,
     read_apply_patch,
 )
-from gangline.local.apiserver.verbs.delete import DeletionRequest, read_deletion_request
-from gangline.local.apiserver.verbs.read import ListPage, open_list, read_object
-from gangline.local.apiserver.verbs.write import WritePath, WriteResult
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -94,14 +99,12 @@ class ResourceHandler:
         return await self._flow.compute(request.user, query.page)
 
     async def _render_list(self, request: ApiRequest, page: ListPage) -> ApiResponse:
-        if responses.is_stored_list(request):
-            return ApiResponse(b"", parts=responses.stored_list_parts(request, page))
+        if read.is_stored_list(request):
+            return ApiResponse(b"", parts=read.stored_list_parts(request, page))
         size = sum(len(record.body) for record in page.records)
         if size <= LONG_PARSE_BYTES:
-            return ApiResponse(*responses.render_list(request, page))
-        return ApiResponse(
-            *await self._flow.compute(request.user, responses.render_list, request, page)
-        )
+            return ApiResponse(*read.render_list(request, page))
+        return ApiResponse(*await self._flow.compute(request.user, read.render_list, request, page))
 
     async def decode_body(self, request: ApiRequest) -> Any:
         """Return the decoded body of a request; a long one is decoded in the lane of its user.
@@ -165,7 +168,7 @@ class ResourceHandler:
         options = await self.decode_body(request) if request.body else None
         written = await self._writer.delete(request, read_deletion_request(request, options))
         if written.removed and request.kind.kind != "Pod":
-            return ApiResponse(responses.deletion_status(request.kind, written.body))
+            return ApiResponse(read.deletion_status(request.kind, written.body))
         return await self._object(request, written.body)
 
     async def _delete_collection(self, request: ApiRequest) -> ApiResponse:
@@ -195,9 +198,9 @@ class ResourceHandler:
         return await self._flow.compute_by_size(request.user, size, function, *args, **kwargs)
 
     async def _object(self, request: ApiRequest, body: bytes, code: int = 200) -> ApiResponse:
-        if len(body) <= LONG_PARSE_BYTES or responses.is_stored_object(request):
-            return ApiResponse(*responses.render_object(request, body, code))
-        rendered = self._flow.compute(request.user, responses.render_object, request, body, code)
+        if len(body) <= LONG_PARSE_BYTES or read.is_stored_object(request):
+            return ApiResponse(*read.render_object(request, body, code))
+        rendered = self._flow.compute(request.user, read.render_object, request, body, code)
         return ApiResponse(*await rendered)
 
 

@@ -1,4 +1,9 @@
-"""Subresources with their own objects: scale, binding, eviction."""
+"""Subresources with their own objects: scale, binding, eviction.
+
+Evictions: deletions of pods, subject to disruption budgets.
+
+The token subresource of service accounts: TokenRequest.
+"""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -8,25 +13,271 @@ import msgspec
 
 from gangline.api.meta.field_causes import invalid as invalid_field
 from gangline.api.meta.field_causes import required
-from gangline.api.meta.objects import LabelSelector
+from gangline.api.meta.objects import LabelSelector, StatusCause
 from gangline.api.meta.selectors import SelectorError, selector_from_object
+from gangline.local.apiserver.admission.node_restriction import (
+    restrict_node_write,
+    restrict_token_request,
+)
 from gangline.local.apiserver.admission.webhooks import CREATE, UPDATE
-from gangline.local.apiserver.core.errors import bad_request, conflict, invalid
-from gangline.local.apiserver.core.metadata import format_timestamp
+from gangline.local.apiserver.auth.authentication import (
+    API_AUDIENCES,
+    BoundObject,
+    ObjectClaim,
+    ServiceAccountTokens,
+)
+from gangline.local.apiserver.core.errors import (
+    bad_request,
+    conflict,
+    internal,
+    invalid,
+    not_found,
+    too_many,
+)
 from gangline.local.apiserver.core.negotiation import (
     encode_json,
     expect_object,
     expect_string,
+    expect_strings,
     read_json,
 )
+from gangline.local.apiserver.core.prepare import format_timestamp
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.storage.store import ObjectStore
-from gangline.local.apiserver.verbs.delete import read_deletion_request
-from gangline.local.apiserver.verbs.evictions import EvictionHandler
+from gangline.local.apiserver.verbs.delete import DeletionRequest, read_deletion_request
 from gangline.local.apiserver.verbs.read import read_object
 from gangline.local.apiserver.verbs.rest import ApiResponse, ResourceHandler
 from gangline.local.apiserver.verbs.write import WritePath
+
+BUDGETS = ServedKind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+UNPROTECTED_PHASES = ("Pending", "Succeeded", "Failed")
+"""Phases in which a pod is not available, so that no budget protects it."""
+
+
+class EvictionHandler:
+    """Evicts pods."""
+
+    def __init__(self, store: ObjectStore, writer: WritePath) -> None:
+        self._store = store
+        self._writer = writer
+
+    async def evict(self, request: ApiRequest, deletion: DeletionRequest) -> None:
+        """Delete a pod if its budget allows a disruption.
+
+        Raises:
+            StatusError: 429, the budget does not allow it now; 404, the pod does not exist.
+        """
+        record = self._store.cache("pods.").latest(request.key)
+        if record is None:
+            raise not_found("pods", "", request.name)
+        pod = read_json(record.body)
+        # Before the budget is charged.
+        restrict_node_write(request, pod, None)
+        going = "deletionTimestamp" in pod["metadata"]
+        if not going and pod.get("status", {}).get("phase") not in UNPROTECTED_PHASES:
+            await self._charge_budget(request, pod, deletion.dry_run)
+        if not deletion.dry_run and not going:
+            await self._writer.update(request, add_disruption_condition)
+        await self._writer.delete(request, deletion)
+
+    async def _charge_budget(self, request: ApiRequest, pod: Json, dry_run: bool) -> None:
+        budgets = self._budgets(request.namespace or "", pod["metadata"].get("labels") or {})
+        if len(budgets) > 1:
+            raise internal("This pod has more than one PodDisruptionBudget, which the eviction "
+                           "subresource does not support.")  # fmt: skip
+        for budget in budgets:
+            check_budget(budget)
+            if dry_run:
+                return
+            name = budget["metadata"]["name"]
+            taking = ApiRequest(
+                BUDGETS, "update", request.namespace, name, "status", {}, request.user
+            )
+            taking.user_agent = request.user_agent
+            await self._writer.update(taking, lambda found: count_disruption(found, request.name))
+
+    def _budgets(self, namespace: str, labels: dict[str, str]) -> list[Json]:
+        cache = self._store.cache(BUDGETS.storage_name)
+        found = [cache.latest(key) for key in cache.keys(namespace)]
+        budgets = (read_json(record.body) for record in found if record is not None)
+        return [
+            budget for budget in budgets if budget_selects(budget["spec"].get("selector"), labels)
+        ]
+
+
+def budget_selects(selector: Any, labels: dict[str, str]) -> bool:
+    """Return True if a budget's selector matches. A missing selector matches no pod."""
+    if selector is None:
+        return False
+    try:
+        return selector_from_object(msgspec.convert(selector, LabelSelector)).matches(labels)
+    except (SelectorError, msgspec.ValidationError):
+        return False
+
+
+def check_budget(budget: Json) -> None:
+    """Refuse an eviction that a budget does not allow.
+
+    Raises:
+        StatusError: 429.
+    """
+    status = budget.get("status") or {}
+    name = budget["metadata"]["name"]
+    generation = budget["metadata"].get("generation", 0)
+    if (status.get("observedGeneration") or 0) < generation:
+        text = f"The disruption budget {name} is still being processed by the server."
+        cause = StatusCause("DisruptionBudget", text)
+        raise too_many(
+            "Cannot evict pod as it would violate the pod's disruption budget.", [cause], 10
+        )
+    if (status.get("disruptionsAllowed") or 0) <= 0:
+        text = (
+            f"The disruption budget {name} needs {status.get('desiredHealthy', 0)} healthy pods "
+            f"and has {status.get('currentHealthy', 0)} currently"
+        )
+        raise too_many(
+            "Cannot evict pod as it would violate the pod's disruption budget.",
+            [StatusCause("DisruptionBudget", text)],
+        )
+
+
+def count_disruption(budget: Json, pod: str) -> Json:
+    """Return the budget after the eviction of one of its pods.
+
+    Raises:
+        StatusError: 429, another eviction used the budget meanwhile.
+    """
+    check_budget(budget)
+    status = dict(budget.get("status") or {})
+    status["disruptionsAllowed"] = status.get("disruptionsAllowed", 0) - 1
+    at = format_timestamp(datetime.now(UTC))
+    status["disruptedPods"] = {**(status.get("disruptedPods") or {}), pod: at}
+    return {**budget, "metadata": dict(budget["metadata"]), "status": status}
+
+
+def add_disruption_condition(pod: Json) -> Json:
+    status = dict(pod.get("status") or {})
+    others = [c for c in status.get("conditions", []) if c.get("type") != "DisruptionTarget"]
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting",
+        "lastProbeTime": None,
+        "lastTransitionTime": format_timestamp(datetime.now(UTC)),
+    }
+    status["conditions"] = [*others, condition]
+    return {**pod, "metadata": dict(pod["metadata"]), "status": status}
+
+
+TOKEN = ("authentication.k8s.io", "v1", "TokenRequest")
+GROUP = "authentication.k8s.io"
+DEFAULT_TOKEN_S = 3600
+MIN_TOKEN_S = 600
+MAX_TOKEN_S = 1 << 32
+BOUND_PLURALS = {"Pod": "pods", "Secret": "secrets", "Node": "nodes"}
+
+
+class TokenRequestHandler:
+    """Handles requests for tokens."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        writer: WritePath,
+        rest: ResourceHandler,
+        tokens: ServiceAccountTokens,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._rest = rest
+        self._tokens = tokens
+
+    async def handle(self, request: ApiRequest) -> ApiResponse:
+        """Issue a token for a service account.
+
+        Raises:
+            StatusError: there is no such account or bound object, or the request is invalid.
+        """
+        given = await self._rest.decode_body(request) if request.body else {}
+        token_request = expect_object(given, "the body of the request")
+        account = read_json(read_object(self._store, request).body)
+        if review := self._writer.review(request, CREATE, TOKEN):
+            token_request = await review.admit(None, token_request)
+        spec = expect_object(token_request.get("spec"), "spec")
+        seconds = _lifetime(request, spec.get("expirationSeconds"))
+        audiences = expect_strings(spec.get("audiences"), "spec.audiences") or list(API_AUDIENCES)
+        reference = expect_object(spec.get("boundObjectRef"), "spec.boundObjectRef")
+        bound = self._bound_object(request, reference) if reference else None
+        restrict_token_request(request, audiences, reference, bound)
+        claim = ObjectClaim(request.name, account["metadata"]["uid"])
+        token, ends = self._tokens.issue(request.namespace or "", claim, audiences, seconds, bound)
+        if bound is not None:
+            reference = {"boundObjectRef": reference | {"uid": bound.claim.uid}}
+        answer = {
+            "kind": "TokenRequest",
+            "apiVersion": "authentication.k8s.io/v1",
+            "metadata": {"name": request.name, "namespace": request.namespace},
+            "spec": {"audiences": audiences, "expirationSeconds": seconds, **reference},
+            "status": {
+                "token": token,
+                "expirationTimestamp": format_timestamp(datetime.fromtimestamp(ends, UTC)),
+            },
+        }
+        return ApiResponse(encode_json(answer), 201)
+
+    def _bound_object(self, request: ApiRequest, reference: Json) -> BoundObject:
+        kind, version, name, uid = (
+            expect_string(reference.get(field), f"spec.boundObjectRef.{field}")
+            for field in ("kind", "apiVersion", "name", "uid")
+        )
+        if kind not in BOUND_PLURALS or version != "v1":
+            raise bad_request(
+                f"cannot bind token to object of type {version}, Kind={kind}: "
+                "only v1 Pod, Secret and Node can be bound"
+            )
+        plural = BOUND_PLURALS[kind]
+        key = name if kind == "Node" else f"{request.namespace}/{name}"
+        record = self._store.cache(f"{plural}.").records.get(key)
+        if record is None:
+            raise not_found(plural, "", name)
+        obj = read_json(record.body)
+        found = obj["metadata"]["uid"]
+        if uid and uid != found:
+            why = f"the UID in the bound object reference ({uid}) does not match the UID in record"
+            raise conflict(plural, "", name, f"{why}. The object might have been deleted and "
+                           f"then recreated (the UID is now {found})")  # fmt: skip
+        node = None
+        if kind == "Pod":
+            account = obj["spec"].get("serviceAccountName") or "default"
+            if account != request.name:
+                raise bad_request(
+                    f'cannot bind token for serviceaccount "{request.name}" to pod running with '
+                    f'different serviceaccount name "{account}".'
+                )
+            node = self._node_claim(obj["spec"].get("nodeName"))
+        return BoundObject(kind, ObjectClaim(name, found), node, obj)
+
+    def _node_claim(self, name: str | None) -> ObjectClaim | None:
+        record = self._store.cache("nodes.").records.get(name or "")
+        uid = read_json(record.body)["metadata"]["uid"] if record else ""
+        return ObjectClaim(name, uid) if name else None
+
+
+def _lifetime(request: ApiRequest, given: object) -> int:
+    if given is None:
+        return DEFAULT_TOKEN_S
+    path = "spec.expirationSeconds"
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise bad_request(f"{path} must be a number of seconds")
+    if MIN_TOKEN_S <= given <= MAX_TOKEN_S:
+        return given
+    limit = "less than 10 minutes" if given < MIN_TOKEN_S else "larger than 2^32 seconds"
+    message = f"Invalid value: {given}: may not specify a duration {limit}"
+    cause = StatusCause("FieldValueInvalid", message, path)
+    raise invalid(GROUP, "TokenRequest", request.name, [cause])
+
 
 COPIED_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 BUILT_IN_PATHS: Json = {

@@ -10,20 +10,19 @@ from aiohttp import web
 from gangline.local.apiserver.core.errors import bad_request
 from gangline.local.apiserver.core.negotiation import ResponseFormat, choose_format, encode_json
 from gangline.local.apiserver.core.registry import Json
-from gangline.local.apiserver.core.request import ApiRequest
-from gangline.local.apiserver.core.response_stream import write_part
-from gangline.local.apiserver.flowcontrol.controller import LONG_SELECTION, FlowController
+from gangline.local.apiserver.core.request import ApiRequest, write_part
+from gangline.local.apiserver.flowcontrol import LONG_SELECTION, FlowController
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import ADDED, ObjectRevision, WatchCache
-from gangline.local.apiserver.verbs import responses
+from gangline.local.apiserver.verbs import read
 from gangline.local.apiserver.verbs.read import check_revision_reached
-from gangline.local.apiserver.watch.broadcast import (
+from gangline.local.apiserver.watch import (
     WatchBroadcasters,
     Watcher,
     WatchView,
+    compile_selection,
     expired_event,
 )
-from gangline.local.apiserver.watch.selection import compile_selection
 
 BOOKMARK_INTERVAL_S = 30.0
 DEFAULT_TIMEOUT_RANGE_S = (1800.0, 3600.0)
@@ -136,7 +135,7 @@ class WatchHandler:
 
 
 def _view(api_request: ApiRequest) -> WatchView:
-    form = choose_format(api_request.accept, (responses.TABLE, responses.PARTIAL_OBJECT))
+    form = choose_format(api_request.accept, (read.TABLE, read.PARTIAL_OBJECT))
     namespace = f"{api_request.namespace}/" if api_request.namespace else ""
     include = api_request.params.get("includeObject", "")
     key = None if form == ResponseFormat() else (form, include)
@@ -144,7 +143,7 @@ def _view(api_request: ApiRequest) -> WatchView:
         namespace,
         compile_selection(api_request),
         (api_request.kind.version, key),
-        responses.make_renderer(api_request, form),
+        read.make_renderer(api_request, form),
     )
 
 

@@ -7,6 +7,8 @@ The wait for the commit comes afterwards.
 Webhook calls do switch tasks, and so do long computations, which run in a thread. After them the
 current state is compared with the one that the write is based on. If it changed, the write starts
 again, as in Kubernetes, until the webhooks' time limit.
+
+Server-side apply requests: parsing the configuration and merging it into the current object.
 """
 
 import asyncio
@@ -14,7 +16,13 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
+from gangline.api.meta.field_causes import required
+from gangline.api.meta.objects import StatusDetails
 from gangline.local.apiserver.admission.builtin import BuiltinAdmission
+from gangline.local.apiserver.admission.certificate_signers import (
+    complete_signing_request,
+    restrict_signing_request,
+)
 from gangline.local.apiserver.admission.node_restriction import restrict_node_write
 from gangline.local.apiserver.admission.webhooks import (
     CREATE,
@@ -24,22 +32,100 @@ from gangline.local.apiserver.admission.webhooks import (
     WebhookAdmission,
     WebhookReview,
 )
-from gangline.local.apiserver.core import conversion, metadata, prepare
-from gangline.local.apiserver.core.errors import already_exists, conflict, not_found
-from gangline.local.apiserver.core.negotiation import encode_json, read_json
+from gangline.local.apiserver.core import conversion, prepare
+from gangline.local.apiserver.core.errors import (
+    already_exists,
+    bad_request,
+    conflict,
+    invalid,
+    not_found,
+    status_error,
+)
+from gangline.local.apiserver.core.negotiation import (
+    encode_json,
+    read_json,
+    read_json_document,
+    read_yaml,
+)
+from gangline.local.apiserver.core.prepare import prune_unknown_fields
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
-from gangline.local.apiserver.core.signing_requests import (
-    complete_signing_request,
-    restrict_signing_request,
-)
-from gangline.local.apiserver.flowcontrol.controller import FlowController, is_long
+from gangline.local.apiserver.flowcontrol import FlowController, is_long
+from gangline.local.apiserver.machinery.defaults import normalize_builtin
 from gangline.local.apiserver.machinery.schema.nodes import copy_json
-from gangline.local.apiserver.quota.admission import QuotaAdmission, QuotaCharge
-from gangline.local.apiserver.quota.ledger import QUOTAS
+from gangline.local.apiserver.machinery.server_side_apply import (
+    ApplyConflict,
+    ApplyError,
+    server_side_apply,
+)
+from gangline.local.apiserver.quota import QUOTAS, QuotaAdmission, QuotaCharge
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import ObjectRevision, WatchCache
 from gangline.local.apiserver.verbs.delete import DeletionRequest, apply_deletion
+
+APPLY_PATCHES = ("application/apply-patch+yaml",)
+
+
+def read_apply_patch(request: ApiRequest) -> Json:
+    """Parse and check an applied configuration.
+
+    Raises:
+        StatusError: there is no field manager, the body is not an object, or has managedFields.
+    """
+    if not request.params.get("fieldManager"):
+        cause = required("fieldManager", "is required for apply patch")
+        raise invalid("meta.k8s.io", "PatchOptions", "", [cause])
+    body = request.body.lstrip()
+    applied: Any = read_json_document(body) if body.startswith(b"{") else read_yaml(body)
+    if not isinstance(applied, dict) or not isinstance(applied.get("metadata", {}), dict):
+        raise bad_request("an applied configuration must be an object")
+    if not applied.get("kind") or not applied.get("apiVersion"):
+        raise bad_request("an applied configuration must name its apiVersion and kind")
+    meta = applied.setdefault("metadata", {})
+    if meta.get("managedFields"):
+        raise bad_request("metadata.managedFields must be nil")
+    meta.setdefault("name", request.name)
+    if request.kind.namespaced:
+        meta.setdefault("namespace", request.namespace)
+    return applied
+
+
+def apply_configuration(request: ApiRequest, live: Json | None, applied: Json) -> Json:
+    """Return the object with the configuration applied. ``live`` is None for a new object.
+
+    Raises:
+        StatusError: 409, other managers own fields that would change.
+    """
+    kind = request.kind
+    given: Json = copy_json(applied)
+    revision = given["metadata"].pop("resourceVersion", None)
+    if request.subresource == "status":
+        given = {k: given[k] for k in ("apiVersion", "kind", "metadata", "status") if k in given}
+    elif kind.resets_status:
+        given.pop("status", None)
+    # Unknown and null fields are not owned, so they are removed before ownership is computed.
+    prune_unknown_fields(request, given)
+    if not kind.custom:
+        normalize_builtin(kind.group, kind.kind, given)
+    try:
+        merged = server_side_apply(
+            live,
+            given,
+            kind.schema.schema,
+            manager=request.params["fieldManager"],
+            now=datetime.now(UTC),
+            force=request.bool_param("force"),
+            subresource=request.subresource,
+        )
+    except ApplyConflict as error:
+        details = StatusDetails(causes=error.causes)
+        raise status_error(409, "Conflict", error.message, details) from None
+    except ApplyError as error:
+        raise bad_request(error.message) from None
+    if revision:
+        merged["metadata"]["resourceVersion"] = revision
+    return merged
+
 
 MODIFIED_MESSAGE = (
     "the object has been modified; please apply your changes to the latest version and try again"
@@ -52,9 +138,9 @@ ChangeFunction = Callable[[Json], Json]
 
 
 RESTRICTIONS = {
-    "": metadata.restrict_to_main,
-    "status": metadata.restrict_to_status,
-    "finalize": metadata.restrict_to_finalize,
+    "": prepare.restrict_to_main,
+    "status": prepare.restrict_to_status,
+    "finalize": prepare.restrict_to_finalize,
 }
 
 REVIEWED_SUBRESOURCES = ("", "status", "finalize", "approval")
@@ -164,7 +250,7 @@ class WritePath:
         prepare.prune_unknown_fields(request, obj)
         if kind.note:
             request.warnings.append(kind.note)
-        metadata.set_creation_metadata(kind, meta, utc_now())
+        prepare.set_creation_metadata(kind, meta, utc_now())
         complete_signing_request(request, obj)
         obj = conversion.to_stored(kind, obj)
         with prepare.report_type_errors(kind, obj):
@@ -210,9 +296,9 @@ class WritePath:
                 if not request.subresource and kind.plural != CRD_PLURAL:
                     self._admission.admit_update(kind, stored, new)
                 break
-        if metadata.is_unchanged(stored, new):
+        if prepare.is_unchanged(stored, new):
             return await self._return_unchanged(request, record)
-        if metadata.is_deleting(new) and metadata.can_be_removed(new):
+        if prepare.is_deleting(new) and prepare.can_be_removed(new):
             return await self._commit(request, new, removed=True)
         charges = self._admit_quota(request, stored, new)
         return await self._commit(request, new, charges=charges)
@@ -242,7 +328,7 @@ class WritePath:
                 prepare.track_managed_fields(request, stored, new, utc_now())
             if not request.subresource:
                 self._admission.admit_update(kind, stored, new)
-        metadata.increment_generation(kind, stored, new)
+        prepare.increment_generation(kind, stored, new)
         prepare.validate_change(request, stored, new)
         large = len(record.body) + len(request.body) > prepare.SIZE_CHECK_FROM_BYTES
         prepare.check_size(request, new, may_have_grown=large and request.verb == "patch")
@@ -256,7 +342,7 @@ class WritePath:
         self._check_base(request, record, stored, meta)
         prepare.prune_unknown_fields(request, new)
         new = conversion.to_stored(request.kind, new)
-        metadata.preserve_system_metadata(stored, new)
+        prepare.preserve_system_metadata(stored, new)
         restrict = RESTRICTIONS.get(request.subresource)
         if restrict is not None:
             restrict(request.kind, stored, new)
@@ -284,7 +370,7 @@ class WritePath:
             check_preconditions(request, obj, deletion.uid, deletion.revision)
             restrict_node_write(request, before, None)
             removed = apply_deletion(kind, obj, deletion, utc_now())
-            if not removed and metadata.is_unchanged(before, obj):
+            if not removed and prepare.is_unchanged(before, obj):
                 return await self._return_unchanged(request, record)
             if review is None and not is_long(size):
                 break

@@ -1,18 +1,52 @@
-"""The state of one pod on its node: object, record, folders, network and tasks."""
+"""The state of one pod on its node: object, record, folders, network and tasks.
+
+The dependencies that all pod workers of one node share.
+"""
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from gangline.api.core.pod import Pod
-from gangline.local.kubelet.pods.node_context import NodeContext
+from gangline.api.core.service import Service
+from gangline.kube.client.client import ApiClient
+from gangline.kube.controller.event_recorder import EventRecorder
+from gangline.local.kubelet.config.config_source import ConfigSource
+from gangline.local.kubelet.containers.images import ImageMap
+from gangline.local.kubelet.containers.plan import DeviceManager
 from gangline.local.kubelet.records import ContainerRecord, PodRecord
+from gangline.local.kubelet.runtime.interface import ContainerRuntime
+from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
 from gangline.local.kubelet.volumes.pod_volumes import PodFolders, pod_folders
 from gangline.local.kubelet.volumes.tokens import PodTokens
-from gangline.local.network.interface import NetworkAttachment
+from gangline.local.network.interface import NetworkAttachment, PodNetwork
+
+
+@dataclass(frozen=True, slots=True)
+class NodeContext:
+    """The services that the workers of a node use."""
+
+    client: ApiClient
+    runtime: ContainerRuntime
+    network: PodNetwork
+    recorder: EventRecorder
+    node: VirtualNodeSpec
+    settings: KubeletSettings
+    images: ImageMap
+    configs: ConfigSource
+    devices: DeviceManager
+    allocatable: Mapping[str, int]
+    services: Callable[[], Sequence[Service]]
+    """The present services of the cluster."""
+
+    clock: Callable[[], datetime]
+    online: asyncio.Event
+    """Set while the node may use the API server; cleared while the node is partitioned."""
+
 
 log = logging.getLogger(__name__)
 

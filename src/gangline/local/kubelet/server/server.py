@@ -2,14 +2,22 @@
 
 One server serves all nodes of a cluster. It listens on loopback. A client needs the certificate of
 the API server, and names the node that it means in the TLS handshake: it reaches only this node.
+
+Usage of pods and nodes, in the form of the kubelet's ``/stats/summary``.
+
+TLS of a kubelet server: a certificate for each node, and clients with a certificate only.
+
+Virtual nodes share one server. The name that a client expects (SNI) selects the node, so that a
+connection reaches exactly the node that the client has verified.
 """
 
 import asyncio
 import json
 import logging
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,24 +25,149 @@ from typing import Any
 from aiohttp import web
 
 from gangline.local import limits
-from gangline.local.connections.protocol import LINGERING_S
-from gangline.local.connections.site import (
+from gangline.local.connections import (
+    LINGERING_S,
     BoundedAppRunner,
     BoundedSite,
     authenticate_connection,
 )
 from gangline.local.kubelet.kubelet import Kubelet
-from gangline.local.kubelet.logs.archive import ArchivedLogs, archived_run_log, list_archived_logs
-from gangline.local.kubelet.logs.reader import PodLogOptions, read_log
-from gangline.local.kubelet.logs.writer import LogWriter
+from gangline.local.kubelet.logs import (
+    ArchivedLogs,
+    LogWriter,
+    PodLogOptions,
+    archived_run_log,
+    list_archived_logs,
+    read_log,
+)
 from gangline.local.kubelet.pods.container_worker import ContainerWorker
 from gangline.local.kubelet.pods.pod_worker import PodWorker
 from gangline.local.kubelet.records import ContainerInstance
-from gangline.local.kubelet.server.stats_summary import StatsSummary
+from gangline.local.kubelet.runtime.interface import ContainerUsage
 from gangline.local.kubelet.server.streaming import attach_session, exec_session, forward_session
-from gangline.local.kubelet.server.tls import NodeTls
 from gangline.local.kubelet.settings import API_SERVER_USER, REFUSAL_HEADER
 from gangline.local.query_options import boolean_option
+
+_FORGET_S = 600.0
+
+
+class StatsSummary:
+    """Converts counters into rates, from the values at the previous request."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, int, int]] = {}
+        """By container id: the time, the CPU counter at that time, and the last rate."""
+
+    def build(self, kubelets: Iterable[Kubelet]) -> dict[str, Any]:
+        """The usage of all nodes' pods; ``node`` is the first node, ``nodes`` are all."""
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        nodes, pods = [], []
+        for kubelet in kubelets:
+            own = [self._pod(worker, now) for worker in kubelet.workers.values()]
+            own = [each for each in own if each["containers"]]
+            nodes.append({"nodeName": kubelet.node.name, **_sum(own, now)})
+            pods += own
+        self._drop_old()
+        return {"node": nodes[0] if nodes else {}, "nodes": nodes, "pods": pods}
+
+    def _pod(self, worker: PodWorker, now: str) -> dict[str, Any]:
+        meta = worker.pod.metadata
+        containers = []
+        for name, container in worker.containers.items():
+            if container.running is None or (usage := container.running.usage()) is None:
+                continue
+            used = self._rates(container.running.container_id, usage, now)
+            containers.append({"name": name, **used})
+        reference = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
+        return {"podRef": reference, "containers": containers, **_sum(containers, now)}
+
+    def _rates(self, container_id: str, usage: ContainerUsage, now: str) -> dict[str, Any]:
+        moment = time.monotonic()
+        before = self._seen.get(container_id)
+        rate = before[2] if before else 0
+        if before is None:
+            self._seen[container_id] = (moment, usage.cpu_ns, 0)
+        elif (passed := moment - before[0]) >= 1.0:
+            rate = max(int((usage.cpu_ns - before[1]) / passed), 0)
+            self._seen[container_id] = (moment, usage.cpu_ns, rate)
+        return {
+            "cpu": {
+                "time": now,
+                "usageNanoCores": rate,
+                "usageCoreNanoSeconds": usage.cpu_ns,
+            },
+            "memory": {"time": now, "workingSetBytes": usage.memory_bytes},
+        }
+
+    def _drop_old(self) -> None:
+        limit = time.monotonic() - _FORGET_S
+        self._seen = {key: seen for key, seen in self._seen.items() if seen[0] > limit}
+
+
+def _sum(parts: list[dict[str, Any]], now: str) -> dict[str, Any]:
+    def total(kind: str, name: str) -> int:
+        return sum(int(part[kind][name]) for part in parts)
+
+    return {
+        "cpu": {
+            "time": now,
+            "usageNanoCores": total("cpu", "usageNanoCores"),
+            "usageCoreNanoSeconds": total("cpu", "usageCoreNanoSeconds"),
+        },
+        "memory": {"time": now, "workingSetBytes": total("memory", "workingSetBytes")},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ServingFiles:
+    """Paths of a node's serving certificate and key."""
+
+    certificate: Path
+    key: Path
+
+
+class NodeTls:
+    """The TLS contexts of all nodes of a server; that of a node is made at its first connection."""
+
+    def __init__(self, authority: Path, files_of: Callable[[str], ServingFiles | None]) -> None:
+        """``authority`` is the CA of clients; ``files_of`` returns None for an unknown node."""
+        self._authority = authority
+        self._files_of = files_of
+        self._by_node: dict[str, ssl.SSLContext] = {}
+        self._nodes: dict[ssl.SSLContext, str] = {}
+        self.context = self._make_context()
+        """The context to listen with."""
+        self.context.sni_callback = self._select
+
+    def node_of(self, connection: ssl.SSLObject) -> str:
+        """Return the node that a connection was made to; empty if it named none."""
+        return self._nodes.get(connection.context, "")
+
+    def _select(
+        self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: Any
+    ) -> int | None:
+        context = self._by_node.get(name or "")
+        if context is None:
+            files = self._files_of(name) if name else None
+            if name is None or files is None:
+                return int(ssl.AlertDescription.ALERT_DESCRIPTION_UNRECOGNIZED_NAME)
+            context = self._make_context()
+            try:
+                context.load_cert_chain(files.certificate, files.key)
+            except OSError:
+                return int(ssl.AlertDescription.ALERT_DESCRIPTION_INTERNAL_ERROR)
+            self._by_node[name] = context
+            self._nodes[context] = name
+        connection.context = context
+        return None
+
+    def _make_context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_verify_locations(self._authority)
+        context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,11 @@ import pytest
 
 from gangline.api.meta.objects import StatusCause
 from gangline.local import limits
-from gangline.local.apiserver.machinery.schema.patterns import PatternError, compile_pattern
-from gangline.local.apiserver.machinery.schema.value_rules import string_rules
+from gangline.local.apiserver.machinery.schema.value_rules import (
+    PatternError,
+    compile_pattern,
+    string_rules,
+)
 
 
 @pytest.mark.parametrize(

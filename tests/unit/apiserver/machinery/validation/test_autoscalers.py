@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gangline.local.apiserver.machinery.defaults.builtin import apply_builtin_defaults
+from gangline.local.apiserver.machinery.defaults import apply_builtin_defaults
 from gangline.local.apiserver.machinery.validation.builtin import validate_create
 
 CPU = {

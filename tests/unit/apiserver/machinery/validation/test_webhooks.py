@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gangline.api.resources import VALIDATING_WEBHOOK_CONFIGURATIONS
 from gangline.api.schema.openapi import openapi_schema
-from gangline.local.apiserver.admission.webhook_match import VALIDATING, compile_webhooks
-from gangline.local.apiserver.machinery.defaults.builtin import apply_builtin_defaults
+from gangline.local.apiserver.admission.webhook_call import VALIDATING, compile_webhooks
+from gangline.local.apiserver.machinery.defaults import apply_builtin_defaults
 from gangline.local.apiserver.machinery.schema.structural import StructuralSchema
 from gangline.local.apiserver.machinery.validation.builtin import validate_create
 

@@ -3,6 +3,8 @@
 A ``TablePrinter`` has the columns of a kind and a function that returns the cells of one object.
 Built-in kinds have their own printers, custom kinds those of ``additionalPrinterColumns``. All
 other kinds show name and age. Columns with a priority above zero appear with ``-o wide``.
+
+Printers of nodes, namespaces, configuration, events, volumes, roles and definitions.
 """
 
 import json
@@ -10,19 +12,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from gangline.api.cluster.admission import GROUP as ADMISSION
 from gangline.api.jsonpath import JSONPath, JSONPathError
-from gangline.local.apiserver.machinery.printing.cluster import CLUSTER_PRINTERS
-from gangline.local.apiserver.machinery.printing.pods import POD_PRINTERS
+from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.printing.printer import (
     AGE,
     NAME,
+    NONE,
+    UNKNOWN,
     TableColumn,
     TablePrinter,
     format_age,
+    has_deletion_timestamp,
+    join_or_none,
+    make_columns,
+    make_printer,
     object_age,
     object_name,
 )
-from gangline.local.apiserver.machinery.printing.workloads import WORKLOAD_PRINTERS
+from gangline.local.apiserver.machinery.printing.workloads import POD_PRINTERS, WORKLOAD_PRINTERS
 from gangline.local.apiserver.machinery.schema.nodes import Json
 
 __all__ = [
@@ -33,6 +41,202 @@ __all__ = [
     "partial_object_metadata_list",
     "render_table",
 ]
+
+ROLE_LABEL = "node-role.kubernetes.io/"
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+ACCESS_MODES = {
+    "ReadWriteOnce": "RWO",
+    "ReadOnlyMany": "ROX",
+    "ReadWriteMany": "RWX",
+    "ReadWriteOncePod": "RWOP",
+}
+
+
+def _node(obj: Json, now: datetime) -> list[Any]:
+    status, machine = subobject(obj, "status"), subobject(obj, "status", "nodeInfo")
+    addresses = {
+        address.get("type"): address.get("address")
+        for address in objects_in(status.get("addresses"))
+    }
+    return [
+        object_name(obj),
+        _node_status(obj),
+        _node_roles(subobject(obj, "metadata", "labels")),
+        object_age(obj, now),
+        machine.get("kubeletVersion", ""),
+        addresses.get("InternalIP", NONE),
+        addresses.get("ExternalIP", NONE),
+        machine.get("osImage") or UNKNOWN,
+        machine.get("kernelVersion") or UNKNOWN,
+        machine.get("containerRuntimeVersion") or UNKNOWN,
+    ]
+
+
+def _node_status(obj: Json) -> str:
+    conditions = objects_in(subobject(obj, "status").get("conditions"))
+    ready = next((each for each in conditions if each.get("type") == "Ready"), None)
+    states = [
+        "Unknown" if ready is None else "Ready" if ready.get("status") == "True" else "NotReady"
+    ]
+    if subobject(obj, "spec").get("unschedulable"):
+        states.append("SchedulingDisabled")
+    return ",".join(states)
+
+
+def _node_roles(labels: Json) -> str:
+    roles = {name.removeprefix(ROLE_LABEL) for name in labels if name.startswith(ROLE_LABEL)}
+    if role := labels.get("kubernetes.io/role"):
+        roles.add(role)
+    return join_or_none(sorted(roles - {""}))
+
+
+def _event(obj: Json, now: datetime) -> list[Any]:
+    """Return the cells of an event of either API group; events.k8s.io renamed most fields."""
+    series = subobject(obj, "series")
+    first = obj.get("firstTimestamp") or obj.get("deprecatedFirstTimestamp") or obj.get("eventTime")
+    last = obj.get("lastTimestamp") or obj.get("deprecatedLastTimestamp") or first
+    last = series.get("lastObservedTime") or last
+    involved = subobject(obj, "involvedObject") or subobject(obj, "regarding")
+    source = subobject(obj, "source") or subobject(obj, "deprecatedSource")
+    origin = [source.get("component") or obj.get("reportingController"), source.get("host")]
+    count = series.get("count") or obj.get("count") or obj.get("deprecatedCount") or 1
+    message = str(obj.get("message") or obj.get("note") or "").strip()
+    return [
+        format_age(last, now),
+        obj.get("type", ""),
+        obj.get("reason", ""),
+        f"{str(involved.get('kind', '')).lower()}/{involved.get('name', '')}",
+        involved.get("fieldPath", ""),
+        ", ".join(filter(None, origin)),
+        message,
+        format_age(first, now),
+        count,
+        object_name(obj),
+    ]
+
+
+def _modes(modes: Iterable[str] | None) -> str:
+    return ",".join(ACCESS_MODES.get(mode, mode) for mode in modes or [])
+
+
+def _volume_phase(obj: Json) -> str:
+    return (
+        "Terminating"
+        if has_deletion_timestamp(obj)
+        else str(subobject(obj, "status").get("phase", ""))
+    )
+
+
+def _claim_text(obj: Json) -> str:
+    claim = subobject(obj, "spec", "claimRef")
+    return f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else ""
+
+
+def _class_name(obj: Json) -> str:
+    default = subobject(obj, "metadata", "annotations").get(DEFAULT_CLASS) == "true"
+    return f"{object_name(obj)} (default)" if default else object_name(obj)
+
+
+def _role_text(obj: Json) -> str:
+    role = subobject(obj, "roleRef")
+    return f"{role.get('kind', '')}/{role.get('name', '')}"
+
+
+def _claim(obj: Json, now: datetime) -> list[Any]:
+    spec, status = subobject(obj, "spec"), subobject(obj, "status")
+    bound = bool(spec.get("volumeName"))
+    return [
+        object_name(obj),
+        _volume_phase(obj),
+        spec.get("volumeName", ""),
+        subobject(status, "capacity").get("storage", "") if bound else "",
+        _modes(status.get("accessModes")) if bound else "",
+        spec.get("storageClassName", ""),
+        object_age(obj, now),
+        spec.get("volumeMode", "<unset>"),
+    ]
+
+
+RBAC = "rbac.authorization.k8s.io"
+_EVENT = TablePrinter(
+    make_columns(
+        "Last Seen", "Type", "Reason", "Object", "+Subobject", "+Source",
+        "Message", "+First Seen", "+Count", "+Name",
+    ),
+    _event,
+)  # fmt: skip
+_CREATED_AT = make_printer("Name", ("Created At", "metadata.creationTimestamp"))
+_BINDING = make_printer("Name", ("Role", _role_text), "Age")
+_WEBHOOKS = make_printer("Name", ("Webhooks", lambda obj: len(obj.get("webhooks") or ())), "Age")
+
+CLUSTER_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
+    ("", "ConfigMap"): make_printer(
+        "Name",
+        ("Data", lambda obj: len(subobject(obj, "data")) + len(subobject(obj, "binaryData"))),
+        "Age",
+    ),
+    ("", "Event"): _EVENT,
+    ("", "Namespace"): make_printer("Name", ("Status", "status.phase"), "Age"),
+    ("", "Node"): TablePrinter(
+        make_columns(
+            "Name", "Status", "Roles", "Age", "Version", "+Internal-IP", "+External-IP",
+            "+OS-Image", "+Kernel-Version", "+Container-Runtime",
+        ),
+        _node,
+    ),
+    ("", "PersistentVolume"): make_printer(
+        "Name",
+        ("Capacity", "spec.capacity.storage"),
+        ("Access Modes", lambda obj: _modes(subobject(obj, "spec").get("accessModes"))),
+        ("Reclaim Policy", "spec.persistentVolumeReclaimPolicy"),
+        ("Status", _volume_phase),
+        ("Claim", _claim_text),
+        ("StorageClass", "spec.storageClassName"),
+        ("Reason", "status.reason"),
+        "Age",
+        ("+VolumeMode", lambda obj: subobject(obj, "spec").get("volumeMode", "<unset>")),
+    ),
+    ("", "PersistentVolumeClaim"): TablePrinter(
+        make_columns(
+            "Name", "Status", "Volume", "Capacity", "Access Modes", "StorageClass", "Age",
+            "+VolumeMode",
+        ),
+        _claim,
+    ),
+    ("", "Secret"): make_printer(
+        "Name", ("Type", "type"), ("Data", lambda obj: len(subobject(obj, "data"))), "Age"
+    ),
+    ("", "ServiceAccount"): make_printer(
+        "Name", ("Secrets", lambda obj: len(obj.get("secrets") or [])), "Age"
+    ),
+    (ADMISSION, "MutatingWebhookConfiguration"): _WEBHOOKS,
+    (ADMISSION, "ValidatingWebhookConfiguration"): _WEBHOOKS,
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): _CREATED_AT,
+    ("coordination.k8s.io", "Lease"): make_printer(
+        "Name", ("Holder", "spec.holderIdentity"), "Age"
+    ),
+    ("events.k8s.io", "Event"): _EVENT,
+    (RBAC, "ClusterRole"): _CREATED_AT,
+    (RBAC, "ClusterRoleBinding"): _BINDING,
+    (RBAC, "Role"): _CREATED_AT,
+    (RBAC, "RoleBinding"): _BINDING,
+    ("scheduling.k8s.io", "PriorityClass"): make_printer(
+        "Name",
+        ("Value", lambda obj: obj.get("value", 0)),
+        ("Global-Default", lambda obj: bool(obj.get("globalDefault"))),
+        "Age",
+        ("+PreemptionPolicy", "preemptionPolicy"),
+    ),
+    ("storage.k8s.io", "StorageClass"): make_printer(
+        ("Name", _class_name),
+        ("Provisioner", "provisioner"),
+        ("ReclaimPolicy", lambda obj: obj.get("reclaimPolicy", "Delete")),
+        ("VolumeBindingMode", lambda obj: obj.get("volumeBindingMode", "Immediate")),
+        ("AllowVolumeExpansion", lambda obj: bool(obj.get("allowVolumeExpansion"))),
+        "Age",
+    ),
+}  # fmt: skip
+
 
 META = "meta.k8s.io/v1"
 

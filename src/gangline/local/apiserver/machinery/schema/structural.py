@@ -2,25 +2,473 @@
 
 The server runs them in this order on every write: prune unknown fields, set defaults, validate.
 ``apiVersion``, ``kind`` and ``metadata`` are always preserved, whatever the schema contains.
+
+Compilers of pruning (unknown fields, invalid nulls) and of defaulting.
+
+A schema is compiled once into nested closures. A node below which nothing can be pruned or
+defaulted compiles to None and is never visited.
+
+Compiler of schema validation: all errors, with the wording of Kubernetes' own validation.
+
+A schema is compiled once into closures ``(value, parent path, own segment, causes)``, one for each
+node. Rules that a schema does not use cost nothing at run time. Lists are also checked for unique
+keys, set members and ``uniqueItems``. CEL rules (``x-kubernetes-validations``) are not evaluated:
+use a real cluster's API server for them.
 """
 
 import contextlib
-from typing import Any
+import json
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
+from gangline.api.meta import field_causes
 from gangline.api.meta.objects import StatusCause
 from gangline.local import limits
-from gangline.local.apiserver.machinery.schema.nodes import Json, with_object_fields
-from gangline.local.apiserver.machinery.schema.prune_default import (
-    DefaulterCompiler,
-    PrunerCompiler,
+from gangline.local.apiserver.machinery.schema.nodes import (
+    INT_OR_STRING,
+    LIST_TYPE,
+    MAP_KEYS,
+    Json,
+    ParentPath,
+    SchemaCompiler,
+    Segment,
+    additional_properties,
+    copy_json,
+    format_field_path,
+    preserves_unknown,
+    with_object_fields,
 )
-from gangline.local.apiserver.machinery.schema.validate import (
-    CauseList,
-    TooManyCausesError,
-    ValidatorCompiler,
+from gangline.local.apiserver.machinery.schema.value_rules import (
+    ValueRule,
+    enum_rule,
+    number_rules,
+    size_rules,
+    string_rules,
 )
 
 __all__ = ["StructuralSchema"]
+
+Pruner: TypeAlias = Callable[[Any, ParentPath, Segment, list[str]], None]
+"""Arguments: value, path of the parent, own segment, list of unknown paths."""
+
+
+class PrunerCompiler(SchemaCompiler[Pruner]):
+    """Compiles schemas to pruners. The result is None if nothing below a node can be pruned."""
+
+    def _compile(self, schema: Json) -> Pruner | None:
+        items = schema.get("items")
+        if isinstance(items, dict):
+            return _list_pruner(self.compile(items))
+        extra = additional_properties(schema)
+        if "properties" not in schema and extra is not None:
+            return _map_pruner(self.compile(extra))
+        if "properties" in schema:
+            return self._object_pruner(schema, extra)
+        if schema.get("type") == "object" and not preserves_unknown(schema):
+            return self._object_pruner({**schema, "properties": {}}, extra)
+        return None
+
+    def _object_pruner(self, schema: Json, extra: Json | None) -> Pruner:
+        properties: Json = schema["properties"]
+        known = {name: self.compile(child_schema) for name, child_schema in properties.items()}
+        segments = {name: f".{name}" for name in properties}
+        not_null = frozenset(
+            n for n, child_schema in properties.items() if not child_schema.get("nullable")
+        )
+        keep_unknown = preserves_unknown(schema)
+        of_extra = self.compile(extra) if extra is not None else None
+
+        def prune(value: Any, parent: ParentPath, segment: Segment, unknown: list[str]) -> None:
+            if not isinstance(value, dict):
+                return
+            path = (parent, segment)
+            dropped: list[str] = []
+            for name, child in value.items():
+                if name in known:
+                    if child is None:
+                        if name in not_null:
+                            dropped.append(name)
+                    elif (inner := known[name]) is not None:
+                        inner(child, path, segments[name], unknown)
+                elif extra is not None:
+                    if of_extra is not None:
+                        of_extra(child, path, f"[{name}]", unknown)
+                elif not keep_unknown:
+                    if len(unknown) < limits.MAX_CAUSES:
+                        unknown.append(format_field_path(path, f".{name}"))
+                    dropped.append(name)
+            for name in dropped:
+                del value[name]
+
+        return prune
+
+
+def _list_pruner(inner: Pruner | None) -> Pruner | None:
+    if inner is None:
+        return None
+
+    def prune(value: Any, parent: ParentPath, segment: Segment, unknown: list[str]) -> None:
+        if isinstance(value, list):
+            path = (parent, segment)
+            for index, item in enumerate(value):
+                inner(item, path, index, unknown)
+
+    return prune
+
+
+def _map_pruner(inner: Pruner | None) -> Pruner | None:
+    if inner is None:
+        return None
+
+    def prune(value: Any, parent: ParentPath, segment: Segment, unknown: list[str]) -> None:
+        if isinstance(value, dict):
+            path = (parent, segment)
+            for name, item in value.items():
+                inner(item, path, f"[{name}]", unknown)
+
+    return prune
+
+
+Defaulter: TypeAlias = Callable[[Any], None]
+
+
+class DefaulterCompiler(SchemaCompiler[Defaulter]):
+    """Compiles schemas to defaulters. The result is None if no default is at or below a node."""
+
+    def _compile(self, schema: Json) -> Defaulter | None:
+        items = schema.get("items")
+        if isinstance(items, dict):
+            return _list_defaulter(self.compile(items))
+        extra = additional_properties(schema)
+        if "properties" not in schema and extra is not None:
+            return _map_defaulter(self.compile(extra))
+        return self._object_defaulter(schema.get("properties", {}))
+
+    def _object_defaulter(self, properties: Json) -> Defaulter | None:
+        absent = {
+            name: child_schema["default"]
+            for name, child_schema in properties.items()
+            if "default" in child_schema
+        }
+        nullable = frozenset(name for name in absent if properties[name].get("nullable"))
+        compiled = ((name, self.compile(child_schema)) for name, child_schema in properties.items())
+        inner = [
+            (name, child_schema) for name, child_schema in compiled if child_schema is not None
+        ]
+        if not absent and not inner:
+            return None
+
+        def apply(value: Any) -> None:
+            if not isinstance(value, dict):
+                return
+            for name, default in absent.items():
+                # API convention: null in a field that is not nullable counts as absent.
+                if name not in value or (value[name] is None and name not in nullable):
+                    value[name] = copy_json(default)
+            for name, child_schema in inner:
+                if name in value:
+                    child_schema(value[name])
+
+        return apply
+
+
+def _list_defaulter(inner: Defaulter | None) -> Defaulter | None:
+    if inner is None:
+        return None
+
+    def apply(value: Any) -> None:
+        if isinstance(value, list):
+            for item in value:
+                inner(item)
+
+    return apply
+
+
+def _map_defaulter(inner: Defaulter | None) -> Defaulter | None:
+    if inner is None:
+        return None
+
+    def apply(value: Any) -> None:
+        if isinstance(value, dict):
+            for item in value.values():
+                inner(item)
+
+    return apply
+
+
+def list_rule(schema: Json) -> list[ValueRule]:
+    """Return the uniqueness rule of a list schema as a list of at most one rule."""
+    if "x-kubernetes-patch-strategy" in schema:
+        # Keys of built-in lists only guide merges. Code checks uniqueness where it is
+        # required: a container may have two variables with one name.
+        return []
+    keys: list[str] = schema.get(MAP_KEYS, [])
+    if schema.get(LIST_TYPE) == "map" and keys:
+        fields: Json = schema.get("items", {}).get("properties", {})
+        defaults = {key: fields.get(key, {}).get("default") for key in keys}
+        return [_unique(lambda item: _key_of(item, defaults))]
+    if schema.get(LIST_TYPE) == "set" or schema.get("uniqueItems"):
+        return [_unique(lambda item: item)]
+    return []
+
+
+def _key_of(item: Any, defaults: Json) -> Json | None:
+    if not isinstance(item, dict):
+        return None
+    key = {name: item.get(name, default) for name, default in defaults.items()}
+    return {name: value for name, value in key.items() if value is not None} or None
+
+
+def _unique(identity: Callable[[Any], Any]) -> ValueRule:
+    def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
+        if len(value) < 2:
+            return
+        seen: set[str] = set()
+        for index, item in enumerate(value):
+            key = identity(item)
+            if key is None:
+                continue  # a missing key is reported as a required field
+            text = key if isinstance(key, str) else json.dumps(key, sort_keys=True)
+            if text in seen:
+                causes.append(
+                    field_causes.duplicate(format_field_path((parent, segment), index), key)
+                )
+            seen.add(text)
+
+    return rule
+
+
+class TooManyCausesError(Exception):
+    """The list of errors is full: the rest of the object need not be validated."""
+
+
+class CauseList(list[StatusCause]):
+    """Errors up to a maximum number."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def append(self, cause: StatusCause) -> None:
+        """Add an error.
+
+        Raises:
+            TooManyCausesError: there are as many as may be.
+        """
+        super().append(cause)
+        if len(self) >= self._most:
+            raise TooManyCausesError
+
+
+Validator: TypeAlias = Callable[[Any, ParentPath, Segment, list[StatusCause]], None]
+
+_JSON_TYPES = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    dict: "object",
+    list: "array",
+    type(None): "null",
+}
+
+
+class ValidatorCompiler(SchemaCompiler[Validator]):
+    """Compiles schemas to validators. The result is None if a node accepts every value."""
+
+    def _compile(self, schema: Json) -> Validator | None:
+        checks = [
+            check for check in (self._compile_type(schema), self._compile_logical(schema)) if check
+        ]
+        if len(checks) < 2:
+            return checks[0] if checks else None
+        first, second = checks
+
+        def both(
+            value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]
+        ) -> None:
+            first(value, parent, segment, causes)
+            second(value, parent, segment, causes)
+
+        return both
+
+    def _compile_type(self, schema: Json) -> Validator | None:
+        nullable = bool(schema.get("nullable"))
+        if schema.get(INT_OR_STRING):
+            rules = [*number_rules(schema), *string_rules(schema), *enum_rule(schema)]
+            return _accept_integral_float(_leaf("integer,string", (int, str), rules, nullable))
+        match schema.get("type"):
+            case "string":
+                rules = [*string_rules(schema), *enum_rule(schema)]
+                return _leaf("string", (str,), rules, nullable)
+            case "integer":
+                return _accept_integral_float(
+                    _leaf("integer", (int,), _numeric_rules(schema), nullable)
+                )
+            case "number":
+                return _leaf("number", (int, float), _numeric_rules(schema), nullable)
+            case "boolean":
+                return _boolean(nullable, enum_rule(schema))
+            case "array":
+                return self._compile_list(schema, nullable)
+            case "object":
+                return self._compile_object(schema, nullable)
+        # Without a type only the rules apply, as in the branches of anyOf and oneOf.
+        if "properties" in schema or "required" in schema:
+            return self._compile_object(schema, nullable, typed=False)
+        rules = [*_numeric_rules(schema), *string_rules(schema)]
+        return _untyped(rules) if rules else None
+
+    def _compile_list(self, schema: Json, nullable: bool) -> Validator:
+        inner = self.compile(schema.get("items", {}))
+        rules = [*size_rules(schema, "minItems", "maxItems", "items"), *list_rule(schema)]
+
+        def check(
+            value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]
+        ) -> None:
+            if type(value) is not list:
+                if value is not None or not nullable:
+                    _wrong_type(value, "array", parent, segment, causes)
+                return
+            for rule in rules:
+                rule(value, parent, segment, causes)
+            if inner is not None:
+                path = (parent, segment)
+                for index, item in enumerate(value):
+                    inner(item, path, index, causes)
+
+        return check
+
+    def _compile_object(self, schema: Json, nullable: bool, typed: bool = True) -> Validator:
+        compiled = {
+            n: self.compile(child_schema)
+            for n, child_schema in schema.get("properties", {}).items()
+        }
+        known = {
+            name: (child_schema, f".{name}")
+            for name, child_schema in compiled.items()
+            if child_schema is not None
+        }
+        required = [(name, f".{name}") for name in schema.get("required", [])]
+        extra = additional_properties(schema)
+        of_extra = self.compile(extra) if extra is not None else None
+        named = frozenset(compiled)
+        rules = [*size_rules(schema, "minProperties", "maxProperties", "properties")]
+
+        def check(
+            value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]
+        ) -> None:
+            if type(value) is not dict:
+                if typed and (value is not None or not nullable):
+                    _wrong_type(value, "object", parent, segment, causes)
+                return
+            path = (parent, segment)
+            for name, own in required:
+                if name not in value:
+                    causes.append(field_causes.required(format_field_path(path, own)))
+            for rule in rules:
+                rule(value, parent, segment, causes)
+            for name, child in value.items():
+                if (entry := known.get(name)) is not None:
+                    entry[0](child, path, entry[1], causes)
+                elif of_extra is not None and name not in named:
+                    of_extra(child, path, f"[{name}]", causes)
+
+        return check
+
+    def _compile_logical(self, schema: Json) -> Validator | None:
+        if not schema.keys() & {"anyOf", "oneOf", "allOf", "not"}:
+            return None
+        return _logical_validator(
+            [self.compile(child_schema) for child_schema in schema.get("anyOf", [])],
+            [self.compile(child_schema) for child_schema in schema.get("oneOf", [])],
+            [self.compile(child_schema) for child_schema in schema.get("allOf", [])],
+            [self.compile(schema["not"])] if "not" in schema else [],
+        )
+
+
+def _numeric_rules(schema: Json) -> list[ValueRule]:
+    return [*number_rules(schema), *enum_rule(schema)]
+
+
+def _wrong_type(
+    value: Any, expected: str, parent: ParentPath, segment: Segment, causes: list[StatusCause]
+) -> None:
+    actual = _JSON_TYPES.get(type(value), type(value).__name__)
+    causes.append(field_causes.type_invalid(format_field_path(parent, segment), actual, expected))
+
+
+def _leaf(
+    name: str, types: tuple[type, ...], rules: list[ValueRule], nullable: bool = False
+) -> Validator:
+    def check(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
+        # bool is a subclass of int in Python but a separate type in JSON: compare exactly.
+        if type(value) not in types:
+            if value is not None or not nullable:
+                _wrong_type(value, name, parent, segment, causes)
+            return
+        for rule in rules:
+            rule(value, parent, segment, causes)
+
+    return check
+
+
+def _accept_integral_float(check: Validator) -> Validator:
+    """Accept ``1.0`` as an integer: JSON does not distinguish it from ``1``."""
+
+    def check_integer(
+        value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]
+    ) -> None:
+        if type(value) is float and value.is_integer():
+            value = int(value)
+        check(value, parent, segment, causes)
+
+    return check_integer
+
+
+def _boolean(nullable: bool, rules: list[ValueRule]) -> Validator:
+    return _leaf("boolean", (bool,), rules, nullable)
+
+
+def _untyped(rules: list[ValueRule]) -> Validator:
+    def check(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
+        for rule in rules:
+            rule(value, parent, segment, causes)
+
+    return check
+
+
+def _logical_validator(
+    any_of: list[Validator | None],
+    one_of: list[Validator | None],
+    all_of: list[Validator | None],
+    not_of: list[Validator | None],
+) -> Validator:
+    def check(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
+        def accepted_by(branch: Validator | None) -> bool:
+            try:
+                if branch is not None:
+                    branch(value, parent, segment, CauseList(1))
+            except TooManyCausesError:
+                return False
+            return True
+
+        def add(rule: str) -> None:
+            path = format_field_path(parent, segment)
+            causes.append(field_causes.invalid(path, value, f'"{path}" {rule}'))
+
+        if any_of and not any(map(accepted_by, any_of)):
+            add("must validate at least one schema (anyOf)")
+        if one_of and (count := sum(map(accepted_by, one_of))) != 1:
+            found = "valid alternatives more than one" if count else "none valid"
+            add(f"must validate one and only one schema (oneOf). Found {found}")
+        for branch in all_of:
+            if branch is not None:
+                branch(value, parent, segment, causes)
+        if any(map(accepted_by, not_of)):
+            add("must not validate the schema (not)")
+
+    return check
 
 
 class StructuralSchema:

@@ -3,12 +3,17 @@
 ``validate_create`` and ``validate_update`` check ``metadata`` for every kind and dispatch by kind.
 Functions yield all errors. Values of the wrong JSON type are reported by the schema and ignored
 here.
+
+Validation of ResourceQuotas: names of limits, quantities and scopes.
+
+Validation of roles and their bindings.
 """
 
 import base64
 import binascii
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from gangline.api import names
@@ -17,6 +22,7 @@ from gangline.api.meta import field_causes
 from gangline.api.meta.field_causes import child, indexed
 from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.meta.objects import StatusCause
+from gangline.api.quantity import quantity_or_none
 from gangline.api.validation.field_rules import (
     Causes,
     enum_causes,
@@ -29,25 +35,204 @@ from gangline.api.validation.field_rules import (
 )
 from gangline.api.validation.pods import pod_causes
 from gangline.local.apiserver.machinery.schema.nodes import Json
-from gangline.local.apiserver.machinery.validation import other_components, rbac
-from gangline.local.apiserver.machinery.validation.jobs import job_causes, job_update_causes
+from gangline.local.apiserver.machinery.validation import webhooks
 from gangline.local.apiserver.machinery.validation.metadata import (
     RBAC,
+    check_path_segment,
     metadata_causes,
     metadata_update_causes,
-)
-from gangline.local.apiserver.machinery.validation.quotas import (
-    quota_causes,
-    quota_update_causes,
 )
 from gangline.local.apiserver.machinery.validation.webhooks import webhook_causes
 from gangline.local.apiserver.machinery.validation.workloads import (
     autoscaler_causes,
     deployment_causes,
+    job_causes,
+    job_update_causes,
     pod_update_causes,
     replica_set_causes,
     selector_update_causes,
 )
+
+__all__ = ["validate_create", "validate_update"]
+
+SCOPES = (
+    "BestEffort", "CrossNamespacePodAffinity", "NotBestEffort", "NotTerminating", "PriorityClass",
+    "Terminating",
+)  # fmt: skip
+CONFLICTS = ({"BestEffort", "NotBestEffort"}, {"Terminating", "NotTerminating"})
+OPERATORS = ("DoesNotExist", "Exists", "In", "NotIn")
+COUNTS = frozenset(
+    {
+        "configmaps", "persistentvolumeclaims", "pods", "replicationcontrollers", "resourcequotas",
+        "secrets", "services", "services.loadbalancers", "services.nodeports",
+    }
+)  # fmt: skip
+COMPUTE = frozenset(
+    {
+        "cpu", "memory", "ephemeral-storage", "requests.cpu", "requests.memory",
+        "requests.ephemeral-storage", "limits.cpu", "limits.memory", "limits.ephemeral-storage",
+    }
+)  # fmt: skip
+STORAGE = "requests.storage"
+_BEST_EFFORT_LIMITS = frozenset({"pods", "count/pods"})
+
+
+def quota_causes(quota: Json) -> Causes:
+    spec = subobject(quota, "spec")
+    hard = subobject(spec, "hard")
+    for name, limit in hard.items():
+        where = indexed("spec.hard", name)
+        yield from rule_causes(names.validate_label_key, where, name)
+        if "/" not in name and not _is_standard(name):
+            yield field_causes.invalid(where, name, "must be a standard resource for quota")
+        yield from quantity_causes(where, limit)
+        amount = quantity_or_none(limit)
+        if _is_count(name) and amount is not None and amount.nano % 10**9:
+            yield field_causes.invalid(where, limit, "must be an integer")
+    yield from _scope_causes(spec, hard)
+
+
+def _scope_causes(spec: Json, hard: Json) -> Causes:
+    scopes = spec.get("scopes")
+    chosen = [str(scope) for scope in scopes] if isinstance(scopes, list) else []
+    for index, scope in enumerate(chosen):
+        if scope not in SCOPES:
+            yield field_causes.unsupported(indexed("spec.scopes", index), scope, SCOPES)
+    path = "spec.scopeSelector.matchExpressions"
+    for index, each in enumerate(
+        objects_in(subobject(spec, "scopeSelector").get("matchExpressions"))
+    ):
+        yield from _expression_causes(indexed(path, index), each)
+        chosen.append(str(each.get("scopeName")))
+    for scope in chosen:
+        for name in hard:
+            if not _allowed_in(scope, name):
+                detail = "unsupported scope applied to resource"
+                yield field_causes.invalid("spec.scopes", chosen, detail)
+                break
+    for pair in CONFLICTS:
+        if pair <= set(chosen):
+            yield field_causes.invalid("spec.scopes", chosen, "conflicting scopes")
+
+
+def _expression_causes(path: str, expression: Json) -> Causes:
+    scope, operator = expression.get("scopeName"), expression.get("operator")
+    values = expression.get("values") or []
+    if scope not in SCOPES:
+        yield field_causes.unsupported(child(path, "scopeName"), scope, SCOPES)
+    if operator not in OPERATORS:
+        yield field_causes.unsupported(child(path, "operator"), operator, OPERATORS)
+    elif scope != "PriorityClass" and operator != "Exists":
+        detail = "must be 'Exist' only operator when scope is any of ResourceQuotaScopeTerminating,"
+        detail += " ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort,"
+        detail += " ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"
+        yield field_causes.invalid(child(path, "operator"), operator, detail)
+    elif operator in ("In", "NotIn") and not values:
+        detail = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
+        yield field_causes.required(child(path, "values"), detail)
+    elif operator in ("Exists", "DoesNotExist") and values:
+        detail = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"
+        yield field_causes.invalid(child(path, "values"), values, detail)
+
+
+def _allowed_in(scope: str, name: str) -> bool:
+    """Return True if a quota with this scope may limit a resource: those of pods only."""
+    if scope == "BestEffort":
+        return name in _BEST_EFFORT_LIMITS
+    return (
+        name in COMPUTE
+        or name in _BEST_EFFORT_LIMITS
+        or name.startswith(("hugepages-", "requests.hugepages-"))
+        or ("/" in name and not name.startswith("count/"))
+    )
+
+
+def _is_standard(name: str) -> bool:
+    return (
+        name in COUNTS
+        or name in COMPUTE
+        or name == STORAGE
+        or name.startswith(("hugepages-", "requests.hugepages-"))
+    )
+
+
+def _is_count(name: str) -> bool:
+    return name in COUNTS or name.startswith("count/")
+
+
+def quota_update_causes(old: Json, new: Json) -> Causes:
+    before, after = subobject(old, "spec"), subobject(new, "spec")
+    if set(before.get("scopes") or []) != set(after.get("scopes") or []):
+        yield field_causes.invalid("spec.scopes", after.get("scopes"), "field is immutable")
+
+
+def role_causes(obj: Json, *, namespaced: bool) -> Causes:
+    aggregation = obj.get("aggregationRule")
+    if isinstance(aggregation, dict) and not aggregation.get("clusterRoleSelectors"):
+        detail = "at least one clusterRoleSelector required if aggregationRule is non-nil"
+        yield field_causes.required("aggregationRule.clusterRoleSelectors", detail)
+    for index, rule in enumerate(objects_in(obj.get("rules"))):
+        yield from _rule_causes(rule, indexed("rules", index), namespaced=namespaced)
+
+
+def _rule_causes(rule: Json, where: str, *, namespaced: bool) -> Causes:
+    paths = rule.get("nonResourceURLs")
+    if not rule.get("verbs"):
+        yield field_causes.required(child(where, "verbs"), "verbs must contain at least one value")
+    if paths:
+        if namespaced:
+            detail = "namespaced rules cannot apply to non-resource URLs"
+            yield field_causes.invalid(child(where, "nonResourceURLs"), paths, detail)
+        if rule.get("apiGroups") or rule.get("resources") or rule.get("resourceNames"):
+            detail = "rules cannot apply to both regular resources and non-resource URLs"
+            yield field_causes.invalid(child(where, "nonResourceURLs"), paths, detail)
+        return
+    if not rule.get("apiGroups"):
+        detail = "resource rules must supply at least one api group"
+        yield field_causes.required(child(where, "apiGroups"), detail)
+    if not rule.get("resources"):
+        detail = "resource rules must supply at least one resource"
+        yield field_causes.required(child(where, "resources"), detail)
+
+
+def binding_causes(obj: Json, *, namespaced: bool) -> Causes:
+    reference = subobject(obj, "roleRef")
+    if reference.get("apiGroup") != RBAC:
+        yield field_causes.unsupported("roleRef.apiGroup", reference.get("apiGroup", ""), (RBAC,))
+    kinds = ("Role", "ClusterRole") if namespaced else ("ClusterRole",)
+    if reference.get("kind") not in kinds:
+        yield field_causes.unsupported("roleRef.kind", reference.get("kind", ""), kinds)
+    yield from name_causes(check_path_segment, "roleRef.name", reference.get("name"))
+    for index, subject in enumerate(objects_in(obj.get("subjects"))):
+        yield from _subject_causes(subject, indexed("subjects", index), namespaced=namespaced)
+
+
+def _subject_causes(subject: Json, where: str, *, namespaced: bool) -> Causes:
+    if not subject.get("name"):
+        yield field_causes.required(child(where, "name"))
+    groups = {"ServiceAccount": "", "User": RBAC, "Group": RBAC}
+    kind, group = subject.get("kind"), subject.get("apiGroup") or ""
+    if kind not in groups:
+        yield field_causes.unsupported(child(where, "kind"), kind or "", tuple(groups))
+    elif group != groups[kind]:
+        yield field_causes.unsupported(child(where, "apiGroup"), group, (groups[kind],))
+    # Without a namespace it is an account in the namespace of the binding.
+    if kind == "ServiceAccount" and not namespaced and not subject.get("namespace"):
+        yield field_causes.required(child(where, "namespace"))
+
+
+def binding_update_causes(old: Json, new: Json) -> Causes:
+    if old.get("roleRef") != new.get("roleRef"):
+        yield field_causes.invalid("roleRef", new.get("roleRef"), "cannot change roleRef")
+
+
+RBAC_VALIDATORS: dict[tuple[str, str], Callable[[Json], Causes]] = {
+    (RBAC, "ClusterRole"): partial(role_causes, namespaced=False),
+    (RBAC, "ClusterRoleBinding"): partial(binding_causes, namespaced=False),
+    (RBAC, "Role"): partial(role_causes, namespaced=True),
+    (RBAC, "RoleBinding"): partial(binding_causes, namespaced=True),
+}
+
 
 TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 PROTOCOLS = ("SCTP", "TCP", "UDP")
@@ -108,8 +293,6 @@ def _ports(ports: list[Json]) -> Causes:
             yield field_causes.duplicate(where, {"port": number, "protocol": protocol})
         numbers.add((protocol, number))
 
-
-__all__ = ["validate_create", "validate_update"]
 
 Validator: TypeAlias = Callable[[Json], Causes]
 UpdateValidator: TypeAlias = Callable[[Json, Json], Causes]
@@ -315,8 +498,8 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("batch", "Job"): job_causes,
     ("coordination.k8s.io", "Lease"): _lease,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
-    **rbac.VALIDATORS,
-    **other_components.VALIDATORS,
+    **RBAC_VALIDATORS,
+    **webhooks.VALIDATORS,
 }
 UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
     ("", "ConfigMap"): _data_update,
@@ -328,8 +511,8 @@ UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
     ("apps", "Deployment"): selector_update_causes,
     ("apps", "ReplicaSet"): selector_update_causes,
     ("batch", "Job"): job_update_causes,
-    (RBAC, "ClusterRoleBinding"): rbac.binding_update_causes,
-    (RBAC, "RoleBinding"): rbac.binding_update_causes,
+    (RBAC, "ClusterRoleBinding"): binding_update_causes,
+    (RBAC, "RoleBinding"): binding_update_causes,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class_update,
-    **other_components.UPDATE_VALIDATORS,
+    **webhooks.UPDATE_VALIDATORS,
 }

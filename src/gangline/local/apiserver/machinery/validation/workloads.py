@@ -1,12 +1,22 @@
 """Validation of changes to pods, and of deployments, replica sets and autoscalers.
 
 Autoscalers have their stored form, autoscaling/v2.
+
+Validation of batch/v1 Jobs.
+
+Validation of changes to the scheduling of pods that have scheduling gates.
+
+Rules of Kubernetes (KEP-3521, KEP-3838): gates can be removed and never added. While a pod has
+gates, its node selector and its required node affinity can be narrowed, and its preferred node
+affinity can be replaced. Admission systems such as Kueue place a gated pod so, and then
+remove the gate.
 """
 
 import json
 from typing import Any
 
 from gangline.api.cluster.autoscaling import METRIC_TYPES, TARGET_TYPES
+from gangline.api.core.workloads import JOB_UID_LABEL
 from gangline.api.meta import field_causes
 from gangline.api.meta.field_causes import indexed
 from gangline.api.meta.json_objects import objects_in, subobject
@@ -20,11 +30,163 @@ from gangline.api.validation.field_rules import (
 )
 from gangline.api.validation.pods import template_causes
 from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
-from gangline.local.apiserver.machinery.validation import gated_pods
 from gangline.local.apiserver.machinery.validation.metadata import (
     check_path_segment,
     selector_causes,
 )
+
+_COUNTS = (
+    "parallelism",
+    "completions",
+    "activeDeadlineSeconds",
+    "backoffLimit",
+    "ttlSecondsAfterFinished",
+)
+_MAX_INDEXED_PARALLELISM = 100_000
+_SCHEDULING = ("nodeSelector", "tolerations", "schedulingGates")
+"""Fields of the template that may change while a suspended Job has not started."""
+
+
+def job_causes(obj: Json) -> Causes:
+    spec = subobject(obj, "spec")
+    for name in _COUNTS:
+        yield from minimum_causes(f"spec.{name}", spec.get(name), 0)
+    modes = ("NonIndexed", "Indexed")
+    yield from enum_causes("spec.completionMode", spec.get("completionMode"), modes)
+    if spec.get("completionMode") == "Indexed":
+        if spec.get("completions") is None:
+            detail = "when completion mode is Indexed"
+            yield field_causes.required("spec.completions", detail)
+        parallelism = spec.get("parallelism")
+        if isinstance(parallelism, int) and parallelism > _MAX_INDEXED_PARALLELISM:
+            limit = f"must be less than or equal to {_MAX_INDEXED_PARALLELISM}"
+            detail = f"{limit} when completion mode is Indexed"
+            yield field_causes.invalid("spec.parallelism", parallelism, detail)
+    policies = ("TerminatingOrFailed", "Failed")
+    policy = spec.get("podReplacementPolicy")
+    yield from enum_causes("spec.podReplacementPolicy", policy, policies)
+    yield from _selector(obj, spec)
+    template = subobject(spec, "template")
+    if not template:
+        yield field_causes.required("spec.template")
+        return
+    yield from template_causes("spec.template", template)
+    restart = subobject(template, "spec").get("restartPolicy")
+    yield from enum_causes("spec.template.spec.restartPolicy", restart, ("OnFailure", "Never"))
+
+
+def _selector(obj: Json, spec: Json) -> Causes:
+    selector = subobject(spec, "selector")
+    if not selector:
+        yield field_causes.required("spec.selector")
+        return
+    yield from selector_causes("spec.selector", selector)
+    labels = subobject(selector, "matchLabels")
+    uid = subobject(obj, "metadata").get("uid")
+    legacy = JOB_UID_LABEL.partition("/")[2]
+    if not spec.get("manualSelector") and uid not in (
+        labels.get(JOB_UID_LABEL),
+        labels.get(legacy),
+    ):
+        yield field_causes.invalid("spec.selector", selector, "`selector` not auto-generated")
+        return
+    given = subobject(spec, "template", "metadata", "labels")
+    if any(given.get(name) != value for name, value in labels.items()):
+        path = "spec.template.metadata.labels"
+        yield field_causes.invalid(path, given, "`selector` does not match template `labels`")
+
+
+def job_update_causes(old: Json, new: Json) -> Causes:
+    before, after = subobject(old, "spec"), subobject(new, "spec")
+    for name in ("selector", "completionMode", "podFailurePolicy", "managedBy"):
+        if before.get(name) != after.get(name):
+            yield field_causes.invalid(f"spec.{name}", after.get(name), "field is immutable")
+    completions, parallelism = after.get("completions"), after.get("parallelism")
+    if before.get("completions") != completions:
+        if after.get("completionMode") != "Indexed":
+            yield field_causes.invalid("spec.completions", completions, "field is immutable")
+        elif completions != parallelism:
+            detail = "can only be modified in tandem with spec.parallelism"
+            yield field_causes.invalid("spec.completions", completions, detail)
+    templates = [copy_json(subobject(each, "template")) for each in (before, after)]
+    if before.get("suspend") and not subobject(old, "status").get("startTime"):
+        for template in templates:
+            _remove_scheduling_fields(template)
+    if templates[0] != templates[1]:
+        yield field_causes.invalid("spec.template", after.get("template"), "field is immutable")
+
+
+def _remove_scheduling_fields(template: Json) -> None:
+    metadata, spec = subobject(template, "metadata"), subobject(template, "spec")
+    metadata.pop("annotations", None)
+    metadata.pop("labels", None)
+    for name in _SCHEDULING:
+        spec.pop(name, None)
+    subobject(spec, "affinity").pop("nodeAffinity", None)
+    if not spec.get("affinity"):
+        spec.pop("affinity", None)
+    for kind in ("containers", "initContainers"):
+        for container in objects_in(spec.get(kind)):
+            container.pop("resources", None)
+
+
+_GATES = "spec.schedulingGates"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_TERM_LISTS = ("matchExpressions", "matchFields")
+
+
+def added_gate_causes(before: Json, after: Json) -> Causes:
+    """Check that no gate was added, given the two pod specs."""
+    known = [gate.get("name") for gate in objects_in(before.get("schedulingGates"))]
+    for index, gate in enumerate(objects_in(after.get("schedulingGates"))):
+        if gate.get("name") not in known:
+            detail = f"only deletion is allowed, but found new scheduling gate '{gate.get('name')}'"
+            yield field_causes.forbidden(f"{indexed(_GATES, index)}.name", detail)
+
+
+def narrowing_causes(before: Json, after: Json) -> Causes:
+    """Check that the nodes of a gated pod were only narrowed, given the two pod specs."""
+    given = subobject(after, "nodeSelector")
+    old = subobject(before, "nodeSelector")
+    if any(given.get(label) != value for label, value in old.items()):
+        detail = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
+        yield field_causes.invalid("spec.nodeSelector", given, detail)
+    path = f"spec.affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
+    terms, allowed = _required_terms(after), _required_terms(before)
+    if not allowed:
+        return
+    if len(terms) != len(allowed):
+        detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed"
+        yield field_causes.invalid(path, terms, detail)
+        return
+    for index, (term, former) in enumerate(zip(terms, allowed, strict=True)):
+        if not _is_narrowed(former, term):
+            detail = "only additions are allowed (no mutations or deletions)"
+            yield field_causes.invalid(indexed(path, index), term, detail)
+
+
+def remove_node_constraints(spec: Json) -> None:
+    """Remove node selector and node affinity from a pod spec, to compare its other fields."""
+    spec.pop("nodeSelector", None)
+    affinity = spec.get("affinity")
+    if isinstance(affinity, dict):
+        affinity.pop("nodeAffinity", None)
+    if not affinity:
+        spec.pop("affinity", None)
+
+
+def _required_terms(spec: Json) -> list[Json]:
+    required = subobject(spec, "affinity", "nodeAffinity", _REQUIRED)
+    return objects_in(required.get("nodeSelectorTerms"))
+
+
+def _is_narrowed(former: Json, term: Json) -> bool:
+    old = [objects_in(former.get(name)) for name in _TERM_LISTS]
+    new = [objects_in(term.get(name)) for name in _TERM_LISTS]
+    if not any(old):
+        return not any(new)  # A term without expressions matches no node: any expression adds some.
+    return all(after[: len(before)] == before for before, after in zip(old, new, strict=True))
+
 
 _POD_IMMUTABLE = (
     "pod updates may not change fields other than `spec.containers[*].image`, "
@@ -40,10 +202,10 @@ def pod_update_causes(old: Json, new: Json) -> Causes:
             yield field_causes.required(indexed("spec.containers", index) + ".image")
     if before == after:  # nearly all updates of pods are of their status or metadata
         return
-    yield from gated_pods.added_gate_causes(before, after)
+    yield from added_gate_causes(before, after)
     gated = bool(before.get("schedulingGates"))
     if gated:
-        yield from gated_pods.narrowing_causes(before, after)
+        yield from narrowing_causes(before, after)
     before, after = copy_json(before), copy_json(after)
     if _toleration_keys(before) - _toleration_keys(after):
         detail = "existing toleration can not be modified except its tolerationSeconds"
@@ -52,7 +214,7 @@ def pod_update_causes(old: Json, new: Json) -> Causes:
         for name in ("activeDeadlineSeconds", "tolerations", "schedulingGates"):
             spec.pop(name, None)
         if gated:
-            gated_pods.remove_node_constraints(spec)
+            remove_node_constraints(spec)
         for kind in ("containers", "initContainers"):
             for container in objects_in(spec.get(kind)):
                 container.pop("image", None)
@@ -75,7 +237,7 @@ def replica_set_causes(obj: Json) -> Causes:
     spec = subobject(obj, "spec")
     yield from minimum_causes("spec.replicas", spec.get("replicas"), 0)
     yield from minimum_causes("spec.minReadySeconds", spec.get("minReadySeconds"), 0)
-    yield from _selector(spec)
+    yield from _controller_selector(spec)
     template = subobject(spec, "template")
     if not template:
         yield field_causes.required("spec.template")
@@ -108,7 +270,7 @@ def selector_update_causes(old: Json, new: Json) -> Causes:
         yield field_causes.invalid("spec.selector", after, "field is immutable")
 
 
-def _selector(spec: Json) -> Causes:
+def _controller_selector(spec: Json) -> Causes:
     selector = subobject(spec, "selector")
     if "selector" not in spec:
         yield field_causes.required("spec.selector")

@@ -1,0 +1,400 @@
+"""Validation of CustomResourceDefinitions: names, versions, schemas, columns.
+
+A schema is checked completely before it is stored, because its kind is served immediately.
+
+CustomResourceDefinitions: from a stored definition to served kinds.
+
+A definition is complete when it is stored: the write checks its names and sets its conditions, and
+its kinds are served before the response is sent. Deleting a definition first deletes its objects;
+until then a finalizer blocks the deletion.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gangline.api.jsonpath import JSONPath, JSONPathError
+from gangline.api.meta import field_causes
+from gangline.api.meta.field_causes import child, indexed
+from gangline.api.meta.json_objects import subobject
+from gangline.api.meta.objects import StatusCause
+from gangline.local import limits
+from gangline.local.apiserver.core.negotiation import read_json
+from gangline.local.apiserver.core.registry import ANY_OBJECT_SCHEMA, Json, Registry, ServedKind
+from gangline.local.apiserver.machinery.schema.value_rules import PatternError, compile_pattern
+from gangline.local.apiserver.storage.store import ObjectStore
+from gangline.local.apiserver.storage.watch_cache import DELETED, CacheEvent
+from gangline.local.apiserver.watch import WatchBroadcasters
+
+CRD_STORAGE_NAME = "customresourcedefinitions.apiextensions.k8s.io"
+CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
+
+
+def served_kinds(definition: Json) -> list[ServedKind]:
+    """Return the served kinds of a definition, preferred version first."""
+    spec = definition["spec"]
+    served = [version for version in spec.get("versions", []) if version.get("served")]
+    stored = next((v["name"] for v in spec["versions"] if v.get("storage")), "")
+    return [_kind(spec, version, stored) for version in sorted(served, key=_version_order)]
+
+
+def _kind(spec: Json, version: Json, stored: str) -> ServedKind:
+    names = spec["names"]
+    subresources: Json = version.get("subresources") or {}
+    schema = (version.get("schema") or {}).get("openAPIV3Schema") or ANY_OBJECT_SCHEMA
+    if spec.get("preserveUnknownFields"):
+        schema = {**schema, "x-kubernetes-preserve-unknown-fields": True}
+    columns = version.get("additionalPrinterColumns")
+    fields = version.get("selectableFields") or []
+    return ServedKind(
+        group=spec["group"],
+        version=version["name"],
+        kind=names["kind"],
+        plural=names["plural"],
+        singular=names.get("singular") or names["kind"].lower(),
+        list_kind=names.get("listKind") or "",
+        short_names=tuple(names.get("shortNames") or ()),
+        categories=tuple(names.get("categories") or ()),
+        namespaced=spec.get("scope") == "Namespaced",
+        subresources=tuple(name for name in ("status", "scale") if name in subresources),
+        storage_version=stored,
+        counts_generations=True,
+        resets_status="status" in subresources,
+        custom=True,
+        selectable=tuple(found["jsonPath"].removeprefix(".") for found in fields),
+        schema_source=lambda: schema,
+        columns=tuple(columns) if columns is not None else None,
+        scale=subresources.get("scale"),
+    )
+
+
+def _version_order(version: Json) -> tuple[int, int, int, str]:
+    """Sort key of versions: v2 before v1 before v1beta1 before v1alpha1 before other names."""
+    name: str = version["name"]
+    number, stage, step = _version_parts(name)
+    if stage < 0:
+        return (1, 0, 0, name)
+    return (0, stage * 10000 - number, -step, name)
+
+
+def _version_parts(name: str) -> tuple[int, int, int]:
+    for stage, word in ((1, "beta"), (2, "alpha"), (0, "")):
+        head, found, tail = name.removeprefix("v").partition(word) if word else (name[1:], "", "")
+        if name.startswith("v") and head.isdecimal() and bool(found) == bool(word):
+            if not word:
+                return int(head), 0, 0
+            if tail.isdecimal():
+                return int(head), stage, int(tail)
+    return 0, -1, 0
+
+
+class CrdRegistrar:
+    """Keeps the registry consistent with the stored definitions."""
+
+    def __init__(self, registry: Registry, broadcasts: WatchBroadcasters) -> None:
+        self._registry = registry
+        self._broadcasts = broadcasts
+
+    def load(self, store: ObjectStore) -> None:
+        for record in store.cache(CRD_STORAGE_NAME).records.values():
+            definition = read_json(record.body)
+            if is_established(definition):
+                self._registry.add(served_kinds(definition))
+
+    def on_change(self, event: CacheEvent) -> None:
+        definition: Json = read_json(event.record.body)
+        spec = definition["spec"]
+        self._registry.remove(spec["group"], spec["names"]["plural"])
+        if event.type != DELETED and is_established(definition):
+            self._registry.add(served_kinds(definition))
+        else:
+            self._broadcasts.end_resource(f"{spec['names']['plural']}.{spec['group']}")
+
+
+def is_established(definition: Json) -> bool:
+    conditions = definition.get("status", {}).get("conditions", [])
+    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+
+def complete_definition(registry: Registry, definition: Json, at: str) -> None:
+    """Set the names and the status of a definition in place. ``at`` is the time of transitions."""
+    spec = definition["spec"]
+    names = spec["names"]
+    names.setdefault("singular", names["kind"].lower())
+    names.setdefault("listKind", f"{names['kind']}List")
+    spec.setdefault("conversion", {"strategy": "None"})
+    problem = _name_conflict(registry, spec)
+    status = definition.setdefault("status", {})
+    former = {condition["type"]: condition for condition in status.get("conditions") or []}
+    accepted = ("True", "NoConflicts", "no conflicts found")
+    established = ("True", "InitialNamesAccepted", "the initial names have been accepted")
+    if problem:
+        accepted = ("False", "NameConflict", problem)
+        established = ("False", "NotAccepted", "not all names are accepted")
+    status["conditions"] = [
+        _condition(former, "NamesAccepted", *accepted, at),
+        _condition(former, "Established", *established, at),
+    ]
+    status["acceptedNames"] = names
+    stored = [version["name"] for version in spec.get("versions", []) if version.get("storage")]
+    status["storedVersions"] = sorted({*(status.get("storedVersions") or ()), *stored})
+    meta = definition["metadata"]
+    if "deletionTimestamp" not in meta and CLEANUP_FINALIZER not in meta.get("finalizers", []):
+        meta["finalizers"] = [*meta.get("finalizers", []), CLEANUP_FINALIZER]
+
+
+def _condition(
+    former: dict[str, Json], type_: str, status: str, reason: str, message: str, at: str
+) -> Json:
+    before = former.get(type_)
+    since = before["lastTransitionTime"] if before and before["status"] == status else at
+    return {
+        "type": type_,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": since,
+    }
+
+
+def _name_conflict(registry: Registry, spec: Json) -> str:
+    names = spec["names"]
+    for kind in registry:
+        if kind.group != spec["group"] or kind.plural == names["plural"]:
+            continue
+        if kind.kind == names["kind"]:
+            return f'"{names["kind"]}" is already in use'
+        if shared := {*kind.short_names} & {*(names.get("shortNames") or ())}:
+            return f'"{sorted(shared)[0]}" is already in use'
+    return ""
+
+
+Causes = Iterator[StatusCause]
+
+SCOPES = ("Namespaced", "Cluster")
+TYPES = ("object", "array", "string", "integer", "number", "boolean")
+COLUMN_TYPES = ("string", "integer", "number", "boolean", "date")
+DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
+MAX_SCHEMA_DEPTH = 100
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_string(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_strings(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+KEYWORDS: dict[str, tuple[Callable[[object], bool], str]] = {
+    **dict.fromkeys(("maximum", "minimum", "multipleOf"), (_is_number, "number")),
+    **dict.fromkeys(
+        ("maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties"),
+        (_is_count, "non-negative integer"),
+    ),
+    **dict.fromkeys(
+        ("type", "format", "pattern", "description", "title", "x-kubernetes-list-type",
+         "x-kubernetes-map-type"), (_is_string, "string"),
+    ),
+    **dict.fromkeys(
+        ("nullable", "uniqueItems", "exclusiveMaximum", "exclusiveMinimum",
+         "x-kubernetes-int-or-string", "x-kubernetes-embedded-resource",
+         "x-kubernetes-preserve-unknown-fields"), (_is_bool, "boolean"),
+    ),
+    **dict.fromkeys(("required", "x-kubernetes-list-map-keys"), (_is_strings, "list of strings")),
+    "enum": (lambda value: isinstance(value, list), "list"),
+}  # fmt: skip
+
+
+def crd_causes(definition: Json) -> list[StatusCause]:
+    spec = definition.get("spec")
+    if not isinstance(spec, dict):
+        return [field_causes.required("spec")]
+    names = subobject(spec, "names")
+    found = [
+        field_causes.required(child(path, name))
+        for path, part, required in (
+            ("spec", spec, ("group", "scope")),
+            ("spec.names", names, ("plural", "kind")),
+        )
+        for name in required
+        if not isinstance(part.get(name), str) or not part[name]
+    ]
+    if found:
+        return found
+    found += _identity(definition, spec, names)
+    found += _versions(spec)
+    return found
+
+
+def _identity(definition: Json, spec: Json, names: Json) -> Causes:
+    expected = f"{names['plural']}.{spec['group']}"
+    given = definition["metadata"].get("name")
+    if given != expected:
+        detail = 'must be spec.names.plural+"."+spec.group'
+        yield field_causes.invalid("metadata.name", given, f"{detail}, which is {expected}")
+    if spec["scope"] not in SCOPES:
+        yield field_causes.unsupported("spec.scope", spec["scope"], SCOPES)
+    for name in ("plural", "singular"):
+        value = names.get(name)
+        if value is not None and (not isinstance(value, str) or not DNS_LABEL.fullmatch(value)):
+            yield field_causes.invalid(
+                f"spec.names.{name}", value, "must be a lower-case DNS label"
+            )
+    for name in ("shortNames", "categories"):
+        if names.get(name) is not None and not _is_strings(names[name]):
+            yield field_causes.invalid(
+                f"spec.names.{name}", names[name], "must be a list of strings"
+            )
+
+
+def _versions(spec: Json) -> Causes:
+    versions = spec.get("versions")
+    if not isinstance(versions, list) or not versions:
+        yield field_causes.required("spec.versions", "must have at least one version")
+        return
+    stored = 0
+    seen: set[str] = set()
+    for index, version in enumerate(versions):
+        path = indexed("spec.versions", index)
+        if not isinstance(version, dict):
+            yield field_causes.invalid(path, version, "must be an object")
+            continue
+        stored += bool(version.get("storage"))
+        name = version.get("name")
+        if not isinstance(name, str) or not DNS_LABEL.fullmatch(name):
+            yield field_causes.invalid(f"{path}.name", name, "must be a lower-case DNS label")
+        elif name in seen:
+            yield field_causes.duplicate(f"{path}.name", name)
+        else:
+            seen.add(name)
+        yield from _version(version, path)
+    if stored != 1:
+        detail = "must have exactly one version marked as storage version"
+        yield field_causes.invalid("spec.versions", stored, detail)
+
+
+def _version(version: Json, path: str) -> Causes:
+    outer = version.get("schema")
+    schema = outer.get("openAPIV3Schema") if isinstance(outer, dict) else None
+    at = f"{path}.schema.openAPIV3Schema"
+    if schema is None:
+        yield field_causes.required(at, "schemas are required")
+    else:
+        if isinstance(schema, dict) and schema.get("type") != "object":
+            yield field_causes.invalid(
+                f"{at}.type", schema.get("type"), "must be object at the root"
+            )
+        yield from schema_causes(schema, at)
+    yield from _columns(version.get("additionalPrinterColumns"), path)
+    yield from _subresources(version.get("subresources"), f"{path}.subresources")
+
+
+def _columns(columns: Any, path: str) -> Causes:
+    columns = columns if isinstance(columns, list) else []
+    if len(columns) > limits.MAX_PRINTER_COLUMNS:
+        at, most = f"{path}.additionalPrinterColumns", limits.MAX_PRINTER_COLUMNS
+        yield field_causes.too_many(at, len(columns), most)
+        return
+    for index, column in enumerate(columns):
+        at = indexed(f"{path}.additionalPrinterColumns", index)
+        if not isinstance(column, dict):
+            yield field_causes.invalid(at, column, "must be an object")
+            continue
+        if not isinstance(column.get("name"), str) or not column["name"]:
+            yield field_causes.required(f"{at}.name")
+        if column.get("type") not in COLUMN_TYPES:
+            yield field_causes.unsupported(f"{at}.type", column.get("type"), COLUMN_TYPES)
+        try:
+            JSONPath(column.get("jsonPath") or "")
+        except (JSONPathError, TypeError) as error:
+            yield field_causes.invalid(f"{at}.jsonPath", column.get("jsonPath"), str(error))
+
+
+def _subresources(subresources: Any, path: str) -> Causes:
+    if subresources is None:
+        return
+    if not isinstance(subresources, dict):
+        yield field_causes.invalid(path, subresources, "must be an object")
+        return
+    scale = subresources.get("scale")
+    if scale is None:
+        return
+    if not isinstance(scale, dict):
+        yield field_causes.invalid(f"{path}.scale", scale, "must be an object")
+        return
+    for name, root in (("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")):
+        value = scale.get(name)
+        if not isinstance(value, str) or not value.startswith(root):
+            yield field_causes.invalid(
+                f"{path}.scale.{name}", value, f"must be a path under {root}"
+            )
+
+
+def schema_causes(schema: Any, path: str, depth: int = 0) -> Causes:
+    """Yield the errors of a value as a structural schema."""
+    if not isinstance(schema, dict):
+        yield field_causes.invalid(path, schema, "must be a schema, which is an object")
+        return
+    if depth > MAX_SCHEMA_DEPTH:
+        yield field_causes.invalid(
+            path, "…", f"must not be nested more than {MAX_SCHEMA_DEPTH} deep"
+        )
+        return
+    for keyword, value in schema.items():
+        rule = KEYWORDS.get(keyword)
+        if rule is not None and not rule[0](value):
+            yield field_causes.invalid(child(path, keyword), value, f"must be a {rule[1]}")
+    yield from _type_and_pattern(schema, path)
+    yield from _parts(schema, path, depth)
+
+
+def _type_and_pattern(schema: Json, path: str) -> Causes:
+    type_ = schema.get("type")
+    if isinstance(type_, str) and type_ and type_ not in TYPES:
+        yield field_causes.unsupported(f"{path}.type", type_, TYPES)
+    if schema.get("$ref"):
+        yield field_causes.forbidden(f"{path}.$ref", "$ref is not supported: write the schema out")
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str):
+        try:
+            compile_pattern(pattern)
+        except PatternError as error:
+            yield field_causes.invalid(
+                f"{path}.pattern", pattern, f"must be a regular expression: {error}"
+            )
+
+
+def _parts(schema: Json, path: str, depth: int) -> Causes:
+    for keyword in ("properties", "patternProperties"):
+        named = schema.get(keyword)
+        if isinstance(named, dict):
+            for name, part in named.items():
+                yield from schema_causes(part, indexed(f"{path}.{keyword}", name), depth + 1)
+        elif keyword in schema:
+            yield field_causes.invalid(f"{path}.{keyword}", named, "must be an object")
+    for keyword in ("items", "not"):
+        if keyword in schema:
+            yield from schema_causes(schema[keyword], f"{path}.{keyword}", depth + 1)
+    if not isinstance(schema.get("additionalProperties", True), bool):
+        part = schema["additionalProperties"]
+        yield from schema_causes(part, f"{path}.additionalProperties", depth + 1)
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        listed = schema.get(keyword, [])
+        if not isinstance(listed, list):
+            yield field_causes.invalid(f"{path}.{keyword}", listed, "must be a list of schemas")
+            continue
+        for index, part in enumerate(listed):
+            yield from schema_causes(part, indexed(f"{path}.{keyword}", index), depth + 1)

@@ -1,0 +1,652 @@
+"""Defaults of the built-in kinds, as Kubernetes sets them.
+
+Custom kinds get the defaults of their schema (``StructuralSchema``). The functions change the
+object in place, never overwrite a given value, and leave values of the wrong type to validation.
+
+Defaults of kinds that no component of this cluster acts on, as Kubernetes sets them.
+
+Defaults of pods: spec, containers, probes, volumes, the values set by admission, the QoS class.
+
+A pod template gets ``default_pod_spec``. A pod also gets requests from limits, service links, a
+service account and the tolerations for failed nodes.
+
+Defaults of batch/v1 Jobs, with the selector that the server generates.
+
+Defaults of StatefulSets, DaemonSets and CronJobs, as Kubernetes sets them.
+
+No controller of this cluster acts on these kinds. Controllers that do, such as those of
+kube-controller-manager, read the defaulted fields without a check for their absence.
+"""
+
+import base64
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from gangline.api.cluster.admission import GROUP as ADMISSION
+from gangline.api.core.workloads import JOB_UID_LABEL
+from gangline.api.meta.json_objects import fill_absent, objects_in, subobject
+from gangline.api.quantity import Quantity, canonical_quantity, quantity_or_none
+from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
+
+__all__ = ["apply_builtin_defaults", "apply_priority", "initial_status", "normalize_builtin"]
+
+RESOURCE = "resource.k8s.io"
+
+
+def _driver(obj: Json) -> None:
+    spec = subobject(obj, "spec")
+    fill_absent(
+        spec,
+        {
+            "attachRequired": True,
+            "podInfoOnMount": False,
+            "fsGroupPolicy": "ReadWriteOnceWithFSType",
+            "storageCapacity": False,
+            "requiresRepublish": False,
+            "seLinuxMount": False,
+        },
+    )
+    if not spec.get("volumeLifecycleModes"):
+        spec["volumeLifecycleModes"] = ["Persistent"]
+
+
+def _policy(obj: Json) -> None:
+    spec = subobject(obj, "spec")
+    fill_absent(spec, {"failurePolicy": "Fail"})
+    _match(subobject(spec, "matchConstraints"))
+
+
+def _policy_binding(obj: Json) -> None:
+    _match(subobject(obj, "spec", "matchResources"))
+
+
+def _match(match: Json) -> None:
+    if not match:
+        return
+    fill_absent(match, {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}})
+    for name in ("resourceRules", "excludeResourceRules"):
+        for rule in objects_in(match.get(name)):
+            fill_absent(rule, {"scope": "*"})
+
+
+def _claim(obj: Json) -> None:
+    _requests(subobject(obj, "spec", "devices"))
+
+
+def _claim_template(obj: Json) -> None:
+    _requests(subobject(obj, "spec", "spec", "devices"))
+
+
+def _requests(devices: Json) -> None:
+    for request in objects_in(devices.get("requests")):
+        _request(subobject(request, "exactly"))
+        for choice in objects_in(request.get("firstAvailable")):
+            _request(choice)
+
+
+def _request(request: Json) -> None:
+    if not request:
+        return
+    fill_absent(request, {"allocationMode": "ExactCount"})
+    if request["allocationMode"] == "ExactCount" and not request.get("count"):
+        request["count"] = 1
+    for toleration in objects_in(request.get("tolerations")):
+        fill_absent(toleration, {"operator": "Equal"})
+
+
+OTHER_DEFAULTERS: Mapping[tuple[str, str], Callable[[Json], None]] = {
+    (ADMISSION, "ValidatingAdmissionPolicy"): _policy,
+    (ADMISSION, "ValidatingAdmissionPolicyBinding"): _policy_binding,
+    (RESOURCE, "ResourceClaim"): _claim,
+    (RESOURCE, "ResourceClaimTemplate"): _claim_template,
+    ("storage.k8s.io", "CSIDriver"): _driver,
+}
+
+
+SPEC_DEFAULTS: Mapping[str, Any] = {
+    "restartPolicy": "Always",
+    "dnsPolicy": "ClusterFirst",
+    "terminationGracePeriodSeconds": 30,
+    "schedulerName": "default-scheduler",
+}
+CONTAINER_DEFAULTS: Mapping[str, Any] = {
+    "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
+}
+PROBE_DEFAULTS: Mapping[str, Any] = {
+    "timeoutSeconds": 1,
+    "periodSeconds": 10,
+    "successThreshold": 1,
+    "failureThreshold": 3,
+}
+NODE_FAILURE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+NODE_FAILURE_TOLERATION_SECONDS = 300
+DEFAULT_FILE_MODE = 0o644
+DEFAULT_TOKEN_SECONDS = 3600
+
+
+def all_containers(spec: Json) -> Iterator[Json]:
+    yield from objects_in(spec.get("initContainers"))
+    yield from objects_in(spec.get("containers"))
+
+
+def default_pod(pod: Json) -> None:
+    """Set the defaults of a new pod in place."""
+    spec = subobject(pod, "spec")
+    if not spec:
+        return
+    default_pod_spec(spec)
+    fill_absent(spec, {"enableServiceLinks": True, "serviceAccountName": "default"})
+    # Older clients read the deprecated field.
+    spec["serviceAccount"] = spec["serviceAccountName"]
+    for container in all_containers(spec):
+        _requests_from_limits(container)
+    _add_node_failure_tolerations(spec)
+    if "priority" not in spec and "priorityClassName" not in spec:
+        spec["priority"] = 0
+        spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
+
+
+def default_pod_spec(spec: Json) -> None:
+    """Set the defaults that pods and pod templates share, in place."""
+    fill_absent(spec, SPEC_DEFAULTS)
+    fill_absent(spec, {"securityContext": {}})
+    for container in all_containers(spec):
+        _default_container(container, host_network=spec.get("hostNetwork") is True)
+    for volume in objects_in(spec.get("volumes")):
+        _default_volume(volume)
+
+
+def default_template(template: Json) -> None:
+    if spec := subobject(template, "spec"):
+        default_pod_spec(spec)
+
+
+def canonicalize_quantities(quantities: Any) -> None:
+    """Rewrite the values of a resource list in place: ``"1000m"`` becomes ``"1"``."""
+    if isinstance(quantities, dict):
+        for name, value in quantities.items():
+            if quantity_or_none(value) is not None:
+                quantities[name] = canonical_quantity(value)
+
+
+def canonicalize_pod_spec(spec: Json) -> None:
+    for container in all_containers(spec):
+        resources = subobject(container, "resources")
+        canonicalize_quantities(resources.get("limits"))
+        canonicalize_quantities(resources.get("requests"))
+    canonicalize_quantities(spec.get("overhead"))
+
+
+def default_pull_policy(image: str) -> str:
+    """Return the default pull policy: ``Always`` for ``latest``, ``IfNotPresent`` for any other
+    tag.
+    """
+    if "@" in image:
+        return "IfNotPresent"
+    _, _, tag = image.rsplit("/", 1)[-1].partition(":")
+    return "Always" if tag in ("", "latest") else "IfNotPresent"
+
+
+def _default_container(container: Json, host_network: bool) -> None:
+    image = container.get("image")
+    policy = default_pull_policy(image) if isinstance(image, str) else "IfNotPresent"
+    fill_absent(container, {**CONTAINER_DEFAULTS, "imagePullPolicy": policy})
+    fill_absent(container, {"resources": {}})
+    for port in objects_in(container.get("ports")):
+        fill_absent(port, {"protocol": "TCP"})
+        if host_network and "containerPort" in port:
+            fill_absent(port, {"hostPort": port["containerPort"]})
+    for variable in objects_in(container.get("env")):
+        if field := subobject(variable, "valueFrom", "fieldRef"):
+            fill_absent(field, {"apiVersion": "v1"})
+    for name in ("livenessProbe", "readinessProbe", "startupProbe"):
+        if probe := subobject(container, name):
+            # In a probe, zero means an absent value.
+            probe.update(
+                {key: value for key, value in PROBE_DEFAULTS.items() if not probe.get(key)}
+            )
+            _default_http(subobject(probe, "httpGet"))
+    for hook in ("postStart", "preStop"):
+        _default_http(subobject(container, "lifecycle", hook, "httpGet"))
+
+
+def _default_http(action: Json) -> None:
+    if action:
+        fill_absent(action, {"path": "/", "scheme": "HTTP"})
+
+
+def _requests_from_limits(container: Json) -> None:
+    resources = subobject(container, "resources")
+    if limits := subobject(resources, "limits"):
+        fill_absent(resources, {"requests": {}})
+        if isinstance(resources["requests"], dict):
+            fill_absent(resources["requests"], limits)
+
+
+def _default_volume(volume: Json) -> None:
+    if all(source is None for name, source in volume.items() if name != "name"):
+        volume["emptyDir"] = {}
+    for kind in ("secret", "configMap", "projected", "downwardAPI"):
+        if isinstance(volume.get(kind), dict):
+            fill_absent(volume[kind], {"defaultMode": DEFAULT_FILE_MODE})
+    if isinstance(volume.get("hostPath"), dict):
+        fill_absent(volume["hostPath"], {"type": ""})
+    _default_field_refs(subobject(volume, "downwardAPI"))
+    for source in objects_in(subobject(volume, "projected").get("sources")):
+        _default_field_refs(subobject(source, "downwardAPI"))
+        if token := subobject(source, "serviceAccountToken"):
+            fill_absent(token, {"expirationSeconds": DEFAULT_TOKEN_SECONDS})
+    if claim := subobject(volume, "ephemeral", "volumeClaimTemplate", "spec"):
+        fill_absent(claim, {"volumeMode": "Filesystem"})
+
+
+def _default_field_refs(source: Json) -> None:
+    for item in objects_in(source.get("items")):
+        if field := subobject(item, "fieldRef"):
+            fill_absent(field, {"apiVersion": "v1"})
+
+
+def _add_node_failure_tolerations(spec: Json) -> None:
+    tolerations = spec.setdefault("tolerations", [])
+    if not isinstance(tolerations, list):
+        return
+    for key in NODE_FAILURE_TAINTS:
+        if not any(_tolerates(toleration, key) for toleration in objects_in(tolerations)):
+            toleration = {"key": key, "operator": "Exists", "effect": "NoExecute"}
+            tolerations.append({**toleration, "tolerationSeconds": NODE_FAILURE_TOLERATION_SECONDS})
+
+
+def _tolerates(toleration: Json, key: str) -> bool:
+    same_key = toleration.get("key") in (key, None, "")
+    return same_key and toleration.get("effect") in ("NoExecute", None, "")
+
+
+COMPUTE_RESOURCES = ("cpu", "memory")
+
+
+def qos_class(spec: Json) -> str:
+    """Return Guaranteed, Burstable or BestEffort, from the containers' requests and limits."""
+    resources = [subobject(container, "resources") for container in all_containers(spec)]
+    requests = [_compute_quantities(subobject(each, "requests")) for each in resources]
+    limits = [_compute_quantities(subobject(each, "limits")) for each in resources]
+    if not any((*requests, *limits)):
+        return "BestEffort"
+    complete = all(len(each) == len(COMPUTE_RESOURCES) for each in limits)
+    equal = all({**top, **low} == top for low, top in zip(requests, limits, strict=True))
+    return "Guaranteed" if complete and equal else "Burstable"
+
+
+def _compute_quantities(of: Mapping[str, Any]) -> dict[str, Quantity]:
+    found = {name: quantity_or_none(of.get(name, 0)) for name in COMPUTE_RESOURCES}
+    return {name: value for name, value in found.items() if value}
+
+
+BATCH = "batch.kubernetes.io"
+
+
+def default_job(obj: Json) -> None:
+    """Set the defaults of a Job. Without a number of pods, one has to succeed."""
+    spec = subobject(obj, "spec")
+    if "parallelism" not in spec and "completions" not in spec:
+        spec["completions"] = 1
+    fill_absent(
+        spec,
+        {
+            "parallelism": 1,
+            "backoffLimit": 6,
+            "completionMode": "NonIndexed",
+            "suspend": False,
+            "podReplacementPolicy": (
+                "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed"
+            ),
+            "manualSelector": False,
+        },
+    )
+    default_template(subobject(spec, "template"))
+    if not spec["manualSelector"]:
+        _generate_selector(obj, spec)
+
+
+def _generate_selector(obj: Json, spec: Json) -> None:
+    """Select the pods by the uid of the Job, which no other pod has."""
+    metadata, template = subobject(obj, "metadata"), spec.get("template")
+    uid, name = metadata.get("uid"), metadata.get("name")
+    if not uid or not name or not isinstance(template, dict):
+        return
+    fill_absent(spec, {"selector": {"matchLabels": {JOB_UID_LABEL: uid}}})
+    fill_absent(template, {"metadata": {}})
+    fill_absent(subobject(template, "metadata"), {"labels": {}})
+    labels = subobject(template, "metadata", "labels")
+    for key, value in (("controller-uid", uid), ("job-name", name)):
+        fill_absent(labels, {key: value, f"{BATCH}/{key}": value})
+
+
+def _stateful_set(obj: Json) -> None:
+    spec = subobject(obj, "spec")
+    fill_absent(
+        spec,
+        {
+            "replicas": 1,
+            "podManagementPolicy": "OrderedReady",
+            "updateStrategy": {},
+            "revisionHistoryLimit": 10,
+            "persistentVolumeClaimRetentionPolicy": {},
+        },
+    )
+    _rolling(spec, {"partition": 0})
+    retention = subobject(spec, "persistentVolumeClaimRetentionPolicy")
+    fill_absent(retention, {"whenDeleted": "Retain", "whenScaled": "Retain"})
+    for claim in objects_in(spec.get("volumeClaimTemplates")):
+        fill_absent(subobject(claim, "spec"), {"volumeMode": "Filesystem"})
+        fill_absent(claim, {"status": {"phase": "Pending"}})
+    default_template(subobject(spec, "template"))
+
+
+def _daemon_set(obj: Json) -> None:
+    spec = subobject(obj, "spec")
+    fill_absent(spec, {"updateStrategy": {}, "revisionHistoryLimit": 10})
+    _rolling(spec, {"maxUnavailable": 1, "maxSurge": 0})
+    default_template(subobject(spec, "template"))
+
+
+def _rolling(spec: Json, defaults: Mapping[str, object]) -> None:
+    strategy = subobject(spec, "updateStrategy")
+    fill_absent(strategy, {"type": "RollingUpdate"})
+    if strategy["type"] == "RollingUpdate":
+        fill_absent(strategy, {"rollingUpdate": {}})
+        fill_absent(subobject(strategy, "rollingUpdate"), defaults)
+
+
+def _cron_job(obj: Json) -> None:
+    spec = subobject(obj, "spec")
+    fill_absent(
+        spec,
+        {
+            "concurrencyPolicy": "Allow",
+            "suspend": False,
+            "successfulJobsHistoryLimit": 3,
+            "failedJobsHistoryLimit": 1,
+        },
+    )
+    default_template(subobject(spec, "jobTemplate", "spec", "template"))
+
+
+WORKLOAD_DEFAULTERS: Mapping[tuple[str, str], Callable[[Json], None]] = {
+    ("apps", "StatefulSet"): _stateful_set,
+    ("apps", "DaemonSet"): _daemon_set,
+    ("batch", "CronJob"): _cron_job,
+}
+"""Default functions by group and kind."""
+
+
+Defaulter: TypeAlias = Callable[[Json], None]
+
+SESSION_AFFINITY_SECONDS = 10_800
+NAME_LABEL = "kubernetes.io/metadata.name"
+RBAC = "rbac.authorization.k8s.io"
+DEFAULT_METRIC: Json = {
+    "type": "Resource",
+    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
+}
+GATED_CONDITION: Json = {
+    "type": "PodScheduled",
+    "status": "False",
+    "lastProbeTime": None,
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
+"""The condition of a new pod with scheduling gates, without times as on Kubernetes."""
+DAEMON_SET_COUNTS = (
+    "currentNumberScheduled",
+    "numberMisscheduled",
+    "desiredNumberScheduled",
+    "numberReady",
+)
+PERCENT_POLICY: Json = {"type": "Percent", "value": 100, "periodSeconds": 15}
+DEFAULT_SCALING_RULES: Mapping[str, Json] = {
+    "scaleUp": {
+        "stabilizationWindowSeconds": 0,
+        "selectPolicy": "Max",
+        "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, PERCENT_POLICY],
+    },
+    "scaleDown": {"selectPolicy": "Max", "policies": [PERCENT_POLICY]},
+}
+
+
+def apply_builtin_defaults(group: str, kind: str, obj: Json) -> None:
+    """Normalize and default an object of a built-in kind in place. Other kinds stay unchanged."""
+    normalize_builtin(group, kind, obj)
+    defaulter = DEFAULTERS.get((group, kind))
+    if defaulter is not None:
+        defaulter(obj)
+
+
+def normalize_builtin(group: str, kind: str, obj: Json) -> None:
+    """Rewrite given values in the form in which they are stored, in place. Nothing is added.
+
+    Quantities get their canonical form (``1000m`` of cpu is ``1``), ``stringData`` becomes
+    ``data``. An applied configuration is normalized first. Otherwise it would seem to change fields
+    of others.
+    """
+    match (group, kind):
+        case ("", "Pod"):
+            canonicalize_pod_spec(subobject(obj, "spec"))
+        case ("apps", "Deployment" | "ReplicaSet") | ("batch", "Job"):
+            canonicalize_pod_spec(subobject(obj, "spec", "template", "spec"))
+        case ("", "PersistentVolume"):
+            canonicalize_quantities(subobject(obj, "spec").get("capacity"))
+        case ("", "PersistentVolumeClaim"):
+            canonicalize_quantities(subobject(obj, "spec", "resources").get("requests"))
+        case ("", "Secret"):
+            _encode_string_data(obj)
+
+
+def apply_priority(pod: Json, classes: Mapping[str, Json], default_class: Json | None) -> bool:
+    """Set the priority of a pod from its class, or from the cluster's default class.
+
+    Returns False if the named class does not exist. Kubernetes refuses such a pod.
+    """
+    spec = subobject(pod, "spec")
+    name = spec.get("priorityClassName")
+    chosen = classes.get(name) if name else default_class
+    if chosen is None:
+        return not name
+    spec["priorityClassName"] = chosen["metadata"]["name"]
+    spec["priority"] = chosen.get("value", 0)
+    spec["preemptionPolicy"] = chosen.get("preemptionPolicy", "PreemptLowerPriority")
+    return True
+
+
+def initial_status(group: str, kind: str, obj: Json) -> Json | None:
+    """Return the status of a new object of a built-in kind, or None if the kind has none."""
+    match (group, kind):
+        case ("", "Pod"):
+            spec = subobject(obj, "spec")
+            gated = {"conditions": [dict(GATED_CONDITION)]} if spec.get("schedulingGates") else {}
+            return {"phase": "Pending", "qosClass": qos_class(spec), **gated}
+        case ("", "Namespace"):
+            return {"phase": "Active"}
+        case ("", "PersistentVolume" | "PersistentVolumeClaim"):
+            return {"phase": "Pending"}
+        case ("", "Service"):
+            return {"loadBalancer": {}}
+        case ("apps", "ReplicaSet"):
+            return {"replicas": 0}
+        case ("apps", "StatefulSet"):
+            return {"replicas": 0, "availableReplicas": 0}
+        case ("apps", "DaemonSet"):
+            return dict.fromkeys(DAEMON_SET_COUNTS, 0)
+        case ("apps", "Deployment") | ("batch", "Job"):
+            return {}
+    return None
+
+
+def _service(obj: Json) -> None:
+    spec = subobject(obj, "spec")
+    fill_absent(spec, {"type": "ClusterIP", "sessionAffinity": "None"})
+    if spec["sessionAffinity"] == "ClientIP":
+        fill_absent(
+            spec,
+            {"sessionAffinityConfig": {"clientIP": {"timeoutSeconds": SESSION_AFFINITY_SECONDS}}},
+        )
+    if spec["type"] in ("NodePort", "LoadBalancer"):
+        fill_absent(spec, {"externalTrafficPolicy": "Cluster"})
+    if spec["type"] != "ExternalName":
+        fill_absent(spec, {"internalTrafficPolicy": "Cluster"})
+    for port in objects_in(spec.get("ports")):
+        fill_absent(port, {"protocol": "TCP"})
+        # In a Service, zero and the empty string mean an absent value.
+        if port.get("targetPort") in (None, 0, "") and "port" in port:
+            port["targetPort"] = port["port"]
+
+
+def _endpoints(obj: Json) -> None:
+    for subset in objects_in(obj.get("subsets")):
+        for port in objects_in(subset.get("ports")):
+            fill_absent(port, {"protocol": "TCP"})
+
+
+def _endpoint_slice(obj: Json) -> None:
+    # kubectl describe fails on services whose slices have ports without a name.
+    for port in objects_in(obj.get("ports")):
+        fill_absent(port, {"name": "", "protocol": "TCP"})
+
+
+def _deployment(obj: Json) -> None:
+    spec = subobject(obj, "spec")
+    fill_absent(spec, {"replicas": 1, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600})
+    fill_absent(spec, {"strategy": {}})
+    if isinstance(strategy := spec["strategy"], dict):
+        fill_absent(strategy, {"type": "RollingUpdate"})
+        if strategy["type"] == "RollingUpdate":
+            fill_absent(strategy, {"rollingUpdate": {}})
+            fill_absent(
+                subobject(strategy, "rollingUpdate"), {"maxUnavailable": "25%", "maxSurge": "25%"}
+            )
+    default_template(subobject(spec, "template"))
+
+
+def _replica_set(obj: Json) -> None:
+    spec = subobject(obj, "spec")
+    fill_absent(spec, {"replicas": 1})
+    default_template(subobject(spec, "template"))
+
+
+def _namespace(obj: Json) -> None:
+    fill_absent(obj, {"spec": {}})
+    if isinstance(obj["spec"], dict):
+        fill_absent(obj["spec"], {"finalizers": ["kubernetes"]})
+    metadata = subobject(obj, "metadata")
+    if name := metadata.get("name"):
+        fill_absent(metadata, {"labels": {}})
+        subobject(metadata, "labels").setdefault(NAME_LABEL, name)
+
+
+def _secret(obj: Json) -> None:
+    fill_absent(obj, {"type": "Opaque"})
+
+
+def _encode_string_data(obj: Json) -> None:
+    texts = obj.get("stringData")
+    if isinstance(texts, dict) and all(isinstance(text, str) for text in texts.values()):
+        del obj["stringData"]
+        encoded = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
+        if encoded:
+            obj["data"] = {**subobject(obj, "data"), **encoded}
+
+
+def _persistent_volume(obj: Json) -> None:
+    spec = subobject(obj, "spec")
+    fill_absent(spec, {"persistentVolumeReclaimPolicy": "Retain", "volumeMode": "Filesystem"})
+    if isinstance(spec.get("hostPath"), dict):
+        fill_absent(spec["hostPath"], {"type": ""})
+
+
+def _persistent_volume_claim(obj: Json) -> None:
+    fill_absent(subobject(obj, "spec"), {"volumeMode": "Filesystem"})
+
+
+def _binding(obj: Json) -> None:
+    reference = subobject(obj, "roleRef")
+    if reference and not reference.get("apiGroup"):
+        reference["apiGroup"] = RBAC
+    for subject in objects_in(obj.get("subjects")):
+        if subject.get("kind") in ("User", "Group") and not subject.get("apiGroup"):
+            subject["apiGroup"] = RBAC
+
+
+def _definition(obj: Json) -> None:
+    spec = subobject(obj, "spec")
+    fill_absent(spec, {"conversion": {"strategy": "None"}})
+    names = subobject(spec, "names")
+    if isinstance(kind := names.get("kind"), str):
+        fill_absent(names, {"singular": kind.lower(), "listKind": f"{kind}List"})
+
+
+def _priority_class(obj: Json) -> None:
+    fill_absent(obj, {"preemptionPolicy": "PreemptLowerPriority"})
+
+
+def _storage_class(obj: Json) -> None:
+    fill_absent(obj, {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"})
+
+
+def _autoscaler(obj: Json) -> None:
+    spec = subobject(obj, "spec")
+    fill_absent(spec, {"minReplicas": 1})
+    if not spec.get("metrics"):
+        spec["metrics"] = [copy_json(DEFAULT_METRIC)]
+    behavior = spec.get("behavior")
+    if isinstance(behavior, dict):
+        for direction, rules in DEFAULT_SCALING_RULES.items():
+            fill_absent(behavior, {direction: {}})
+            fill_absent(subobject(behavior, direction), copy_json(rules))
+
+
+def _webhooks(obj: Json) -> None:
+    mutating = obj.get("kind") == "MutatingWebhookConfiguration"
+    for hook in objects_in(obj.get("webhooks")):
+        fill_absent(
+            hook,
+            {
+                "failurePolicy": "Fail",
+                "matchPolicy": "Equivalent",
+                "namespaceSelector": {},
+                "objectSelector": {},
+                "timeoutSeconds": 10,
+            },
+        )
+        if mutating:
+            fill_absent(hook, {"reinvocationPolicy": "Never"})
+        for rule in objects_in(hook.get("rules")):
+            fill_absent(rule, {"scope": "*"})
+        service = subobject(hook, "clientConfig").get("service")
+        if isinstance(service, dict):
+            fill_absent(service, {"port": 443})
+
+
+DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
+    ("", "Endpoints"): _endpoints,
+    ("", "Namespace"): _namespace,
+    ("", "PersistentVolume"): _persistent_volume,
+    ("", "PersistentVolumeClaim"): _persistent_volume_claim,
+    ("", "Pod"): default_pod,
+    ("", "Secret"): _secret,
+    ("", "Service"): _service,
+    (ADMISSION, "MutatingWebhookConfiguration"): _webhooks,
+    (ADMISSION, "ValidatingWebhookConfiguration"): _webhooks,
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
+    ("apps", "Deployment"): _deployment,
+    ("apps", "ReplicaSet"): _replica_set,
+    ("autoscaling", "HorizontalPodAutoscaler"): _autoscaler,
+    ("batch", "Job"): default_job,
+    ("discovery.k8s.io", "EndpointSlice"): _endpoint_slice,
+    (RBAC, "ClusterRoleBinding"): _binding,
+    (RBAC, "RoleBinding"): _binding,
+    ("scheduling.k8s.io", "PriorityClass"): _priority_class,
+    ("storage.k8s.io", "StorageClass"): _storage_class,
+    **OTHER_DEFAULTERS,
+    **WORKLOAD_DEFAULTERS,
+}
+"""Default functions by group and kind."""

@@ -1,0 +1,396 @@
+"""The OpenAPI v2 document in the protobuf encoding that kubectl requests.
+
+The messages are those of ``openapi.v2`` in google/gnostic: each key of the JSON document is a
+numbered field. Only keys that ``openapi`` produces are encoded. Keys with the prefix ``x-`` become
+vendor extensions, written as YAML (JSON is YAML).
+
+OpenAPI documents of the server, derived from the schemas of its kinds.
+
+Version 2 is one document for all kinds. Older kubectl reads it for ``explain``, validation and
+patches. Version 3 has one document for each group and version, for newer kubectl and its plugins.
+Schemas are written out in full; only ObjectMeta is a shared definition. Paths contain what clients
+use: the kind of a path, and that writes accept dry runs and field validation.
+
+Version 2 has neither nullable values nor alternatives, and kubectl refuses fields that a schema
+does not name. A schema that preserves unknown fields therefore names no fields in version 2.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from gangline.local.apiserver.machinery.schema.builtin_schemas import REQUIRED_IN_DOCUMENTS
+from gangline.local.apiserver.machinery.schema.nodes import (
+    EMBEDDED,
+    INT_OR_STRING,
+    OBJECT_META,
+    PRESERVE_UNKNOWN,
+    Json,
+    with_object_fields,
+)
+
+__all__ = ["OpenAPIEntry", "openapi_v2", "openapi_v3", "openapi_v3_index"]
+
+Convert: TypeAlias = Callable[[Json], Json]
+
+_NOT_IN_V2 = frozenset({"oneOf", "anyOf", "allOf", "not", "nullable", "x-kubernetes-validations"})
+_BOUNDS = frozenset(
+    {
+        "maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "multipleOf", "maxLength",
+        "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "maxProperties",
+        "minProperties",
+    }
+)  # fmt: skip
+
+
+def to_v2(schema: Json) -> Json:
+    if schema.get(INT_OR_STRING):
+        return {**_described(schema), "type": "string", "format": "int-or-string"}
+    if schema.get(PRESERVE_UNKNOWN):
+        kept = {key: schema[key] for key in (PRESERVE_UNKNOWN, EMBEDDED) if key in schema}
+        of_type = {"type": "object"} if schema.get("type") == "object" else {}
+        return {**_described(schema), **kept, **of_type}
+    own = {key: value for key, value in schema.items() if key not in _NOT_IN_V2}
+    if own.get("format") == "quantity":
+        del own["format"]
+    if schema.get("nullable"):
+        # Version 2 cannot express null, which bounds or an enum would exclude.
+        own = {key: value for key, value in own.items() if key not in _BOUNDS | {"enum"}}
+    return _with_parts(own, to_v2)
+
+
+def to_v3(schema: Json) -> Json:
+    """Return a schema in version 3, which differs only for int-or-string."""
+    if schema.get(INT_OR_STRING):
+        choices = [{"type": "integer"}, {"type": "string"}]
+        return {**_described(schema), "format": "int-or-string", "oneOf": choices}
+    return _with_parts(dict(schema), to_v3)
+
+
+def _described(schema: Json) -> Json:
+    return {key: schema[key] for key in ("description", "default") if key in schema}
+
+
+def _with_parts(schema: Json, convert: Convert) -> Json:
+    """Convert the children of a schema in place."""
+    if REQUIRED_IN_DOCUMENTS in schema:
+        schema["required"] = schema.pop(REQUIRED_IN_DOCUMENTS)
+    if isinstance(properties := schema.get("properties"), dict):
+        schema["properties"] = {name: convert(child) for name, child in properties.items()}
+    for part in ("items", "additionalProperties"):
+        if isinstance(schema.get(part), dict):
+            schema[part] = convert(schema[part])
+    if schema.get("type") == "array" and "items" not in schema:
+        schema["items"] = _anything()
+    return schema
+
+
+def _anything() -> dict[str, Any]:
+    return {"type": "object"}
+
+
+OBJECT_META_NAME = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+GROUP_VERSION_KIND = "x-kubernetes-group-version-kind"
+
+_PATCH_TYPES = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    "application/apply-patch+yaml",
+]
+_WRITES = {"post": "post", "put": "put", "patch": "patch", "delete": "delete"}
+_BUILT_IN = {"": "core", "apps": "apps"}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAPIEntry:
+    """One served kind in one version."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool
+    schema: Mapping[str, Any]
+    custom: bool = False
+    """True for kinds of a CustomResourceDefinition, which accept no strategic merge patches."""
+
+    @property
+    def patch_types(self) -> list[str]:
+        return [each for each in _PATCH_TYPES if not (self.custom and "strategic" in each)]
+
+    @property
+    def prefix(self) -> str:
+        """The path of the group and version without leading slash: ``apis/apps/v1``."""
+        return f"apis/{self.group}/{self.version}" if self.group else f"api/{self.version}"
+
+    @property
+    def definition_name(self) -> str:
+        if self.group in _BUILT_IN or self.group.endswith(".k8s.io"):
+            group = _BUILT_IN.get(self.group) or self.group.partition(".")[0]
+            return f"io.k8s.api.{group}.{self.version}.{self.kind}"
+        reversed_group = ".".join(reversed(self.group.split(".")))
+        return f"{reversed_group}.{self.version}.{self.kind}"
+
+    @property
+    def collection_path(self) -> str:
+        """The path of the objects of one namespace, or of all objects of a cluster-scoped kind."""
+        scope = "/namespaces/{namespace}" if self.namespaced else ""
+        return f"/{self.prefix}{scope}/{self.plural}"
+
+    @property
+    def group_version_kind(self) -> Json:
+        return {"group": self.group, "kind": self.kind, "version": self.version}
+
+
+OperationFunction: TypeAlias = Callable[[OpenAPIEntry, str], Json]
+
+
+def openapi_v2(entries: Iterable[OpenAPIEntry], *, title: str, version: str) -> Json:
+    definitions: Json = {OBJECT_META_NAME: to_v2(OBJECT_META)}
+    paths: Json = {}
+    for entry in entries:
+        definitions[entry.definition_name] = _named_schema(entry, to_v2, "#/definitions/")
+        paths.update(_paths(entry, _operation_v2))
+    return {
+        "swagger": "2.0",
+        "info": {"title": title, "version": version},
+        "paths": dict(sorted(paths.items())),
+        "definitions": dict(sorted(definitions.items())),
+    }
+
+
+def openapi_v3_index(entries: Sequence[OpenAPIEntry]) -> Json:
+    """Return the addresses of the version 3 documents. The hash changes with the content."""
+    prefixes = sorted({entry.prefix for entry in entries})
+    return {
+        "paths": {prefix: {"serverRelativeURL": _address(entries, prefix)} for prefix in prefixes}
+    }
+
+
+def openapi_v3(entries: Iterable[OpenAPIEntry], group: str, version: str) -> Json | None:
+    """Return the document of one group and version, or None if it has no kinds."""
+    schemas: Json = {OBJECT_META_NAME: to_v3(OBJECT_META)}
+    paths: Json = {}
+    for entry in entries:
+        if (entry.group, entry.version) == (group, version):
+            schemas[entry.definition_name] = _named_schema(entry, to_v3, "#/components/schemas/")
+            paths.update(_paths(entry, _operation_v3))
+    if not paths:
+        return None
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": "Gangline", "version": version},
+        "paths": dict(sorted(paths.items())),
+        "components": {"schemas": dict(sorted(schemas.items()))},
+    }
+
+
+def _named_schema(entry: OpenAPIEntry, convert: Convert, prefix: str) -> Json:
+    complete = with_object_fields(dict(entry.schema))
+    schema: Json = convert(complete)
+    if "properties" in schema:
+        reference = {"$ref": prefix + OBJECT_META_NAME}
+        description = complete["properties"]["metadata"].get("description", "")
+        # In version 3 a $ref must not have siblings, so a description needs an allOf wrapper.
+        wrapped = {"allOf": [reference]} if prefix.startswith("#/components") else reference
+        schema["properties"]["metadata"] = {**wrapped, "description": description}
+    return {**schema, GROUP_VERSION_KIND: [entry.group_version_kind]}
+
+
+def _paths(entry: OpenAPIEntry, operation: OperationFunction) -> Json:
+    collection = {verb: operation(entry, verb) for verb in ("get", "post")}
+    item = {verb: operation(entry, verb) for verb in ("get", "put", "patch", "delete")}
+    in_path = ["namespace"] if entry.namespaced else []
+    found = {
+        entry.collection_path: {**collection, "parameters": _path_parameters(in_path, operation)},
+        entry.collection_path + "/{name}": {
+            **item,
+            "parameters": _path_parameters([*in_path, "name"], operation),
+        },
+    }
+    if entry.namespaced:
+        everywhere = f"/{entry.prefix}/{entry.plural}"
+        found[everywhere] = {"get": operation(entry, "get")}
+    return found
+
+
+def _path_parameters(names: Iterable[str], operation: OperationFunction) -> list[Json]:
+    return [_parameter(name, "path", operation is _operation_v3) for name in names]
+
+
+def _parameter(name: str, place: str, nested: bool) -> Json:
+    kind = {"schema": {"type": "string"}} if nested else {"type": "string"}
+    return {"name": name, "in": place, "required": place == "path", **kind}
+
+
+def _query_parameters(verb: str, nested: bool) -> list[Json]:
+    if verb not in _WRITES:
+        return []
+    names = ["dryRun"] if verb == "delete" else ["dryRun", "fieldManager", "fieldValidation"]
+    if verb == "patch":
+        names.append("force")
+    return [_parameter(name, "query", nested) for name in names]
+
+
+def _operation_v2(entry: OpenAPIEntry, verb: str) -> Json:
+    return {
+        "operationId": f"{verb}{entry.definition_name}",
+        "consumes": entry.patch_types if verb == "patch" else ["*/*"],
+        "produces": ["application/json"],
+        "parameters": _query_parameters(verb, nested=False),
+        "responses": {
+            "200": {
+                "description": "OK",
+                "schema": {"$ref": f"#/definitions/{entry.definition_name}"},
+            }
+        },
+        "x-kubernetes-action": verb,
+        GROUP_VERSION_KIND: entry.group_version_kind,
+    }
+
+
+def _operation_v3(entry: OpenAPIEntry, verb: str) -> Json:
+    schema = {"$ref": f"#/components/schemas/{entry.definition_name}"}
+    body = {"content": {"application/json": {"schema": schema}}}
+    return {
+        "operationId": f"{verb}{entry.definition_name}",
+        "parameters": _query_parameters(verb, nested=True),
+        "responses": {"200": {"description": "OK", **body}},
+        "x-kubernetes-action": verb,
+        GROUP_VERSION_KIND: entry.group_version_kind,
+        **({"requestBody": body} if verb in ("post", "put") else {}),
+        **({"requestBody": _patch_body(entry)} if verb == "patch" else {}),
+    }
+
+
+def _patch_body(entry: OpenAPIEntry) -> Json:
+    return {"content": {media: {} for media in entry.patch_types}}
+
+
+def _address(entries: Sequence[OpenAPIEntry], prefix: str) -> str:
+    served = [[each.kind, each.schema] for each in entries if each.prefix == prefix]
+    digest = hashlib.sha256(json.dumps(served, sort_keys=True, default=str).encode())
+    return f"/openapi/v3/{prefix}?hash={digest.hexdigest().upper()[:32]}"
+
+
+Encoder: TypeAlias = Callable[[Any], bytes]
+
+
+def openapi_v2_protobuf(document: Json) -> bytes:
+    return b"".join(
+        (
+            _text(1, document["swagger"]),
+            _field(2, _text(1, document["info"]["title"]) + _text(2, document["info"]["version"])),
+            _field(8, _named(2, document["paths"], _path_item)),
+            _field(9, _named(1, document["definitions"], _schema)),
+        )
+    )
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _field(number: int, payload: bytes) -> bytes:
+    """Encode a length-delimited field: a text or a message."""
+    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
+
+
+def _text(number: int, text: str) -> bytes:
+    return _field(number, text.encode())
+
+
+def _texts(number: int, texts: Iterable[str]) -> bytes:
+    return b"".join(_text(number, text) for text in texts)
+
+
+def _flag(number: int, value: bool) -> bytes:
+    return _varint(number << 3) + _varint(1) if value else b""
+
+
+def _any(value: Any) -> bytes:
+    return _text(2, json.dumps(value))
+
+
+def _named(number: int, members: Mapping[str, Any], encode: Encoder) -> bytes:
+    """Encode a map: each member is a message of name and value."""
+    return b"".join(
+        _field(number, _text(1, name) + _field(2, encode(value))) for name, value in members.items()
+    )
+
+
+def _extensions(number: int, of: Json) -> bytes:
+    return _named(number, {key: of[key] for key in of if key.startswith("x-")}, _any)
+
+
+def _path_item(item: Json) -> bytes:
+    verbs = {"get": 2, "put": 3, "post": 4, "delete": 5, "patch": 8}
+    operations = (_field(verbs[verb], _operation(item[verb])) for verb in verbs if verb in item)
+    return b"".join(operations) + _parameters(9, item.get("parameters", ()))
+
+
+def _operation(operation: Json) -> bytes:
+    responses = operation["responses"]
+    return b"".join(
+        (
+            _text(5, operation["operationId"]),
+            _texts(6, operation["produces"]),
+            _texts(7, operation["consumes"]),
+            _parameters(8, operation["parameters"]),
+            _field(9, _named(1, responses, lambda response: _field(1, _response(response)))),
+            _extensions(13, operation),
+        )
+    )
+
+
+def _response(response: Json) -> bytes:
+    return _text(1, response["description"]) + _field(2, _field(1, _schema(response["schema"])))
+
+
+def _parameters(number: int, parameters: Iterable[Json]) -> bytes:
+    return b"".join(
+        _field(number, _field(1, _field(2, _parameter_message(each)))) for each in parameters
+    )
+
+
+def _parameter_message(parameter: Json) -> bytes:
+    query = parameter["in"] == "query"
+    body = b"".join(
+        (
+            _flag(1, parameter["required"]),
+            _text(2, parameter["in"]),
+            _text(4, parameter["name"]),
+            _text(6 if query else 5, parameter["type"]),
+        )
+    )
+    return _field(3 if query else 4, body)
+
+
+def _schema(schema: Json) -> bytes:
+    parts = [
+        _text(number, schema[key])
+        for key, number in (("$ref", 1), ("format", 2), ("description", 4))
+        if schema.get(key)
+    ]
+    if "default" in schema:
+        parts.append(_field(5, _any(schema["default"])))
+    parts.append(_texts(19, schema.get("required", ())))
+    parts += [_field(20, _any(value)) for value in schema.get("enum", ())]
+    if isinstance(extra := schema.get("additionalProperties"), dict):
+        parts.append(_field(21, _field(1, _schema(extra))))
+    if "type" in schema:
+        parts.append(_field(22, _text(1, schema["type"])))
+    if "items" in schema:
+        parts.append(_field(23, _field(1, _schema(schema["items"]))))
+    if "properties" in schema:
+        parts.append(_field(25, _named(1, schema["properties"], _schema)))
+    parts.append(_extensions(31, schema))
+    return b"".join(parts)

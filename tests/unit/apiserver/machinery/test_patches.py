@@ -1,0 +1,357 @@
+"""JSON patch and merge patch: the rules of the RFCs, and errors of patches that do not fit."""
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gangline.local.apiserver.machinery.patches import (
+    PatchError,
+    json_patch,
+    merge_patch,
+    strategic_merge_patch,
+)
+
+DOCUMENT = {"metadata": {"labels": {"a": "b"}}, "spec": {"items": [1, 2, 3], "n": 1}}
+
+
+def test_operations_are_applied_in_order_to_a_copy() -> None:
+    document = copy.deepcopy(DOCUMENT)
+    patched = json_patch(
+        document,
+        [
+            {"op": "test", "path": "/spec/n", "value": 1},
+            {"op": "replace", "path": "/spec/n", "value": 2},
+            {"op": "add", "path": "/spec/items/-", "value": 4},
+            {"op": "remove", "path": "/metadata/labels/a"},
+            {"op": "copy", "from": "/spec/n", "path": "/spec/m"},
+            {"op": "move", "from": "/spec/items/0", "path": "/spec/first"},
+        ],
+    )
+    assert patched == {
+        "metadata": {"labels": {}},
+        "spec": {"items": [2, 3, 4], "n": 2, "m": 2, "first": 1},
+    }
+    assert document == DOCUMENT
+
+
+@pytest.mark.parametrize(
+    ("operations", "code"),
+    [
+        pytest.param({"op": "add"}, 400, id="no list"),
+        pytest.param("add", 400, id="text"),
+        pytest.param(["add"], 400, id="an operation that is no object"),
+        pytest.param([{"op": "paint", "path": "/a"}], 400, id="unknown operation"),
+        pytest.param([{"op": "add", "path": "/a"}], 400, id="no value"),
+        pytest.param([{"op": "add", "value": 1}], 400, id="no path"),
+        pytest.param([{"op": "add", "path": 7, "value": 1}], 400, id="path of the wrong type"),
+        pytest.param([{"op": "test", "path": "/spec/n", "value": 5}], 422, id="failed test"),
+        pytest.param([{"op": "test", "path": "/spec/x", "value": 5}], 422, id="test of nothing"),
+        pytest.param([{"op": "remove", "path": "/spec/x"}], 422, id="removal of nothing"),
+        pytest.param(
+            [{"op": "replace", "path": "/spec/x", "value": 1}], 422, id="replaced nothing"
+        ),
+        pytest.param([{"op": "add", "path": "/x/y", "value": 1}], 422, id="add into nothing"),
+        pytest.param([{"op": "remove", "path": "/spec/items/9"}], 422, id="past the end"),
+        pytest.param([{"op": "replace", "path": "", "value": [1]}], 422, id="no object is left"),
+        pytest.param([{"op": "remove", "path": "/a"}] * 10_001, 413, id="too many"),
+    ],
+)
+def test_a_json_patch_that_does_not_fit_has_its_code(operations: Any, code: int) -> None:
+    document = copy.deepcopy(DOCUMENT)
+    with pytest.raises(PatchError) as caught:
+        json_patch(document, operations)
+    assert caught.value.code == code
+    assert document == DOCUMENT
+
+
+@pytest.mark.parametrize(
+    ("document", "patch", "result"),
+    [
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+    ],
+)
+def test_merge_patches_do_what_the_rfc_lists(
+    document: dict[str, Any], patch: dict[str, Any], result: dict[str, Any]
+) -> None:
+    assert merge_patch(document, patch) == result
+
+
+@pytest.mark.parametrize("patch", [None, [], "x", 1])
+def test_a_merge_patch_must_be_an_object(patch: Any) -> None:
+    with pytest.raises(PatchError):
+        merge_patch({}, patch)
+
+
+KEYS = st.sampled_from("abcd")
+SCALARS = st.booleans() | st.integers(-2, 2) | st.sampled_from(["", "x"])
+LEAVES = SCALARS | st.lists(SCALARS, max_size=2)
+DOCUMENTS = st.dictionaries(KEYS, st.recursive(LEAVES, lambda v: st.dictionaries(KEYS, v)))
+PATCHES = st.dictionaries(
+    KEYS, st.recursive(LEAVES | st.none(), lambda v: st.dictionaries(KEYS, v))
+)
+
+
+@given(DOCUMENTS, PATCHES)
+def test_a_merge_patch_applied_twice_is_applied_once(
+    document: dict[str, Any], patch: dict[str, Any]
+) -> None:
+    once = merge_patch(document, patch)
+    assert merge_patch(once, patch) == once
+
+
+@given(DOCUMENTS, PATCHES)
+def test_results_share_nothing_with_what_they_were_made_of(
+    document: dict[str, Any], patch: dict[str, Any]
+) -> None:
+    before = copy.deepcopy((document, patch))
+    _spoil(merge_patch(document, patch))
+    assert (document, patch) == before
+
+
+def repr_json(value: Any) -> Any:
+    """Return a value in which ``True`` and ``1`` differ, as they do in JSON."""
+    if isinstance(value, dict):
+        return {name: repr_json(child) for name, child in value.items()}
+    return repr(value)
+
+
+def _spoil(value: Any) -> None:
+    children = list(value.values()) if isinstance(value, dict) else list(value)
+    value.clear()
+    for child in children:
+        if isinstance(child, dict | list):
+            _spoil(child)
+
+
+def test_copies_of_copies_are_refused_before_they_fill_the_memory():
+    copies = [{"op": "copy", "from": "/d", "path": f"/d/c{n}"} for n in range(60)]
+    with pytest.raises(PatchError) as refused:
+        json_patch({"d": {"a": "x" * 1000}}, copies)
+    assert refused.value.code == 413
+
+
+def test_a_few_copies_do_what_they_say():
+    copies = [{"op": "copy", "from": "/a", "path": "/b"}, {"op": "remove", "path": "/a/x"}]
+    before = {"a": {"x": 1}}
+    assert json_patch(before, copies) == {"a": {}, "b": {"x": 1}}
+    assert before == {"a": {"x": 1}}
+
+
+SCHEMA = {
+    "properties": {
+        "containers": {
+            "type": "array",
+            "x-kubernetes-patch-strategy": "merge",
+            "x-kubernetes-patch-merge-key": "name",
+            "items": {
+                "properties": {
+                    "args": {"type": "array"},
+                    "ports": {
+                        "x-kubernetes-patch-strategy": "merge",
+                        "x-kubernetes-patch-merge-key": "containerPort",
+                    },
+                }
+            },
+        },
+        "volumes": {
+            "x-kubernetes-patch-strategy": "merge,retainKeys",
+            "x-kubernetes-patch-merge-key": "name",
+        },
+        "finalizers": {"x-kubernetes-patch-strategy": "merge"},
+        "args": {"type": "array"},
+        "strategy": {"x-kubernetes-patch-strategy": "retainKeys"},
+    }
+}
+
+
+def patched(document: dict[str, Any], patch: Any) -> dict[str, Any]:
+    before = copy.deepcopy((document, patch))
+    result = strategic_merge_patch(document, patch, SCHEMA)
+    assert (document, patch) == before
+    return result
+
+
+def names(result: dict[str, Any]) -> list[str]:
+    return [item["name"] for item in result["containers"]]
+
+
+def containers(*of: str) -> list[dict[str, Any]]:
+    return [{"name": name, "image": f"{name}:1"} for name in of]
+
+
+def test_items_of_keyed_lists_merge_and_other_fields_stay() -> None:
+    result = patched({"containers": containers("a", "b")}, {"containers": [{"name": "b", "x": 1}]})
+    assert result["containers"][1] == {"name": "b", "image": "b:1", "x": 1}
+
+
+def test_lists_without_a_key_are_replaced() -> None:
+    assert patched({"args": [1, 2]}, {"args": [3]}) == {"args": [3]}
+    result = patched(
+        {"containers": [{"name": "a", "args": ["x"]}]},
+        {"containers": [{"name": "a", "args": ["y"]}]},
+    )
+    assert result["containers"][0]["args"] == ["y"]
+
+
+def test_new_items_come_before_those_that_only_the_server_knows() -> None:
+    assert names(
+        patched({"containers": containers("a", "b")}, {"containers": containers("c")})
+    ) == [
+        "c",
+        "a",
+        "b",
+    ]
+
+
+def test_patch_order_wins_and_other_items_keep_their_position() -> None:
+    order = [{"name": "c"}, {"name": "a"}]
+    result = patched(
+        {"containers": containers("a", "b", "c")},
+        {"$setElementOrder/containers": order, "containers": [{"name": "c", "x": 1}]},
+    )
+    # b, which only the server has, stood in front of c; c and a are in the order of the patch.
+    assert names(result) == ["b", "c", "a"]
+
+
+def test_an_order_alone_moves_items() -> None:
+    order = [{"name": "b"}, {"name": "a"}]
+    result = patched({"containers": containers("a", "b")}, {"$setElementOrder/containers": order})
+    assert names(result) == ["b", "a"]
+
+
+def test_an_order_that_leaves_out_a_patched_item_is_refused() -> None:
+    patch = {"$setElementOrder/containers": [{"name": "a"}], "containers": [{"name": "b"}]}
+    with pytest.raises(PatchError, match="setElementOrder"):
+        patched({"containers": containers("a")}, patch)
+
+
+def test_an_order_that_the_patch_itself_does_not_keep_is_refused() -> None:
+    order = [{"name": name} for name in "abc"]
+    patch = {"$setElementOrder/containers": order, "containers": [{"name": "c"}, {"name": "a"}]}
+    with pytest.raises(PatchError, match="does not match"):
+        patched({"containers": containers("a")}, patch)
+
+
+def test_items_are_deleted_by_key() -> None:
+    patch = {"containers": [{"$patch": "delete", "name": "a"}, {"name": "b", "x": 1}]}
+    result = patched({"containers": containers("a", "b")}, patch)
+    assert result["containers"] == [{"name": "b", "image": "b:1", "x": 1}]
+
+
+def test_a_deletion_of_what_is_not_there_adds_nothing() -> None:
+    assert patched({}, {"containers": [{"$patch": "delete", "name": "a"}]}) == {"containers": []}
+
+
+def test_a_keyed_list_can_be_replaced() -> None:
+    patch = {"containers": [{"$patch": "replace"}, {"name": "z"}]}
+    assert patched({"containers": containers("a", "b")}, patch) == {"containers": [{"name": "z"}]}
+
+
+def test_an_object_can_be_replaced_or_emptied() -> None:
+    document = {"strategy": {"type": "A", "rolling": {"x": 1}}}
+    assert patched(document, {"strategy": {"$patch": "replace", "type": "B"}}) == {
+        "strategy": {"type": "B"}
+    }
+    assert patched(document, {"strategy": {"$patch": "delete"}}) == {"strategy": {}}
+
+
+def test_only_retained_fields_stay() -> None:
+    document = {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"x": 1}}}
+    patch = {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}
+    assert patched(document, patch) == {"strategy": {"type": "Recreate"}}
+
+
+def test_retained_fields_must_name_the_patched_ones() -> None:
+    with pytest.raises(PatchError, match="type"):
+        patched({}, {"strategy": {"$retainKeys": ["other"], "type": "Recreate"}})
+
+
+def test_scalars_are_added_and_deleted() -> None:
+    patch = {"finalizers": ["c"], "$deleteFromPrimitiveList/finalizers": ["a"]}
+    result = patched({"finalizers": ["a", "b"]}, patch)
+    assert sorted(result["finalizers"]) == ["b", "c"]
+
+
+def test_nulls_remove_and_never_appear() -> None:
+    assert patched({"a": 1, "b": 2}, {"a": None, "c": {"d": None, "e": 1}}) == {
+        "b": 2,
+        "c": {"e": 1},
+    }
+
+
+def test_items_that_share_a_key_are_both_kept() -> None:
+    ports = [{"containerPort": 53, "protocol": p} for p in ("TCP", "UDP")]
+    document = {"containers": [{"name": "a", "ports": ports}]}
+    result = patched(document, {"containers": [{"name": "a", "ports": [{"containerPort": 80}]}]})
+    assert len(result["containers"][0]["ports"]) == 3
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        pytest.param([], id="no object"),
+        pytest.param({"$patch": "paint"}, id="unknown directive"),
+        pytest.param({"containers": [{"image": "x"}]}, id="item without its key"),
+        pytest.param({"containers": ["x"]}, id="item that is no object"),
+        pytest.param({"containers": [7]}, id="item that is a number"),
+        pytest.param({"containers": [{"$patch": "paint", "name": "a"}]}, id="unknown in a list"),
+        pytest.param({"finalizers": [{"a": 1}]}, id="object among scalars"),
+        pytest.param({"$setElementOrder/finalizers": 7}, id="order that is no list"),
+        pytest.param({"$setElementOrder/containers": ["a"]}, id="order without keys"),
+        pytest.param({"$deleteFromPrimitiveList/finalizers": 7}, id="deletion that is no list"),
+        pytest.param({"$retainKeys": 7}, id="retained keys that are no list"),
+    ],
+)
+def test_a_misused_directive_is_a_bad_request(patch: Any) -> None:
+    document = {"containers": containers("a"), "finalizers": ["a"]}
+    with pytest.raises(PatchError) as caught:
+        patched(document, patch)
+    assert caught.value.code == 400
+
+
+NAMES = st.lists(st.sampled_from("abcde"), unique=True)
+ITEMS = st.dictionaries(st.sampled_from("abcde"), st.integers(0, 3)).map(
+    lambda values: [{"name": name, "v": value} for name, value in values.items()]
+)
+MEMBERS = st.lists(st.sampled_from("xyz"), unique=True)
+STRATEGIC_DOCUMENTS = st.fixed_dictionaries(
+    {}, optional={"containers": ITEMS, "finalizers": MEMBERS}
+)
+
+
+@given(STRATEGIC_DOCUMENTS, STRATEGIC_DOCUMENTS)
+def test_a_strategic_patch_applied_twice_is_applied_once(
+    document: dict[str, Any], patch: dict[str, Any]
+) -> None:
+    once = strategic_merge_patch(document, patch, SCHEMA)
+    assert strategic_merge_patch(once, patch, SCHEMA) == once
+
+
+@given(STRATEGIC_DOCUMENTS, STRATEGIC_DOCUMENTS)
+def test_nothing_of_either_side_is_lost(document: dict[str, Any], patch: dict[str, Any]) -> None:
+    result = strategic_merge_patch(document, patch, SCHEMA)
+    found = {item["name"]: item["v"] for item in result.get("containers", [])}
+    before = {item["name"]: item["v"] for item in document.get("containers", [])}
+    after = {item["name"]: item["v"] for item in patch.get("containers", [])}
+    assert found == {**before, **after}
+
+
+@given(ITEMS, NAMES)
+def test_deleted_items_are_removed_and_others_stay(
+    items: list[dict[str, Any]], removed: list[str]
+) -> None:
+    patch = {"containers": [{"$patch": "delete", "name": name} for name in removed]}
+    result = strategic_merge_patch({"containers": items}, patch, SCHEMA)
+    assert result["containers"] == [item for item in items if item["name"] not in removed]

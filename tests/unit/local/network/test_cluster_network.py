@@ -1,0 +1,158 @@
+"""Service forwarding: ready endpoints only, and complete streams in both directions."""
+
+import asyncio
+
+import dnslib
+
+from gangline.api.core.service import (
+    EndpointAddress,
+    EndpointPort,
+    Endpoints,
+    EndpointSubset,
+    Service,
+    ServicePort,
+    ServiceSpec,
+)
+from gangline.api.meta.objects import ObjectMeta
+from gangline.local.network.cluster_network import ServiceForwarder, SocketAddress, service_routes
+from gangline.local.network.dns import DnsServer, DnsZone
+
+
+def test_routes_follow_ports_by_name_and_leave_out_what_is_not_ready() -> None:
+    service = Service(
+        metadata=ObjectMeta(name="s", namespace="ns"),
+        spec=ServiceSpec(
+            cluster_ip="10.9.0.1",
+            ports=[
+                ServicePort(name="a", port=80),
+                ServicePort(name="b", port=81, protocol="UDP"),
+                ServicePort(name="c", port=82),
+            ],
+        ),
+    )
+    subset = EndpointSubset(
+        addresses=[EndpointAddress(ip="10.1.0.2"), EndpointAddress(ip="10.1.0.1")],
+        not_ready_addresses=[EndpointAddress(ip="10.1.0.3")],
+        ports=[EndpointPort(name="a", port=8080), EndpointPort(name="b", port=8081)],
+    )
+    table = service_routes([(service, Endpoints(subsets=[subset]))])
+    assert table == {("10.9.0.1", 80): (("10.1.0.1", 8080), ("10.1.0.2", 8080))}
+    assert service_routes([(service, None)]) == {}
+
+
+async def _server(greeting: bytes) -> tuple[asyncio.Server, SocketAddress]:
+    """A server that greets, and sends back all it got once the client has said everything."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting)
+        writer.write(await reader.read())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    return server, server.sockets[0].getsockname()[:2]
+
+
+async def _free_port() -> SocketAddress:
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    address: SocketAddress = server.sockets[0].getsockname()[:2]
+    server.close()
+    await server.wait_closed()
+    return address
+
+
+async def _ask(address: SocketAddress, content: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(content)
+    writer.write_eof()
+    try:
+        async with asyncio.timeout(5):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+async def test_connections_take_turns_and_half_closed_ones_still_get_their_answer() -> None:
+    (first, a), (second, b) = await _server(b"a"), await _server(b"b")
+    listen, forwarder = await _free_port(), ServiceForwarder()
+    assert await forwarder.apply({listen: (a, b)})
+    payload = b"x" * 1_000_000
+    answers = [await _ask(listen, payload) for _ in range(2)]
+    assert sorted(answer[:1] for answer in answers) == [b"a", b"b"]
+    assert all(answer[1:] == payload for answer in answers)
+    await forwarder.stop()
+    first.close()
+    second.close()
+
+
+async def test_dead_endpoint_is_skipped() -> None:
+    server, alive = await _server(b"alive")
+    dead, listen, forwarder = await _free_port(), await _free_port(), ServiceForwarder()
+    await forwarder.apply({listen: (dead, alive)})
+    assert [await _ask(listen, b"") for _ in range(2)] == [b"alive", b"alive"]
+    await forwarder.stop()
+    server.close()
+
+
+async def test_service_without_endpoints_refuses_connections() -> None:
+    server, alive = await _server(b"")
+    listen, forwarder = await _free_port(), ServiceForwarder()
+    await forwarder.apply({listen: (alive,)})
+    await forwarder.apply({})
+    try:
+        await asyncio.open_connection(*listen)
+        raise AssertionError("somebody listens still")
+    except ConnectionRefusedError:
+        pass
+    server.close()
+
+
+async def test_a_taken_address_is_reported_and_opened_later() -> None:
+    server, taken = await _server(b"")
+    forwarder = ServiceForwarder()
+    assert not await forwarder.apply({taken: (("127.0.0.1", 1),)})
+    server.close()
+    await server.wait_closed()
+    assert await forwarder.apply({taken: (("127.0.0.1", 1),)})
+    await forwarder.stop()
+
+
+def _query(name: str) -> bytes:
+    message = dnslib.DNSRecord(dnslib.DNSHeader(id=1, rd=1), q=dnslib.DNSQuestion(name))
+    return bytes(message.pack())
+
+
+async def _ask_tcp(port: int, name: str) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    packet = _query(name)
+    writer.write(len(packet).to_bytes(2, "big") + packet)
+    length = int.from_bytes(await reader.readexactly(2), "big")
+    reply = await reader.readexactly(length)
+    writer.close()
+    return reply
+
+
+async def test_names_are_answered_over_tcp_and_foreign_ones_fail_without_resolvers() -> None:
+    zone = DnsZone()
+    server = DnsServer(zone, "127.0.0.1", port=0)
+    await server.start()
+    known = await _ask_tcp(server.port, "1-2-3-4.ns.pod.cluster.local")
+    assert known.endswith(bytes([1, 2, 3, 4]))
+    foreign = await _ask_tcp(server.port, "example.com")
+    assert dnslib.DNSRecord.parse(foreign).header.rcode == 2
+    await server.stop()
+
+
+async def test_foreign_names_are_passed_to_a_resolver_and_its_answer_passed_back() -> None:
+    upstream_zone = DnsZone()
+    upstream = DnsServer(upstream_zone, "127.0.0.2", port=0)
+    await upstream.start()
+    server = DnsServer(
+        DnsZone(), "127.0.0.1", port=0, resolvers=["127.0.0.2"], resolver_port=upstream.port
+    )
+    await server.start()
+    # The upstream has no resolver and returns SERVFAIL, which proves that it was queried.
+    reply = await _ask_tcp(server.port, "example.com")
+    assert dnslib.DNSRecord.parse(reply).header.id == 1
+    assert dnslib.DNSRecord.parse(reply).header.rcode == 2
+    await server.stop()
+    await upstream.stop()

@@ -143,6 +143,7 @@ crds: $(VENV)/.dev
 
 # Plain manifests and kustomize bases in build/manifests, and the archive of them that a release publishes.
 manifests: $(VENV)/.dev
+	rm -rf build/manifests
 	$(BIN)/python tools/render_manifests.py build/manifests
 	tar -czf build/manifests.tar.gz -C build manifests
 

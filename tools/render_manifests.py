@@ -29,13 +29,12 @@ class _Dumper(yaml.CSafeDumper):
 
 
 def render(output: Path) -> None:
-    """Write all manifests into a folder; what it contains is replaced."""
-    shutil.rmtree(output, ignore_errors=True)
-    shutil.copytree(DEPLOY / "crds", output / "crds")
+    """Write all manifests into a folder."""
+    shutil.copytree(DEPLOY / "crds", output / "crds", dirs_exist_ok=True)
     (output / "install.yaml").write_text(_text(_objects({}, namespace=True)))
     for base in sorted((DEPLOY / "kustomize").iterdir()):
         folder = output / "kustomize" / base.name
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         kustomization = (base / "Kustomization").read_text()
         (folder / "Kustomization").write_text(kustomization)
         values = yaml.safe_load((base / "values.yaml").read_text()) or {}

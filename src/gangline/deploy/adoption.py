@@ -18,18 +18,6 @@ from gangline.deploy.values import Values
 HELM_MANAGER = "helm"
 """The field manager of Helm, in ``metadata.managedFields``."""
 
-RETIRED = frozenset(
-    (
-        Identity("ClusterRole", "", "gangline-operator-elastic"),
-        Identity("ClusterRole", "", "gangline-operator-mpi"),
-        Identity("ClusterRoleBinding", "", "gangline-operator-elastic"),
-        Identity("ClusterRoleBinding", "", "gangline-operator-mpi"),
-        Identity("Role", "kube-system", "gangline-scheduler"),
-        Identity("RoleBinding", "kube-system", "gangline-scheduler"),
-    )
-)
-"""Objects of plain manifests before there was a chart, which it does not have: rights."""
-
 _INSTALLERS = ("kubectl", "gangline-deploy", "before-first-apply")
 """Prefixes of field managers that apply manifests, as opposed to controllers.
 

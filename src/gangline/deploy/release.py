@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from gangline.api.job_resources import JOB_KINDS
-from gangline.deploy.adoption import HELM_MANAGER, RETIRED, without_installers
+from gangline.deploy.adoption import HELM_MANAGER, without_installers
 from gangline.deploy.chart import Manifest, ReleaseSettings
 from gangline.deploy.facts import FIELD_MANAGER, apply_manifest
 from gangline.deploy.manifest_paths import collection_path, object_path
@@ -75,23 +75,6 @@ async def adopt(client: ApiClient, objects: Sequence[Manifest], report: Report) 
                 content_type=PatchKind.MERGE.value,
             )
         report(f"adopted {identity_of(manifest)}")
-
-
-async def delete_retired(client: ApiClient, report: Report) -> None:
-    """Delete what earlier plain manifests had and the chart lacks.
-
-    Raises:
-        ApiError: the server refused it.
-    """
-    retired = [
-        {
-            "apiVersion": KIND_VERSIONS[each.kind][0],
-            "kind": each.kind,
-            "metadata": {"namespace": each.namespace, "name": each.name},
-        }
-        for each in sorted(RETIRED)
-    ]
-    await _delete(client, retired, report)
 
 
 async def uninstall(client: ApiClient, report: Report) -> list[Identity]:

@@ -110,7 +110,6 @@ async def deploy_command(  # noqa: PLR0913, PLR0917
     from gangline.deploy.preflight import Problem, check_installation
     from gangline.deploy.release import (
         RolloutError,
-        delete_retired,
         install,
         wait_for_rollout,
     )
@@ -151,8 +150,6 @@ async def deploy_command(  # noqa: PLR0913, PLR0917
             click.echo(f"would apply {identity_of(each)}")
         return
     await install(cluster.client, objects, result.skipped, click.echo)
-    if take_over:
-        await delete_retired(cluster.client, click.echo)
     if not wait:
         return
     try:
@@ -211,7 +208,7 @@ async def _hand_over(
     from gangline.deploy.chart import Chart
     from gangline.deploy.facts import read_capabilities, read_existing
     from gangline.deploy.manifests import identity_of
-    from gangline.deploy.release import adopt, delete_retired
+    from gangline.deploy.release import adopt
 
     capabilities = await read_capabilities(cluster.client)
     objects = helm_objects(Chart.load(), values, settings, capabilities)
@@ -229,8 +226,6 @@ async def _hand_over(
             click.echo(f"would adopt {identity_of(each)}")
         return
     await adopt(cluster.client, plan.adopted, click.echo)
-    if not crds_only:
-        await delete_retired(cluster.client, click.echo)
 
 
 def _read_values(

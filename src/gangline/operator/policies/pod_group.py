@@ -21,7 +21,6 @@ from gangline.api.quantity import QuantityError
 from gangline.api.volcano.scheduling import (
     GROUP,
     JOINING_PODS_ANNOTATION,
-    OLD_PREVIOUS_NODES_ANNOTATION,
     PREVIOUS_NODES_ANNOTATION,
     RUN_TIME_ANNOTATION,
     VERSION,
@@ -141,7 +140,6 @@ def record_previous_nodes(
     if group.metadata.annotations.get(PREVIOUS_NODES_ANNOTATION) == encoded:
         return None
     annotations = {**group.metadata.annotations, PREVIOUS_NODES_ANNOTATION: encoded}
-    annotations.pop(OLD_PREVIOUS_NODES_ANNOTATION, None)
     operations: list[Manifest] = [
         {"op": "add", "path": "/metadata/annotations", "value": annotations}
     ]

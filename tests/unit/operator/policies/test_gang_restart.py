@@ -153,8 +153,9 @@ def test_a_replica_that_had_ended_well_may_be_taken_away():
 
 
 def test_previous_nodes_are_recorded_on_the_group():
-    former = {"gangline.dev/places": "{}", "other": "kept"}
-    metadata = ObjectMeta(name="train", namespace="team", uid="uid-group", annotations=former)
+    metadata = ObjectMeta(
+        name="train", namespace="team", uid="uid-group", annotations={"other": "kept"}
+    )
     group = PodGroup(metadata=metadata)
     settings = EngineSettings(gang_scheduling=True)
     nodes = [a_pod("master-0", node="node-1"), a_pod("worker-1", node="node-2")]

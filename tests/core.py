@@ -1,0 +1,93 @@
+"""The core of the integration tests: one journey for each documented feature, in `make test`.
+
+A page of docs/ that describes a feature has the tests that show it; `make test-all` runs the others
+too. Pages about the project, its figures and its terms describe no feature.
+"""
+
+CORE: dict[str, tuple[str, ...]] = {
+    "apiserver": (
+        "integration/apiserver/test_server_python_client.py::test_pods_are_bound_and_evicted",
+    ),
+    "arena": ("integration/cli/test_effective_job.py",),
+    "brain": (
+        "integration/brain/test_brain_process.py::test_third_run_is_advised_from_the_first_two",
+    ),
+    "brain-models": ("integration/brain/test_collector.py",),
+    "causes": (
+        "integration/cluster/test_verdicts.py::test_cause_is_the_same_in_each_report[script]",
+    ),
+    "checkpoints": (
+        "integration/elastic/checkpoint/test_checkpoint_saver.py::test_a_save_to_storage_is_there_after_wait",
+        "integration/elastic/checkpoint/test_checkpoint_saver.py::test_the_newest_save_of_a_killed_worker_gets_to_storage_and_its_memory_is_freed",
+    ),
+    "cli": ("integration/cli/test_jobs_from_the_command_line.py",),
+    "cluster": (
+        "integration/cluster/test_cluster_nodes.py::test_stopped_node_loses_its_pods_and_boots_again",
+    ),
+    "data-sharding": ("integration/elastic/data/test_data_launcher.py",),
+    "deployment": (
+        "integration/deploy/test_deploy_command.py::test_it_is_installed_upgraded_and_removed",
+    ),
+    "diagnose": ("integration/cli/test_changing_jobs.py::test_diagnose_and_doctor_find_problems",),
+    "elastic": (
+        "integration/elastic/launcher/test_launcher_nodes.py::test_a_killed_worker_restarts_both_nodes_also_while_the_master_is_gone",
+    ),
+    "elastic-job": (
+        "integration/operator/test_operator_elastic.py::test_complete_life_with_the_rights_of_the_shipped_manifests",
+    ),
+    "elastic-master": (
+        "integration/elastic/master/test_master_process.py::test_nodes_form_a_world_and_restart_after_a_death",
+    ),
+    "elastic-trainer": ("integration/elastic/trainer/test_training_report.py",),
+    "embedded-cluster": (
+        "integration/cluster/test_cluster_detached.py::test_detached_cluster_starts_reports_status_and_stops",
+    ),
+    "frameworks": (
+        "integration/operator/test_operator_kubeflow_kinds.py::test_job_runs_and_succeeds_with_its_deciding_replicas",
+    ),
+    "getting-started": (
+        "integration/docs/test_quick_starts_run.py::test_commands_run_as_printed_one_page_after_the_other",
+    ),
+    "kinds": (
+        "integration/operator/test_operator_kubeflow_kinds.py::test_an_mpijob_from_its_workers_to_its_end",
+    ),
+    "launcher": (
+        "integration/elastic/launcher/test_launcher_one_node.py::test_a_killed_worker_is_replaced_together_with_its_peers",
+    ),
+    "mindspore": (
+        "integration/operator/test_operator_paddle_mindspore.py::test_mindspore_workers_get_the_address_of_the_schedulers_service",
+    ),
+    "monitoring": (
+        "integration/operator/test_operator_flags.py::test_metrics_and_health_are_served_under_known_names",
+    ),
+    "node-check": (
+        "integration/elastic/nodecheck/test_nodecheck_run.py::test_a_node_that_fails_is_found_and_the_others_train_on",
+    ),
+    "operator": (
+        "integration/operator/test_operator_life.py::test_a_job_gets_its_pods_services_and_group_and_succeeds",
+        "integration/operator/test_operator_life.py::test_suspend_and_resume",
+    ),
+    "paddle": (
+        "integration/operator/test_operator_paddle_mindspore.py::test_job_completes_with_its_workers_and_keeps_its_status",
+    ),
+    "plan": (
+        "integration/sizing/test_planned_jobs.py::test_a_planned_job_is_accepted_and_knows_its_training",
+    ),
+    "pods": (
+        "integration/kube/test_kube_pods.py",
+        "integration/kubelet/test_pod_life.py::test_a_pod_runs_to_success",
+    ),
+    "restarts": (
+        "integration/elastic/launcher/test_launcher_restarts.py::test_budget_of_restarts",
+    ),
+    "scheduled-jobs": ("integration/cluster/test_batch_jobs.py::test_a_job_runs_on_a_cluster",),
+    "scheduler": (
+        "integration/scheduler/test_scheduling.py::test_gang_is_placed_and_its_status_is_running",
+        "integration/scheduler/test_scheduling.py::test_gang_of_higher_priority_evicts_what_it_needs",
+    ),
+    "sdk": ("integration/sdk/test_session.py",),
+    "security": ("security/test_tokens.py",),
+    "trainjob": (
+        "integration/operator/test_operator_train.py::test_job_runs_and_completes_with_all_its_nodes",
+    ),
+}

@@ -1,0 +1,228 @@
+"""Runs stages of the project's tests one after the other, and says what each took.
+
+python tools/stages.py [--again] [--minutes N] GROUP...
+
+A stage of the group ``release`` that passes is recorded in .ci/stages.json with a digest of its
+inputs; ``due`` are those whose inputs have changed since. With ``--minutes`` a stage starts only if
+it fits into what is left, by the time that it took when it was recorded. The others stay due, and
+each commit begins at another stage, so that each has its turn. ``--again``: if few tests failed,
+these run once more, alone, and the outcome of that counts: a shared machine may stand still for
+longer than a test waits.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import resource
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "tests"))
+from core import CORE  # noqa: E402
+
+RECORDS = ROOT / ".ci" / "stages.json"
+PYTHON = shlex.quote(sys.executable)
+MOST_FAILURES = 8
+"""More failures than this are not caused by a busy machine."""
+UNKNOWN_S = 300
+"""What a stage is expected to take that has never passed."""
+CANNOT_BE_HAD = 3
+"""Exit status of a command that needs what this machine does not get."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A command, or arguments of pytest, and the files that decide most about its outcome."""
+
+    name: str
+    command: str = ""
+    tests: str = ""
+    inputs: tuple[str, ...] = ()
+    """Patterns of git; only stages of the release have them."""
+
+    def digest(self) -> str:
+        """Of the names and contents of the inputs."""
+        command = ["git", "ls-files", "-co", "--exclude-standard", "--", *self.inputs]
+        names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        found = hashlib.sha256()
+        for name in sorted(set(names.splitlines())):
+            if (ROOT / name).is_file():
+                found.update(name.encode() + (ROOT / name).read_bytes())
+        return found.hexdigest()[:16]
+
+    def run(self, again: bool) -> int:
+        """Run it; the exit status."""
+        if self.command:
+            return _shell(self.command)
+        shutil.rmtree(ROOT / self._cache, ignore_errors=True)
+        pytest = f"{PYTHON} -m pytest -o cache_dir={self._cache}"
+        status = _shell(f"{pytest} -q --junitxml={self._cache}.xml {self.tests}")
+        path = ROOT / self._cache / "v/cache/lastfailed"
+        failed = sorted(json.loads(path.read_text())) if status and path.exists() else []
+        if again and 0 < len(failed) <= MOST_FAILURES:
+            print("\nonce more, alone, what failed:", *failed, sep="\n", flush=True)
+            status = _shell(f"{pytest} -v --numprocesses 0 --last-failed {self.tests}")
+        return status
+
+    def count(self) -> int:
+        """Number of its tests that ran."""
+        report = ROOT / f"{self._cache}.xml"
+        if self.command or not report.exists():
+            return 0
+        suite = next(ElementTree.parse(report).iter("testsuite")).attrib
+        return int(suite["tests"]) - int(suite["skipped"])
+
+    @property
+    def _cache(self) -> str:
+        return f".cache/stages/{self.name.replace('/', '-')}"
+
+
+def _shell(command: str) -> int:
+    return subprocess.run(["bash", "-c", command], cwd=ROOT, check=False).returncode
+
+
+def _folders() -> Iterator[Stage]:
+    """What `make test-all` adds, folder by folder; a folder is named after what it tests."""
+    for folder in [*sorted((ROOT / "tests/integration").glob("*/")), ROOT / "tests/security"]:
+        if not folder.name.startswith("_"):
+            path = str(folder.relative_to(ROOT))
+            source = f":(glob)src/gangline/**/{folder.name}/**"
+            yield Stage(path, tests=f"--numprocesses 3 {path}", inputs=(path, source))
+
+
+def _frameworks() -> Iterator[Stage]:
+    """Training with each framework that has an example, then what needs all of them."""
+    for path in sorted((ROOT / "tests/frameworks").glob("test_*.py")):
+        name = path.stem.removeprefix("test_")
+        if (ROOT / "examples" / name).exists():
+            inputs = (str(path), f"examples/{name}", "src/gangline/operator/frameworks")
+            yield Stage(
+                f"frameworks/{name}", f"make test-frameworks FRAMEWORKS={name}", inputs=inputs
+            )
+    inputs = ("tests/frameworks", "examples", "tools/*_environments.py")
+    yield Stage("frameworks", "make test-frameworks", inputs=inputs)
+
+
+PACKAGE = ("pyproject.toml", "constraints.txt", "tools/bootstrap.py")
+DEBIAN = (*PACKAGE, "tools/other-debian")
+IMAGES = f"""set -e
+{PYTHON} tools/build_images.py build/images
+{PYTHON} tools/build_images.py build/images-again gangline gangline-init
+diff <(grep -v '^gangline-initializer:' build/images/digests.txt) build/images-again/digests.txt
+rm -r build/images-again"""
+# The seed is fixed: a change is not refused for a fault that it did not bring.
+FUZZ = f"PYTHONPATH=tests {PYTHON} -m security.fuzz --seconds 4 --processor-time --seed 1"
+KUBERNETES = "tests/e2e --cluster kubernetes --maxfail 9"
+
+
+def groups() -> dict[str, list[Stage]]:
+    """The stages by the name of their group."""
+    core = shlex.join(f"tests/{test}" for test in dict.fromkeys(sum(CORE.values(), ())))
+    unit = Stage("unit", tests="--numprocesses 2 tests/unit")
+    folders = list(_folders())
+    release = [
+        *folders,
+        Stage("wheel", tests="tests/release", inputs=(*PACKAGE, "tests/release", "tools/build_*")),
+        Stage("lowest", "make test-versions RESOLUTION=lowest-direct", inputs=PACKAGE),
+        Stage("newest", "make test-versions RESOLUTION=highest", inputs=PACKAGE),
+        Stage("debian-13", "tools/other-debian trixie", inputs=DEBIAN),
+        Stage("debian-14", "tools/other-debian forky", inputs=DEBIAN),
+        Stage("images", IMAGES, inputs=(*PACKAGE, "tools/*image*.py", "deploy/Containerfile")),
+        Stage("random-input", FUZZ, inputs=("tests/security/fuzz",)),
+        *_frameworks(),
+        Stage("kubernetes", tests=f"{KUBERNETES} --all-rights", inputs=("tests/e2e", "deploy")),
+    ]
+    commit = os.environ.get("GANGLINE_BASE") or records().get("commit", "HEAD")
+    # A file in front: without any, pytest would run all tests.
+    near = f"tests/unit/test_select_tests.py $({PYTHON} tools/select_tests.py --since {commit})"
+    return {
+        "test": [unit, Stage("core", tests=f"--numprocesses 2 {core}")],
+        "test-all": [unit, *folders],
+        "release": release,
+        "due": release,
+        "selected": [Stage("selected", tests=f"--numprocesses 3 {near}")],
+        "embedded": [Stage("embedded", tests="--numprocesses 2 tests/e2e --cluster embedded")],
+        "on-kubernetes": [Stage("on-kubernetes", tests=f"{KUBERNETES} -m kubernetes_only")],
+    }
+
+
+def records() -> dict[str, Any]:
+    """What stages of the release took when they passed, and the commit at which all tests did."""
+    return json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
+
+
+def _of(stage: Stage) -> dict[str, Any]:
+    return records().get(stage.name, {"inputs": "", "seconds": UNKNOWN_S, "tests": 0})
+
+
+def _record(name: str, value: Any) -> None:
+    RECORDS.write_text(json.dumps(records() | {name: value}, indent=1, sort_keys=True) + "\n")
+
+
+def _git_head() -> str:
+    command = ["git", "rev-parse", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout[:-1]
+
+
+def _processors() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> int:
+    """Run the stages of the named groups; whether one failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="+", choices=(known := groups()), metavar="GROUP")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--minutes", type=float, default=0)
+    given = parser.parse_args()
+    wanted = [stage for name in given.names for stage in known[name]]
+    if given.names == ["due"]:
+        wanted = [stage for stage in wanted if stage.digest() != _of(stage)["inputs"]]
+        start = int(_git_head()[:8], 16) % max(len(wanted), 1)
+        wanted = wanted[start:] + wanted[:start]
+    left, failed, table = given.minutes * 60, False, []
+    for stage in wanted:
+        if given.minutes and left < _of(stage)["seconds"]:
+            table.append(f"{stage.name:24} is due; make release-check runs it")
+            continue
+        print(f"\n=== {stage.name}", flush=True)
+        began, used = time.monotonic(), _processors()
+        status = stage.run(given.again)
+        seconds, used = time.monotonic() - began, _processors() - used
+        left -= seconds
+        outcome = {0: "passed", CANNOT_BE_HAD: "cannot be had"}.get(status, "FAILED")
+        failed |= outcome == "FAILED"
+        count = stage.count()
+        tests = f"{count:6} tests" if count else " " * 12
+        table.append(
+            f"{stage.name:24} {tests} {seconds:5.0f} s, of processors {used:5.0f} s  {outcome}"
+        )
+        if stage.inputs and not status:
+            done = {"inputs": stage.digest(), "seconds": round(seconds), "tests": count}
+            _record(stage.name, done)
+    if "test-all" in given.names and not failed:
+        _record("commit", _git_head())
+    if "test" in given.names:
+        others = [_of(stage) for stage in known["test-all"] if stage.inputs]
+        tests, seconds = (sum(each[key] for each in others) for key in ("tests", "seconds"))
+        table.append(
+            f"the core is one journey for each documented feature; make test-all runs all "
+            f"{tests} integration and security tests, in {seconds / 60:.0f} minutes more"
+        )
+    print("", *table, sep="\n", flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,8 +5,7 @@ import time
 
 import numpy as np
 
-from gangline.brain.allocation.allocate import allocate
-from gangline.brain.allocation.jobs import AllocationJob, AllocationNode, SizePoint
+from gangline.brain.allocation.allocate import AllocationJob, AllocationNode, SizePoint, allocate
 
 
 def make_jobs(count: int, random: np.random.Generator) -> list[AllocationJob]:

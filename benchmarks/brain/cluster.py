@@ -27,18 +27,22 @@ from gangline.api.resource_list import GPU
 from gangline.brain.advisers.advice import Advice, Choice
 from gangline.brain.advisers.view import View
 from gangline.brain.advisers.workers import best_size, floor_of, size_choices
-from gangline.brain.allocation.advice import allocation_advice, give_back_advice
-from gangline.brain.allocation.allocate import allocate
-from gangline.brain.allocation.give_back import give_back
-from gangline.brain.allocation.jobs import AllocationJob, AllocationNode, SizePoint, WaitingGang
-from gangline.brain.allocation.solve import Option, divide
+from gangline.brain.allocation.advice import allocation_advice, give_back, give_back_advice
+from gangline.brain.allocation.allocate import (
+    AllocationJob,
+    AllocationNode,
+    Option,
+    SizePoint,
+    WaitingGang,
+    allocate,
+    divide,
+)
 from gangline.brain.facts.records import Job, Mode, Run, Segment
 from gangline.brain.guard.decide import begin_action, decide, observe
 from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import ClusterState, JobState, Verdict
 from gangline.brain.models.throughput import ThroughputModel, observations
 from gangline.brain.models.throughput_fit import fit_throughput
-from gangline.scheduler.simulate.cluster import SimulatedCluster
 from gangline.scheduler.simulate.engine import (
     JobRun,
     Resizer,
@@ -47,9 +51,15 @@ from gangline.scheduler.simulate.engine import (
     Simulation,
     SimulationHistory,
 )
-from gangline.scheduler.simulate.generate import TRACE_SHAPES, generate_trace
-from gangline.scheduler.simulate.trace import Scaling, TraceJob, pod_request
-from gangline.scheduler.types.types import NodeInfo, NodeName, QueueInfo
+from gangline.scheduler.simulate.trace import (
+    TRACE_SHAPES,
+    Scaling,
+    SimulatedCluster,
+    TraceJob,
+    generate_trace,
+    pod_request,
+)
+from gangline.scheduler.types import NodeInfo, NodeName, QueueInfo
 
 NODES, DEVICES = 8, 8
 FAMILIES = {

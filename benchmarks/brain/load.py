@@ -30,10 +30,9 @@ from gangline.api.job_resources import JOB_KINDS
 from gangline.api.meta.objects import Object, ObjectMeta
 from gangline.api.resources import ELASTIC_JOBS
 from gangline.brain.collection.collector import Collector, WatchedJob
-from gangline.brain.collection.facts_digest import digest_facts
-from gangline.brain.collection.job_digest import DigestSettings
+from gangline.brain.collection.job_digest import ContainerRun, DigestSettings
+from gangline.brain.collection.live_facts import digest_facts
 from gangline.brain.collection.observations import JobObservations
-from gangline.brain.collection.pod_digest import ContainerRun
 from gangline.brain.evaluation.evaluator import Evaluator
 from gangline.brain.evaluation.history import History
 from gangline.brain.facts.records import Job, Outcome, RoleSize, Run

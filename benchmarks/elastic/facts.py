@@ -38,8 +38,7 @@ from gangline.elastic.protocol.messages import (
     WorldInfo,
     WorldMember,
 )
-from gangline.elastic.trainer.loader import ElasticDataLoader
-from gangline.elastic.trainer.sampler import ElasticDistributedSampler
+from gangline.elastic.trainer.loader import ElasticDataLoader, ElasticDistributedSampler
 from gangline.elastic.trainer.trainer import ElasticTrainer
 from gangline.elastic.training_report import ModelShape, StepTimes
 

@@ -16,7 +16,7 @@ import numpy as np
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.convert import pod_info
 from gangline.scheduler.cycle.cycle import run_cycle
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     EPOCH,
     GroupKey,
     NodeInfo,
@@ -29,7 +29,7 @@ from gangline.scheduler.types.types import (
     Request,
     shape_of,
 )
-from gangline.scheduler.types.wire import LeanPod, slim_pod
+from gangline.scheduler.wire import LeanPod, slim_pod
 
 GANG = 8
 GIB = 2**30

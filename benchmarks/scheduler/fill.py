@@ -21,8 +21,8 @@ from gangline.kube.protobuf.reader import object_reader
 from gangline.scheduler.cache.convert import node_info
 from gangline.scheduler.informers import SchedulerInformers
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.types.types import GroupKey, Reservation
-from gangline.scheduler.types.wire import LEAN_PODS, LeanPod, slim_pod
+from gangline.scheduler.types import GroupKey, Reservation
+from gangline.scheduler.wire import LEAN_PODS, LeanPod, slim_pod
 
 PODS, PODS_PER_NODE, GANG = 30_000, 30, 8
 TURNS = 5

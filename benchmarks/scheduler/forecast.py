@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.forecast.forecast import Forecaster, StartForecast
-from gangline.scheduler.forecast.run_times import RunTime
-from gangline.scheduler.simulate.cluster import uniform_cluster
+from gangline.scheduler.forecast import Forecaster, RunTime, StartForecast
 from gangline.scheduler.simulate.engine import Simulation
-from gangline.scheduler.simulate.generate import TRACE_SHAPES, generate_trace
-from gangline.scheduler.types.types import CycleResult, GangId
+from gangline.scheduler.simulate.trace import TRACE_SHAPES, generate_trace, uniform_cluster
+from gangline.scheduler.types import CycleResult, GangId
 
 HELD_OUT = [(shape, seed) for seed in (11, 12) for shape in ("philly", "pai", "helios")]
 

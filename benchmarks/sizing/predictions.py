@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.sizing import models
-from gangline.sizing.flops import Recompute
+from gangline.sizing.hardware import Precision, state_bytes
 from gangline.sizing.layout import Layout, Sharding
-from gangline.sizing.model import ModelShape
-from gangline.sizing.precision import Precision, state_bytes
+from gangline.sizing.model import ModelShape, Recompute
 from gangline.sizing.sources.trace import trace
+from gangline.sizing.steptime import step_traffic
 from gangline.sizing.traced import TracedModel, read_trace
-from gangline.sizing.traffic import step_traffic
 from gangline.sizing.transformer import TransformerModel
 
 STATES = state_bytes(Precision.FP32)

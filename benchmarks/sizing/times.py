@@ -19,7 +19,7 @@ from benchmarks.sizing import models
 from benchmarks.sizing.measured import RANKS, SHARDINGS, measure
 from benchmarks.sizing.predictions import SHAPES, STATES, WITHOUT_TOKENS, Case, case_model
 from gangline.cli.planning.programs import run_calibration
-from gangline.sizing.measured.calibration import read_calibration
+from gangline.sizing.calibration import read_calibration
 from gangline.sizing.traced import TracedModel
 from gangline.sizing.transformer import TransformerModel
 

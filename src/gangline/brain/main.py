@@ -20,8 +20,7 @@ from gangline.brain.evaluation.evaluator import Evaluator
 from gangline.brain.evaluation.history import History
 from gangline.brain.evaluation.manifest_advice import ManifestAdviser
 from gangline.brain.publication.publisher import Publisher
-from gangline.brain.server.app import serve_api
-from gangline.brain.server.routes import BrainApi
+from gangline.brain.server import BrainApi, serve_api
 from gangline.brain.settings import BadSettings, BrainSettings
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.errors import StoreError

@@ -11,7 +11,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from gangline.cli.params.env_options import env_option
+from gangline.cli.params.component_options import env_option
 from gangline.kube.log_fields import current_log_fields
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -44,7 +44,7 @@ def embedded_components(
         await run(client, OperatorSettings(webhook=asked if webhook else None), stop)
 
     async def schedule(client: Any, stop: asyncio.Event) -> None:
-        from gangline.scheduler.main import run
+        from gangline.scheduler.loop import run
         from gangline.scheduler.settings import SchedulerSettings
 
         await run(client, SchedulerSettings(scheduler_names=EMBEDDED_SCHEDULER_NAMES), stop)

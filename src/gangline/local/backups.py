@@ -1,24 +1,20 @@
-"""Restores a backup as the state of a stopped cluster.
+"""Backups of a cluster: one archive with its state, credentials and settings, and its restoration.
 
-Everything is unpacked and checked first, in a folder beside the present state. Then the present
+The archive is ``manifest.json``, then the files that it lists, as ``tar.gz``. The manifest has size
+and SHA-256 of every other file, so a truncated, changed or foreign archive is refused before
+anything is replaced. Names are a closed set: an archive cannot place a file elsewhere. Persistent
+volumes and logs of pods are not part of a backup.
+
+Backup: the API server of a running cluster writes a snapshot of one revision while clients go on
+writing; the state of a stopped cluster is read under the cluster's lock. Credentials, keys and the
+image map come from the cluster's folder: they never leave the machine by network.
+
+Restore: everything is unpacked and checked in a folder beside the present state. Then the present
 files are moved aside, and the new ones into place, the state file last. While the folder
-``restoring`` exists, the cluster does not start: a restore that was interrupted is repeated.
-
-Revisions never go back: clients that know a later state than the backup's would miss changes. The
-restored state gets a revision far above any that the cluster has used, and no history, so that all
-watches start again, as with ``etcdutl snapshot restore --bump-revision --mark-compacted``.
-
-The archive of a backup: ``manifest.json``, then the files that it lists, as ``tar.gz``.
-
-The manifest comes first and has size and SHA-256 of every other file, so that a truncated, changed
-or foreign archive is refused before anything is replaced. Names are a closed set: an archive cannot
-place a file elsewhere.
-
-Creates a backup of a cluster that runs or is stopped.
-
-The API server of a running cluster writes a snapshot of one revision beside its state, while
-clients go on writing. The state of a stopped cluster is read under the cluster's lock. Credentials,
-keys and the image map come from the cluster's folder: they never leave the machine by network.
+``restoring`` exists, the cluster does not start: an interrupted restore is repeated. Revisions
+never go back, or clients that know a later state would miss changes: the restored state gets a
+revision far above any that the cluster has used, and no history, so that all watches start again,
+as with ``etcdutl snapshot restore --bump-revision --mark-compacted``.
 """
 
 import asyncio
@@ -161,16 +157,16 @@ def unpack_archive(archive_path: Path, folder: Path) -> Manifest:
     try:
         with tarfile.open(archive_path, mode="r:gz") as archive:
             manifest = _read_manifest(archive, archive_path)
-            found = set()
+            names = set()
             for entry in archive:
                 if entry.name != MANIFEST:
                     _extract(archive, entry, manifest, folder, archive_path)
-                    found.add(entry.name)
+                    names.add(entry.name)
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise BackupError(f"cannot read {archive_path}: {error.strerror}") from error
         raise damaged_archive(archive_path, str(error)) from error
-    if missing := manifest.files.keys() - found:
+    if missing := manifest.files.keys() - names:
         raise damaged_archive(archive_path, f"{min(missing)} is missing")
     return manifest
 
@@ -348,10 +344,10 @@ def _image_map(settings: Path) -> Path | None:
 
 def _has_keys(path: Path | None, names: list[str]) -> bool:
     try:
-        known = read_key_file(path) if path is not None else {}
+        keys = read_key_file(path) if path is not None else {}
     except EncryptionKeyError:
-        known = {}
-    return set(names) <= known.keys()
+        keys = {}
+    return set(names) <= keys.keys()
 
 
 REVISION_BUMP = 1_000_000_000
@@ -424,14 +420,14 @@ def restore_backup(
 
 
 def _keys(generated: list[Path], key_file: Path | None) -> EncryptionKeys:
-    found: dict[str, bytes] = {}
+    keys: dict[str, bytes] = {}
     try:
         for path in [*([key_file] if key_file else []), *filter(Path.exists, generated)]:
             for name, key in read_key_file(path).items():
-                found.setdefault(name, key)
+                keys.setdefault(name, key)
     except EncryptionKeyError as error:
         raise BackupError(str(error)) from error
-    return EncryptionKeys(found, "the key files" if found else "")
+    return EncryptionKeys(keys, "the key files" if keys else "")
 
 
 def _check_and_bump(
@@ -460,14 +456,14 @@ def _check_and_bump(
 
 def _known_revisions(folder: Path) -> list[int]:
     """Return revisions that clients of this cluster may have seen."""
-    found = [0]
+    revisions = [0]
     for name in (LAST_BACKUP, LAST_RESTORE):
         record = read_record(folder / name)
         if record is not None:
-            found.append(record.revision)
+            revisions.append(record.revision)
     with contextlib.suppress(sqlite3.Error, OSError):  # it is damaged: that is why it is replaced
-        found.append(newest_revision(folder / STATE))
-    return found
+        revisions.append(newest_revision(folder / STATE))
+    return revisions
 
 
 def _move_aside(folder: Path, *, keep_key: bool) -> Path | None:

@@ -1,20 +1,15 @@
-"""Listening addresses of aiohttp servers, with bounds on unauthenticated connections.
+"""Connections of clients to the cluster's HTTP servers: bounds in number and in time.
 
-The table of open connections, and which of them is closed when there are too many.
+A connection counts as unauthenticated from its acceptance to its first request with valid
+credentials. Unauthenticated connections are bounded in total and per peer. A new connection beyond
+a bound is accepted, and the oldest one of the peer with the most is closed instead: a client that
+authenticates immediately is never the oldest, whatever others hold open. A peer is an address. All
+connections over loopback have the same one, so these are told apart by the user ID that owns the
+socket, which the kernel reports (``sock_diag(7)``).
 
-Who is at the other end of a connection: an address, or a user of this machine.
-
-All connections over loopback have the same address, so these are told apart by the user ID that
-owns the socket, which the kernel reports (``sock_diag(7)``).
-
-The order in which TLS handshakes start: one after the other, in turn for each peer.
-
-A handshake takes two milliseconds of processor time on the event loop. Hundreds of them that start
-together would delay all requests by a second.
-
-HTTP connections whose requests must arrive in time, and their servers and sites.
-
-A listening address that accepts connections one at a time, and counts them from then on.
+TLS handshakes start one after the other, in turn for each peer: one takes two milliseconds of
+processor time on the event loop, so hundreds that start together would delay all requests by a
+second. Requests must arrive in time (``DeadlineProtocol``).
 """
 
 import asyncio
@@ -154,8 +149,8 @@ def _socket_uid(family: int, peer: tuple[str, int], own: tuple[str, int]) -> int
     ports = struct.pack("!HH", peer[1], own[1])
     try:
         addresses = b"".join(
-            socket.inet_pton(family, each[0].partition("%")[0]).ljust(16, b"\0")
-            for each in (peer, own)
+            socket.inet_pton(family, address[0].partition("%")[0]).ljust(16, b"\0")
+            for address in (peer, own)
         )
         cookie = struct.pack("=III", 0, _NO_COOKIE, _NO_COOKIE)
         body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, _ALL_STATES)
@@ -352,9 +347,9 @@ class Listener:
             OSError: the port is taken, or the address is not that of this machine.
         """
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        resolved = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         try:
-            for family, address in dict.fromkeys((each[0], each[4]) for each in found):
+            for family, address in dict.fromkeys((result[0], result[4]) for result in resolved):
                 opened = socket.create_server(address[:2], family=family, backlog=backlog)
                 opened.setblocking(False)
                 self._listening.append(opened)

@@ -1,9 +1,25 @@
-"""TCP ports of this machine: choose a free one, and name the process that owns a taken one."""
+"""TCP ports of this machine: choose a free one, and name the process that owns a taken one.
 
+Reports port conflicts between pods that share the host's network.
+
+Without network namespaces a port belongs to the process that opened it first on all addresses. A
+pod that fails while another process listens on a port that the pod declares most likely failed for
+that reason. Only an event can explain it: the program's own message names an address that seems
+free.
+"""
+
+import asyncio
 import contextlib
 import errno
+import os
 import socket
+from collections.abc import Callable, Iterable
 
+from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import TERMINAL_PHASES
+from gangline.api.resources import PODS
+from gangline.kube.controller.event_recorder import EventRecorder
+from gangline.kube.informers.shared_informers import SharedInformerFactory
 from gangline.local.directory import ClusterError
 
 
@@ -60,3 +76,77 @@ def listening_pids(port: int) -> list[int | None]:
         for each in psutil.net_connections("tcp")
         if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port
     ]
+
+
+EVENT_REASON = "PortTaken"
+
+
+def declared_ports(pod: Pod) -> set[int]:
+    return {
+        port.container_port
+        for container in pod.spec.containers
+        for port in container.ports
+        if (port.protocol or "TCP") == "TCP"
+    }
+
+
+def count_failed_runs(pod: Pod | None) -> int:
+    """The number of failed runs of a pod's containers, as far as its status shows them."""
+    statuses = pod.status.container_statuses if pod is not None else []
+    ended = [status.state.terminated for status in statuses]
+    failed_now = sum(end is not None and end.exit_code != 0 for end in ended)
+    return failed_now + sum(status.restart_count for status in statuses)
+
+
+def explain_conflict(pod: Pod, others: Iterable[Pod], taken: Callable[[int], bool]) -> str:
+    """Return a message about a declared port that another process listens on; empty if there is
+    none.
+    """
+    clashing = sorted(port for port in declared_ports(pod) if taken(port))
+    if not clashing:
+        return ""
+    holders = [
+        f"{other.metadata.namespace}/{other.metadata.name}"
+        for other in others
+        if other.metadata.uid != pod.metadata.uid
+        and other.status.phase not in TERMINAL_PHASES
+        and declared_ports(other) & set(clashing)
+    ]
+    owner = f", which pod {min(holders)} declares as well," if holders else ""
+    remedy = "" if os.geteuid() == 0 else ", or run gangline up as root"
+    return (
+        f"port {clashing[0]}{owner} is in use on this machine, whose network all pods share; "
+        f"give one of them another port{remedy}"
+    )
+
+
+class PortConflicts:
+    """Watches for failed pods in a cluster whose pods share the host's network."""
+
+    def __init__(self, informers: SharedInformerFactory, recorder: EventRecorder) -> None:
+        self._recorder = recorder
+        self._pods = informers.informer(PODS)
+        self._failed: asyncio.Queue[Pod] = asyncio.Queue()
+        self._pods.add_listener(self._changed)
+
+    async def run(self) -> None:
+        while True:
+            pod = await self._failed.get()
+            message = await asyncio.to_thread(
+                explain_conflict, pod, list(self._pods.items()), _taken
+            )
+            if message:
+                self._recorder.event(pod, "Warning", EVENT_REASON, message)
+
+    def _changed(self, old: Pod | None, new: Pod | None) -> None:
+        if (
+            old is not None
+            and new is not None
+            and count_failed_runs(new) > count_failed_runs(old)
+            and declared_ports(new)
+        ):
+            self._failed.put_nowait(new)
+
+
+def _taken(port: int) -> bool:
+    return bool(listening_pids(port))

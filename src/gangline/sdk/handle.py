@@ -4,8 +4,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from gangline.sdk.diagnosis.diagnosis import Diagnosis
-from gangline.sdk.functions.results import NoResult, is_result, read_results
+from gangline.sdk.diagnosis import Diagnosis
+from gangline.sdk.functions.job import NoResult, is_result, read_results
 from gangline.sdk.jobs import Job, JobState, format_run_time
 from gangline.sdk.logs import LogLine
 

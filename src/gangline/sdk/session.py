@@ -16,8 +16,7 @@ from gangline.kube.client.client import ApiClient as KubeClient
 from gangline.kube.config.config import load_config
 from gangline.kube.http.request import encode_object
 from gangline.sdk.client import JobClient
-from gangline.sdk.diagnosis.diagnosis import Diagnosis
-from gangline.sdk.diagnosis.inputs import diagnose_job
+from gangline.sdk.diagnosis import Diagnosis, diagnose_job
 from gangline.sdk.events import EventRecord, job_events
 from gangline.sdk.functions.job import (
     FunctionJobOptions,

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
-from gangline.sizing.flops import Recompute
-from gangline.sizing.model import ModelShape, ShapeError
+from gangline.sizing.model import ModelShape, Recompute, ShapeError
 
 
 class Sharding(IntEnum):

@@ -6,10 +6,9 @@ Korthikanti et al. (2022, equations 1 to 6), here for gated MLPs and grouped att
 
 from dataclasses import dataclass
 
-from gangline.sizing.flops import Recompute
+from gangline.sizing.hardware import StateBytes
 from gangline.sizing.layout import Layout, Sharding
-from gangline.sizing.model import ModelShape
-from gangline.sizing.precision import StateBytes
+from gangline.sizing.model import ModelShape, Recompute
 
 CONTEXT_BYTES = 0.6e9
 """What a process of CUDA takes before it allocates anything."""

@@ -4,11 +4,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gangline.sizing.flops import TOKENS_PER_PARAMETER
-from gangline.sizing.hardware import Device, node_with
-from gangline.sizing.measured.calibration import Calibration
-from gangline.sizing.model import ShapeError
-from gangline.sizing.precision import Optimizer, Precision, state_bytes
+from gangline.sizing.calibration import (
+    Calibration,
+    Range,
+    efficiency_prior,
+    logit_range,
+    traced_prior,
+)
+from gangline.sizing.hardware import Device, Optimizer, Precision, node_with, state_bytes
+from gangline.sizing.model import TOKENS_PER_PARAMETER, ShapeError
 from gangline.sizing.search import Candidate, SearchResult, search
 from gangline.sizing.steptime import bandwidth_needed
 from gangline.sizing.storage import (
@@ -21,7 +25,6 @@ from gangline.sizing.storage import (
 )
 from gangline.sizing.traced import TracedModel
 from gangline.sizing.transformer import TransformerModel
-from gangline.sizing.uncertainty import Range, efficiency_prior, logit_range, traced_prior
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 _SIZES = (1, 2, 4, 8, *(size << power for power in range(12) for size in (16, 24)), 65536)

@@ -3,12 +3,12 @@
 from dataclasses import asdict
 from typing import Any
 
+from gangline.sizing.calibration import Range
+from gangline.sizing.hardware import state_bytes
 from gangline.sizing.plan import Choice, Plan
-from gangline.sizing.precision import state_bytes
 from gangline.sizing.search import Candidate
 from gangline.sizing.traced import TracedModel
 from gangline.sizing.transformer import TransformerModel
-from gangline.sizing.uncertainty import Range
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from gangline.sizing.hardware import Device
+from gangline.sizing.hardware import Device, StateBytes
 from gangline.sizing.layout import Layout, Sharding
 from gangline.sizing.memory import MemoryUse
 from gangline.sizing.model import ShapeError
-from gangline.sizing.precision import StateBytes
 from gangline.sizing.steptime import StepTime
 
 TIGHT = 0.95

@@ -7,19 +7,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gangline.sizing.flops import Recompute
-from gangline.sizing.hardware import Device
+from gangline.sizing.hardware import Device, StateBytes
 from gangline.sizing.layout import Layout, Sharding, powers
 from gangline.sizing.memory import MemoryUse, runtime_bytes, zero_states
-from gangline.sizing.model import ShapeError
-from gangline.sizing.precision import StateBytes
+from gangline.sizing.model import Recompute, ShapeError
 from gangline.sizing.steptime import (
     BUCKET_BYTES,
     StepTime,
+    all_reduce_bytes,
     compute_time,
+    copied_bytes,
     data_parallel_time,
+    sharded_bytes,
 )
-from gangline.sizing.traffic import all_reduce_bytes, copied_bytes, sharded_bytes
 
 COVERED = 0.95
 """Below this share of operators with a formula the operations are a lower bound."""

@@ -4,12 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gangline.sizing.flops import Recompute, model_per_token
-from gangline.sizing.hardware import Device
+from gangline.sizing.hardware import Device, StateBytes
 from gangline.sizing.layout import Layout, Sharding, powers
 from gangline.sizing.memory import MemoryUse, memory_use
-from gangline.sizing.model import ModelShape
-from gangline.sizing.precision import StateBytes
+from gangline.sizing.model import ModelShape, Recompute, model_per_token
 from gangline.sizing.sources.guess import guess_shape
 from gangline.sizing.sources.huggingface import shape_from_config
 from gangline.sizing.steptime import StepTime, step_time

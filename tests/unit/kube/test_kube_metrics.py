@@ -11,8 +11,8 @@ from gangline.kube.controller.controller import (
     ReconcileDone,
     RequeueAfter,
     TerminalError,
+    WorkQueue,
 )
-from gangline.kube.controller.work_queue import WorkQueue
 from gangline.kube.errors import NotFound
 from gangline.kube.informers.informer import Informer
 from gangline.kube.log_fields import current_log_fields, log_fields

@@ -9,7 +9,7 @@ from gangline.api.core.pod_status import (
     PodStatus,
 )
 from gangline.api.meta.objects import ObjectMeta
-from gangline.local.port_conflicts import count_failed_runs, explain_conflict
+from gangline.local.ports import count_failed_runs, explain_conflict
 
 
 def a_pod(name: str, port: int, *, phase: str = "Running", exits: int | None = None) -> Pod:

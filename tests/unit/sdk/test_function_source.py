@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from gangline.sdk.functions.job import render_script
-from gangline.sdk.functions.results import NoResult, is_result, read_results
+from gangline.sdk.functions.job import NoResult, is_result, read_results, render_script
 from gangline.sdk.functions.source import UnsupportedFunction
 from unit.sdk import test_functions
 

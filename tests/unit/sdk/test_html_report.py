@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from gangline.api.failure import Blame
-from gangline.sdk.diagnosis.diagnosis import Diagnosis, Finding
+from gangline.sdk.diagnosis import Diagnosis, Finding
 from gangline.sdk.jobs import Job, JobState, Replica
 from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.session import JobList

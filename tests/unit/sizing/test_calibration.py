@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.sizing.flops import Recompute
-from gangline.sizing.hardware import find_device
+from gangline.sizing.calibration import read_calibration
+from gangline.sizing.hardware import Precision, find_device, state_bytes
 from gangline.sizing.layout import Layout, Sharding
-from gangline.sizing.measured.calibration import read_calibration
-from gangline.sizing.model import ModelShape, ShapeError
+from gangline.sizing.model import ModelShape, Recompute, ShapeError
 from gangline.sizing.plan import PlanRequest, make_plan
-from gangline.sizing.precision import Precision, state_bytes
 from gangline.sizing.steptime import step_time
 from gangline.sizing.traced import TracedModel
 from gangline.sizing.transformer import TransformerModel

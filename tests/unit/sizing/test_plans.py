@@ -7,19 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline.sizing.flops import Recompute
-from gangline.sizing.hardware import DEVICES, UnknownDeviceError, find_device
+from gangline.sizing.hardware import (
+    DEVICES,
+    Optimizer,
+    Precision,
+    UnknownDeviceError,
+    find_device,
+    state_bytes,
+)
 from gangline.sizing.layout import Layout, Sharding
 from gangline.sizing.memory import memory_use, rank_states
-from gangline.sizing.model import ModelShape, ShapeError
+from gangline.sizing.model import ModelShape, Recompute, ShapeError
 from gangline.sizing.plan import PlanRequest, make_plan
-from gangline.sizing.precision import Optimizer, Precision, state_bytes
 from gangline.sizing.search import CHOICES, search
 from gangline.sizing.sources.guess import guess_shape
-from gangline.sizing.steptime import bandwidth_needed, step_time
+from gangline.sizing.steptime import bandwidth_needed, step_time, step_traffic
 from gangline.sizing.storage import daly_interval
 from gangline.sizing.traced import TracedModel
-from gangline.sizing.traffic import step_traffic
 from gangline.sizing.transformer import LEAST_CONTEXT_TOKENS, TransformerModel
 
 SHAPE = ModelShape(32, 4096, 32, 4096, 32000, ffn=11008, gated=True, tied=False, biases=False)

@@ -6,16 +6,14 @@ lie in the range of 80 % that ``make_plan`` gives. Three of ten do not, and are 
 
 import pytest
 
-from gangline.sizing.flops import Recompute, hardware_per_token, model_per_token
-from gangline.sizing.hardware import find_device
+from gangline.sizing.hardware import Precision, find_device, state_bytes
 from gangline.sizing.layout import Layout, Sharding
 from gangline.sizing.memory import deepspeed_estimates, layer_activations, memory_use, zero_states
-from gangline.sizing.model import ModelShape
+from gangline.sizing.model import ModelShape, Recompute, hardware_per_token, model_per_token
 from gangline.sizing.plan import PlanRequest, make_plan
-from gangline.sizing.precision import Precision, state_bytes
 from gangline.sizing.search import TIGHT
+from gangline.sizing.steptime import all_reduce_bytes
 from gangline.sizing.storage import CHECKPOINT_BYTES
-from gangline.sizing.traffic import all_reduce_bytes
 from gangline.sizing.transformer import TransformerModel
 
 MIXED = state_bytes(Precision.MIXED)

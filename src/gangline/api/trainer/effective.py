@@ -3,6 +3,8 @@
 The order is upstream's: runtime patches, the overrides of the steps, the policy of the framework,
 the counts. What a policy decides (processes of a node, variables) it decides from the merged
 template, so that a job without ``spec.trainer`` and GPUs that only the runtime sets count as well.
+
+Initializers: the source of a step, and the claim that a ``pvc`` source needs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,9 +30,51 @@ from gangline.api.jobs.training_runtime import (
     ReplicatedJob,
     TrainingRuntimeSpec,
 )
-from gangline.api.trainer.initializers import with_source_claim
-from gangline.api.trainer.merge import Json, merge, upsert_env
-from gangline.api.trainer.storage_uri import STORAGE_URI
+from gangline.api.trainer.merge import Json, merge, merge_list, upsert_env
+from gangline.api.trainer.storage_uri import (
+    PVC,
+    SOURCE_CLAIM_PATH,
+    STORAGE_URI,
+    StorageUriError,
+    parse_storage_uri,
+)
+
+_VOLUME = "initializer-source"
+
+
+def with_source_claim(template: Json, container: Json) -> Json:
+    """Mount the claim of a ``pvc`` source in the container of an initializer, read-only.
+
+    Args:
+        template: the pod template.
+        container: its container with the source, after all merges.
+    """
+    pod: Json = template.get("spec") or {}
+    claim = _source_claim(container)
+    if claim:
+        source = {"claimName": claim, "readOnly": True}
+        volume = {"name": _VOLUME, "persistentVolumeClaim": source}
+        mount = {"name": _VOLUME, "mountPath": SOURCE_CLAIM_PATH, "readOnly": True}
+        pod = {**pod, "volumes": merge_list(pod.get("volumes") or [], [volume], "name")}
+        mounts = merge_list(container.get("volumeMounts") or [], [mount], "mountPath")
+        container = {**container, "volumeMounts": mounts}
+    containers = [
+        container if each.get("name") == container.get("name") else each
+        for each in pod.get("containers") or []
+    ]
+    return {**template, "spec": {**pod, "containers": containers}}
+
+
+def _source_claim(container: Json) -> str:
+    for each in container.get("env") or []:
+        if each.get("name") == STORAGE_URI and isinstance(each.get("value"), str):
+            try:
+                source = parse_storage_uri(each["value"])
+            except StorageUriError:
+                return ""
+            return source.location if source.scheme == PVC else ""
+    return ""
+
 
 DEFAULT_BACKOFF_LIMIT = 6
 """That of a batch Job."""

@@ -25,8 +25,7 @@ from gangline.api.job_resources import (
     TRAINING_RUNTIMES,
     find_job_kind,
 )
-from gangline.api.jobs.kind import JobKind
-from gangline.api.jobs.versions import original_version_of
+from gangline.api.jobs.kind import JobKind, original_version_of
 from gangline.api.meta.objects import Object
 from gangline.api.meta.resource import Resource
 from gangline.api.schema.check import check_schema, unknown_field_errors

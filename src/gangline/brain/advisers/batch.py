@@ -16,8 +16,7 @@ from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, W
 from gangline.brain.advisers.view import DevicePeak, View
 from gangline.brain.advisers.workers import present_segment
 from gangline.brain.facts.records import Quality, Segment
-from gangline.brain.models.goodput import GoodputModel
-from gangline.brain.models.noise import noise_scale
+from gangline.brain.models.goodput import GoodputModel, noise_scale
 from gangline.brain.models.throughput import Configuration, ThroughputModel
 
 DATA_SHARE = 0.10

@@ -32,8 +32,7 @@ import numpy as np
 
 from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, Unit, What
 from gangline.brain.advisers.similarity import is_success
-from gangline.brain.advisers.usage.peaks import MIB, requested_size
-from gangline.brain.advisers.usage.rules import confidence_of, range_factor
+from gangline.brain.advisers.usage import MIB, confidence_of, range_factor, requested_size
 from gangline.brain.advisers.view import View
 from gangline.brain.advisers.workers import (
     concave_envelope,
@@ -44,9 +43,8 @@ from gangline.brain.advisers.workers import (
     present_segment,
 )
 from gangline.brain.facts.records import ModelFacts, RoleSize, Run
-from gangline.brain.models.prior import job_prior
 from gangline.brain.models.throughput import LOW, Configuration, ThroughputModel, observations
-from gangline.brain.models.throughput_fit import fit_throughput
+from gangline.brain.models.throughput_fit import fit_throughput, job_prior
 from gangline.sizing.model import ModelShape, ShapeError
 from gangline.sizing.storage import CHECKPOINT_BYTES, MEMORY_COPIES
 

@@ -3,6 +3,8 @@
 The listeners of the informers only digest objects into ``JobObservations``; everything slow (the
 database, advice) happens elsewhere, on what ``changed_runs`` returns. Jobs in a namespace with the
 label ``gangline.dev/brain: off`` are not digested, and forgotten when the label is set later.
+
+Digestion of nodes: what they offer, and what the bound pods leave free. Pure.
 """
 
 import asyncio
@@ -18,11 +20,14 @@ from gangline.api.brain.job_advice import BRAIN_ANNOTATION
 from gangline.api.core.core import ConfigMap, Namespace
 from gangline.api.core.node import Node
 from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.job_resources import JOB_KINDS
 from gangline.api.jobs.elastic import PS, ScalePlan
 from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.training_facts import FACTS_KEY, FACTS_LABEL
 from gangline.api.meta.objects import Object, ObjectMeta
+from gangline.api.quantity import QuantityError
+from gangline.api.resource_list import CPU, GPU, MEMORY, parse_resource
 from gangline.api.resources import (
     CONFIG_MAPS,
     NAMESPACES,
@@ -34,24 +39,83 @@ from gangline.api.resources import (
 )
 from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION, PodGroup, Queue
 from gangline.brain.advisers.advice import What
-from gangline.brain.collection.facts_digest import digest_facts
-from gangline.brain.collection.job_digest import DigestSettings, digest_job
-from gangline.brain.collection.node_digest import digest_node, gpus_by_node
-from gangline.brain.collection.observations import JobObservations, PolledUsage
-from gangline.brain.collection.pod_digest import (
+from gangline.brain.collection.job_digest import (
     INDEX_LABEL,
     RANK_LABEL,
     ROLE_LABEL,
     ContainerRun,
+    DigestSettings,
+    digest_job,
     digest_pod,
     end_of_deleted,
     pod_limits,
 )
-from gangline.brain.collection.server_use import ServerTable
-from gangline.brain.collection.usage import POLL_S, PodSample, SampleBuffer, poll_usage
+from gangline.brain.collection.live_facts import digest_facts
+from gangline.brain.collection.observations import JobObservations, PolledUsage
+from gangline.brain.collection.server_use import (
+    POLL_S,
+    PodSample,
+    SampleBuffer,
+    ServerTable,
+    poll_usage,
+)
 from gangline.brain.facts.records import MemorySample, NodeCapacity, Outcome, Run
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.informer import Informer
+
+MODEL_LABELS = ("nvidia.com/gpu.product", "gangline.dev/gpu-model")
+"""Labels of GPU feature discovery, then of nodes that are labelled by hand."""
+TOPOLOGY_LABELS = ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+
+
+def node_model(node: Node) -> str:
+    """Return the device model of a node; empty if no label gives it."""
+    labels = node.metadata.labels
+    return next((labels[key] for key in MODEL_LABELS if key in labels), "")
+
+
+def digest_node(node: Node, gpus_used: int) -> NodeCapacity:
+    """Return the capacity of a node. A cordoned node has nothing free."""
+    gpus = _amount(node, GPU)
+    free = 0 if node.spec.unschedulable else max(0, gpus - gpus_used)
+    return NodeCapacity(
+        name=node.metadata.name,
+        gpu_model=node_model(node),
+        gpus=gpus,
+        gpus_free=free,
+        cpu_millis=_amount(node, CPU),
+        memory_bytes=_amount(node, MEMORY),
+        labels=tuple(
+            (key, node.metadata.labels[key])
+            for key in TOPOLOGY_LABELS
+            if key in node.metadata.labels
+        ),
+    )
+
+
+def gpus_by_node(pods: Iterable[Pod]) -> dict[str, int]:
+    """Return the devices that bound pods hold, by node."""
+    used: dict[str, int] = {}
+    for pod in pods:
+        if not pod.spec.node_name or pod.status.phase in TERMINAL_PHASES:
+            continue
+        for container in pod.spec.containers:
+            resources = container.resources
+            written = resources.requests.get(GPU) or resources.limits.get(GPU) or 0
+            try:
+                count = parse_resource(GPU, written)
+            except QuantityError:
+                continue
+            used[pod.spec.node_name] = used.get(pod.spec.node_name, 0) + count
+    return used
+
+
+def _amount(node: Node, resource: str) -> int:
+    try:
+        return max(0, parse_resource(resource, node.status.allocatable.get(resource) or 0))
+    except QuantityError:
+        return 0
+
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,17 @@
-"""Digestion of jobs: a stored job of any kind becomes a ``Job`` of the history. Pure."""
+"""Digestion of jobs: a stored job of any kind becomes a ``Job`` of the history. Pure.
+
+Digestion of requests: what the pods of a job get by its specification and by plans. Pure.
+
+Digestion of pods: the runs of their main container. Pure.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
+
+import msgspec
 
 from gangline.api.brain.job_advice import (
     BRAIN_ANNOTATION,
@@ -15,16 +22,92 @@ from gangline.api.brain.job_advice import (
     MAYS,
     OWNER_ANNOTATION,
 )
-from gangline.api.jobs.elastic import MANUAL_MODES, PARAMETER_SERVER, WORKER, ElasticJob
-from gangline.api.jobs.elastic_fields import job_node_range
+from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import ContainerState, ContainerStatus
+from gangline.api.failure import DEVICE_OUT_OF_MEMORY, failure_of_exit, failure_of_pod
+from gangline.api.job_resources import MAIN_CONTAINERS
+from gangline.api.jobs.elastic import (
+    MANUAL_MODES,
+    PARAMETER_SERVER,
+    WORKER,
+    ElasticJob,
+    job_node_range,
+)
 from gangline.api.jobs.kind import JobKind, JobObject, ReplicaSpecLike
 from gangline.api.jobs.kubeflow import JobStatus, PyTorchJob
 from gangline.api.jobs.paddle import PaddleJob
 from gangline.api.meta.conditions import find_condition, is_condition_true
 from gangline.api.names import name_stem
-from gangline.api.resource_list import CPU, MEMORY
-from gangline.brain.collection.role_sizes import main_container, planned_sizes, role_sizes
-from gangline.brain.facts.records import Image, Job, Mode, Outcome, Wishes
+from gangline.api.quantity import QuantityError
+from gangline.api.resource_list import CPU, GPU, MEMORY, parse_resource
+from gangline.api.symptoms import find_symptom
+from gangline.brain.facts.records import Image, Job, Mode, Outcome, PlannedSize, RoleSize, Wishes
+
+_NODE_MODEL_LABELS = ("nvidia.com/gpu.product", "gangline.dev/gpu-model")
+
+
+def main_container(template: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the container of a template that trains; empty if there is none."""
+    containers = [
+        each
+        for each in (template.get("spec") or {}).get("containers") or ()
+        if isinstance(each, dict)
+    ]
+    named = (each for each in containers if each.get("name") in MAIN_CONTAINERS)
+    return next(named, containers[0] if containers else {})
+
+
+def role_sizes(roles: Mapping[str, ReplicaSpecLike], since_ms: int) -> Iterator[RoleSize]:
+    """Yield what the specification requests for each role that trains or serves."""
+    for role, spec in roles.items():
+        if role in ("dlrover-master", "launcher"):
+            continue
+        container = main_container(spec.template)
+        selector = ((spec.template or {}).get("spec") or {}).get("nodeSelector") or {}
+        model = next((str(selector[key]) for key in _NODE_MODEL_LABELS if key in selector), "")
+        yield RoleSize(
+            role=role,
+            since_ms=since_ms,
+            replicas=1 if spec.replicas is None else spec.replicas,
+            cpu_millis=_amount(container, CPU),
+            memory_bytes=_amount(container, MEMORY),
+            gpus=_amount(container, GPU) or 0,
+            gpu_model=model,
+        )
+
+
+def planned_sizes(job: ElasticJob) -> Iterator[PlannedSize]:
+    """Yield what plans have set, first of roles: memory that grew after a kill is not planned."""
+    for role, record in sorted(job.status.roles.items()):
+        ranks = [(int(rank), node.resources) for rank, node in record.nodes.items()]
+        for rank, resources in [(None, record.resources), *ranks]:
+            size = PlannedSize(
+                role=role,
+                rank=rank,
+                cpu_millis=parsed_amount(CPU, resources.get(CPU)),
+                memory_bytes=parsed_amount(MEMORY, resources.get(MEMORY)),
+            )
+            if size.cpu_millis is not None or size.memory_bytes is not None:
+                yield size
+
+
+def _amount(container: Mapping[str, Any], resource: str) -> int | None:
+    """Return what a container requests: its request, else its limit; None if it has neither."""
+    resources = container.get("resources") or {}
+    for field in ("requests", "limits"):
+        written = (resources.get(field) or {}).get(resource)
+        if written is not None:
+            return parsed_amount(resource, written)
+    return None
+
+
+def parsed_amount(resource: str, written: str | int | float | None) -> int | None:
+    """Return an amount in the smallest unit; None if there is none or it is no amount."""
+    try:
+        return None if written is None else parse_resource(resource, written)
+    except QuantityError:
+        return None
+
 
 WORKER_ROLES = ("worker", "master", "chief")
 """Roles that train, in the order in which they stand for the job."""
@@ -250,3 +333,153 @@ def _worker_range(
     elif isinstance(job, PaddleJob) and job.spec.elastic is not None and job.spec.worker:
         low, high = job.spec.worker.requests or asked, job.spec.worker.limits or asked
     return min(low, high), max(low, high), asked
+
+
+ROLE_LABEL = "training.kubeflow.org/replica-type"
+INDEX_LABEL = "training.kubeflow.org/replica-index"
+RANK_LABEL = "elasticjob.dlrover/rank-index"
+"""On pods of ElasticJobs, whose replica index is the number of the pod."""
+DELETED = "Deleted"
+"""Cause of a run whose pod was deleted while it ran."""
+_OOM_CAUSE = "OutOfMemory"
+"""Of a container that the kernel killed. The memory of a device is not that of the container."""
+_PROGRAM_FAILURES = frozenset(("Error", "Aborted"))
+
+
+class ContainerRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the main container of one pod. ``(role, rank, started_ms)`` identifies it."""
+
+    pod: str
+    pod_uid: str
+    role: str
+    rank: int
+    node: str
+    started_ms: int
+    ended_ms: int | None = None
+    cause: str = ""
+    oom: bool = False
+    limit_memory_bytes: int | None = None
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return self.role, self.rank, self.started_ms
+
+
+def digest_pod(pod: Pod) -> list[ContainerRun]:
+    """Return the runs that the status of a pod shows: at most the current and the last one."""
+    place = _role_and_rank(pod)
+    status = _main_status(pod)
+    if place is None or status is None:
+        return []
+    return [*_runs(pod, status, *place)]
+
+
+def end_of_deleted(run: ContainerRun, at_ms: int) -> ContainerRun:
+    """Return the run of a pod that was deleted: it ended then, unless it had ended before."""
+    if run.ended_ms is not None:
+        return run
+    return msgspec.structs.replace(run, ended_ms=max(at_ms, run.started_ms), cause=DELETED)
+
+
+def merge_runs(first: ContainerRun, second: ContainerRun) -> ContainerRun:
+    """Join two observations of one run; their order has no effect."""
+    ended = [each for each in (first, second) if each.ended_ms is not None]
+    # A status with a cause knows more than a deletion that was observed without one.
+    ended.sort(key=lambda run: (run.cause != DELETED, run.ended_ms or 0, run.cause, run.oom))
+    better = ended[-1] if ended else max(first, second, key=lambda run: run.node)
+    limits = [x for x in (first.limit_memory_bytes, second.limit_memory_bytes) if x is not None]
+    return msgspec.structs.replace(
+        better,
+        node=max(first.node, second.node),
+        pod=max(first.pod, second.pod),
+        pod_uid=max(first.pod_uid, second.pod_uid),
+        oom=first.oom or second.oom,
+        limit_memory_bytes=max(limits, default=None),
+    )
+
+
+def _role_and_rank(pod: Pod) -> tuple[str, int] | None:
+    labels = pod.metadata.labels
+    role = labels.get(ROLE_LABEL, "").lower()
+    rank = labels.get(RANK_LABEL) or labels.get(INDEX_LABEL, "")
+    if not role or not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
+        return None
+    return role, int(rank)
+
+
+def _main_status(pod: Pod) -> ContainerStatus | None:
+    statuses = pod.status.container_statuses
+    named = (each for each in statuses if each.name in MAIN_CONTAINERS)
+    return next(named, statuses[0] if statuses else None)
+
+
+def _runs(pod: Pod, status: ContainerStatus, role: str, rank: int) -> Iterator[ContainerRun]:
+    limit = _memory_limit(pod, status.name)
+    for state, is_current in ((status.last_state, False), (status.state, True)):
+        started = _started_ms(state)
+        if started is None:
+            continue
+        cause, oom = _cause(pod, status, state, is_current=is_current)
+        ended = state.terminated.finished_at if state.terminated else None
+        yield ContainerRun(
+            pod=pod.metadata.name,
+            pod_uid=pod.metadata.uid,
+            role=role,
+            rank=rank,
+            node=pod.spec.node_name,
+            started_ms=started,
+            ended_ms=to_ms(ended),
+            cause=cause,
+            oom=oom,
+            limit_memory_bytes=limit,
+        )
+
+
+def _started_ms(state: ContainerState) -> int | None:
+    if state.running:
+        return to_ms(state.running.started_at)
+    return to_ms(state.terminated.started_at) if state.terminated else None
+
+
+def _cause(
+    pod: Pod, status: ContainerStatus, state: ContainerState, *, is_current: bool
+) -> tuple[str, bool]:
+    if state.terminated is None:
+        return "", False
+    end = state.terminated
+    code = end.exit_code or (128 + end.signal if end.signal else 0)
+    failure = failure_of_exit(code, end.reason, end.message)
+    if is_current and pod.status.phase == "Failed":
+        failure = failure_of_pod(pod, status.name) or failure
+    cause = failure.cause if failure else ""
+    if cause in _PROGRAM_FAILURES and _ran_out_of_device_memory(end.message):
+        return DEVICE_OUT_OF_MEMORY, False
+    return cause, cause == _OOM_CAUSE or end.reason == "OOMKilled"
+
+
+def _ran_out_of_device_memory(message: str) -> bool:
+    """Whether a termination message shows it: exit codes do not distinguish it."""
+    symptom = find_symptom(message)
+    return symptom is not None and symptom[0].cause == "GpuOutOfMemory"
+
+
+def pod_limits(pod: Pod) -> tuple[int | None, int | None]:
+    """Return the limits of the main container: millicores and bytes; None without one.
+
+    A request counts where there is no limit: it is what the pod is sure to have.
+    """
+    status = _main_status(pod)
+    name = status.name if status is not None else ""
+    for each in pod.spec.containers:
+        if each.name == name:
+            written = {**each.resources.requests, **each.resources.limits}
+            return parsed_amount(CPU, written.get(CPU)), parsed_amount(MEMORY, written.get(MEMORY))
+    return None, None
+
+
+def _memory_limit(pod: Pod, container: str) -> int | None:
+    for each in pod.spec.containers:
+        written = each.resources.limits.get(MEMORY) if each.name == container else None
+        if written is not None:
+            return parsed_amount(MEMORY, written)
+    return None

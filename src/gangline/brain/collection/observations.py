@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gangline.api.jobs.training_facts import NodeFacts, PodFacts
-from gangline.brain.collection.facts_digest import DigestedFacts
-from gangline.brain.collection.live_facts import RankWindow, SegmentDetails
-from gangline.brain.collection.pod_digest import ContainerRun, merge_runs
+from gangline.brain.collection.job_digest import ContainerRun, merge_runs
+from gangline.brain.collection.live_facts import DigestedFacts, RankWindow, SegmentDetails
 from gangline.brain.facts.records import (
     DeviceShortage,
     Job,

@@ -1,23 +1,57 @@
-"""All advisers, in turn. A mistake in one of them does not take the advice of the others."""
+"""All advisers, in turn. A mistake in one of them does not take the advice of the others.
+
+Advice as published: its numbers as its sentence shows them, and the sentence.
+"""
 
 import logging
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from gangline.brain.advisers import rightsize, start
-from gangline.brain.advisers.advice import Advice, Choice
+from gangline.brain.advisers.advice import Advice, Choice, Reason
 from gangline.brain.advisers.batch import advise_batch
 from gangline.brain.advisers.checkpoints import advise_checkpoints
+from gangline.brain.advisers.explain import displayed, displayed_reason, reason_sentence, sentence
 from gangline.brain.advisers.servers import advise_servers
 from gangline.brain.advisers.stragglers import advise_stragglers
 from gangline.brain.advisers.view import SimilarRuns, View
 from gangline.brain.advisers.workers import advise_workers, fitted_segments, size_choices
 from gangline.brain.facts.records import Run, Segment
-from gangline.brain.models.prior import job_prior
 from gangline.brain.models.throughput import ThroughputModel, observations
-from gangline.brain.models.throughput_fit import fit_throughput
+from gangline.brain.models.throughput_fit import fit_throughput, job_prior
+from gangline.brain.publication.items import format_amount
 
 log = logging.getLogger(__name__)
+
+
+class PublishedAdvice(NamedTuple):
+    """Advice with rounded numbers, so that JSON and sentence are equal."""
+
+    advice: Advice
+    sentence: str
+
+
+def published(advice: Advice) -> PublishedAdvice:
+    """Return advice as users see it. A reason without a sentence does not suppress the number."""
+    try:
+        shown = displayed(advice)
+        return PublishedAdvice(shown, sentence(shown))
+    except (KeyError, ValueError, TypeError):
+        log.exception("a reason has no sentence", extra={"reason": advice.reason.code})
+    subject = f"{advice.what} of {advice.role}" if advice.role else str(advice.what)
+    value = format_amount(advice.value, advice.unit) or advice.target
+    return PublishedAdvice(advice, f"{subject}: {value} ({advice.reason.code})")
+
+
+def hold_sentence(reason: Reason | None) -> str:
+    """Return a reason to hold; empty if there is none."""
+    if reason is None:
+        return ""
+    try:
+        return reason_sentence(displayed_reason(reason))
+    except (KeyError, ValueError, TypeError):
+        log.exception("a reason has no sentence", extra={"reason": reason.code})
+        return reason.code
 
 
 class Fitted(NamedTuple):

@@ -11,7 +11,7 @@ from gangline.brain.collection.collector import Collector
 from gangline.brain.evaluation.history import History
 from gangline.brain.evaluation.job_state import decode_action, encode_action
 from gangline.brain.guard.state import Verdict
-from gangline.brain.publication.actuator import Actuator
+from gangline.brain.publication.plans import Actuator
 
 log = logging.getLogger(__name__)
 

@@ -1,15 +1,132 @@
-"""What all jobs together show of the cluster: failures, and the speed of each node."""
+"""What all jobs together show of the cluster: failures, and the speed of each node.
+
+Failures that no user's code caused, and the device hours in which they happened. Pure.
+
+The day of each node: the speed of its ranks in all jobs, failed checks, failures. Pure.
+"""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 
-from gangline.brain.advisers.view import ClusterView, Exposure
+from gangline.api.failure import is_node_cause
+from gangline.brain.advisers.stragglers import node_scores
+from gangline.brain.advisers.view import ClusterView, Exposure, NodeCheckResult
 from gangline.brain.collection.collector import Collector, WatchedJob
 from gangline.brain.collection.live_facts import node_checks, rank_speeds
-from gangline.brain.evaluation.exposure import exposure_by_node, total
 from gangline.brain.evaluation.history import History
-from gangline.brain.evaluation.node_days import DAY_MS, NodeDays
-from gangline.brain.facts.records import Job, NodeCapacity, NodeSpeed, Run
+from gangline.brain.facts.records import Job, NodeCapacity, NodeSpeed, PodRun, RankSpeed, Run
+
+_HOUR_MS = 3_600_000
+WINDOW_MS = 30 * 24 * _HOUR_MS
+"""What ended earlier does not count."""
+
+
+def exposure(runs: Iterable[Run], now_ms: int) -> Exposure:
+    """Return the exposure of all pods of ``runs``."""
+    return total(exposure_by_node(runs, now_ms).values())
+
+
+def exposure_by_node(runs: Iterable[Run], now_ms: int) -> dict[str, Exposure]:
+    """Return the exposure on each node; pods whose node is not known are under an empty name.
+
+    Pods without devices count as one device. Pods of one job that fail on one node in one minute
+    are one failure.
+    """
+    failures: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    hours: dict[str, float] = defaultdict(float)
+    for run in runs:
+        devices = {size.role: max(size.gpus, 1) for size in run.job.roles}
+        for pod in run.pods:
+            ended_ms = now_ms if pod.ended_ms is None else pod.ended_ms
+            if now_ms - ended_ms > WINDOW_MS:
+                continue
+            lasted_ms = max(0, ended_ms - pod.started_ms)
+            hours[pod.node] += lasted_ms / _HOUR_MS * devices.get(pod.role, 1)
+            if is_node_failure(pod):
+                failures[pod.node].add((run.job.uid, ended_ms // 60_000))
+    return {
+        node: Exposure(failures=float(len(failures[node])), gpu_hours=hours[node]) for node in hours
+    }
+
+
+def is_node_failure(pod: PodRun) -> bool:
+    """Return whether a fault of the machine has ended the pod."""
+    return pod.ended_ms is not None and is_node_cause(pod.cause)
+
+
+def total(found: Iterable[Exposure]) -> Exposure:
+    """Return the sum."""
+    failures = gpu_hours = 0.0
+    for each in found:
+        failures += each.failures
+        gpu_hours += each.gpu_hours
+    return Exposure(failures=failures, gpu_hours=gpu_hours)
+
+
+def of_nodes(known: Mapping[str, Exposure], nodes: Iterable[str]) -> Exposure:
+    """Return the exposure of some nodes."""
+    return total(known[node] for node in sorted(set(nodes)) if node in known)
+
+
+DAY_MS = 86_400_000
+
+
+class NodeDays:
+    """Collects the present day; another day begins anew."""
+
+    def __init__(self) -> None:
+        self._day = -1
+        self._scores: dict[str, dict[str, float]] = {}
+        """By node and job: its latest score."""
+        self._failed_checks: dict[str, set[int]] = {}
+        self._failures: dict[str, set[tuple[str, int]]] = {}
+
+    def add(
+        self,
+        run: Run,
+        speeds: Iterable[RankSpeed],
+        checks: Iterable[NodeCheckResult],
+        now_ms: int,
+    ) -> None:
+        """Add what is known of one job now; repeated facts change nothing."""
+        day = now_ms // DAY_MS
+        if day != self._day:
+            self._day = day
+            self._scores, self._failed_checks, self._failures = {}, {}, {}
+        uid = run.job.uid
+        for node, score in node_scores(speeds).items():
+            self._scores.setdefault(node, {})[uid] = score
+        for check in checks:
+            if check.slow and check.at_ms // DAY_MS == day:
+                self._failed_checks.setdefault(check.node, set()).add(check.at_ms)
+        for pod in run.pods:
+            if is_node_failure(pod) and (pod.ended_ms or 0) // DAY_MS == day:
+                self._failures.setdefault(pod.node, set()).add((uid, pod.rank))
+
+    def records(self, models: Mapping[str, str], now_ms: int) -> list[NodeSpeed]:
+        """Return the day of each node of which anything is known; ``models`` are by node."""
+        found: dict[str, list[float]] = defaultdict(list)
+        for node, scores in self._scores.items():
+            found[node] = list(scores.values())
+        for node in (*self._failed_checks, *self._failures):
+            _ = found[node]
+        return [
+            NodeSpeed(
+                node=node,
+                gpu_model=models.get(node, ""),
+                day=self._day,
+                score=fmean(scores) if scores else 1.0,
+                jobs=len(scores),
+                checks_failed=len(self._failed_checks.get(node, ())),
+                failures=len(self._failures.get(node, ())),
+                observed_ms=now_ms,
+            )
+            for node, scores in sorted(found.items())
+            if node
+        ]
+
 
 REFRESH_S = 60.0
 HISTORY_DAYS = 30

@@ -14,16 +14,20 @@ from gangline.api.resource_list import GPU, parse_resource
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.brain.advisers.advice import Advice, Choice, What
 from gangline.brain.advisers.workers import best_size, floor_of
-from gangline.brain.allocation.advice import allocation_advice, give_back_advice
-from gangline.brain.allocation.allocate import allocate
-from gangline.brain.allocation.give_back import give_back
-from gangline.brain.allocation.jobs import (
+from gangline.brain.allocation.advice import (
+    PriceState,
+    allocation_advice,
+    give_back,
+    give_back_advice,
+    update_price,
+)
+from gangline.brain.allocation.allocate import (
     AllocationJob,
     AllocationNode,
     SizePoint,
     WaitingGang,
+    allocate,
 )
-from gangline.brain.allocation.prices import PriceState, update_price
 from gangline.brain.facts.records import NodeCapacity, Run
 from gangline.brain.guard.state import JobState, Verdict
 

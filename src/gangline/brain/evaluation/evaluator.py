@@ -2,6 +2,8 @@
 
 A job is evaluated on its own: what goes wrong with one is logged and does not stop the others.
 Nothing here is waited for by a job.
+
+Metrics of the Brain, for Prometheus.
 """
 
 import asyncio
@@ -14,17 +16,23 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 
 import msgspec
+from prometheus_client import Counter, Gauge, Histogram
 
 from gangline.api.brain.job_advice import APPLIED, HELD, OPEN, AdviceEvidence, AdviceItem
 from gangline.api.meta.objects import Object
-from gangline.brain.advisers.advice import Advice, What
-from gangline.brain.advisers.decisions import ActionRecord, AdviceRecord, AdviceState
+from gangline.brain.advisers.advice import ActionRecord, Advice, AdviceRecord, AdviceState, What
 from gangline.brain.advisers.view import ClusterView, SimilarRuns, View
 from gangline.brain.advisers.workers import expected_rest_s
 from gangline.brain.collection.collector import Collector, WatchedJob
 from gangline.brain.collection.policy_config import PolicyWatch
-from gangline.brain.evaluation import metrics
-from gangline.brain.evaluation.advisers import Advised, Fitted, advise
+from gangline.brain.evaluation.advisers import (
+    Advised,
+    Fitted,
+    PublishedAdvice,
+    advise,
+    hold_sentence,
+    published,
+)
 from gangline.brain.evaluation.chores import Chores
 from gangline.brain.evaluation.cluster_facts import ClusterFacts, devices_in_restart
 from gangline.brain.evaluation.cluster_round import (
@@ -41,7 +49,6 @@ from gangline.brain.evaluation.job_state import (
     prediction_errors,
     record_person_edit,
 )
-from gangline.brain.evaluation.sentences import PublishedAdvice, hold_sentence, published
 from gangline.brain.evaluation.trials import Trials
 from gangline.brain.evaluation.views import build_view, with_live_facts
 from gangline.brain.facts.records import Job, Mode, Run
@@ -55,15 +62,41 @@ from gangline.brain.guard.state import (
     JobState,
     Verdict,
 )
-from gangline.brain.publication.actuator import Actuator
-from gangline.brain.publication.estimates import run_time_estimate_s, write_estimate
-from gangline.brain.publication.items import ROLLED_BACK_EVENT, advice_item
-from gangline.brain.publication.plans import BRAIN_PLAN_LABEL
+from gangline.brain.publication.items import (
+    ROLLED_BACK_EVENT,
+    advice_item,
+    run_time_estimate_s,
+    write_estimate,
+)
+from gangline.brain.publication.plans import BRAIN_PLAN_LABEL, Actuator
 from gangline.brain.publication.publisher import Publisher
-from gangline.brain.store.reading.reader import MAX_RECENT_ACTIONS
+from gangline.brain.store.reader import MAX_RECENT_ACTIONS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.errors import ApiError
+
+CYCLE_SECONDS = Histogram(
+    "gangline_brain_cycle_seconds",
+    "Time of one evaluation of all running jobs.",
+    buckets=(0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30),
+)
+ACTIONS = Counter("gangline_brain_actions_total", "Actions begun, by field.", ["what"])
+ROLLBACKS = Counter("gangline_brain_rollbacks_total", "Actions that were rolled back.")
+_JOBS = Gauge("gangline_brain_running_jobs", "Jobs that are evaluated.")
+_DROPPED = Gauge("gangline_brain_dropped_facts", "Facts that were not believed, since the start.")
+_AVAILABLE = Gauge("gangline_brain_history_available", "1 while the database answers, else 0.")
+_RESTARTING = Gauge(
+    "gangline_brain_devices_in_restart", "Devices of jobs whose size is being changed."
+)
+
+
+def record_cycle(jobs: int, dropped_facts: int, problem: str, devices_in_restart: int) -> None:
+    """Set the gauges at the end of a cycle."""
+    _JOBS.set(jobs)
+    _DROPPED.set(dropped_facts)
+    _RESTARTING.set(devices_in_restart)
+    _AVAILABLE.set(0 if problem else 1)
+
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +159,7 @@ class Evaluator:
     async def run(self, every_s: float) -> None:
         """Evaluate until cancelled."""
         while True:
-            with metrics.CYCLE_SECONDS.time():
+            with CYCLE_SECONDS.time():
                 try:
                     await self.cycle()
                 except ApiError as error:
@@ -158,7 +191,7 @@ class Evaluator:
         await self._divide_devices(cluster_view)
         await self._chores.run_due()
         self.cycles += 1
-        metrics.record_cycle(
+        record_cycle(
             len(jobs),
             self._collector.dropped_facts,
             self._history.problem,
@@ -389,7 +422,7 @@ class Evaluator:
         )
         for each in (*resumed, *restored):
             if each.done:
-                metrics.ROLLBACKS.inc()
+                ROLLBACKS.inc()
                 message = f"{each.what} is set back to {each.value:g}: the change did not help"
             else:
                 message = (
@@ -457,7 +490,7 @@ class Evaluator:
                 why = hold_sentence(why_not)
                 word = HELD if why else APPLIED
                 if why_not is None:
-                    metrics.ACTIONS.labels(each.what).inc()
+                    ACTIONS.labels(each.what).inc()
             proof = evidence(each, run.job, similar)
             items.append(advice_item(shown.advice, shown.sentence, proof, word, why))
         self._states[run.job.uid] = state

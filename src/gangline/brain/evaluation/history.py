@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from gangline.brain.advisers.decisions import ActionRecord, AdviceRecord, AdviceState
+from gangline.brain.advisers.advice import ActionRecord, AdviceRecord, AdviceState
 from gangline.brain.advisers.similarity import (
     LEVEL_WEIGHTS,
     select_similar,

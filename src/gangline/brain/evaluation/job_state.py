@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gangline.api.jobs.elastic import AUTO, SCALE_TYPE_LABEL, ScalePlan
-from gangline.brain.advisers.advice import What
-from gangline.brain.advisers.decisions import ActionRecord
+from gangline.brain.advisers.advice import ActionRecord, What
 from gangline.brain.collection.job_digest import to_ms
 from gangline.brain.facts.records import Job, Run
 from gangline.brain.guard.state import (

@@ -14,10 +14,9 @@ from gangline.brain.advisers.advice import Advice
 from gangline.brain.advisers.view import ClusterView, SimilarRuns
 from gangline.brain.collection.collector import Collector
 from gangline.brain.collection.job_digest import DigestSettings, digest_job
-from gangline.brain.evaluation.advisers import advise
+from gangline.brain.evaluation.advisers import advise, published
 from gangline.brain.evaluation.evaluator import evidence
 from gangline.brain.evaluation.history import History
-from gangline.brain.evaluation.sentences import published
 from gangline.brain.evaluation.views import build_view
 from gangline.brain.facts.records import Run
 from gangline.brain.publication.items import advice_item, ordered

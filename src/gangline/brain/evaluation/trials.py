@@ -3,6 +3,8 @@
 Order of an action: its record with a number, then the plan that is named by the number. Order of a
 rollback: the verdict, the record of the rollback, its plan. A process that ends in between leaves
 what ``resume`` carries out again: a plan that exists already collides with it.
+
+Of an action: what its trial is judged by, what it cost, the change that carries it out. Pure.
 """
 
 import logging
@@ -11,15 +13,15 @@ from enum import Enum
 
 import msgspec
 
+from gangline.api.failure import DEVICE_OUT_OF_MEMORY
 from gangline.api.jobs.elastic import ScalePlan
 from gangline.api.meta.objects import Object
-from gangline.brain.advisers.advice import Advice, Reason, What
-from gangline.brain.advisers.decisions import ActionRecord
+from gangline.brain.advisers.advice import ActionRecord, Advice, Reason, What
+from gangline.brain.evaluation.advisers import hold_sentence
 from gangline.brain.evaluation.history import History
 from gangline.brain.evaluation.job_state import decode_action, encode_action
-from gangline.brain.evaluation.sentences import hold_sentence
-from gangline.brain.evaluation.trial_inputs import cost_ms, planned_change, trial_events
 from gangline.brain.facts.records import Outcome, Run
+from gangline.brain.guard.checks import WITHOUT_RESTART
 from gangline.brain.guard.decide import (
     Decision,
     begin_action,
@@ -37,10 +39,49 @@ from gangline.brain.guard.state import (
     JobState,
     Verdict,
 )
-from gangline.brain.guard.trial import baseline, judge
-from gangline.brain.publication.actuator import Actuator
-from gangline.brain.publication.plans import PLANNED, PlannedChange, plan_name
+from gangline.brain.guard.trial import TrialEvents, baseline, judge
+from gangline.brain.publication.plans import (
+    PLANNED,
+    Actuator,
+    PlannedChange,
+    failed_plans,
+    plan_name,
+)
 from gangline.kube.errors import ApiError
+
+
+def cost_ms(action: Action, state: JobState) -> int | None:
+    """What a change has cost the job: one restart, unless none was needed."""
+    if action.what in WITHOUT_RESTART or state.restart_cost_s is None:
+        return None
+    return round(1000 * state.restart_cost_s)
+
+
+def planned_change(action_id: int, action: Action, value: float) -> PlannedChange:
+    """Return the change of a field that an action, or its rollback, makes."""
+    return PlannedChange(
+        action_id=action_id,
+        what=action.what,
+        role=action.role,
+        rank=action.rank,
+        device=action.target,
+        value=value,
+        between_failures_s=action.between_failures_s,
+    )
+
+
+def trial_events(
+    run: Run, action: Action, plans: Sequence[ScalePlan], record: ActionRecord
+) -> TrialEvents:
+    """Return what happened to the job since the action."""
+    formed = any(segment.since_ms >= action.at_ms for segment in run.segments) or None
+    oom = any(
+        (pod.oom or pod.cause == DEVICE_OUT_OF_MEMORY) and (pod.ended_ms or 0) >= action.at_ms
+        for pod in run.pods
+    ) or any(shortage.at_ms >= action.at_ms for shortage in run.shortages)
+    failed = plan_name(run.job.name, record.id) in failed_plans(plans)
+    return TrialEvents(formed=formed, oom=oom, overtaken=failed)
+
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from gangline.brain.collection.live_facts import (
 )
 from gangline.brain.collection.observations import JobObservations
 from gangline.brain.collection.server_use import ServerTable
-from gangline.brain.evaluation.exposure import exposure, of_nodes
+from gangline.brain.evaluation.cluster_facts import exposure, of_nodes
 from gangline.brain.facts.records import MemorySample, Run
-from gangline.brain.publication.estimates import remaining_s
+from gangline.brain.publication.items import remaining_s
 from gangline.sizing.hardware import find_device
 
 FAMILY_LEVEL = 2

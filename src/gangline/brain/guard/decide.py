@@ -7,10 +7,11 @@ from gangline.brain.guard.checks import (
     CHECKS,
     WITHOUT_RESTART,
     Case,
+    Target,
+    limited_target,
     not_fit_to_act,
     not_permitted,
 )
-from gangline.brain.guard.limits import Target, limited_target
 from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import (
     DEFAULTS,

@@ -20,20 +20,18 @@ from typing import Final, Self, TypeVar
 import msgspec
 from sqlalchemy import Connection, Engine, select
 
-from gangline.brain.store.batch import Fact
-from gangline.brain.store.buffer import FactBuffer
-from gangline.brain.store.context import Context
+from gangline.brain.store.batch import Fact, FactBuffer
+from gangline.brain.store.context import Context, Keys
 from gangline.brain.store.errors import BadAddress, NoRights, StoreError, StoreUnavailable
 from gangline.brain.store.forgetting import Forget, Forgetting, Forgotten
-from gangline.brain.store.keys import Keys
-from gangline.brain.store.reading.reader import Reader
+from gangline.brain.store.reader import Reader
 from gangline.brain.store.retention import Pruning, RetentionSettings
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.bulk import insert_missing
 from gangline.brain.store.sql.database import Database
 from gangline.brain.store.sql.dialect import parse_address
+from gangline.brain.store.writing.advice import Writer
 from gangline.brain.store.writing.facts import Written
-from gangline.brain.store.writing.writer import Writer
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@
     └── UnknownJob         advice or an action for a job that is not stored
 """
 
-from gangline.brain.advisers.decisions import ActionRecord
+from gangline.brain.advisers.advice import ActionRecord
 
 
 class StoreError(Exception):

@@ -18,10 +18,10 @@ from gangline.brain.store.context import Context
 from gangline.brain.store.records import PriceRecord
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.bulk import any_of, upsert
-from gangline.brain.store.writing.models import price_row
-from gangline.brain.store.writing.removal import (
+from gangline.brain.store.writing.models import (
     MAX_JOBS,
     delete_rows,
+    price_row,
     remove_children,
     remove_jobs,
 )

@@ -10,8 +10,14 @@ import click
 
 from gangline.cli.component_logging import logging_options, start_logging
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.params.env_options import BindAddress, CommaSeparated, env_flag, env_option
-from gangline.cli.params.leader_election import election_timing_options, take_election_timing
+from gangline.cli.params.component_options import (
+    BindAddress,
+    CommaSeparated,
+    election_timing_options,
+    env_flag,
+    env_option,
+    take_election_timing,
+)
 from gangline.cli.params.options import cluster_options, debug_option
 
 if TYPE_CHECKING:

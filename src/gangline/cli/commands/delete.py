@@ -18,7 +18,7 @@ from gangline.cli.params.options import namespace_options, type_option
 from gangline.cli.params.target import ClusterTarget
 from gangline.cli.render.jobs import current_time
 from gangline.cli.render.output import format_age, print_status
-from gangline.cli.submit.parsers import parse_seconds
+from gangline.cli.submit.flags import parse_seconds
 
 if TYPE_CHECKING:
     from gangline.sdk.jobs import Job

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli.component_logging import start_logging
-from gangline.cli.demo.timeline import DemoTimeline
-from gangline.cli.demo.view import DemoView
+from gangline.cli.demo.view import DemoTimeline, DemoView
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.options import debug_option
 

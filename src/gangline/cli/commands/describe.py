@@ -67,7 +67,7 @@ class _JobDescription:
 
 
 async def _load_description(jobs: "JobClient", job: "Job") -> _JobDescription:
-    from gangline.sdk.addresses.tensorboard import tensorboard_address
+    from gangline.sdk.addresses import tensorboard_address
     from gangline.sdk.events import job_events
     from gangline.sdk.manifests import to_submittable
 

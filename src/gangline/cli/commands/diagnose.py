@@ -14,8 +14,8 @@ from gangline.cli.params.session import ClusterSession, job_command, namespace_c
 from gangline.cli.render.output import print_result
 
 if TYPE_CHECKING:
-    from gangline.sdk.cluster_checks.checks import ClusterCheckResult
-    from gangline.sdk.diagnosis.diagnosis import Diagnosis, Finding
+    from gangline.sdk.cluster_checks import ClusterCheckResult
+    from gangline.sdk.diagnosis import Diagnosis, Finding
 
 
 _MAX_CONSEQUENCES = 8
@@ -28,7 +28,7 @@ _MAX_CONSEQUENCES = 8
 @output_option("table", "json", "yaml")
 async def diagnose_command(job: str, cluster: ClusterSession, output: str) -> None:
     """Find the replica that failed first and its cause, the consequences, and the remedy."""
-    from gangline.sdk.diagnosis.inputs import diagnose_job
+    from gangline.sdk.diagnosis import diagnose_job
 
     diagnosis = await diagnose_job(cluster.jobs, job, cluster.namespace)
     if not print_result(diagnosis_data(diagnosis), output):
@@ -92,7 +92,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "failed": "red", "unknown": "cya
 @output_option("table", "json", "yaml")
 async def doctor_command(cluster: ClusterSession, output: str) -> int:
     """Check job kinds, rights, nodes, GPUs, operator, scheduler, storage, DNS, clocks, images."""
-    from gangline.sdk.cluster_checks.run import check_cluster
+    from gangline.sdk.cluster_checks import check_cluster
 
     checks = await check_cluster(cluster.client, cluster.namespace)
     data = [

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gangline.kube.client.client import ApiClient
     from gangline.kube.client.exec import RemoteCommand
     from gangline.kube.http.transport import Transport
-    from gangline.sdk.addresses.port_targets import PortTarget
+    from gangline.sdk.addresses import PortTarget
     from gangline.sdk.jobs import Job, Replica
 
 
@@ -242,7 +242,7 @@ async def port_forward_command(
     job: str, ports: tuple[str, ...], instance: str, address: str, cluster: ClusterSession
 ) -> None:
     """Forward local ports to a replica of a job, to a pod of a service, or to a pod."""
-    from gangline.sdk.addresses.port_targets import PortTarget
+    from gangline.sdk.addresses import PortTarget
 
     target = PortTarget(cluster.namespace, job, cluster.kind, instance)
     await forward_ports(cluster.client, target, list(map(parse_port_mapping, ports)), address)
@@ -268,7 +268,7 @@ async def forward_ports(
     from contextlib import AsyncExitStack
 
     from gangline.kube.client.port_forward import forward_port
-    from gangline.sdk.addresses.port_targets import resolve_port_target
+    from gangline.sdk.addresses import resolve_port_target
 
     async with AsyncExitStack() as stack:
         for local, remote in ports:

@@ -11,9 +11,8 @@ import click
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params import completers
 from gangline.cli.params.options import output_option
-from gangline.cli.params.scheduler_settings import scheduler_settings
 from gangline.cli.params.session import ClusterSession, job_command
-from gangline.cli.render.explanation import format_explanation
+from gangline.cli.render.explanation import format_explanation, scheduler_settings
 from gangline.cli.render.output import print_result
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ async def _stall(cluster: ClusterSession, name: str) -> str:
     from datetime import UTC, datetime
 
     from gangline.sdk.client import JobError
-    from gangline.sdk.diagnosis.pending import find_lost_rank
+    from gangline.sdk.diagnosis import find_lost_rank
 
     try:
         job = await cluster.jobs.get(name, cluster.namespace)
@@ -90,7 +89,7 @@ async def _explain(
         with_expected_start,
     )
     from gangline.scheduler.reporting.replay import read_cluster_state
-    from gangline.scheduler.types.types import GroupKey, PodKey
+    from gangline.scheduler.types import GroupKey, PodKey
 
     client, namespace = cluster.client, cluster.namespace
     groups, pods = await _subjects(cluster, name)
@@ -155,7 +154,7 @@ def _no_pods_reason(state: str) -> str:
 
 async def _group_members(client: "ApiClient", group: str, namespace: str) -> list[str]:
     from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION
-    from gangline.scheduler.types.wire import LEAN_PODS
+    from gangline.scheduler.wire import LEAN_PODS
 
     pods = (await client.list(LEAN_PODS, namespace)).items
     return [

@@ -131,7 +131,7 @@ async def _print_spec(cluster: ClusterSession, job: "Job", output: str) -> None:
 async def _print_effective(
     cluster: ClusterSession, job: "Job", output: str, *, first: bool
 ) -> None:
-    from gangline.sdk.effective import effective_manifest
+    from gangline.sdk.manifests import effective_manifest
 
     form = "json" if output == "json" else "yaml"
     text = serialize(await effective_manifest(cluster.client, job), form)
@@ -153,7 +153,7 @@ class _JobPage(NamedTuple):
 
 async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) -> _JobPage:
     from gangline.cli.render.nodes import add_gpu_metrics
-    from gangline.sdk.addresses.tensorboard import tensorboard_address
+    from gangline.sdk.addresses import tensorboard_address
     from gangline.sdk.events import job_events
     from gangline.sdk.goodput import goodput_data, read_goodput
     from gangline.sdk.usage import gpu_usage
@@ -178,7 +178,7 @@ async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) 
 async def _tensorboard_problem(client: "ApiClient", job: "Job") -> str:
     """Return why the TensorBoard of a job has ended; empty if it runs, waits, or is unknown."""
     from gangline.kube.errors import ApiError
-    from gangline.sdk.addresses.tensorboard import read_tensorboard_state
+    from gangline.sdk.addresses import read_tensorboard_state
 
     try:
         state = await read_tensorboard_state(client, job.namespace, job.name)

@@ -14,7 +14,7 @@ from gangline.cli.params.options import job_argument
 from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.log_lines import LogLineWriter
 from gangline.cli.render.output import print_status
-from gangline.cli.submit import parsers
+from gangline.cli.submit import flags
 
 if TYPE_CHECKING:
     from gangline.kube.client.client import ApiClient
@@ -167,7 +167,7 @@ def _options(job: "Job", given: dict[str, Any]) -> "LogOptions":
         instance = job.chief.short_name if job.chief else instance
     return LogOptions(
         tail=None if given["tail"] < 0 else given["tail"],
-        since_seconds=parsers.parse_seconds("--since", given["since"]) if given["since"] else None,
+        since_seconds=flags.parse_seconds("--since", given["since"]) if given["since"] else None,
         since_time=given["since_time"],
         previous=given["previous"],
         replica=instance,

@@ -13,14 +13,15 @@ from urllib.parse import urlsplit
 import click
 
 from gangline.cli.component_logging import logging_options, start_logging
-from gangline.cli.params.env_options import (
+from gangline.cli.params.component_options import (
     BindAddress,
     CommaSeparated,
     Duration,
+    election_timing_options,
     env_flag,
     env_option,
+    take_election_timing,
 )
-from gangline.cli.params.leader_election import election_timing_options, take_election_timing
 from gangline.cli.params.options import cluster_options
 from gangline.cli.params.target import ClusterTarget
 

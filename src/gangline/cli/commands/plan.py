@@ -1,4 +1,7 @@
-"""``gangline plan``: what a training needs, and the layouts that fit, before anything runs."""
+"""``gangline plan``: what a training needs, and the layouts that fit, before anything runs.
+
+The PyTorchJob of a plan, for ``gangline plan -o job``.
+"""
 
 import asyncio
 import contextlib
@@ -10,9 +13,12 @@ import click
 from click.core import ParameterSource
 
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.planning.amounts import AMOUNT, COUNT, DURATION, SECONDS
 from gangline.cli.planning.calibrate import calibrate_command
 from gangline.cli.planning.model_flags import (
+    AMOUNT,
+    COUNT,
+    DURATION,
+    SECONDS,
     ModelFlags,
     check_model_flags,
     model_options,
@@ -22,11 +28,71 @@ from gangline.cli.planning.model_flags import (
 from gangline.cli.render.output import serialize
 
 if TYPE_CHECKING:
+    from gangline.sizing.plan import Plan
+
+
+def planned_job(plan: "Plan", name: str, image: str, command: tuple[str, ...]) -> str:
+    """Return the manifest, with the layout that it is made for as a comment."""
+    from gangline.sizing.goals import (
+        ANNOTATION,
+        has_known_loading,
+        host_memory_bytes,
+        node_cpus,
+        write_record,
+    )
+
+    best = plan.choices[0]
+    request, layout = plan.request, best.candidate.layout
+    per_node, nodes = plan.node_devices, plan.nodes
+    host = plan.checkpoints.host_bytes_per_node
+    container: dict[str, Any] = {
+        "name": "pytorch",
+        "image": image,
+        "command": ["torchrun", *(command or ("train.py",))],
+        "resources": {
+            "limits": {
+                "nvidia.com/gpu": per_node,
+                "memory": f"{_gibibytes(host_memory_bytes(plan))}Gi",
+            }
+        },
+    }
+    if has_known_loading(plan):
+        container["resources"]["requests"] = {"cpu": node_cpus(plan)}
+    template = {"spec": {"containers": [container]}}
+    replica = {"restartPolicy": "OnFailure", "template": template}
+    specs = {"Master": {"replicas": 1, **replica}}
+    if nodes > 1:
+        specs["Worker"] = {"replicas": nodes - 1, **replica}
+    manifest = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {
+            "name": name,
+            "annotations": {
+                "gangline.dev/shared-memory": f"{_gibibytes(host)}Gi",
+                ANNOTATION: write_record(plan),
+            },
+        },
+        "spec": {"nprocPerNode": str(per_node), "pytorchReplicaSpecs": specs},
+    }
+    notes = (
+        f"{layout.title}: micro-batch {layout.micro_batch}, global batch {layout.global_batch}, "
+        f"recompute {layout.recompute.value}, {request.precision.value} precision",
+        f"{best.candidate.memory.total / 1e9:.0f} GB of {request.device.name}, "
+        f"{best.step_s.middle:.3g} s a step",
+    )
+    return "".join(f"# {note}\n" for note in notes) + serialize(manifest, "yaml").rstrip("\n")
+
+
+def _gibibytes(size: float) -> int:
+    return max(-(-int(size) // 2**30), 1)
+
+
+if TYPE_CHECKING:
     from gangline.cli.planning.job_request import JobSource
-    from gangline.sizing.goals.job_check import JobRequest
-    from gangline.sizing.goals.record import PlannedTraining
+    from gangline.sizing.calibration import Calibration
+    from gangline.sizing.goals import JobRequest, PlannedTraining
     from gangline.sizing.hardware import Device
-    from gangline.sizing.measured.calibration import Calibration
     from gangline.sizing.plan import Plan, PlanRequest
     from gangline.sizing.traced import TracedModel
     from gangline.sizing.transformer import TransformerModel
@@ -234,16 +300,16 @@ def _job(flags: PlanFlags) -> "JobSource | None":
     if not name:
         return None
     from gangline.cli.params.target import resolve_target
-    from gangline.cli.planning.stored_job import load_job
+    from gangline.cli.planning.job_request import load_job
 
     return asyncio.run(load_job(resolve_target(flags), name))
 
 
 def _request(flags: PlanFlags, job: "JobSource | None") -> "PlanRequest":
     from gangline.cli.planning.job_request import read_job_request
-    from gangline.sizing.goals.record import read_record
+    from gangline.sizing.goals import read_record
+    from gangline.sizing.hardware import Optimizer, Precision, state_bytes
     from gangline.sizing.plan import PlanRequest
-    from gangline.sizing.precision import Optimizer, Precision, state_bytes
 
     record = read_record(job.annotations) if job else None
     requested = read_job_request(job) if job else None
@@ -306,7 +372,7 @@ def _calibration(
     element: int,
 ) -> "Calibration | None":
     """Return the calibration that is given, else that of this machine for the kind of GPU."""
-    from gangline.cli.planning.calibration_files import find_calibration, load_calibration
+    from gangline.cli.planning.calibrate import find_calibration, load_calibration
     from gangline.sizing.hardware import UnknownDeviceError, find_device
 
     file = flags["calibration"]
@@ -394,8 +460,6 @@ def _print(plan: "Plan", flags: PlanFlags, command: tuple[str, ...]) -> None:
         case "job" if not plan.fits:
             raise CommandError(f"no layout fits, so there is no job: {shortfall(plan)}")
         case "job":
-            from gangline.cli.submit.planned_job import planned_job
-
             click.echo(planned_job(plan, flags["name"], flags["image"], command))
         case form:
             click.echo(serialize(plan_document(plan), form).rstrip("\n"))
@@ -407,7 +471,7 @@ def _print_check(job: "JobSource", plan: "Plan", output: str) -> None:
 
     from gangline.cli.planning.job_request import read_job_request
     from gangline.cli.planning.table import check_table
-    from gangline.sizing.goals.job_check import Verdict, check_job
+    from gangline.sizing.goals import Verdict, check_job
 
     request = read_job_request(job)
     if request is None:

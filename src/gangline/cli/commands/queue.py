@@ -167,9 +167,9 @@ async def _set_state(client: "ApiClient", name: str, state: str) -> "Queue":
 async def _queue_uses(client: "ApiClient", name: str) -> "list[QueueUsage]":
     """Return shares and usage of a queue and its parents; empty if the user lacks rights."""
     from gangline.kube.errors import Forbidden
-    from gangline.scheduler.config.volcano import ConfigurationError
     from gangline.scheduler.reporting.explain import queue_usages
     from gangline.scheduler.reporting.replay import read_cluster_state, read_deployed_settings
+    from gangline.scheduler.volcano_config import ConfigurationError
 
     try:
         settings = await read_deployed_settings(client)

@@ -79,16 +79,20 @@ def simulate_command(trace: Path | None, **flags: Unpack[SimulateFlags]) -> None
     A trace has the columns arrival, duration and size, and may have name, minimum, cpu, memory,
     gpu, queue, priority, fails_after, checkpoint_every, step_s and save_s.
     """
-    from gangline.scheduler.simulate import cluster as clusters
+    from gangline.scheduler.simulate import trace as clusters
     from gangline.scheduler.simulate.engine import Simulation
-    from gangline.scheduler.simulate.generate import TRACE_SHAPES, generate_trace
     from gangline.scheduler.simulate.report import (
         result_rows,
         summarize,
         usage_chart,
         wait_rows,
     )
-    from gangline.scheduler.simulate.trace import TraceError, read_trace
+    from gangline.scheduler.simulate.trace import (
+        TRACE_SHAPES,
+        TraceError,
+        generate_trace,
+        read_trace,
+    )
 
     settings = _settings(flags["configuration"], _removed_flags(flags))
     try:
@@ -134,8 +138,8 @@ def _removed_flags(flags: SimulateFlags) -> Iterator[str]:
 
 def _settings(path: Path | None, removed: Iterable[str]) -> "SchedulerSettings":
     """Return the settings of the scheduler; warn about settings without effect in a simulation."""
-    from gangline.scheduler.config.volcano import ConfigurationError, read_file
     from gangline.scheduler.settings import SchedulerSettings
+    from gangline.scheduler.volcano_config import ConfigurationError, read_file
 
     settings = SchedulerSettings()
     if path is not None:

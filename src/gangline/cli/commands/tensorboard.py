@@ -112,7 +112,7 @@ async def _wait_ready(client: "ApiClient", namespace: str, job: str) -> None:
     Raises:
         CommandError: its program ended.
     """
-    from gangline.sdk.addresses.tensorboard import read_tensorboard_state
+    from gangline.sdk.addresses import read_tensorboard_state
 
     reported = ""
     while not (state := await read_tensorboard_state(client, namespace, job)).ready:
@@ -135,7 +135,7 @@ async def _forward_and_open(
     """Wait until the TensorBoard runs, forward a port to it, and open it."""
     from gangline.cli.submit.owned_objects import PORT, service_name
     from gangline.kube.client.port_forward import forward_port
-    from gangline.sdk.addresses.port_targets import PortTarget, resolve_port_target
+    from gangline.sdk.addresses import PortTarget, resolve_port_target
 
     service = PortTarget(namespace, f"svc/{service_name(job)}")
 

@@ -17,9 +17,16 @@ from gangline.cli.params.job_selection import (
 from gangline.cli.params.options import optional_job_argument, output_option, warn_of_unreadable
 from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.jobs import current_time, format_duration, job_data
-from gangline.cli.render.nodes import DEVICE_HEAD, add_gpu_metrics, device_cells, format_gpus
+from gangline.cli.render.nodes import (
+    CPU_COLUMN,
+    DEVICE_HEAD,
+    NO_HISTORY,
+    SparklineHistory,
+    add_gpu_metrics,
+    device_cells,
+    format_gpus,
+)
 from gangline.cli.render.output import format_table, print_result, supports_sparklines
-from gangline.cli.render.sparkline import CPU_COLUMN, NO_HISTORY, SparklineHistory
 
 if TYPE_CHECKING:
     from gangline.sdk.jobs import Job

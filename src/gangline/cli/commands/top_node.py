@@ -22,6 +22,7 @@ from gangline.cli.render.nodes import (
     GPU,
     GpuMode,
     NodeRow,
+    SparklineHistory,
     format_duty_cycle,
     format_gpus,
     format_share,
@@ -33,7 +34,6 @@ from gangline.cli.render.nodes import (
     read_nodes,
 )
 from gangline.cli.render.output import format_table, print_result, print_status, supports_sparklines
-from gangline.cli.render.sparkline import SparklineHistory
 
 if TYPE_CHECKING:
     from gangline.api.core.pod import Pod

@@ -12,7 +12,7 @@ from gangline.cli.params.options import output_option
 from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.jobs import current_time, job_data
 from gangline.cli.render.output import print_result, print_status
-from gangline.cli.submit.parsers import parse_seconds
+from gangline.cli.submit.flags import parse_seconds
 
 if TYPE_CHECKING:
     from gangline.sdk.client import JobClient

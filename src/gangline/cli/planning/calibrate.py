@@ -1,21 +1,83 @@
-"""``gangline plan calibrate``: the efficiency and the network of this machine, measured."""
+"""``gangline plan calibrate``: the efficiency and the network of this machine, measured.
+
+Where calibrations of this machine are stored.
+"""
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.planning.amounts import COUNT
 from gangline.cli.planning.model_flags import (
+    COUNT,
     ModelFlags,
     check_model_flags,
     model_options,
     read_model,
     read_shape,
 )
+
+if TYPE_CHECKING:
+    from gangline.sizing.calibration import Calibration
+
+_COUNT = "import torch; print(torch.cuda.device_count())"
+_COUNT_TIMEOUT_S = 120
+
+
+def calibration_file(device: str) -> Path:
+    """Return the file of a kind of device, in ``$GANGLINE_HOME``, else ``~/.gangline``."""
+    home = Path(os.environ.get("GANGLINE_HOME") or Path.home() / ".gangline")
+    name = "".join(
+        letter if letter.isalnum() or letter == "-" else "-" for letter in device.upper()
+    )
+    return home / "calibrations" / f"{name}.json"
+
+
+def find_calibration(device: str) -> "Calibration | None":
+    """Read the calibration of a kind of device; None if it was never calibrated here."""
+    file = calibration_file(device)
+    return load_calibration(file) if file.is_file() else None
+
+
+def load_calibration(file: Path) -> "Calibration":
+    """Read a calibration.
+
+    Raises:
+        CommandError: the file cannot be read.
+        ShapeError: it is no calibration.
+    """
+    from gangline.sizing.calibration import read_calibration
+    from gangline.sizing.model import ShapeError
+
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise CommandError(f"--calibration: {file}: {error}", code=ExitCode.USAGE) from error
+    if not isinstance(found, dict):
+        raise ShapeError("calibration", f"{file} must be a JSON object")
+    return read_calibration(found, str(file))
+
+
+def gpus_here(python: str) -> int:
+    """Count the GPUs that the interpreter's torch sees; 0 if it cannot say."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _COUNT],
+            capture_output=True,
+            text=True,
+            timeout=_COUNT_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    text = done.stdout.strip()
+    return int(text) if text.isdigit() else 0
+
 
 EVEN_WIDTH = 128
 """Kernels are fast for widths that this divides."""
@@ -49,9 +111,9 @@ def calibrate_command(**flags: Unpack[CalibrateFlags]) -> None:
     gangline plan calibrate --config config.json --batch 2
     gangline plan calibrate --trace train.py:make_model --input 8x3x224x224
     """
-    from gangline.cli.planning.calibration_files import calibration_file, gpus_here
+
     from gangline.cli.planning.programs import run_calibration
-    from gangline.sizing.measured.calibration import read_calibration
+    from gangline.sizing.calibration import read_calibration
     from gangline.sizing.model import ShapeError
 
     check_model_flags(flags)

@@ -1,4 +1,7 @@
-"""What a stored job or a manifest requests for its training."""
+"""What a stored job or a manifest requests for its training.
+
+A job of the cluster, for ``--like`` and ``--check``.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -6,9 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from gangline.api.jobs.kubeflow import SHARED_MEMORY_ANNOTATION
 from gangline.api.quantity import quantity_or_none
+from gangline.api.resources import NODES
+from gangline.cli.params.target import ClusterTarget
+from gangline.kube.client.client import ApiClient
+from gangline.kube.errors import Forbidden, NotFound
+from gangline.sdk.client import JobClient
+from gangline.sdk.goodput import read_goodput
+from gangline.sdk.jobs import Job
 
 if TYPE_CHECKING:
-    from gangline.sizing.goals.job_check import JobRequest
+    from gangline.sizing.goals import JobRequest
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 _GPU_RESOURCES = ("/gpu", "/Ascend910", "/npu")
@@ -32,7 +42,7 @@ class JobSource:
 
 def read_job_request(job: JobSource) -> "JobRequest | None":
     """Read what the pods with GPUs of a job request; None if no pod has any."""
-    from gangline.sizing.goals.job_check import JobRequest
+    from gangline.sizing.goals import JobRequest
 
     pods, found = 0, None
     for replicas, template in _templates(job.manifest.get("spec")):
@@ -95,3 +105,30 @@ def _shared_memory(job: JobSource) -> float:
 def _processes(manifest: Mapping[str, Any]) -> int:
     stated = str((manifest.get("spec") or {}).get("nprocPerNode") or "")
     return int(stated) if stated.isdigit() else 0
+
+
+async def load_job(target: ClusterTarget, name: str) -> JobSource:
+    """Load a job with what it reports.
+
+    Raises:
+        NoSuchJob, AmbiguousJob: as ``JobClient.get``.
+    """
+    async with target.connect() as client:
+        jobs, namespace = JobClient(client), target.namespace_of(client)
+        job = await jobs.get(name, namespace)
+        manifest = await jobs.manifest(job.name, namespace)
+        goodput = await read_goodput(client, job)
+        steps_per_s = goodput.steps_per_s if goodput else 0.0
+        return JobSource(manifest, await _product(client, job), steps_per_s)
+
+
+async def _product(client: ApiClient, job: Job) -> str:
+    """Return the product name of the GPUs of the job's nodes; empty if it is unknown."""
+    for replica in job.replicas:
+        if replica.node:
+            try:
+                node = await client.get(NODES, replica.node)
+            except (NotFound, Forbidden):
+                return ""
+            return node.metadata.labels.get(PRODUCT_LABEL, "")
+    return ""

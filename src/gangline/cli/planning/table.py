@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from gangline.cli.render.output import format_table
 
 if TYPE_CHECKING:
-    from gangline.sizing.goals.job_check import Finding
+    from gangline.sizing.calibration import Range
+    from gangline.sizing.goals import Finding
     from gangline.sizing.layout import Layout
     from gangline.sizing.plan import Choice, Plan
-    from gangline.sizing.uncertainty import Range
 
 GIGABYTE = 1e9
 WIDTH = 80

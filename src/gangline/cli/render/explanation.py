@@ -1,17 +1,40 @@
 """An explanation of a pending gang as text: queue, expected start, nodes, unmet requests.
 
 It is printed as a tree.
+
+The settings of the scheduler that a command repeats: from a file, or from the cluster.
 """
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.render.output import terminal_width
 
 if TYPE_CHECKING:
-    from gangline.scheduler.forecast.forecast import StartForecast
-    from gangline.scheduler.reporting.expectation import ExpectedStart
+    from gangline.kube.client.client import ApiClient
+    from gangline.scheduler.settings import SchedulerSettings
+
+
+async def scheduler_settings(client: "ApiClient", path: Path | None) -> "SchedulerSettings":
+    """Return the scheduler's settings, from a file or from its ConfigMap if there is one."""
+    from gangline.scheduler.reporting.replay import read_deployed_settings
+    from gangline.scheduler.settings import SchedulerSettings
+    from gangline.scheduler.volcano_config import ConfigurationError, read_file
+
+    try:
+        if path is None:
+            return await read_deployed_settings(client)
+        return read_file(path).apply_to(SchedulerSettings())
+    except ConfigurationError as error:
+        where = "the scheduler's ConfigMap" if path is None else "--scheduler-config"
+        raise CommandError(f"{where}: {error}", code=ExitCode.USAGE) from error
+
+
+if TYPE_CHECKING:
+    from gangline.scheduler.forecast import ExpectedStart, StartForecast
     from gangline.scheduler.reporting.explain import Explanation, PodRequirement, QueueUsage
 
 

@@ -20,8 +20,7 @@ from gangline.api.resources import (
 )
 from gangline.api.trainer.builtin_runtimes import builtin_runtimes
 from gangline.api.volcano.scheduling import QUEUE_NAME_ANNOTATION
-from gangline.cli.submit.flags import JobFlags, Manifest, Mount, PodFlags, non_empty
-from gangline.cli.submit.parsers import parse_pairs
+from gangline.cli.submit.flags import JobFlags, Manifest, Mount, PodFlags, non_empty, parse_pairs
 
 
 def pod_template(pod: PodFlags, container: str, port_name: str = "") -> Manifest:

@@ -2,12 +2,151 @@
 
 ``owned_object`` starts an object that a job owns: named after it, created after it, deleted with
 it.
+
+Parsers for flags of ``submit``: ``KEY=VALUE``, ``PVC:/mount`` and others.
+
+Errors have the flag, the value, and the expected form.
 """
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import click
+
 from gangline.api.resource_list import GPU
+
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_SECONDS = (86_400, 3_600, 60, 1)
+
+
+def parse_pairs(flag: str, items: Sequence[str]) -> dict[str, str]:
+    """Parse ``KEY=VALUE`` items; a value may contain ``=``."""
+    found: dict[str, str] = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise _wrong(flag, item, "write KEY=VALUE")
+        found[key] = value
+    return found
+
+
+def parse_environment(items: Sequence[str]) -> list[dict[str, Any]]:
+    """Parse ``--env`` items into the environment of a container."""
+    from gangline.api.names import validate_env_name
+
+    variables = parse_pairs("--env", items)
+    for name in variables:
+        if complaint := validate_env_name(name):
+            raise _wrong("--env", name, f"{complaint.problem}: {complaint.remedy}")
+    return [{"name": name, "value": value} for name, value in variables.items()]
+
+
+def parse_secrets(items: Sequence[str]) -> list[dict[str, Any]]:
+    """Parse ``--secret VARIABLE=SECRET/KEY`` items into the environment of a container."""
+    found = []
+    for name, place in parse_pairs("--secret", items).items():
+        secret, slash, key = place.partition("/")
+        if not slash or not secret or not key:
+            raise _wrong("--secret", f"{name}={place}", "write VARIABLE=SECRET/KEY")
+        reference = {"secretKeyRef": {"name": secret, "key": key}}
+        found.append({"name": name, "valueFrom": reference})
+    return found
+
+
+def parse_claims(items: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Parse ``--data PVC:/mount`` items into volumes and volume mounts."""
+    found = []
+    taken: set[str] = set()
+    for item in items:
+        claim, colon, path = item.partition(":")
+        if not colon or not claim:
+            raise _wrong("--data", item, "write PVC:/folder, such as training-data:/data")
+        if claim in taken:
+            raise _wrong("--data", item, f"the claim {claim!r} is already mounted")
+        taken.add(claim)
+        _check_folder("--data", item, path)
+        volume = {"name": claim, "persistentVolumeClaim": {"claimName": claim}}
+        found.append((volume, {"name": claim, "mountPath": path}))
+    return found
+
+
+def parse_host_folders(items: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Parse ``--data-dir /folder`` or ``/host:/container`` items into volumes and volume mounts."""
+    found = []
+    for index, item in enumerate(items):
+        host, _, inside = item.partition(":")
+        _check_folder("--data-dir", item, host)
+        _check_folder("--data-dir", item, inside or host)
+        name = f"training-data-{index}"
+        volume = {"name": name, "hostPath": {"path": host}}
+        found.append((volume, {"name": name, "mountPath": inside or host}))
+    return found
+
+
+def _check_folder(flag: str, item: str, path: str) -> None:
+    if not path.startswith("/") or path == "/":
+        raise _wrong(flag, item, "the folder must be an absolute path other than /")
+
+
+def parse_tolerations(items: Sequence[str]) -> list[dict[str, Any]]:
+    """Parse ``--toleration``: ``all``, ``KEY`` or ``KEY=VALUE``, optionally with ``:EFFECT``."""
+    found: list[dict[str, Any]] = []
+    for item in items:
+        rest, _, operator = item.partition(",")
+        rest, _, effect = rest.partition(":")
+        key, equals, value = rest.partition("=")
+        if item == "all":
+            found.append({"operator": "Exists"})
+            continue
+        if not key or operator not in {"", "Equal", "Exists"}:
+            raise _wrong("--toleration", item, "write all, KEY or KEY=VALUE, optionally :EFFECT")
+        if effect not in {"", "NoSchedule", "PreferNoSchedule", "NoExecute"}:
+            known = "NoSchedule, PreferNoSchedule or NoExecute"
+            raise _wrong("--toleration", item, f"the effect must be {known}")
+        exists = operator == "Exists" or not equals
+        toleration = {"key": key, "operator": "Exists" if exists else "Equal"}
+        toleration |= {} if exists else {"value": value}
+        found.append(toleration | ({"effect": effect} if effect else {}))
+    return found
+
+
+def parse_devices(items: Sequence[str]) -> dict[str, str]:
+    """Parse ``--device vendor/resource=N`` items."""
+    found = parse_pairs("--device", items)
+    for name, count in found.items():
+        if name == "nvidia.com/gpu":
+            raise _wrong("--device", name, "use --gpus for this resource")
+        if "/" not in name or not count.isdecimal():
+            raise _wrong("--device", f"{name}={count}", "write VENDOR/RESOURCE=N")
+    return found
+
+
+def check_quantity(flag: str, value: str) -> str:
+    """Check that a value is a Kubernetes quantity such as ``500m`` or ``4Gi``, and return it."""
+    from gangline.api.quantity import QuantityError, parse_quantity
+
+    try:
+        parse_quantity(value)
+    except QuantityError as error:
+        raise click.BadParameter(str(error), param_hint=flag) from error
+    return value
+
+
+def parse_seconds(flag: str, value: str) -> int:
+    """Parse a duration such as ``90s``, ``10m``, ``1h30m`` or a number of seconds."""
+    if value.isdecimal():
+        return int(value)
+    found = _DURATION.fullmatch(value)
+    if not value or found is None:
+        raise _wrong(flag, value, "write a duration such as 90s, 10m or 1h30m")
+    return sum(int(part or 0) * size for part, size in zip(found.groups(), _SECONDS, strict=True))
+
+
+def _wrong(flag: str, value: str, remedy: str) -> click.BadParameter:
+    return click.BadParameter(f"{value!r}: {remedy}", param_hint=flag)
+
 
 Manifest = dict[str, Any]
 Mount = tuple[Manifest, Manifest]

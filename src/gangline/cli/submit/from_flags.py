@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from gangline.cli.submit import parsers
+from gangline.cli.submit import flags as parsers
 from gangline.cli.submit.builders import BUILDERS
 from gangline.cli.submit.code_sync import CodeSync, add_git_sync, add_rsync, add_upload
 from gangline.cli.submit.flags import JobFlags, Manifest, PodFlags, non_empty

@@ -122,7 +122,7 @@ async def _read_runtime(client: "ApiClient", kind: str, name: str, namespace: st
 async def _explain(client: "ApiClient", jobs: Sequence["NormalizedJob"]) -> "list[Explanation]":
     """Explain jobs that are submitted together: each competes with the others."""
     from gangline.api.resources import NAMESPACES, PRIORITY_CLASSES
-    from gangline.cli.params.scheduler_settings import scheduler_settings
+    from gangline.cli.render.explanation import scheduler_settings
     from gangline.scheduler.cache.convert import class_names
     from gangline.scheduler.reporting.explain import explain_group, with_expected_start
     from gangline.scheduler.reporting.replay import (
@@ -166,7 +166,7 @@ def add_job(
     import msgspec
 
     from gangline.scheduler.cache.convert import group_info, pod_info
-    from gangline.scheduler.types.wire import ImagedPod, LeanPod, slim_pod
+    from gangline.scheduler.wire import ImagedPod, LeanPod, slim_pod
 
     facts = group_info(_group(job), conversion.priorities)
     state.set_group(facts)
@@ -198,7 +198,7 @@ def _pods(job: "NormalizedJob") -> Iterator[Manifest]:
     from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION
     from gangline.operator.policies.replica_tracker import tracker_of
     from gangline.operator.settings import OperatorSettings
-    from gangline.scheduler.types.wire import ROLE_KEY
+    from gangline.scheduler.wire import ROLE_KEY
 
     tracker = tracker_of(job)
     created = _now().isoformat()

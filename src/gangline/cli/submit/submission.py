@@ -2,6 +2,8 @@
 
 Objects with the annotation ``gangline.dev/belongs-to`` are created after their job, with an owner
 reference to it. If one of them cannot be created, its job is deleted again.
+
+``submit --like-history``: fills in what a manifest leaves out, from similar jobs of the past.
 """
 
 import asyncio
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.target import ClusterTarget
@@ -18,10 +21,75 @@ from gangline.cli.submit.flags import OWNER_ANNOTATION
 from gangline.cli.submit.manifests import check_manifests
 
 if TYPE_CHECKING:
+    from gangline.sdk.advice import BrainClient
+    from gangline.sdk.kinds import JobKind
+
+Manifest = dict[str, Any]
+
+
+async def fill_from_history(
+    manifests: Sequence[Manifest], target: ClusterTarget, brain_url: str = ""
+) -> list[Manifest]:
+    """Return the manifests with numbers that the history gives, and print each of these.
+
+    Nothing that a manifest has is changed.
+
+    Raises:
+        CommandError: no Brain answers.
+    """
+    from gangline.sdk.advice import (
+        BrainClient,
+        BrainUnavailable,
+        brain_token,
+        find_brain,
+    )
+    from gangline.sdk.kinds import find_job_kind
+
+    try:
+        async with target.connect() as client:
+            url = await find_brain(client, brain_url)
+            namespace = target.namespace_of(client)
+            async with BrainClient(url, await brain_token(client, url)) as brain:
+                return [
+                    await _filled(brain, kind, each, namespace)
+                    if (kind := find_job_kind(each["apiVersion"], each["kind"]))
+                    else each
+                    for each in manifests
+                ]
+    except BrainUnavailable as error:
+        hint = "Nothing was created. Without --like-history the job is submitted as it is."
+        raise CommandError(str(error), hint=hint, code=ExitCode.UNREACHABLE) from error
+
+
+async def _filled(
+    brain: "BrainClient", kind: "JobKind", manifest: Manifest, namespace: str
+) -> Manifest:
+    from jsonpatch import JsonPatch
+
+    from gangline.api.brain.job_advice import AdviceItem
+    from gangline.sdk.advice import advised_patch
+
+    metadata = {"namespace": namespace, **manifest["metadata"]}
+    answer = await brain.advise({**manifest, "metadata": metadata})
+    name = manifest["metadata"].get("name", "")
+    filled = manifest
+    for item in msgspec.convert(answer["items"], list[AdviceItem]):
+        operations = advised_patch(kind, filled, [item])
+        # An operation that replaces would change what the user wrote.
+        if not operations or any(each["op"] != "add" for each in operations):
+            continue
+        filled = JsonPatch(operations).apply(filled)
+        print_status(f"{name}: {item.sentence}")
+    if filled is manifest:
+        print_status(f"{name}: the history gives nothing that the job leaves out.")
+    return filled
+
+
+if TYPE_CHECKING:
     from gangline.cli.render.log_lines import LogLineWriter
     from gangline.sdk.client import JobClient
 
-Manifest = dict[str, Any]
+
 _PROGRESS_POLL_S = 2.0
 
 
@@ -50,8 +118,6 @@ def submit_manifests(
         CommandError: an object is invalid, or with ``wait`` a job has failed.
     """
     if sending.like_history:
-        from gangline.cli.submit.like_history import fill_from_history
-
         manifests = asyncio.run(fill_from_history(manifests, target))
     for warning in check_manifests(manifests):
         print_status(f"Warning: {warning}")
@@ -169,7 +235,7 @@ def _print_created(created: Manifest, output: str) -> None:
 async def _print_verdict(jobs: "JobClient", name: str, namespace: str) -> None:
     """Print why a job has failed, and what helps."""
     from gangline.kube.errors import ApiError
-    from gangline.sdk.diagnosis.inputs import diagnose_job
+    from gangline.sdk.diagnosis import diagnose_job
 
     try:
         verdict = await diagnose_job(jobs, name, namespace)

@@ -27,30 +27,27 @@ from typing import Any, Literal, Self
 import msgspec
 from torch.distributed.checkpoint.stateful import Stateful
 
-from gangline.elastic.checkpoint.auto_interval import AutoInterval
 from gangline.elastic.checkpoint.errors import CheckpointError, FolderInUseError, StorageError
 from gangline.elastic.checkpoint.format.plan import SavePlan
 from gangline.elastic.checkpoint.ranks import SaveGroup, node_name
 from gangline.elastic.checkpoint.replicas import ReplicaCheck
-from gangline.elastic.checkpoint.requested_saves import RequestedSaves
 from gangline.elastic.checkpoint.restore.restore import Loaded, Restorer, incomplete_steps
+from gangline.elastic.checkpoint.save_schedule import AutoInterval, RequestedSaves, TunedPrior
 from gangline.elastic.checkpoint.saver.client import SaverClient
 from gangline.elastic.checkpoint.saver.messages import ClientHello, SaveNotice
 from gangline.elastic.checkpoint.snapshot import directory
-from gangline.elastic.checkpoint.snapshot.capacity import (
+from gangline.elastic.checkpoint.snapshot.copy import find_accelerator
+from gangline.elastic.checkpoint.snapshot.directory import FileLock, RankLock, SaverSettings
+from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest, SnapshotRing
+from gangline.elastic.checkpoint.snapshot.segment import (
     MemoryRequest,
     check_capacity,
     memory_request,
     memory_warning,
 )
-from gangline.elastic.checkpoint.snapshot.device import find_accelerator
-from gangline.elastic.checkpoint.snapshot.directory import FileLock, SaverSettings
-from gangline.elastic.checkpoint.snapshot.rank_lock import RankLock
-from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest, SnapshotRing
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import open_target
 from gangline.elastic.checkpoint.training import TrainingState
-from gangline.elastic.checkpoint.tuned_prior import TunedPrior
 from gangline.elastic.progress import PhaseReporter, SaveCounts, SaveReporter
 from gangline.elastic.save_request import SaveOrders
 

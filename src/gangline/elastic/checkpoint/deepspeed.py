@@ -29,8 +29,11 @@ import torch
 
 from gangline.elastic.checkpoint.checkpointer import Checkpointer, SaveLevel
 from gangline.elastic.checkpoint.errors import CheckpointError
-from gangline.elastic.checkpoint.format.safe_unpickle import safe_unpickle
-from gangline.elastic.checkpoint.format.torch_framing import check_loadable, pickle_value
+from gangline.elastic.checkpoint.format.torch_framing import (
+    check_loadable,
+    pickle_value,
+    safe_unpickle,
+)
 from gangline.elastic.checkpoint.training import random_states, set_random_states
 
 TAG = "flash"

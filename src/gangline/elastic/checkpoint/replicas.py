@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.distributed.tensor import DTensor
 
-from gangline.elastic.checkpoint.format.replica_sets import ReplicaSet
+from gangline.elastic.checkpoint.format.plan import ReplicaSet
 from gangline.elastic.checkpoint.ranks import SaveGroup
 
 log = logging.getLogger(__name__)

@@ -16,21 +16,69 @@ A script wraps its optimizer and each micro-batch, and otherwise stays as it is:
 Within a global batch only the first ``zero_grad`` and the last ``step`` have an effect, and
 gradients are exchanged once. Every gradient is weighted when it is computed, so that clipping sees
 the final values. The loss must be a mean over the records of its micro-batch.
+
+Settings of the optimizer from the job's tuning, equal on all ranks.
 """
 
 import contextlib
+import logging
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import torch
+import torch.distributed as dist
 from torch.optim.lr_scheduler import LRScheduler
 
 from gangline.elastic.progress import StepReporter
 from gangline.elastic.trainer.loader import ElasticDataLoader
-from gangline.elastic.trainer.optimizer_config import OptimizerConfig, agree_on_optimizer_config
 from gangline.elastic.trainer.share import Share, ShareError
 from gangline.elastic.trainer.training_reporter import TrainingObserver
 from gangline.elastic.training_report import ModelShape
+from gangline.elastic.variables import LOADER_FILE_VARIABLES
+
+log = logging.getLogger(__name__)
+
+
+class OptimizerConfig(msgspec.Struct, frozen=True):
+    """Settings of the optimizer; None keeps the present value."""
+
+    version: int = 0
+    learning_rate: float | None = None
+    weight_decay: float | None = None
+
+
+class _File(msgspec.Struct):
+    optimizer: OptimizerConfig = OptimizerConfig()
+
+
+def agree_on_optimizer_config() -> OptimizerConfig:
+    """Return what rank 0 reads; all ranks call this together.
+
+    Agents write the file at slightly different times, and ranks with different learning rates would
+    train different models.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return _read()
+    shared: list[OptimizerConfig | None] = [_read() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(shared, src=0)
+    return shared[0] or OptimizerConfig()
+
+
+def _read() -> OptimizerConfig:
+    named = [os.environ[each] for each in LOADER_FILE_VARIABLES if os.environ.get(each)]
+    if not named:
+        return OptimizerConfig()
+    try:
+        return msgspec.json.decode(Path(named[0]).read_bytes(), type=_File).optimizer
+    except FileNotFoundError:
+        return OptimizerConfig()
+    except (OSError, msgspec.DecodeError) as error:
+        log.warning(f"cannot read the optimizer's settings: {error}", extra={"error": str(error)})
+        return OptimizerConfig()
+
 
 T = TypeVar("T")
 

@@ -3,19 +3,162 @@
 A request through aiohttp's client takes 2.5 times the processor time that it takes here, where only
 a socket, TLS and ``ResponseParser`` are involved. In a scheduler, requests through aiohttp took as
 much time as everything else together.
+
+Incremental parser of HTTP/1.1 responses.
+
+llhttp (through httptools) does the wire format. This module adds what a client of an API server
+needs: exactly one complete response per request, or an error. It does no I/O.
+
+Streams, WebSockets and requests through a proxy, by aiohttp.
+
+Imported when the first of these is needed: the import of aiohttp takes as much processor time as
+everything else in a short command.
 """
 
 import asyncio
 import contextlib
+import io
 import socket
 import ssl
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohappyeyeballs
+import aiohttp
+import httptools
 
-from gangline.kube.http.response import HttpResponse, ResponseParser
+from gangline.kube.config.config import ClusterConfig
+from gangline.kube.http.request import Request
+
+MAX_HEAD_BYTES = 1 << 16
+GZIP = 16 + zlib.MAX_WBITS
+"""The gzip format, as zlib's ``wbits`` argument."""
+
+
+class MalformedResponse(ConnectionError):
+    """The server sent something that is not a valid HTTP response."""
+
+
+class HttpResponse(NamedTuple):
+    """A complete response."""
+
+    code: int
+    headers: dict[str, str]
+    """Headers by lower-case name; the last one counts if a header occurs several times."""
+    body: bytes
+    keep_alive: bool
+    """Whether the connection may be used again."""
+
+    def decompressed(self) -> bytes:
+        """Return the decompressed body.
+
+        Raises:
+            MalformedResponse: it is compressed in another way than by gzip, or is incomplete.
+        """
+        encoding = self.headers.get("content-encoding", "identity").lower()
+        if encoding == "identity":
+            return self.body
+        if encoding != "gzip":
+            raise MalformedResponse(f"the content encoding {encoding[:80]!r} is not supported")
+        try:
+            return zlib.decompress(self.body, wbits=GZIP)
+        except zlib.error as error:
+            raise MalformedResponse(f"the body cannot be decompressed: {error}") from error
+
+
+class ResponseParser:
+    """Parses the bytes of one response as they arrive.
+
+    The parser calls the methods whose names begin with ``on_``.
+    """
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._head_bytes = 0
+        self._code = 0
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+        self._answer: HttpResponse | None = None
+        self._more = False
+
+    def feed(self, received: bytes) -> HttpResponse | None:
+        """Parse received bytes; return the response once it is complete.
+
+        Raises:
+            MalformedResponse: the bytes are not a valid response.
+        """
+        try:
+            self._parser.feed_data(received)
+        except httptools.HttpParserUpgrade as error:
+            raise MalformedResponse(
+                "the server switched to a protocol that was not requested"
+            ) from error
+        except httptools.HttpParserCallbackError as error:
+            raise MalformedResponse(str(error.__context__ or error)) from error
+        except httptools.HttpParserError as error:
+            if self._answer is None:
+                raise MalformedResponse(f"the response is not HTTP: {error}") from error
+            self._more = True
+        if not self._code:
+            self._count_head(received)
+        if self._answer is not None:
+            # Parser and reader refer to each other. Without this, a response of many megabytes
+            # would stay in memory until the next garbage collection.
+            del self._parser
+        # A connection with unrequested data is out of step, so it is not used again.
+        return (
+            self._answer._replace(keep_alive=False) if self._answer and self._more else self._answer
+        )
+
+    def end(self) -> HttpResponse | None:
+        """Handle the end of the connection: return the response if its body ends with the
+        connection.
+        """
+        framed = "content-length" in self._headers or "transfer-encoding" in self._headers
+        if not self._code or self._answer is not None or framed:
+            return None
+        return HttpResponse(self._code, self._headers, b"".join(self._body), False)
+
+    def on_message_begin(self) -> None:
+        """Start a response; a second one was not requested."""
+        self._more = self._answer is not None
+        if not self._more:
+            self._headers = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Store a header."""
+        if self._answer is not None:
+            return
+        self._count_head(name + value)
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1").strip(" \t")
+
+    def on_headers_complete(self) -> None:
+        """Handle the end of the head. A 1xx response only precedes the real one."""
+        encoding = self._headers.get("transfer-encoding", "chunked")
+        if encoding.lower() != "chunked":
+            raise MalformedResponse(f"the transfer encoding {encoding[:80]!r} is not supported")
+        code = self._parser.get_status_code()
+        if self._answer is None and code >= 200:
+            self._code = code
+
+    def on_body(self, body: bytes) -> None:
+        """Store a part of the body."""
+        if self._answer is None:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """Build the response."""
+        if self._code and self._answer is None:
+            kept = self._parser.should_keep_alive()
+            self._answer = HttpResponse(self._code, self._headers, b"".join(self._body), kept)
+
+    def _count_head(self, part: bytes) -> None:
+        self._head_bytes += len(part) + len(": \r\n")
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise MalformedResponse(f"the head of the response exceeds {MAX_HEAD_BYTES} bytes")
+
 
 MAX_IDLE_S = 60.0
 """A connection that was idle for longer is not used again: many servers close it soon after that.
@@ -289,3 +432,106 @@ class ConnectionPool:
         self._connecting.discard(making)
         if not making.cancelled():
             making.exception()  # retrieved, so that asyncio does not log it
+
+
+LARGE_BODY_BYTES = 1 << 20
+
+Headers = Sequence[tuple[str, str]]
+
+
+class AiohttpTransport:
+    """Requests to one server whose responses are streamed; use within ``translate_errors``."""
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        socket_factory: SocketFactory,
+        connect_timeout_s: float,
+        handshake_timeout_s: float,
+    ) -> None:
+        self._config = config
+        self._connect_timeout_s = connect_timeout_s
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=0, socket_factory=socket_factory, keepalive_timeout=MAX_IDLE_S
+            ),
+            timeout=aiohttp.ClientTimeout(total=handshake_timeout_s, connect=connect_timeout_s),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=True,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    @staticmethod
+    @contextlib.contextmanager
+    def translate_errors() -> Iterator[None]:
+        """Translate aiohttp's errors to those of ``connections``, all of them OSErrors.
+
+        Raises:
+            Untrusted, NotConnected: there is no connection.
+            Refused: the WebSocket was refused.
+            TimeoutError, OSError: no response in time, or the connection broke.
+        """
+        try:
+            yield
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise UntrustedServer(str(error.certificate_error)) from error
+        except aiohttp.ClientConnectorError as error:
+            raise NotConnected(str(error)) from error.os_error
+        except aiohttp.WSServerHandshakeError as error:
+            raise UpgradeRefused(error.status) from error
+        except OSError:
+            raise  # some of aiohttp's errors are OSErrors already
+        except aiohttp.ClientError as error:
+            raise ConnectionError(str(error) or type(error).__name__) from error
+
+    async def open(
+        self,
+        request: Request,
+        headers: Headers,
+        tls: ssl.SSLContext | None,
+        timeout_s: float | None,
+        silence_s: float | None,
+    ) -> aiohttp.ClientResponse:
+        """Send a request and return its response after the head; the body is not read."""
+        limits = aiohttp.ClientTimeout(
+            total=timeout_s, connect=self._connect_timeout_s, sock_read=silence_s
+        )
+        return await self._session.request(
+            request.method,
+            self._config.server + request.path,
+            params=list(request.params) or None,
+            data=_as_stream(request.body),
+            headers=headers,
+            timeout=limits,
+            allow_redirects=False,
+            ssl=tls or True,
+            server_hostname=self._config.tls_server_name or None,
+            proxy=self._config.proxy_url or None,
+        )
+
+    async def websocket(
+        self,
+        request: Request,
+        headers: Headers,
+        tls: ssl.SSLContext | None,
+        protocols: tuple[str, ...],
+    ) -> aiohttp.ClientWebSocketResponse:
+        """Open a WebSocket with one of ``protocols``."""
+        return await self._session.ws_connect(
+            self._config.server + request.path,
+            params=list(request.params),
+            headers=headers,
+            protocols=protocols,
+            ssl=tls or True,
+            server_hostname=self._config.tls_server_name or None,
+            proxy=self._config.proxy_url or None,
+            max_msg_size=0,
+        )
+
+
+def _as_stream(body: bytes | None) -> bytes | io.BytesIO | None:
+    """Return a large body as a stream: sent in one piece it would block the event loop."""
+    return io.BytesIO(body) if body is not None and len(body) > LARGE_BODY_BYTES else body

@@ -6,6 +6,10 @@ WebSockets and all requests through a proxy use aiohttp (``streams``).
 A request is retried if the server says that it did not process it (429, or 503 with Retry-After),
 if a read found no connection, and once after a 401 with new credentials. A write whose response was
 lost is never repeated here: its effect is unknown, and only the caller can check.
+
+Counting of a client's requests: with Prometheus, or not at all.
+
+Only long-running components are scraped. Short commands do not import the metrics library.
 """
 
 import asyncio
@@ -17,7 +21,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -39,14 +43,46 @@ from gangline.kube.http.connections import (
     parse_server_address,
 )
 from gangline.kube.http.request import PROTOBUF, Request, encode_headers, encode_request
-from gangline.kube.http.request_counter import NO_RESPONSE, request_counter
 from gangline.kube.rate_limit import TokenBucket
 from gangline.kube.write_guard import check_may_write
+
+NO_RESPONSE = "<error>"
+"""The code of a request without a response, as in client-go."""
+
+
+class RequestCounter(Protocol):
+    """Counts the requests to one server."""
+
+    def record_response(self, method: str, code: str, took_s: float) -> None:
+        """Count a response by its code (or ``NO_RESPONSE``) and duration."""
+
+    def record_wait(self, method: str, waited_s: float) -> None:
+        """Count the time that a request was delayed by the rate limit."""
+
+
+class NullRequestCounter:
+    """Counts nothing."""
+
+    def record_response(self, method: str, code: str, took_s: float) -> None:
+        """Do nothing."""
+
+    def record_wait(self, method: str, waited_s: float) -> None:
+        """Do nothing."""
+
+
+def request_counter(host: str, *, counted: bool) -> RequestCounter:
+    """Return the counter of the requests to a server."""
+    if not counted:
+        return NullRequestCounter()
+    from gangline.kube.metrics import RequestMetrics
+
+    return RequestMetrics(host)
+
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientWebSocketResponse
 
-    from gangline.kube.http.streams import AiohttpTransport
+    from gangline.kube.http.connections import AiohttpTransport
 
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 60.0
@@ -327,7 +363,7 @@ class Transport:
         if not self._open:
             raise RuntimeError("the client is not open: use `async with Client(...)`")
         if self._streams is None:
-            from gangline.kube.http.streams import AiohttpTransport
+            from gangline.kube.http.connections import AiohttpTransport
 
             self._streams = AiohttpTransport(
                 self.config, _keep_alive_socket, CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S

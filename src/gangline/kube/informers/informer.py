@@ -6,23 +6,214 @@ or of all.
 Listeners are called once per change, in order, with ``(old, new)``; ``old`` is None for a new
 object, ``new`` is None for a deleted one. They run inside the watch loop, so they must only enqueue
 keys.
+
+Reflector: keeps an indexer current by list and watch, for one namespace or all.
+
+1. List all objects, in protobuf if the server has it (``client.collection``).
+2. Watch from the revision of the list on.
+3. When the watch ends, resume it at the last revision. If the server no longer has that revision
+   (410), list again and apply the difference.
+
+While the server is unreachable the indexer keeps its content; reconnects are delayed exponentially,
+with jitter.
+
+With ``from_cache`` the first list may be any state that the server has in its watch cache
+(``resourceVersion=0``), as in client-go. Such a list takes the server a fraction of the time, and
+may lack the changes of the last moments; the watch, which begins at the revision of the list,
+delivers them. To the listeners that is the same as a start some moments earlier. A later list is
+always a read of the newest state: with several servers, the cache of another one may be behind the
+store, and the store must never go back in time.
 """
 
 import asyncio
+import logging
+import random
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gangline.api.meta.objects import Object
 from gangline.api.meta.resource import Resource
-from gangline.kube.client.client import ApiClient, MalformedObject
-from gangline.kube.client.collection import Selection
-from gangline.kube.errors import ApiError, ConfigError
+from gangline.kube import metrics
+from gangline.kube.client.client import ApiClient, MalformedObject, WatchEvent
+from gangline.kube.client.collection import Collection, Selection
+from gangline.kube.errors import ApiError, ConfigError, Gone, NotFound
 from gangline.kube.informers.indexer import Indexer, IndexFunction, Listener, ObjectKey, object_key
-from gangline.kube.informers.reflector import ListTimes, Reflector
 
 __all__ = ["Informer", "ObjectKey", "object_key"]
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T", bound=Object)
+
+BACKOFF_S = (0.5, 30.0)
+"""The first and the longest delay before a reconnect."""
+SHORT_WATCH_S = 1.0
+"""A watch that ends sooner than this without an event counts as a failure: see ``_watch``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListTimes:
+    """Durations of the parts of one list."""
+
+    objects: int
+    is_protobuf: bool
+    list_s: float
+    """From the request to the last byte, without decoding: mostly the server's work."""
+    decode_s: float
+    cache_s: float
+    """Storing the objects, with the work of all listeners."""
+
+
+class Reflector(Generic[T]):
+    """Watches one namespace, or all. Start ``run`` in a task."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        selection: Selection[T],
+        namespace: str | None,
+        indexer: Indexer[T],
+        on_malformed: Callable[[MalformedObject], None],
+        *,
+        from_cache: bool = False,
+    ) -> None:
+        self._collection = Collection(client, selection, namespace)
+        self._resource = selection.resource
+        self._transform = selection.transform
+        self._from_cache = from_cache
+        self._namespace = namespace
+        self._indexer = indexer
+        self._on_malformed = on_malformed
+        self._has_progressed = False
+        self._failures = 0
+        self._age = metrics.CacheAge(selection.resource.kind)
+        self.has_synced = asyncio.Event()
+        """Set after the first complete list."""
+        self.resource_version = ""
+        """The revision of the store; empty if a list is necessary."""
+        self.list_times: ListTimes | None = None
+        """Durations of the last list."""
+        self.answered = asyncio.Event()
+        """Set when the first list is complete, or the server answers that it has no such kind."""
+        self.problem: ApiError | ConfigError | None = None
+        """The last error, while the store is not current; else None."""
+
+    async def run(self) -> None:
+        """Keep the store current until cancelled."""
+        metrics.CACHE_AGES.add(self._age)
+        try:
+            await self._run()
+        finally:
+            metrics.CACHE_AGES.remove(self._age)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                if not self.resource_version:
+                    await self._list()
+                await self._watch()
+                self._count_restart("ended")
+            except Gone as error:
+                self._count_restart("expired")
+                log.info("revision expired: listing again", extra=self._fields_for_log())
+                self.resource_version = ""
+                if not self._has_progressed:
+                    # Expired immediately after the list: listing again at once would not help.
+                    await self._back_off(error)
+            except (ApiError, ConfigError) as error:
+                self._count_restart("failed")
+                await self._back_off(error)
+
+    async def _list(self) -> None:
+        began = time.perf_counter()
+        is_first = not self.has_synced.is_set()
+        listing = await self._collection.list(from_cache=self._from_cache and is_first)
+        listed = time.perf_counter()
+        for malformed in listing.malformed:
+            self._report_malformed(malformed)
+        self._indexer.replace(listing.items, self._namespace)
+        self.list_times = ListTimes(
+            len(listing),
+            listing.is_protobuf,
+            listed - began - listing.decode_s,
+            listing.decode_s,
+            time.perf_counter() - listed,
+        )
+        self.resource_version = listing.resource_version
+        self._age.refresh()
+        self._clear_problem()
+        self._has_progressed = False
+        self.has_synced.set()
+        self.answered.set()
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        began, events = loop.time(), 0
+        watch = self._collection.watch(self.resource_version)
+        async with aclosing(watch) as stream:
+            async for event in stream:
+                events += 1
+                self._age.refresh()
+                self._handle(event)
+                self._clear_problem()
+                self._failures = 0
+        if not events and loop.time() - began < SHORT_WATCH_S:
+            # If a server ends watches immediately, reconnecting immediately would only load it.
+            return await self._back_off(None)
+        self._age.refresh()
+        self._clear_problem()
+        self._failures = 0
+
+    def _handle(self, event: WatchEvent[T]) -> None:
+        self._has_progressed = True
+        if event.resource_version:
+            self.resource_version = event.resource_version
+        match event.type:
+            case "ADDED" | "MODIFIED":
+                item = event.object
+                self._indexer.put(self._transform(item) if self._transform else item)
+            case "DELETED":
+                self._indexer.remove(object_key(event.object))
+            case "MALFORMED" if event.malformed is not None:
+                self._report_malformed(event.malformed)
+
+    def _report_malformed(self, malformed: MalformedObject) -> None:
+        metadata = malformed.metadata
+        self._indexer.remove(ObjectKey(metadata.namespace, metadata.name))
+        fields = {**self._fields_for_log(), "object": f"{metadata.namespace}/{metadata.name}"}
+        log.warning("object does not fit its type", extra={**fields, "error": malformed.error})
+        self._on_malformed(malformed)
+
+    def _clear_problem(self) -> None:
+        if self.problem is not None:
+            log.info("watch recovered", extra=self._fields_for_log())
+        self.problem = None
+
+    async def _back_off(self, error: ApiError | ConfigError | None) -> None:
+        """Sleep, with exponential backoff and jitter."""
+        self._failures += 1
+        first, longest = BACKOFF_S
+        wait = min(longest, first * 2 ** min(self._failures - 1, 10)) * random.uniform(0.5, 1.0)
+        if error is not None:
+            self.problem = error
+            if isinstance(error, NotFound):
+                self.answered.set()
+            level = logging.WARNING if self._failures == 3 else logging.DEBUG
+            log.log(level, "list or watch failed: %s", error, extra=self._fields_for_log())
+            wait = max(wait, getattr(error, "retry_after_s", None) or 0.0)
+        await asyncio.sleep(wait)
+
+    def _count_restart(self, cause: str) -> None:
+        metrics.WATCH_RESTARTS.labels(self._resource.kind, cause).inc()
+
+    def _fields_for_log(self) -> dict[str, str]:
+        return {
+            "kind": self._resource.kind,
+            "watched_namespace": self._namespace or "all",
+        }
 
 
 class Informer(Generic[T]):

@@ -8,13 +8,12 @@ from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.informers.shared_informers import SharedInformerFactory
 from gangline.local.controllers.context import ControllerContext, ControllerLoop, ControllerSettings
 from gangline.local.controllers.deployments.controller import DeploymentController
-from gangline.local.controllers.disruption.controller import DisruptionController
-from gangline.local.controllers.endpoint_slices.controller import EndpointSliceController
-from gangline.local.controllers.endpoints.controller import EndpointsController
+from gangline.local.controllers.disruption import DisruptionController
+from gangline.local.controllers.endpoint_slices import EndpointSliceController
+from gangline.local.controllers.endpoints import EndpointsController
 from gangline.local.controllers.garbage_collector.controller import GarbageCollector
 from gangline.local.controllers.jobs.controller import JobController
-from gangline.local.controllers.namespaces.controller import NamespaceController
-from gangline.local.controllers.namespaces.defaults import NamespaceDefaultsController
+from gangline.local.controllers.namespaces import NamespaceController, NamespaceDefaultsController
 from gangline.local.controllers.node_lifecycle.controller import NodeLifecycleController
 from gangline.local.controllers.pod_autoscaler.controller import PodAutoscalerController
 from gangline.local.controllers.replica_sets.controller import ReplicaSetController

@@ -16,12 +16,11 @@ from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.informers.informer import Informer
 from gangline.local.kubelet.config.config_source import ConfigSource
-from gangline.local.kubelet.containers.devices import DeviceManager
 from gangline.local.kubelet.containers.images import ImageEntry, ImageMap
-from gangline.local.kubelet.node.reporter import NodeStatusReporter
-from gangline.local.kubelet.node.status import node_allocatable, node_labels
+from gangline.local.kubelet.containers.plan import DeviceManager
+from gangline.local.kubelet.node import NodeStatusReporter, node_allocatable, node_labels
 from gangline.local.kubelet.pods.admission import admit_pod
-from gangline.local.kubelet.pods.node_context import NodeContext
+from gangline.local.kubelet.pods.pod_context import NodeContext
 from gangline.local.kubelet.pods.pod_worker import PodWorker
 from gangline.local.kubelet.records import PodRecord, is_pod_finished, recover_record
 from gangline.local.kubelet.runtime.interface import ContainerRuntime

@@ -11,17 +11,23 @@
 - Delays of status writes merge changes. The pods of a gang start, and end, within moments of each
   other, and each would cause a write. While pod creations of other jobs are queued, minor changes
   wait longer: a status write costs as much as the creation of a pod.
+
+Values of Secrets, made when a Secret is created: plans contain placeholders only.
 """
 
 import asyncio
 import heapq
 import itertools
 import logging
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from gangline.api.meta.objects import Object
 from gangline.api.meta.resource import Resource
@@ -36,7 +42,7 @@ from gangline.kube.errors import (
     NotFound,
 )
 from gangline.operator import metrics
-from gangline.operator.engine import adoption, secret_values
+from gangline.operator.engine import adoption
 from gangline.operator.engine.mutation_cache import UnobservedWrites
 from gangline.operator.engine.observe import (
     OWNED_RESOURCES,
@@ -46,8 +52,11 @@ from gangline.operator.engine.observe import (
     Observation,
     job_resource,
 )
-from gangline.operator.model.job import NormalizedJob, OrdersStartup, implements
+from gangline.operator.model.job import Manifest, NormalizedJob, OrdersStartup, implements
 from gangline.operator.model.plan import (
+    RANDOM_VALUE,
+    SSH_PRIVATE_KEY,
+    SSH_PUBLIC_KEY,
     UNWATCHED,
     PlannedCreation,
     PlannedDeletion,
@@ -56,6 +65,40 @@ from gangline.operator.model.plan import (
     ReconcilePlan,
     TargetKind,
 )
+
+_RANDOM_BYTES = 32
+_PLACEHOLDERS = frozenset({RANDOM_VALUE, SSH_PRIVATE_KEY, SSH_PUBLIC_KEY})
+
+
+def with_values(manifest: Manifest) -> Manifest:
+    """Replace the placeholders in a Secret by new values; other manifests are returned as is."""
+    written = manifest.get("stringData") or {}
+    used = _PLACEHOLDERS & set(written.values())
+    if not used:
+        return manifest
+    pair = _ssh_key_pair() if used & {SSH_PRIVATE_KEY, SSH_PUBLIC_KEY} else {}
+    values = {key: _value(value, pair) for key, value in written.items()}
+    return {**manifest, "stringData": values}
+
+
+def _value(written: str, pair: dict[str, str]) -> str:
+    if written == RANDOM_VALUE:
+        return secrets.token_hex(_RANDOM_BYTES)
+    return pair.get(written, written)
+
+
+def _ssh_key_pair() -> dict[str, str]:
+    """Make the two keys of a pair, by their placeholders: ECDSA on P-521, as mpi-operator's."""
+    key = ec.generate_private_key(ec.SECP521R1())
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    return {SSH_PRIVATE_KEY: private.decode(), SSH_PUBLIC_KEY: f"{public.decode()}\n"}
 
 
 class WriteLimiter:
@@ -305,7 +348,7 @@ class PlanExecutor:
 
     async def _send(self, creation: PlannedCreation, namespace: str) -> Object:
         resource = _RESOURCES[creation.target]
-        manifest = secret_values.with_values(creation.manifest)
+        manifest = with_values(creation.manifest)
         tries = ROLE_TRIES if creation.target is TargetKind.ROLE_BINDING else 1
         for _ in range(tries - 1):
             with suppress(NotFound):

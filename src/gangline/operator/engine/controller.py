@@ -41,12 +41,13 @@ from gangline.operator.engine.mutation_cache import WATCH_TIMEOUT_S
 from gangline.operator.engine.observe import ClusterCache, JobKey, Observation, job_resource
 from gangline.operator.engine.plan import plan_reconcile
 from gangline.operator.engine.status import (
+    decode_status,
+    encode_status,
     is_first_start,
     is_minor_change,
     mark_stalled,
     transition_events,
 )
-from gangline.operator.engine.stored_status import decode_status, encode_status
 from gangline.operator.model import conditions
 from gangline.operator.model.job import Manifest, OrdersStartup, RawJob, implements
 from gangline.operator.model.plan import EngineSettings, PlannedEvent, ReconcilePlan

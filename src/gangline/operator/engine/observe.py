@@ -23,7 +23,7 @@ from gangline.kube.informers.informer import Informer
 from gangline.operator.engine import adoption
 from gangline.operator.engine.mutation_cache import UnobservedWrites, WrittenStatuses
 from gangline.operator.engine.runtimes import RuntimeCache, StoredCopy
-from gangline.operator.engine.stored_status import decode_status, kind_fields
+from gangline.operator.engine.status import decode_status, kind_fields
 from gangline.operator.model import labels
 from gangline.operator.model.framework import (
     DecodesStatus,

@@ -31,10 +31,15 @@ from gangline.api.failure import is_node_refusal
 from gangline.api.jobs.kubeflow import MANAGED_BY_US, JobStatus
 from gangline.api.meta.conditions import is_condition_true, remove_condition
 from gangline.api.volcano.scheduling import PodGroup
-from gangline.operator.engine import manifests, owned_objects
-from gangline.operator.engine.deletions import earliest, plan_deletions, time_to_force_delete
-from gangline.operator.engine.job_patches import remove_finalizers, store_version
-from gangline.operator.engine.slots import RoleFailures, assign_slots, classify_failures
+from gangline.operator.engine import manifests
+from gangline.operator.engine.slots import (
+    RoleFailures,
+    assign_slots,
+    classify_failures,
+    earliest,
+    plan_deletions,
+    time_to_force_delete,
+)
 from gangline.operator.engine.status import (
     count_replicas,
     describe_failures,
@@ -48,6 +53,8 @@ from gangline.operator.engine.status import (
     mark_started,
     mark_succeeded,
     mark_suspended,
+    remove_finalizers,
+    store_version,
 )
 from gangline.operator.model import conditions
 from gangline.operator.model.job import (
@@ -146,7 +153,7 @@ def _plan_finished(observed: ObservedJob, now: datetime, settings: EngineSetting
     clean = policy.clean_policy_after_end(failure=failed)
     pods = cleanup.pods_to_remove(clean, observed.pods)
     services = cleanup.services_to_remove(clean, observed.services, observed.pods)
-    unneeded = owned_objects.obsolete_after_end(clean, observed.owned_objects)
+    unneeded = manifests.obsolete_after_end(clean, observed.owned_objects)
     return ReconcilePlan(
         observed.status,
         deletions=plan_deletions(observed, pods, services, now, settings, extras=unneeded),
@@ -190,8 +197,8 @@ def _created_early(observed: ObservedJob, status: JobStatus) -> tuple[PlannedCre
     rules = observed.job.rules
     if not implements(rules, RetainsObjects):
         return ()
-    desired = owned_objects.desired_objects(observed.job, assign_slots(observed, status))
-    missing = owned_objects.missing_objects(desired, observed.owned_objects)
+    desired = manifests.desired_objects(observed.job, assign_slots(observed, status))
+    missing = manifests.missing_objects(desired, observed.owned_objects)
     return tuple(
         each
         for each in missing
@@ -237,7 +244,7 @@ class _Pass:
         certain = self._lost_rank is not None and self._lost_rank.is_certain(now)
         self.stalled = self._lost_rank.message() if self._lost_rank and certain else ""
         self.restart = self._gang_restart_reason()
-        self.desired_extras = owned_objects.desired_objects(self.job, self.gang)
+        self.desired_extras = manifests.desired_objects(self.job, self.gang)
         self.status = self._status()
         self._delays = self._replacement_delays()
 
@@ -268,7 +275,7 @@ class _Pass:
             status = structs.replace(status, conditions=stalled)
         return ReconcilePlan(
             status,
-            creations=owned_objects.prepend_unwatched(self.desired_extras, missing),
+            creations=manifests.prepend_unwatched(self.desired_extras, missing),
             deletions=self._deletions(),
             patches=self._patches(),
             requeue_after=earliest(
@@ -509,7 +516,7 @@ class _Pass:
         group = self.observed.pod_group or self.observed.given_group
         if self.settings.gang_scheduling and group is None and job.size:
             yield pod_group.create_pod_group(job)
-        yield from owned_objects.missing_objects(self.desired_extras, self.observed.owned_objects)
+        yield from manifests.missing_objects(self.desired_extras, self.observed.owned_objects)
         services = {service.metadata.name for service in self.observed.services}
         for role in job.roles:
             for index in self._desired_indexes(role):
@@ -564,11 +571,11 @@ class _Pass:
             self.now,
             self.settings,
             with_group=not self.settings.gang_scheduling or not self.job.size,
-            extras=owned_objects.obsolete_objects(self.desired_extras, self.observed.owned_objects),
+            extras=manifests.obsolete_objects(self.desired_extras, self.observed.owned_objects),
         )
 
     def _patches(self) -> tuple[PlannedPatch, ...]:
-        updates = owned_objects.update_patches(self.desired_extras, self.observed.owned_objects)
+        updates = manifests.update_patches(self.desired_extras, self.observed.owned_objects)
         group = self.observed.pod_group
         if group is None or not self.settings.gang_scheduling or not self.job.size:
             return tuple(updates)

@@ -2,22 +2,108 @@
 
 Each function takes a status and returns the next one. Reasons and messages follow upstream's
 patterns, with the details that a user needs in order to act.
+
+Patches of a job's own metadata.
+
+Where the common status of a job is in its stored status.
+
+For most kinds the two are the same. A kind whose clients would misread our conditions stores the
+common status in a field of its own (``JobKindInfo.status_field``).
 """
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from gangline.api.job_names import AWAITS_FORMER_PODS
-from gangline.api.jobs.kubeflow import JobStatus, ReplicaStatus
+from gangline.api.jobs.kind import VERSION_ANNOTATION
+from gangline.api.jobs.kubeflow import MANAGED_BY_US, JobStatus, ReplicaStatus
 from gangline.api.meta.conditions import TRUE, find_condition, remove_condition
 from gangline.api.meta.objects import Condition
 from gangline.operator.model import conditions, labels
-from gangline.operator.model.job import CleanPodPolicy, NormalizedJob
-from gangline.operator.model.plan import PlannedEvent
+from gangline.operator.model.job import CleanPodPolicy, JobKindInfo, Manifest, NormalizedJob
+from gangline.operator.model.plan import PlannedEvent, PlannedPatch, TargetKind
 from gangline.operator.model.replicas import ReplicaGang, format_indexes
 from gangline.operator.policies import backoff
+
+
+def remove_finalizers(job: NormalizedJob) -> tuple[PlannedPatch, ...]:
+    """Remove the finalizers of an upstream operator that may not run any more."""
+    found = job.meta.finalizers
+    remaining = [name for name in found if name not in job.kind.finalizers]
+    if len(remaining) == len(found):
+        return ()
+    path = "/metadata/finalizers"
+    operations: list[Manifest] = [
+        {"op": "test", "path": path, "value": list(found)},
+        {"op": "replace", "path": path, "value": remaining},
+    ]
+    return (PlannedPatch(TargetKind.JOB, job.name, operations),)
+
+
+def store_version(job: NormalizedJob) -> PlannedPatch | None:
+    """Store the version in which a job was written, while the job still shows it."""
+    several = bool(job.kind.entry.other_versions)
+    ours = job.policy.managed_by in (None, MANAGED_BY_US)
+    if not several or not ours or job.is_deleting or VERSION_ANNOTATION in job.meta.annotations:
+        return None
+    path = "/metadata/annotations"
+    version: Manifest = {"path": path, "value": {VERSION_ANNOTATION: job.api_version}}
+    if job.meta.annotations:
+        pointer = VERSION_ANNOTATION.replace("/", "~1")
+        version = {"path": f"{path}/{pointer}", "value": job.api_version}
+    return PlannedPatch(
+        TargetKind.JOB,
+        job.name,
+        [
+            {
+                "op": "replace",
+                "path": "/metadata/resourceVersion",
+                "value": job.meta.resource_version,
+            },
+            {"op": "add", **version},
+        ],
+    )
+
+
+_STATUS = msgspec.json.Decoder(JobStatus)
+_COMMON_FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields(JobStatus))
+
+
+def decode_status(kind: JobKindInfo, stored: msgspec.Raw) -> JobStatus:
+    """Return the common status.
+
+    Raises:
+        msgspec.DecodeError: it cannot be decoded.
+    """
+    if not kind.status_field:
+        return _STATUS.decode(stored)
+    fields = msgspec.json.decode(stored, type=dict[str, msgspec.Raw])
+    return _STATUS.decode(fields.get(kind.status_field, b"{}"))
+
+
+def kind_fields(kind: JobKindInfo, stored: msgspec.Raw) -> Manifest:
+    """Return the fields of a stored status that only its kind has."""
+    status: Manifest = msgspec.json.decode(stored)
+    if not kind.status_field:
+        return _own(status)
+    return {**status, kind.status_field: _own(status.get(kind.status_field) or {})}
+
+
+def encode_status(kind: JobKindInfo, status: JobStatus, fields: Manifest) -> Any:
+    """Return the status to store."""
+    if not kind.status_field:
+        return {**fields, **msgspec.to_builtins(status)} if fields else status
+    common = msgspec.to_builtins(status)
+    return {**fields, kind.status_field: {**fields.get(kind.status_field, {}), **common}}
+
+
+def _own(status: Manifest) -> Manifest:
+    return {name: value for name, value in status.items() if name not in _COMMON_FIELDS}
+
 
 _MAX_LISTED_PODS = 5
 """Number of pods that a message names."""

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from gangline.api.jobs import kubeflow as api
-from gangline.api.jobs.versions import original_api_version
+from gangline.api.jobs.kind import original_api_version
 from gangline.api.meta.objects import Object
 from gangline.api.validation.validate import validate_job, validate_manifest
 from gangline.operator.model import pod_template

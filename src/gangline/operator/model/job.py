@@ -18,9 +18,8 @@ from typing import Any, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkab
 import msgspec
 
 from gangline.api.job_resources import JOB_KINDS
-from gangline.api.jobs.kind import JobKind
+from gangline.api.jobs.kind import FieldsEntry, JobKind
 from gangline.api.jobs.kubeflow import JobStatus
-from gangline.api.jobs.versions import FieldsEntry
 from gangline.api.meta.objects import Object, ObjectMeta, OwnerReference
 from gangline.api.meta.resource import Resource
 from gangline.operator.model.replicas import ReplicaGang

@@ -9,11 +9,13 @@ from functools import partial
 from gangline.kube.client.client import ApiClient
 from gangline.operator.model.framework import Framework
 from gangline.operator.webhook import configuration, review
-from gangline.operator.webhook.certificate_controller import CertificateController
+from gangline.operator.webhook.certificate_controller import (
+    CertificateController,
+    CertificateSecret,
+)
+from gangline.operator.webhook.configuration import WebhookRegistration
 from gangline.operator.webhook.defaults import JobDefaulter
-from gangline.operator.webhook.queue_access import QueueAccess
-from gangline.operator.webhook.registration import WebhookRegistration
-from gangline.operator.webhook.secret import CertificateSecret
+from gangline.operator.webhook.review import QueueAccess
 from gangline.operator.webhook.server import Responder, WebhookServer
 from gangline.operator.webhook.settings import WebhookSettings
 

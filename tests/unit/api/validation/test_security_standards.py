@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from chart_objects import chart_objects
-from gangline.api.validation.security_standards.evaluate import describe, find_violations
-from gangline.api.validation.security_standards.policy import (
+from gangline.api.validation.security_standards import (
     Level,
     LevelVersion,
     PodSecurityPolicy,
+    describe,
+    find_violations,
 )
 
 PREFIX = "pod-security.kubernetes.io/"

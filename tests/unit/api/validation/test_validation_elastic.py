@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gangline.api.jobs.elastic_fields import (
+from gangline.api.jobs.elastic import (
     parse_critical_ranks,
     parse_node_range,
     parse_priority_fraction,

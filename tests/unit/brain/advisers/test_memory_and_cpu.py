@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from gangline.brain.advisers.advice import Confidence, What
+from gangline.brain.advisers.cpu import data_share
 from gangline.brain.advisers.rightsize import advise
-from gangline.brain.advisers.usage.cpu_size import data_share
 from gangline.brain.facts.records import Outcome, PlannedSize, Run, Segment
 from gangline.brain.models.histogram import MEMORY, Histogram
 from unit.brain.histories import (

@@ -9,19 +9,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline.brain.advisers.explain import displayed, sentence
-from gangline.brain.allocation.advice import allocation_advice, give_back_advice
-from gangline.brain.allocation.allocate import allocate, change_factor, speedup
-from gangline.brain.allocation.give_back import give_back, lost_share
-from gangline.brain.allocation.jobs import (
+from gangline.brain.allocation.advice import (
+    PriceState,
+    allocation_advice,
+    give_back,
+    give_back_advice,
+    lost_share,
+    update_price,
+)
+from gangline.brain.allocation.allocate import (
     AllocationJob,
     AllocationNode,
+    Option,
     SizePoint,
     WaitingGang,
+    allocate,
+    change_factor,
+    divide,
+    fair_sizes,
     goodput_of,
+    speedup,
 )
-from gangline.brain.allocation.prices import PriceState, update_price
-from gangline.brain.allocation.shares import fair_sizes
-from gangline.brain.allocation.solve import Option, divide
 
 
 def make_job(

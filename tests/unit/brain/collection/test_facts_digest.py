@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.brain.collection.facts_digest import FUTURE_MS, MAX_FACTS_BYTES, digest_facts
+from gangline.brain.collection.live_facts import FUTURE_MS, MAX_FACTS_BYTES, digest_facts
 from gangline.brain.facts.records import Quality
 
 NOW = 1_795_168_800_000

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.jobs.training_facts import PodFacts
-from gangline.brain.collection.facts_digest import DigestedFacts
+from gangline.brain.collection.job_digest import ContainerRun, end_of_deleted
+from gangline.brain.collection.live_facts import DigestedFacts
 from gangline.brain.collection.observations import JobObservations, quantile
-from gangline.brain.collection.pod_digest import ContainerRun, end_of_deleted
 from gangline.brain.facts.records import Job, Outcome, RoleSize, Run, Segment
 
 SIZE = RoleSize(role="worker", since_ms=0, replicas=2, gpus=4)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gangline.api.core.pod import Pod
-from gangline.brain.collection.pod_digest import DELETED, digest_pod, end_of_deleted, merge_runs
+from gangline.brain.collection.job_digest import DELETED, digest_pod, end_of_deleted, merge_runs
 
 START, END, AGAIN = "2026-11-20T10:00:00Z", "2026-11-20T10:05:00Z", "2026-11-20T10:05:10Z"
 START_MS = 1_795_168_800_000

@@ -10,11 +10,10 @@ import pytest
 from brain_records import NOW_MS, a_job, a_pod, a_run, a_running_job, a_segment
 from gangline.brain.evaluation.history import History
 from gangline.brain.facts.records import Run
-from gangline.brain.store.batch import changed_facts, facts_of
-from gangline.brain.store.buffer import FactBuffer
+from gangline.brain.store.batch import FactBuffer, changed_facts, facts_of
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.errors import StoreUnavailable
-from gangline.brain.store.reading.reader import Reader
+from gangline.brain.store.reader import Reader
 from gangline.brain.store.writing.facts import Written
 
 CLUSTER = "cluster"

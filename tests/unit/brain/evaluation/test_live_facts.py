@@ -12,15 +12,12 @@ from gangline.brain.advisers.explain import sentence
 from gangline.brain.advisers.usage import kills
 from gangline.brain.advisers.usage import peaks as peaks_of_host
 from gangline.brain.advisers.view import ClusterView, SimilarRuns, View
-from gangline.brain.collection.facts_digest import digest_facts
-from gangline.brain.collection.live_facts import FRESH_MS
+from gangline.brain.collection.job_digest import ContainerRun
+from gangline.brain.collection.live_facts import FRESH_MS, digest_facts
 from gangline.brain.collection.observations import JobObservations
-from gangline.brain.collection.pod_digest import ContainerRun
-from gangline.brain.collection.server_use import ServerTable
-from gangline.brain.collection.usage import PodSample
+from gangline.brain.collection.server_use import PodSample, ServerTable
 from gangline.brain.evaluation.advisers import advise
-from gangline.brain.evaluation.exposure import exposure_by_node
-from gangline.brain.evaluation.node_days import NodeDays
+from gangline.brain.evaluation.cluster_facts import NodeDays, exposure_by_node
 from gangline.brain.evaluation.views import build_view, with_live_facts
 from gangline.brain.facts.records import Job, NodeCapacity, PodRun, RoleSize, Run
 

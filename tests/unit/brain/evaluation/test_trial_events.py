@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gangline.brain.advisers.advice import ActionRecord, What
-from gangline.brain.evaluation.trial_inputs import trial_events
+from gangline.brain.evaluation.trials import trial_events
 from gangline.brain.facts.records import DeviceShortage, Job, PodRun, Run
 from gangline.brain.guard.state import Action
 

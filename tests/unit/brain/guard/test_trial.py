@@ -9,9 +9,15 @@ import pytest
 from gangline.brain.advisers.advice import Choice, What
 from gangline.brain.advisers.explain import displayed_reason, reason_sentence
 from gangline.brain.facts.records import Quality
-from gangline.brain.guard.comparison import moments, sequential_radius
 from gangline.brain.guard.state import DEFAULTS, Baseline, Verdict
-from gangline.brain.guard.trial import Judgement, TrialEvents, baseline, judge
+from gangline.brain.guard.trial import (
+    Judgement,
+    TrialEvents,
+    baseline,
+    judge,
+    moments,
+    sequential_radius,
+)
 from unit.brain.guard.builders import HOUR, MINUTE, NOW, make_action, make_segments
 
 BEFORE = Baseline(mean=math.log(100.0), count=6)

@@ -3,9 +3,8 @@
 import pytest
 
 from gangline.brain.facts.records import ModelFacts, RoleSize, Run
-from gangline.brain.models.prior import job_prior, throughput_prior
 from gangline.brain.models.throughput import NO_PRIOR, Configuration, Observation
-from gangline.brain.models.throughput_fit import fit_throughput
+from gangline.brain.models.throughput_fit import fit_throughput, job_prior, throughput_prior
 from unit.brain.histories import a_job
 
 

@@ -32,7 +32,7 @@ def test_only_the_store_imports_sqlalchemy() -> None:
 
 
 def test_programs_start_without_sqlalchemy() -> None:
-    programs = "import gangline.cli.main, gangline.operator.main, gangline.scheduler.main, sys"
+    programs = "import gangline.cli.main, gangline.operator.main, gangline.scheduler.loop, sys"
     report = f"print(sorted({LIBRARIES!r} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", f"{programs}; {report}"], capture_output=True, text=True, check=True

@@ -2,8 +2,7 @@
 
 from brain_records import a_job, a_running_job, a_segment
 from gangline.brain.facts.records import Outcome, Run
-from gangline.brain.store.batch import Fact, SegmentFact, batches, facts_of
-from gangline.brain.store.buffer import MAX_FACTS, FactBuffer
+from gangline.brain.store.batch import MAX_FACTS, Fact, FactBuffer, SegmentFact, batches, facts_of
 
 
 def segment(number: int, **changes: int) -> SegmentFact:

@@ -6,8 +6,7 @@ from rich.console import Console
 
 from gangline.cli.commands.demo import JOB, REPLICAS, VICTIM, build_manifests
 from gangline.cli.commands.demo import _example_folder as example_folder
-from gangline.cli.demo.timeline import DemoTimeline, summary_headline, summary_rows
-from gangline.cli.demo.view import DemoView
+from gangline.cli.demo.view import DemoTimeline, DemoView, summary_headline, summary_rows
 
 
 class Clock:

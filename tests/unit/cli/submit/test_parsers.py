@@ -10,7 +10,7 @@ import yaml
 
 from gangline.cli import main
 from gangline.cli.errors import ExitCode
-from gangline.cli.submit import parsers
+from gangline.cli.submit import flags as parsers
 
 JOB = {
     "apiVersion": "kubeflow.org/v1",

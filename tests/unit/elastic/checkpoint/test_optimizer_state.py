@@ -16,7 +16,7 @@ from gangline.elastic.checkpoint.checkpointer import load_objects, optional_path
 from gangline.elastic.checkpoint.errors import UnsavableError
 from gangline.elastic.checkpoint.restore.dcp_reader import load_state
 from gangline.elastic.checkpoint.restore.dcp_writer import FlashWriter
-from gangline.elastic.checkpoint.restore.storage_source import StorageSource
+from gangline.elastic.checkpoint.restore.source import StorageSource
 from gangline.elastic.checkpoint.storage.target import open_target
 from gangline.elastic.checkpoint.training import TrainingState
 

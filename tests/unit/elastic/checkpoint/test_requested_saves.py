@@ -8,9 +8,9 @@ from typing import TypeVar
 import pytest
 
 from gangline.elastic import save_request
-from gangline.elastic.checkpoint import requested_saves
+from gangline.elastic.checkpoint import save_schedule
 from gangline.elastic.checkpoint.ranks import SaveGroup
-from gangline.elastic.checkpoint.requested_saves import RequestedSaves
+from gangline.elastic.checkpoint.save_schedule import RequestedSaves
 from gangline.elastic.progress import PROGRESS_VARIABLE
 from gangline.elastic.save_request import SaveOrder, SaveOrders
 
@@ -53,7 +53,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(requested_saves, "time", clock)
+    monkeypatch.setattr(save_schedule, "time", clock)
     return clock
 
 

@@ -10,16 +10,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gangline.elastic.data.client import (
     IndexShardingClient,
+    LocalShardSource,
+    MasterShardSource,
     ShardingClient,
     ShardRefusedError,
+    open_shard_source,
     worker_name,
 )
 from gangline.elastic.data.feed import ShardBatchSampler, batch_length, report_batches
-from gangline.elastic.data.shard_source import (
-    LocalShardSource,
-    MasterShardSource,
-    open_shard_source,
-)
 from gangline.elastic.data.torch_feed import ShardedRecords
 from gangline.elastic.shards.dataset import Shard, Stream
 from gangline.elastic.shards.events import ForgetDataset, ReleaseWorker

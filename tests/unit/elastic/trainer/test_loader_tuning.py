@@ -8,8 +8,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from gangline.elastic.agent.tuning_file import TuningFile
 from gangline.elastic.protocol.messages import LoaderValues, OptimizerValues, Tuning
-from gangline.elastic.trainer.loader import ElasticDataLoader
-from gangline.elastic.trainer.sampler import ElasticDistributedSampler
+from gangline.elastic.trainer.loader import ElasticDataLoader, ElasticDistributedSampler
 from gangline.elastic.trainer.trainer import ElasticTrainer
 
 DATA = TensorDataset(torch.arange(64.0))

@@ -7,10 +7,9 @@ import torch
 from torch.utils.data import TensorDataset
 
 from gangline.elastic.progress import read_progress
-from gangline.elastic.trainer.loader import ElasticDataLoader
-from gangline.elastic.trainer.noise import NoiseEstimator
-from gangline.elastic.trainer.sampler import ElasticDistributedSampler
+from gangline.elastic.trainer.loader import ElasticDataLoader, ElasticDistributedSampler
 from gangline.elastic.trainer.trainer import ElasticTrainer
+from gangline.elastic.trainer.training_reporter import NoiseEstimator
 
 SIZE = 4000
 """Parameters. Ten estimates suffice because the noise has many independent directions; a network

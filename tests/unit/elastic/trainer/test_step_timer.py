@@ -2,7 +2,7 @@
 
 import pytest
 
-from gangline.elastic.trainer.step_timer import StepTimer
+from gangline.elastic.trainer.training_reporter import StepTimer
 
 
 class Clock:

@@ -10,8 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler, TensorDataset
 
-from gangline.elastic.trainer.loader import ElasticDataLoader
-from gangline.elastic.trainer.sampler import ElasticBatchSampler, ElasticDistributedSampler
+from gangline.elastic.trainer.loader import (
+    ElasticBatchSampler,
+    ElasticDataLoader,
+    ElasticDistributedSampler,
+)
 from gangline.elastic.trainer.share import ShareError
 from gangline.elastic.trainer.trainer import ElasticTrainer
 

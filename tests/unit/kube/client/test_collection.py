@@ -10,7 +10,7 @@ from aiohttp import web
 from gangline.kube.client.client import ApiClient
 from gangline.kube.client.collection import Collection, Selection
 from gangline.kube.errors import ApiError, Forbidden, Gone
-from gangline.scheduler.types.wire import LEAN_PODS, LeanPod
+from gangline.scheduler.wire import LEAN_PODS, LeanPod
 from unit.kube.fake_server import (
     Answer,
     FakeServer,

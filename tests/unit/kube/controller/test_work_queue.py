@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline.kube.controller.work_queue import QueueStopped, WorkQueue
+from gangline.kube.controller.controller import QueueStopped, WorkQueue
 from unit.kube.virtual_clock import run_jumping
 
 

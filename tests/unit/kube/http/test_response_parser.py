@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.kube.http.response import HttpResponse, MalformedResponse, ResponseParser
+from gangline.kube.http.connections import HttpResponse, MalformedResponse, ResponseParser
 
 STATED = b"HTTP/1.1 201 Created\r\nContent-Type: a/b\r\ncontent-length:  5 \r\n\r\nhello"
 CHUNKED = (

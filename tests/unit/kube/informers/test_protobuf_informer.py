@@ -6,7 +6,7 @@ from aiohttp import web
 
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.informer import Informer
-from gangline.scheduler.types.wire import LEAN_PODS, LeanPod
+from gangline.scheduler.wire import LEAN_PODS, LeanPod
 from unit.kube.fake_server import FakeServer, binary, failing
 from unit.kube.protobuf.encoding import envelope, frame, list_body, pod, status
 

@@ -18,7 +18,7 @@ from gangline.kube.protobuf.framing import open_envelope
 from gangline.kube.protobuf.layout import UnreadableType
 from gangline.kube.protobuf.reader import MalformedMessage, ObjectReader, object_reader
 from gangline.operator.engine import observe
-from gangline.scheduler.types import wire
+from gangline.scheduler import wire
 from kubernetes_proto import EXAMPLES, encode_body, needs_sources
 from unit.kube.protobuf import encoding
 

@@ -7,7 +7,7 @@ from gangline.api.core.core import Service
 from gangline.api.core.pod import Pod, PodSpec
 from gangline.api.core.service import ServicePort, ServiceSpec
 from gangline.api.meta.objects import ObjectMeta
-from gangline.local.controllers.endpoints.plan import build_endpoints
+from gangline.local.controllers.endpoints import build_endpoints
 from unit.local.controllers.builders import a_pod
 
 

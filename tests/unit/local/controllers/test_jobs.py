@@ -14,16 +14,19 @@ from gangline.api.core.pod_status import (
     ContainerStatus,
 )
 from gangline.api.meta.objects import ObjectMeta
-from gangline.local.controllers.jobs.indexes import format_indexes, parse_indexes
-from gangline.local.controllers.jobs.plan import BackoffRecord, JobPlan, plan_job
-from gangline.local.controllers.jobs.pods import build_job_pod
-from gangline.local.controllers.jobs.types import (
+from gangline.local.controllers.jobs.controller import build_job_pod
+from gangline.local.controllers.jobs.plan import (
     FINALIZER,
     INDEX,
+    BackoffRecord,
+    JobPlan,
     JobStatus,
     RawJob,
     RawJobSpec,
     UncountedPods,
+    format_indexes,
+    parse_indexes,
+    plan_job,
 )
 from unit.local.controllers.builders import NOW, a_pod
 

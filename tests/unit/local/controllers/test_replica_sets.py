@@ -8,7 +8,7 @@ import pytest
 from gangline.api.core.core import PodDisruptionBudget, PodDisruptionBudgetSpec
 from gangline.api.core.pod import PodSpec
 from gangline.api.meta.objects import ObjectMeta
-from gangline.local.controllers.disruption import plan as budgets
+from gangline.local.controllers import disruption as budgets
 from gangline.local.controllers.replica_sets import plan as replicas
 from gangline.local.controllers.replica_sets.plan import RawReplicaSet, RawReplicaSetSpec
 from unit.local.controllers.builders import NOW, a_pod

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gangline.api.meta.objects import ObjectMeta
-from gangline.operator.engine.owned_objects import CONTENT_ANNOTATION
+from gangline.operator.engine.manifests import CONTENT_ANNOTATION
 from gangline.operator.frameworks.pytorch import PyTorchRules
 from gangline.operator.model.job import Manifest, NormalizedJob
 from gangline.operator.model.plan import OwnedObject, ReconcilePlan, TargetKind

@@ -11,7 +11,7 @@ import pytest
 from gangline.kube.probes import Address
 from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
-from gangline.operator.webhook import rotation
+from gangline.operator.webhook import certificate
 from gangline.operator.webhook.certificate import issue_certificate
 from gangline.operator.webhook.configuration import (
     CONFIGURATION_RESOURCES,
@@ -31,7 +31,7 @@ NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 KINDS = [framework.kind for framework in all_frameworks(OperatorSettings())]
 SETTINGS = WebhookSettings()
 VALIDITY = CertificateValidity()
-RING = rotation.plan_rotation(None, None, SETTINGS.names, NOW, VALIDITY, frozenset())
+RING = certificate.plan_rotation(None, None, SETTINGS.names, NOW, VALIDITY, frozenset())
 LATER = NOW + timedelta(days=1)
 
 
@@ -162,7 +162,7 @@ def test_a_bundle_keeps_others_authorities_while_certificates_are_exchanged() ->
 
 def test_every_copy_writes_the_same_bundle() -> None:
     due = NOW + timedelta(days=61)
-    ring = rotation.plan_rotation(RING, None, SETTINGS.names, due, VALIDITY, frozenset())
+    ring = certificate.plan_rotation(RING, None, SETTINGS.names, due, VALIDITY, frozenset())
     existing = desired_configuration(MUTATING, SETTINGS, KINDS, ring.trusted, 9443)
     assert authorities_for(ring, existing, due, VALIDITY) == ring.trusted
     assert len(ring.trusted) == 2

@@ -7,8 +7,7 @@ import pytest
 from gangline.api.cluster.admission import UserInfo
 from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
-from gangline.operator.webhook.queue_access import QueueAccess, QueueReader
-from gangline.operator.webhook.review import ReviewRequest
+from gangline.operator.webhook.review import QueueAccess, QueueReader, ReviewRequest
 from unit.operator.builders import manifest
 
 FRAMEWORKS = all_frameworks(OperatorSettings())

@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline.operator.webhook import rotation
+from gangline.operator.webhook import certificate
 from gangline.operator.webhook.certificate import (
     CertificateAuthority,
+    CertificateSet,
     ServingCertificate,
     UnusableCertificate,
     issue_certificate,
+    plan_rotation,
     read_authorities,
     read_certificate,
 )
-from gangline.operator.webhook.rotation import CertificateSet, plan_rotation
 from gangline.operator.webhook.settings import CertificateValidity
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -57,7 +58,7 @@ def reported(ring: CertificateSet) -> frozenset[CertificateAuthority]:
 
 def stored(ring: CertificateSet, **changed: str | bytes) -> dict[str, str]:
     """A Secret's data, with parts of it replaced."""
-    data = rotation.format_certificate_set(ring)
+    data = certificate.format_certificate_set(ring)
     for name, value in changed.items():
         raw = value if isinstance(value, bytes) else value.encode()
         data[name.replace("_", ".")] = base64.b64encode(raw).decode()
@@ -98,7 +99,7 @@ def test_a_key_does_not_show_in_logs() -> None:
 
 def test_a_keyring_comes_back_as_it_was_written() -> None:
     ring = a_ring(a_pair(), a_pair(NOW + DAY), a_pair(NOW - DAY).authority)
-    assert rotation.parse_certificate_set(rotation.format_certificate_set(ring)) == ring
+    assert certificate.parse_certificate_set(certificate.format_certificate_set(ring)) == ring
 
 
 @pytest.mark.parametrize(
@@ -114,18 +115,18 @@ def test_a_keyring_comes_back_as_it_was_written() -> None:
 )
 def test_damaged_secret_is_reported_with_its_reason(changed: dict, complaint: str) -> None:
     with pytest.raises(UnusableCertificate, match=complaint):
-        rotation.parse_certificate_set(stored(a_ring(), **changed))
+        certificate.parse_certificate_set(stored(a_ring(), **changed))
 
 
 def test_values_that_are_not_base64_are_reported() -> None:
     data = stored(a_ring()) | {"tls.key": "%%%"}
     with pytest.raises(UnusableCertificate, match=r"tls\.key is not base64 text"):
-        rotation.parse_certificate_set(data)
+        certificate.parse_certificate_set(data)
 
 
 def test_a_damaged_next_certificate_does_not_cost_the_one_that_is_served() -> None:
     ring = a_ring(a_pair(), a_pair(NOW + DAY))
-    found = rotation.parse_certificate_set(stored(ring, next_key="junk"))
+    found = certificate.parse_certificate_set(stored(ring, next_key="junk"))
     assert (found.serving, found.next) == (ring.serving, None)
 
 
@@ -235,12 +236,12 @@ class World:
         ring = plan_rotation(
             self.secret, self.held[copy], NAMES, self.now, VALIDITY, self.known[copy]
         )
-        self.secret = rotation.parse_certificate_set(rotation.format_certificate_set(ring))
+        self.secret = certificate.parse_certificate_set(certificate.format_certificate_set(ring))
         assert self.secret == ring
         before = (
             self.bundles[-1][1] if self.bundles and ring.is_rotating(self.now, VALIDITY) else ()
         )
-        bundle = rotation.sort_authorities([*ring.trusted, *before])
+        bundle = certificate.sort_authorities([*ring.trusted, *before])
         if not self.bundles or bundle != self.bundles[-1][1]:
             self.bundles.append((self.now, bundle))
         self.known[copy] = reported(ring)

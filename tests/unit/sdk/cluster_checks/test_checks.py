@@ -12,7 +12,7 @@ from gangline.api.core.node import Node
 from gangline.api.core.pod import Pod
 from gangline.api.core.storage import StorageClass
 from gangline.cli.commands.diagnose import format_checks
-from gangline.sdk.cluster_checks.checks import (
+from gangline.sdk.cluster_checks import (
     CheckStatus,
     ClusterCheckResult,
     ClusterFacts,

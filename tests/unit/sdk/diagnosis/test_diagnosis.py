@@ -12,8 +12,8 @@ from gangline.api.jobs.kubeflow import PyTorchJob
 from gangline.api.symptoms import SYMPTOMS
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.cli.commands.diagnose import diagnosis_data, format_diagnosis
-from gangline.sdk.diagnosis import pending
-from gangline.sdk.diagnosis.diagnosis import Diagnosis, diagnose
+from gangline.sdk import diagnosis
+from gangline.sdk.diagnosis import Diagnosis, diagnose
 from gangline.sdk.events import EventRecord
 from gangline.sdk.jobs import Job, build_job
 from gangline.sdk.kinds import JOB_KINDS
@@ -334,5 +334,5 @@ def test_a_diagnosis_is_shown_with_cause_evidence_consequences_and_next_step() -
 
 def test_the_documentation_lists_every_cause() -> None:
     page = (Path(__file__).parents[4] / "docs" / "causes.md").read_text()
-    causes = {*LOGS, *STATUSES, *WAITS, *(row[0] for row in pending._PATTERNS)}
+    causes = {*LOGS, *STATUSES, *WAITS, *(row[0] for row in diagnosis._PATTERNS)}
     assert sorted(cause for cause in causes if f"`{cause}`" not in page) == []

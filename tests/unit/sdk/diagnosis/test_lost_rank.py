@@ -4,8 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from gangline.operator.policies.lost_rank import LostRank
-from gangline.sdk.diagnosis.diagnosis import diagnose
-from gangline.sdk.diagnosis.pending import find_lost_rank
+from gangline.sdk.diagnosis import diagnose, find_lost_rank
 from gangline.sdk.jobs import Job, JobState
 from gangline.sdk.kinds import JOB_KINDS
 

@@ -25,16 +25,14 @@ from gangline.api.jobs.elastic import (
     ROLES,
     TRAINING_ROLES,
     WORKER,
+    CriticalRanks,
     ElasticJob,
     ElasticReplicaSpec,
     PodMeta,
     ScalePlan,
-    master_name,
-)
-from gangline.api.jobs.elastic_fields import (
-    CriticalRanks,
     is_number,
     job_node_range,
+    master_name,
     nnodes_flag,
     parse_critical_ranks,
     parse_node_range,

@@ -2,6 +2,11 @@
 
 PostgreSQL gets an array for each column: one text whatever the number of rows, which is planned
 once for a connection. A list of values in the text would be planned for each of its rows.
+
+One writer at a time for each cluster, and one leader: a fencing number in the database.
+
+A Brain that becomes leader takes the next number. Transactions that act carry it, and are refused
+once another Brain has taken a higher one. So a leader that was frozen and wakes up cannot act.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,10 +29,14 @@ from sqlalchemy import (
     func,
     select,
     tuple_,
+    update,
 )
 from sqlalchemy import column as table_column
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.types import TypeEngine
+
+from gangline.brain.store.errors import Fenced
+from gangline.brain.store.sql import tables
 
 
 def upsert(
@@ -141,3 +150,39 @@ def given_rows(
 def _unbounded(column: Column[Any]) -> TypeEngine[Any]:
     """The type of a column; a cast to VARCHAR(n) would cut what is too long."""
     return Text() if isinstance(column.type, String) else column.type
+
+
+def lock_cluster(connection: Connection, cluster: str) -> int:
+    """Lock the cluster's row until the end of the transaction, and return its fencing number."""
+    leader = tables.leader
+    query = select(leader.c.fence).where(leader.c.cluster == cluster).with_for_update()
+    fence = connection.execute(query).scalar()
+    if fence is None:
+        insert_missing(
+            connection, leader, [{"cluster": cluster, "fence": 0, "at_ms": 0}], "cluster"
+        )
+        fence = connection.execute(query).scalar_one()
+    return int(fence)
+
+
+def take_fence(connection: Connection, cluster: str, holder: str, now_ms: int) -> int:
+    """Make ``holder`` the leader of the cluster, and return its fencing number."""
+    fence = lock_cluster(connection, cluster) + 1
+    leader = tables.leader
+    connection.execute(
+        update(leader)
+        .where(leader.c.cluster == cluster)
+        .values(fence=fence, holder=holder, at_ms=now_ms)
+    )
+    return fence
+
+
+def check_fence(connection: Connection, cluster: str, fence: int) -> None:
+    """Lock the cluster's row.
+
+    Raises:
+        Fenced: another Brain has become leader since ``fence`` was taken.
+    """
+    current = lock_cluster(connection, cluster)
+    if current != fence:
+        raise Fenced(cluster, fence, current)

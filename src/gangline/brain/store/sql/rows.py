@@ -1,15 +1,20 @@
-"""Records as rows of tables and back. Fields that have no column go into the column ``extra``."""
+"""Records as rows of tables and back. Fields that have no column go into the column ``extra``.
+
+Advice and actions as rows, with the identity of their job.
+"""
 
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
-from sqlalchemy import RowMapping, Table
+from sqlalchemy import RowMapping, Select, Table, select
 
+from gangline.brain.advisers.advice import ActionRecord, Advice, AdviceRecord, AdviceState
 from gangline.brain.facts.records import (
     Image,
     Job,
+    Mode,
     ModelFacts,
     NodeSpeed,
     PodRun,
@@ -150,3 +155,45 @@ def speed_row(speed: NodeSpeed) -> dict[str, Any]:
 def speed_of(row: Columns, node: str, gpu_model: str) -> NodeSpeed:
     others = {"node": node, "gpu_model": gpu_model, "day": row["day"]}
     return _from_row(NodeSpeed, row, others)
+
+
+def advice_query() -> Select[Any]:
+    """Select advice with cluster and UID of its job."""
+    job = tables.job.c
+    return select(tables.advice, job.cluster, job.uid).join_from(tables.advice, tables.job)
+
+
+def advice_of(row: Columns) -> AdviceRecord:
+    return AdviceRecord(
+        id=row["id"],
+        cluster=row["cluster"],
+        uid=row["uid"],
+        advice=msgspec.json.decode(row["body"], type=Advice),
+        at_ms=row["at_ms"],
+        expires_ms=row["expires_ms"],
+        mode=Mode(row["mode"]),
+        state=AdviceState(row["state"]),
+        held_because=row["held_because"] or "",
+    )
+
+
+def action_query() -> Select[Any]:
+    """Select actions with cluster and UID of their job."""
+    job = tables.job.c
+    return select(tables.action, job.cluster, job.uid).join_from(tables.action, tables.job)
+
+
+def action_of(row: Columns) -> ActionRecord:
+    return ActionRecord(
+        id=row["id"],
+        cluster=row["cluster"],
+        uid=row["uid"],
+        advice_id=row["advice_id"],
+        what=row["what"],
+        plan=row["plan"],
+        at_ms=row["at_ms"],
+        verdict=row["verdict"],
+        judged_ms=row["judged_ms"],
+        cost_ms=row["cost_ms"],
+        body=row["body"],
+    )

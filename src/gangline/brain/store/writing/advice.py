@@ -1,4 +1,7 @@
-"""Writes advice and actions. Each transaction carries the leader's fencing number."""
+"""Writes advice and actions. Each transaction carries the leader's fencing number.
+
+Everything that is written: facts, advice and actions, models.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,20 +11,22 @@ from typing import Any, TypeAlias
 import msgspec
 from sqlalchemy import Connection, bindparam, insert, select, update
 
-from gangline.brain.advisers.advice import Advice
-from gangline.brain.advisers.decisions import (
+from gangline.brain.advisers.advice import (
     CURRENT_STATES,
     PENDING,
     ActionRecord,
+    Advice,
     AdviceRecord,
     AdviceState,
 )
 from gangline.brain.store.context import Context
 from gangline.brain.store.errors import ActionOpen, UnknownJob
 from gangline.brain.store.sql import rows, tables
-from gangline.brain.store.sql.advice_rows import action_of, action_query, advice_of, advice_query
+from gangline.brain.store.sql.bulk import check_fence, take_fence
 from gangline.brain.store.sql.load import mappings
-from gangline.brain.store.sql.lock import check_fence, take_fence
+from gangline.brain.store.sql.rows import action_of, action_query, advice_of, advice_query
+from gangline.brain.store.writing.facts import FactWriter
+from gangline.brain.store.writing.models import ModelWriter
 
 _CURRENT = sorted(CURRENT_STATES)
 AdviceKey: TypeAlias = tuple[str, str, int, str]
@@ -304,3 +309,7 @@ def repeats(before: Advice, now: Advice) -> bool:
     if before.value is None or now.value is None:
         return before.value == now.value
     return math.isclose(before.value, now.value, rel_tol=SAME_VALUE)
+
+
+class Writer(FactWriter, AdviceWriter, ModelWriter):
+    """Writes to the database; each method is one transaction, or several of at most 500 rows."""

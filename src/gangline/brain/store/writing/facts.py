@@ -21,9 +21,8 @@ from gangline.brain.facts.records import Image, Job, NodeSpeed, PodRun, Run, Seg
 from gangline.brain.store.batch import Fact, PodFact, SegmentFact, SpeedFact, batches, facts_of
 from gangline.brain.store.context import Context
 from gangline.brain.store.sql import rows, tables
-from gangline.brain.store.sql.bulk import any_of, upsert
+from gangline.brain.store.sql.bulk import any_of, lock_cluster, upsert
 from gangline.brain.store.sql.load import load_jobs, mappings, pod_columns
-from gangline.brain.store.sql.lock import lock_cluster
 
 
 @dataclass

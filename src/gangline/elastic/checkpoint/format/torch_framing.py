@@ -2,18 +2,128 @@
 
 PyTorch's reader expects each entry of a ``.distcp`` file to be a complete ``torch.save`` archive.
 An entry has that form; from save to save only its middle, the raw bytes, changes.
+
+Unpickles without running code from the file.
+
+PyTorch's own reader unpickles ``.metadata`` and values without restriction. Here only the classes
+that such files consist of are known; any other name in a pickle is an error.
+
+Which values are a rank's own: those that have one name and differ between ranks.
+
+PyTorch saves one value for each name. A random state, a counter or the position of a data loader is
+another one on each rank, so that all ranks would restore the value of a single rank. Small values
+are therefore compared at each save. Where they differ, the first rank saves its value under the
+name, which any reader of PyTorch's format finds, and each other rank ``r`` saves its own under
+``NAME@rank-r``. Large tensors are not compared here: they are replicas, or sharded.
 """
 
 import io
 import pickle
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
+from importlib import import_module
+from typing import IO, Any, TypeGuard
 
+import numpy
 import torch
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.serialization import skip_data
 
-from gangline.elastic.checkpoint.errors import UnsavableError
-from gangline.elastic.checkpoint.format.safe_unpickle import safe_unpickle
+from gangline.elastic.checkpoint.errors import CorruptError, UnsavableError
+
+_METADATA = "torch.distributed.checkpoint.metadata"
+_KNOWN = {
+    **dict.fromkeys(
+        (
+            "Metadata",
+            "MetadataIndex",
+            "TensorStorageMetadata",
+            "BytesStorageMetadata",
+            "ChunkStorageMetadata",
+            "TensorProperties",
+            "StorageMeta",
+            "_MEM_FORMAT_ENCODING",
+        ),
+        _METADATA,
+    ),
+    "_StorageInfo": "torch.distributed.checkpoint.filesystem",
+    "Size": "torch",
+    "OrderedDict": "collections",
+    "_get_layout": "torch.serialization",
+}
+_BUILTINS = {"set", "frozenset", "complex", "slice", "bytearray"}
+
+
+class _MetadataUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a class that metadata consists of; refuse any other."""
+        if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
+            return found
+        if module == "builtins" and name in _BUILTINS:
+            return getattr(import_module("builtins"), name)
+        if _KNOWN.get(name) == module:
+            return getattr(import_module(module), name)
+        raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a checkpoint's metadata")
+
+
+def read_metadata(stream: IO[bytes]) -> Metadata:
+    """Read a ``.metadata`` file.
+
+    Raises:
+        CorruptError: it is damaged, or names a class that does not belong in metadata.
+    """
+    try:
+        found = _MetadataUnpickler(stream).load()
+    except (pickle.UnpicklingError, EOFError, ValueError, AttributeError, IndexError) as error:
+        raise CorruptError(f".metadata cannot be read: {error}") from error
+    except (TypeError, KeyError, ImportError, MemoryError, OverflowError) as error:
+        raise CorruptError(f".metadata is damaged: {error}") from error
+    if not isinstance(found, Metadata):
+        raise CorruptError(f".metadata holds a {type(found).__name__}")
+    return found
+
+
+def _data_classes() -> list[Callable[..., Any] | tuple[Callable[..., Any], str]]:
+    """Return pure data classes that are not on PyTorch's list: NumPy's arrays and scalars."""
+    multiarray: Any = import_module("numpy._core.multiarray")
+    kinds = [type(numpy.dtype(letter)) for letter in "?bBhHiIlLqQefdFD"]
+    return [
+        bytes,  # for empty bytes; PyTorch knows how others are pickled
+        (bytes, "__builtin__.bytes"),
+        numpy.ndarray,
+        numpy.dtype,
+        *kinds,
+        (multiarray._reconstruct, "numpy._core.multiarray._reconstruct"),
+        (multiarray._reconstruct, "numpy.core.multiarray._reconstruct"),
+        (multiarray.scalar, "numpy._core.multiarray.scalar"),
+        (multiarray.scalar, "numpy.core.multiarray.scalar"),
+    ]
+
+
+_loading = threading.Lock()
+"""PyTorch's list of allowed classes is global for all threads. Leaving ``safe_globals`` removes
+names from it even if the training script had added them.
+"""
+
+
+def safe_unpickle(stream: IO[bytes]) -> Any:
+    """Load a value with PyTorch's restricted unpickler, extended by NumPy's arrays.
+
+    Raises:
+        pickle.UnpicklingError: loading it would need code.
+    """
+    with _loading:
+        theirs = torch.serialization.get_safe_globals()
+        try:
+            with torch.serialization.safe_globals(_data_classes()):
+                return torch.load(stream, map_location="cpu", weights_only=True)
+        finally:
+            torch.serialization.add_safe_globals(theirs)
+
 
 HEADROOM = 1.25
 """Pickled values may grow by this factor before the ranks have to agree on a new layout."""
@@ -136,3 +246,74 @@ def check_loadable(key: str, value: object, data: bytes) -> None:
 def padded_capacity(size: int) -> int:
     """Return the bytes to reserve for a pickled value of ``size`` bytes that may grow."""
     return int(size * HEADROOM) + 128
+
+
+SMALL_BYTES = 1 << 16
+"""Tensors in main memory up to this size are compared; the random state of PyTorch has 5,056."""
+OF_A_RANK = re.compile(r"(^|\.)random\.rank-\d+(\.|$)")
+"""Random states of a ``TrainingState``: each rank saves them under a name of its own."""
+_OWN_NAME = re.compile(r"(?P<name>.*)@rank-(?P<rank>\d+)", re.DOTALL)
+_DIGEST_BITS = 61
+"""Sums of digests stay within a signed integer of 64 bits, in which ranks compare them."""
+
+
+def own_name(name: str, rank: int) -> str:
+    """Return the name under which a rank saves its own value."""
+    return f"{name}@rank-{rank}"
+
+
+def parse_own_name(name: str) -> tuple[str, int] | None:
+    """Return the name and the rank of an own value; None for any other name."""
+    match = _OWN_NAME.fullmatch(name)
+    return (match["name"], int(match["rank"])) if match else None
+
+
+def is_small_tensor(value: object) -> TypeGuard[torch.Tensor]:
+    """True for tensors that are compared."""
+    return (
+        isinstance(value, torch.Tensor)
+        and type(value) in {torch.Tensor, torch.nn.Parameter}
+        and value.device.type == "cpu"
+        and value.layout == torch.strided
+        and not value.is_quantized
+        and value.nbytes <= SMALL_BYTES
+        and (value.numel() == 0 or value.data_ptr() != 0)  # FSDP frees a tensor's memory
+    )
+
+
+def tensor_digest(name: str, value: torch.Tensor) -> int:
+    """Return a digest of name, type, shape and content."""
+    plain = value.detach().resolve_conj().resolve_neg().contiguous()
+    return _digest(f"{name}|{value.dtype}|{tuple(value.shape)}", tensor_bytes(plain))
+
+
+def value_digest(name: str, pickled: bytes) -> int:
+    """Return a digest of a name and a pickled value."""
+    return _digest(name, pickled)
+
+
+def _digest(name: str, content: bytes | memoryview) -> int:
+    digest = blake2b(content, digest_size=8, key=blake2b(name.encode(), digest_size=16).digest())
+    return int.from_bytes(digest.digest(), "little") % (1 << _DIGEST_BITS)
+
+
+def summarize(digests: Iterable[int]) -> int:
+    """Return one number for a set of digests, whatever their order."""
+    return sum(digests) % (1 << _DIGEST_BITS)
+
+
+def differing_names(by_rank: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Return the names whose values differ, each with the first rank that has it."""
+    first: dict[str, int] = {}
+    differing: dict[str, int] = {}
+    for rank, digests in enumerate(by_rank):
+        for name, digest in digests.items():
+            holder = first.setdefault(name, rank)
+            if by_rank[holder][name] != digest:
+                differing[name] = holder
+    return differing
+
+
+def names_of_all(by_rank: Sequence[Mapping[str, int]]) -> frozenset[str]:
+    """Return the names that every rank has."""
+    return frozenset.intersection(*(frozenset(digests) for digests in by_rank))

@@ -21,18 +21,23 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from gangline.elastic.checkpoint.format.own_values import OF_A_RANK, own_name, parse_own_name
-from gangline.elastic.checkpoint.format.safe_unpickle import safe_unpickle
-from gangline.elastic.checkpoint.format.torch_framing import is_plain_memory, tensor_bytes
+from gangline.elastic.checkpoint.format.torch_framing import (
+    OF_A_RANK,
+    is_plain_memory,
+    own_name,
+    parse_own_name,
+    safe_unpickle,
+    tensor_bytes,
+)
 from gangline.elastic.checkpoint.restore.source import (
     EntryKey,
     EntryLocation,
     EntryReader,
     RestoreSource,
+    StorageSource,
     entry_key,
     tensor_from_bytes,
 )
-from gangline.elastic.checkpoint.restore.storage_source import StorageSource
 from gangline.elastic.checkpoint.storage.target import open_target
 
 READERS = max(2, min(4, len(os.sched_getaffinity(0))))

@@ -22,12 +22,12 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from gangline.elastic.checkpoint.format.checksum import checksum
-from gangline.elastic.checkpoint.format.layout import part_file_name
 from gangline.elastic.checkpoint.format.manifest import (
     METADATA,
     Manifest,
     PartManifest,
     encode_manifest,
+    part_file_name,
 )
 from gangline.elastic.checkpoint.format.torch_framing import tensor_bytes, torch_save_framing
 from gangline.elastic.checkpoint.restore.source import entry_key

@@ -26,14 +26,14 @@ from gangline.elastic.checkpoint.restore.source import (
     MappedSegments,
     MemorySource,
     RestoreSource,
+    StorageSource,
 )
-from gangline.elastic.checkpoint.restore.storage_source import StorageSource
 from gangline.elastic.checkpoint.saver.replication import SegmentRequest, fetch_segment
 from gangline.elastic.checkpoint.snapshot import inventory
 from gangline.elastic.checkpoint.snapshot.directory import SaverSettings
 from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
 from gangline.elastic.checkpoint.snapshot.segment import Segment, SegmentState
-from gangline.elastic.checkpoint.storage import commit, detect
+from gangline.elastic.checkpoint.storage import commit
 from gangline.elastic.checkpoint.storage.target import StorageTarget, open_target
 
 
@@ -162,7 +162,7 @@ class Restorer:
         options = restore_candidates(self.holders, self._stored())
         if not options and self.foreign_format:
             raise ForeignFolderError(
-                detect.foreign_folder_message(self.settings.target, self.foreign_format)
+                commit.foreign_folder_message(self.settings.target, self.foreign_format)
             )
         for candidate in options:
             if step is not None and candidate.step != step:
@@ -185,7 +185,7 @@ class Restorer:
             if self.ranks.rank == 0:
                 steps = commit.committed_steps(self.target)
                 kind = (
-                    None if steps else detect.detect_format(detect.list_folder_names(self.target))
+                    None if steps else commit.detect_format(commit.list_folder_names(self.target))
                 )
         except (OSError, StorageError) as error:
             problem = str(error)

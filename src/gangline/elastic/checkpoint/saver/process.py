@@ -6,6 +6,11 @@ started again at any time. When a training process dies, it writes the newest co
 storage. When the job is over, it frees the memory and ends.
 
     python -m gangline.elastic.checkpoint.saver.process HOME
+
+The uploader: writes requested saves, commits steps, computes checksums. All calls block.
+
+Every call reads the segments again. The only state that shared memory does not have is the list of
+uncommitted steps, and that is rebuilt from storage after a restart of the saver.
 """
 
 import asyncio
@@ -15,10 +20,22 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
-from gangline.elastic.checkpoint.errors import CheckpointError
+import msgspec
+
+from gangline.elastic.checkpoint.errors import (
+    CheckpointError,
+    CorruptError,
+    StepTakenError,
+    StorageError,
+)
+from gangline.elastic.checkpoint.format.manifest import PartNote, parse_partial_folder
 from gangline.elastic.checkpoint.saver import messages
 from gangline.elastic.checkpoint.saver.messages import (
     ClientFinished,
@@ -33,11 +50,218 @@ from gangline.elastic.checkpoint.saver.replication import (
     Replicator,
     remove_partial_copies,
 )
-from gangline.elastic.checkpoint.saver.uploader import Uploader
 from gangline.elastic.checkpoint.snapshot import directory, inventory
 from gangline.elastic.checkpoint.snapshot.directory import FileLock, SaverSettings
+from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
+from gangline.elastic.checkpoint.snapshot.segment import Segment, SegmentState
+from gangline.elastic.checkpoint.storage import commit
+from gangline.elastic.checkpoint.storage.target import StorageTarget, open_target
 
 log = logging.getLogger(__name__)
+COMMIT_WAIT_S = 10.0
+"""Time that a step waits for the other nodes before an older one is tried as well."""
+
+
+class Uploader:
+    """Writes the saves of one job's folder to its target."""
+
+    def __init__(self, home: Path, report: Callable[[StorageOutcome], None]) -> None:
+        self.home, self.report = home, report
+        self.stop = threading.Event()
+        self.uncommitted: dict[tuple[int, str], int] = {}
+        """Uncommitted steps and plans that wait for other ranks, with the number of ranks."""
+        self.consecutive_failures = 0
+        """Number of consecutive failed attempts."""
+        self.taken_steps: set[tuple[int, str]] = set()
+        """Steps and plans that another saver committed first; they are not tried again."""
+        self._target: tuple[SaverSettings, StorageTarget, commit.BandwidthLimiter] | None = None
+        self._pool = ThreadPoolExecutor(4, thread_name_prefix="write")
+        self._mapped: dict[Path, Segment] = {}
+        """Segments that stay mapped for repeated checksums."""
+
+    def close(self) -> None:
+        """Stop waiting for bandwidth and end the threads."""
+        self.stop.set()
+        self._pool.shutdown()
+
+    def _open(self, settings: SaverSettings) -> tuple[StorageTarget, commit.BandwidthLimiter]:
+        if self._target is None or self._target[0] != settings:
+            target = open_target(settings.target, settings.options)
+            self._find_unfinished(target)
+            self._target = (
+                settings,
+                target,
+                commit.BandwidthLimiter(settings.bandwidth, self.stop),
+            )
+        return self._target[1:]
+
+    def _find_unfinished(self, target: StorageTarget) -> None:
+        """Find the uncommitted steps that an earlier saver left.
+
+        In an object store a step is written under its final name, so it may belong to another job.
+        """
+        own_plans = {snapshot.layout.plan for snapshot in inventory.list_snapshots(self.home)}
+        for _, name in target.list_unfinished():
+            notes = [one for one in target.list_names(name) if one.startswith("rank-")]
+            for one in notes[:1]:
+                try:
+                    note = msgspec.json.decode(target.read(f"{name}/{one}"), type=PartNote)
+                except (msgspec.MsgspecError, FileNotFoundError):
+                    continue
+                if parse_partial_folder(name) or note.plan in own_plans:
+                    self.uncommitted[note.step, note.plan] = note.world
+
+    def resume_commits(self, settings: SaverSettings, snapshots: Sequence[SnapshotInfo]) -> None:
+        """Find the uncommitted steps of an earlier saver, if memory hints at any."""
+        if self._target is not None:
+            return
+        if any(one.is_local and one.header.for_storage and one.is_in_storage for one in snapshots):
+            try:
+                self._open(settings)
+            except (OSError, StorageError) as error:
+                self.consecutive_failures += 1
+                log.warning("storage cannot be read", exc_info=error)
+
+    def write_snapshots(self, settings: SaverSettings, snapshots: Sequence[SnapshotInfo]) -> bool:
+        """Write these saves; return whether all of them are in storage now."""
+        if not snapshots:
+            return True
+        try:
+            target, pace = self._open(settings)
+            done = list(self._pool.map(lambda one: self._write_one(target, pace, one), snapshots))
+        except (OSError, StorageError, CorruptError) as error:
+            self.consecutive_failures += 1
+            log.warning(
+                f"step {snapshots[0].step} was not written: {error}",
+                extra={"step": snapshots[0].step},
+                exc_info=error,
+            )
+            self.report(
+                StorageOutcome(snapshots[0].step, committed=False, reason=_error_text(error))
+            )
+            return False
+        self.consecutive_failures = 0
+        return all(done)
+
+    def _write_one(
+        self, target: StorageTarget, pace: commit.BandwidthLimiter, snapshot: SnapshotInfo
+    ) -> bool:
+        segment = Segment(snapshot.path)
+        try:
+            with segment.reading() as free:
+                if not free or segment.read_header() != snapshot.header:
+                    return False  # a newer save replaces it, and will be requested itself
+                if not commit.is_committed(target, snapshot.step, snapshot.layout.plan):
+                    commit.write_part(target, segment, snapshot.header, snapshot.layout, pace)
+                    self.uncommitted[snapshot.step, snapshot.layout.plan] = snapshot.layout.world
+                segment.mark_persisted(snapshot.header.generation)
+        except CorruptError:
+            segment.write_header(replace(snapshot.header, state=SegmentState.CORRUPT))
+            raise
+        finally:
+            segment.close()
+        return True
+
+    def commit(self, settings: SaverSettings) -> list[int]:
+        """Commit complete steps and return them. Other steps stay uncommitted."""
+        done = []
+        for (step, plan), world in sorted(self.uncommitted.items(), reverse=True):
+            try:
+                target, _ = self._open(settings)
+                if not commit.try_commit(target, step, plan, world):
+                    continue
+                del self.uncommitted[step, plan]
+                done.append(step)
+                self.report(StorageOutcome(step, committed=True))
+                commit.apply_retention(target, settings.keep, settings.keep_every, step)
+            except StepTakenError as error:
+                del self.uncommitted[step, plan]
+                self.taken_steps.add((step, plan))
+                log.warning(
+                    f"step {step} was not committed: {error}", extra={"step": step}, exc_info=error
+                )
+                self.report(StorageOutcome(step, committed=False, reason=_error_text(error)))
+            except (OSError, StorageError) as error:
+                self.consecutive_failures += 1
+                self.report(StorageOutcome(step, committed=False, reason=_error_text(error)))
+        if done:
+            self.uncommitted = {key: n for key, n in self.uncommitted.items() if key[0] > max(done)}
+        return done
+
+    def write_newest(self, settings: SaverSettings) -> int | None:
+        """Write the newest save that all ranks of this node hold, and wait for its commit.
+
+        If other nodes do not hold it, the next older one is tried as well.
+        """
+        for step in inventory.common_steps(inventory.list_snapshots(self.home)):
+            snapshots = inventory.snapshots_at_step(inventory.list_snapshots(self.home), step)
+            if snapshots and (step, snapshots[0].layout.plan) in self.taken_steps:
+                continue
+            if not self.write_snapshots(settings, snapshots):
+                return None
+            if self._committed_in_time(settings, step, snapshots[0].layout.plan):
+                return step
+        return None
+
+    def _committed_in_time(self, settings: SaverSettings, step: int, plan: str) -> bool:
+        begin = time.monotonic()
+        while (step, plan) in self.uncommitted:
+            self.commit(settings)
+            if (step, plan) not in self.uncommitted:
+                break
+            passed = time.monotonic() - begin
+            if passed > COMMIT_WAIT_S or self.stop.is_set():
+                return False
+            if passed > COMMIT_WAIT_S / 4:
+                self._write_replacements(settings, step, plan)
+            self.stop.wait(min(1.0, 0.05 + passed / 10))
+        return (step, plan) not in self.taken_steps
+
+    def _write_replacements(self, settings: SaverSettings, step: int, plan: str) -> None:
+        """Write the parts of ranks on lost nodes, from copies on this node."""
+        try:
+            target, _ = self._open(settings)
+            missing = commit.missing_ranks(target, step, plan, self.uncommitted[step, plan])
+        except (OSError, StorageError):
+            return  # the next commit reports the error
+        snapshots = inventory.replacement_parts(
+            inventory.list_snapshots(self.home), step, plan, missing
+        )
+        for one in snapshots:
+            log.warning(
+                f"writing the part of the lost rank {one.rank} of step {step}",
+                extra={"rank": one.rank, "step": step},
+            )
+        self.write_snapshots(settings, snapshots)
+
+    def seal_snapshots(self) -> int:
+        """Compute missing checksums of complete saves; return how many were missing.
+
+        Not thread-safe.
+        """
+        for path in [path for path, one in self._mapped.items() if not one.is_file_at(path)]:
+            self._mapped.pop(path).close()  # replaced or removed: its memory must be freed
+        count = 0
+        for snapshot in inventory.list_snapshots(self.home):
+            try:
+                segment = self._map(snapshot.path)
+            except (FileNotFoundError, CorruptError):
+                continue  # removed since the inventory was taken
+            if segment.read_seal(snapshot.header, len(snapshot.layout.entries)) is None:
+                count += commit.seal_if_unchanged(segment, snapshot.header, snapshot.layout)
+        return count
+
+    def _map(self, path: Path) -> Segment:
+        """Return the segment, mapped once: new page faults cost more than the checksums."""
+        if path not in self._mapped:
+            self._mapped[path] = Segment(path)
+        return self._mapped[path]
+
+
+def _error_text(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
 POLL_S = 1.0
 """Seconds between polls without a message: parts of other nodes appear without one."""
 MAX_RETRY_PAUSE_S = 30.0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gangline.elastic.checkpoint.errors import CorruptError
-from gangline.elastic.checkpoint.format.layout import PartLayout
+from gangline.elastic.checkpoint.format.manifest import PartLayout
 from gangline.elastic.checkpoint.snapshot import directory
 from gangline.elastic.checkpoint.snapshot.segment import Segment, SegmentHeader, SegmentState
 

@@ -31,13 +31,11 @@ from gangline.elastic.checkpoint.snapshot import directory
 from gangline.elastic.checkpoint.snapshot.copy import (
     CopyResult,
     EntryView,
+    OptimizerBarrier,
+    PendingTransfers,
     TensorCopier,
     TensorMove,
     entry_views,
-)
-from gangline.elastic.checkpoint.snapshot.device import (
-    OptimizerBarrier,
-    PendingTransfers,
     pin_segment,
 )
 from gangline.elastic.checkpoint.snapshot.segment import (

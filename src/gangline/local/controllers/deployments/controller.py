@@ -23,8 +23,8 @@ from gangline.local.controllers.deployments.plan import (
     RawDeployment,
     plan_deployment,
 )
-from gangline.local.controllers.replica_sets.adoption import adopt_object
 from gangline.local.controllers.replica_sets.plan import RAW_REPLICA_SETS, RawReplicaSet
+from gangline.local.controllers.replica_sets.pod_creation import adopt_object
 
 
 class DeploymentController:

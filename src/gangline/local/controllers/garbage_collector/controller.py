@@ -19,8 +19,7 @@ from gangline.kube.controller.controller import (
 )
 from gangline.kube.errors import ApiError, Conflict, NotFound
 from gangline.kube.informers.informer import Informer
-from gangline.local.controllers.context import ControllerContext
-from gangline.local.controllers.discovery import DiscoveredKind, discover_kinds
+from gangline.local.controllers.context import ControllerContext, DiscoveredKind, discover_kinds
 from gangline.local.controllers.garbage_collector import plan
 from gangline.local.controllers.garbage_collector.plan import (
     GraphObject,

@@ -3,9 +3,20 @@
 As kube-controller-manager 1.32: a Job that has reached its end first gets the condition
 ``SuccessCriteriaMet`` or ``FailureTarget``, and ``Complete`` or ``Failed`` once no pod is left.
 Failed pods are replaced after a delay that doubles with each failure.
+
+A Job as the controller reads it.
+
+Completion indexes as Kubernetes writes them: ``1,3-5,7``.
+
+Counts every ended pod of a Job exactly once, although pods may be deleted at any time.
+
+A pod has a finalizer. When it has ended, its uid is written to ``uncountedTerminatedPods``; then
+the finalizer is removed; when the watch shows that, the uid becomes part of the count. The
+controller may end between any two of these writes. Succeeded pods of an indexed Job need no uids:
+the set of completed indexes counts each of them once.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -13,12 +24,230 @@ from typing import NamedTuple
 import msgspec
 
 from gangline.api.core.pod import Pod, is_pod_ready
+from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.meta.conditions import find_condition, is_condition_true, set_condition
-from gangline.api.meta.objects import Condition
-from gangline.local.controllers.jobs.counting import PodCounts, count_pods, counted_status
-from gangline.local.controllers.jobs.indexes import index_of
-from gangline.local.controllers.jobs.types import FINALIZER, JobStatus, RawJob
-from gangline.local.controllers.replica_sets.plan import deletion_rank
+from gangline.api.meta.objects import Condition, Object, Wire
+from gangline.api.meta.resource import Resource
+from gangline.local.controllers.replica_sets.plan import PodTemplate, deletion_rank
+
+FINALIZER = "batch.kubernetes.io/job-tracking"
+INDEX = "batch.kubernetes.io/job-completion-index"
+"""Annotation and label of a pod with its completion index."""
+BUILTIN_MANAGER = "kubernetes.io/job-controller"
+
+
+class RawJobSpec(Wire):
+    """The spec of a Job with its template unparsed."""
+
+    parallelism: int | None = None
+    completions: int | None = None
+    active_deadline_seconds: int | None = None
+    backoff_limit: int | None = None
+    ttl_seconds_after_finished: int | None = None
+    completion_mode: str = ""
+    suspend: bool | None = None
+    pod_replacement_policy: str = ""
+    managed_by: str = ""
+    template: PodTemplate = msgspec.field(default_factory=dict)
+
+
+class UncountedPods(Wire):
+    """Uids of ended pods whose finalizer is about to be removed, and which are then counted."""
+
+    succeeded: list[str] = msgspec.field(default_factory=list)
+    failed: list[str] = msgspec.field(default_factory=list)
+
+
+class JobStatus(Wire):
+    """The observed state of a Job."""
+
+    conditions: list[Condition] = msgspec.field(default_factory=list)
+    start_time: datetime | None = None
+    completion_time: datetime | None = None
+    active: int = 0
+    ready: int = 0
+    terminating: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    completed_indexes: str = ""
+    uncounted_terminated_pods: UncountedPods = UncountedPods()
+
+
+class RawJob(Object):
+    """A Job."""
+
+    spec: RawJobSpec = RawJobSpec()
+    status: JobStatus = JobStatus()
+
+    @property
+    def is_indexed(self) -> bool:
+        return self.spec.completion_mode == "Indexed"
+
+    @property
+    def parallelism(self) -> int:
+        return 1 if self.spec.parallelism is None else self.spec.parallelism
+
+    @property
+    def completions(self) -> int | None:
+        """Desired successes; None: one success ends the Job, which creates no more pods."""
+        spec = self.spec
+        return 1 if spec.completions is None and spec.parallelism is None else spec.completions
+
+    @property
+    def backoff_limit(self) -> int:
+        return 6 if self.spec.backoff_limit is None else self.spec.backoff_limit
+
+    @property
+    def is_managed_here(self) -> bool:
+        return self.spec.managed_by in ("", BUILTIN_MANAGER)
+
+
+RAW_JOBS: Resource[RawJob] = Resource(RawJob, "batch", "v1", "jobs", "Job")
+
+
+def parse_indexes(text: str, completions: int) -> set[int]:
+    """Return the indexes below ``completions``; parts that are not numbers are ignored."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and (last or first).isdigit():
+            found.update(range(int(first), min(int(last or first), completions - 1) + 1))
+    return found
+
+
+def format_indexes(indexes: Iterable[int]) -> str:
+    return ",".join(_ranges(sorted(set(indexes))))
+
+
+def _ranges(indexes: list[int]) -> Iterator[str]:
+    start = 0
+    for end in range(1, len(indexes) + 1):
+        if end < len(indexes) and indexes[end] == indexes[end - 1] + 1:
+            continue
+        first, last = indexes[start], indexes[end - 1]
+        # Two neighbours are listed, as in Kubernetes; three are a range.
+        if last - first >= 2:
+            yield f"{first}-{last}"
+        else:
+            yield from map(str, indexes[start:end])
+        start = end
+
+
+def index_of(pod: Pod) -> int | None:
+    """Return the completion index of a pod."""
+    text = pod.metadata.annotations.get(INDEX, "")
+    return int(text) if text.isdigit() else None
+
+
+@dataclass(frozen=True, slots=True)
+class PodCounts:
+    """Pods of a Job by state."""
+
+    active: tuple[Pod, ...]
+    """Neither ended nor being deleted."""
+    terminating: tuple[Pod, ...]
+    """Being deleted, and not ended."""
+    succeeded: int
+    failed: int
+    counted_succeeded: int
+    counted_failed: int
+    uncounted: UncountedPods
+    completed: frozenset[int]
+    """Completed indexes of an indexed Job."""
+    ended: tuple[tuple[datetime | None, bool], ...]
+    """Time and success of each pod whose end was not noticed before."""
+    release: tuple[Pod, ...]
+    """Pods whose finalizer may be removed once the status is written."""
+
+
+def count_pods(job: RawJob, pods: Sequence[Pod]) -> PodCounts:
+    """Count the pods of a Job, those in its status included."""
+    status, held = job.status, {p.metadata.uid for p in pods if FINALIZER in p.metadata.finalizers}
+    before = status.uncounted_terminated_pods
+    completions = job.completions or 0
+    completed = parse_indexes(status.completed_indexes, completions) if job.is_indexed else set()
+    succeeded = [uid for uid in before.succeeded if uid in held]
+    failed = [uid for uid in before.failed if uid in held]
+    counted_succeeded = status.succeeded + len(before.succeeded) - len(succeeded)
+    counted_failed = status.failed + len(before.failed) - len(failed)
+    known = {*succeeded, *failed}
+    ended, release = [], []
+    for pod in pods:
+        uid = pod.metadata.uid
+        success, failure = pod.status.phase == "Succeeded", _has_failed(job, pod)
+        if uid not in held or not (success or failure):
+            continue
+        release.append(pod)
+        if uid in known:
+            continue
+        if not success:
+            failed.append(uid)
+            ended.append((finish_time(pod), False))
+        elif not job.is_indexed:
+            succeeded.append(uid)
+            ended.append((finish_time(pod), True))
+        elif (index := index_of(pod)) is not None and index < completions:
+            if index not in completed:
+                ended.append((finish_time(pod), True))
+            completed.add(index)
+    if job.is_indexed:
+        counted_succeeded = len(completed)
+    return PodCounts(
+        active=tuple(pod for pod in pods if _is_active(pod)),
+        terminating=tuple(
+            pod
+            for pod in pods
+            if pod.metadata.deletion_timestamp and pod.status.phase not in TERMINAL_PHASES
+        ),
+        succeeded=counted_succeeded + len(succeeded),
+        failed=counted_failed + len(failed),
+        counted_succeeded=counted_succeeded,
+        counted_failed=counted_failed,
+        uncounted=UncountedPods(succeeded, failed),
+        completed=frozenset(completed),
+        ended=tuple(ended),
+        release=tuple(release),
+    )
+
+
+def counted_status(job: RawJob, counts: PodCounts, ready: int) -> JobStatus:
+    """Return the status of a Job with these counts."""
+    status = job.status
+    return JobStatus(
+        conditions=status.conditions,
+        start_time=status.start_time,
+        completion_time=status.completion_time,
+        active=len(counts.active),
+        ready=ready,
+        terminating=len(counts.terminating),
+        succeeded=counts.counted_succeeded,
+        failed=counts.counted_failed,
+        completed_indexes=format_indexes(counts.completed),
+        uncounted_terminated_pods=counts.uncounted,
+    )
+
+
+def _is_active(pod: Pod) -> bool:
+    return pod.status.phase not in TERMINAL_PHASES and pod.metadata.deletion_timestamp is None
+
+
+def _has_failed(job: RawJob, pod: Pod) -> bool:
+    """A deleted pod is replaced at once, unless the Job replaces only failed pods."""
+    if pod.status.phase in TERMINAL_PHASES:
+        return pod.status.phase == "Failed"
+    replaces_terminating = job.spec.pod_replacement_policy != "Failed"
+    return pod.metadata.deletion_timestamp is not None and replaces_terminating
+
+
+def finish_time(pod: Pod) -> datetime | None:
+    """Return when the last container of a pod ended."""
+    times = [
+        status.state.terminated.finished_at
+        for status in pod.status.container_statuses
+        if status.state.terminated is not None
+    ]
+    return max((time for time in times if time is not None), default=None)
+
 
 MAX_CREATIONS = 500
 """Limit of creations in one pass, as in kube-controller-manager."""

@@ -25,8 +25,6 @@ from gangline.local.controllers.context import (
     object_reference,
     owner_uids,
 )
-from gangline.local.controllers.replica_sets.adoption import adopt_object, release_object
-from gangline.local.controllers.replica_sets.expectations import Expectations
 from gangline.local.controllers.replica_sets.plan import (
     RAW_REPLICA_SETS,
     RawReplicaSet,
@@ -36,7 +34,12 @@ from gangline.local.controllers.replica_sets.plan import (
     is_pod_active,
     plan_replica_set,
 )
-from gangline.local.controllers.replica_sets.pod_creation import create_pods
+from gangline.local.controllers.replica_sets.pod_creation import (
+    Expectations,
+    adopt_object,
+    create_pods,
+    release_object,
+)
 
 
 class ReplicaSetController:

@@ -1,17 +1,22 @@
-"""From a container's spec to a plan for the runtime."""
+"""From a container's spec to a plan for the runtime.
+
+Capabilities of containers: names, the default set, and the set of a security context.
+
+Assignment of GPUs to containers: by index, for the lifetime of the pod.
+"""
 
 import os
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gangline.api.core.container import Container, VolumeMount
 from gangline.api.core.pod import Pod
 from gangline.api.core.security import Capabilities, PodSecurityContext, SecurityContext
-from gangline.api.resource_list import CPU, MEMORY, parse_resources
+from gangline.api.quantity import parse_whole
+from gangline.api.resource_list import CPU, GPU, MEMORY, parse_resources
 from gangline.local.kubelet.config.environment import ContainerConfigError, expand_references
-from gangline.local.kubelet.containers.capabilities import bounding_set, capability_numbers
 from gangline.local.kubelet.containers.images import ResolvedImage
 from gangline.local.kubelet.files.beneath import (
     LEADS_OUT,
@@ -26,9 +31,89 @@ from gangline.local.kubelet.runtime.interface import (
     ContainerMount,
     ContainerPlan,
 )
-from gangline.local.kubelet.volumes.api_access import ACCESS_PATH
 from gangline.local.kubelet.volumes.pod_volumes import PodFolders
+from gangline.local.kubelet.volumes.tokens import ACCESS_PATH
 from gangline.local.network.interface import NetworkAttachment
+
+NAMES = (
+    "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID",
+    "SETPCAP", "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW",
+    "IPC_LOCK", "IPC_OWNER", "SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT",
+    "SYS_ADMIN", "SYS_BOOT", "SYS_NICE", "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD",
+    "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP", "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG",
+    "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF", "CHECKPOINT_RESTORE",
+)  # fmt: skip
+"""In the order of their numbers, from 0 (``linux/capability.h``)."""
+DEFAULT = frozenset(
+    {
+        "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD",
+        "NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
+    }
+)  # fmt: skip
+"""The default set of containerd."""
+EVERY = "ALL"
+
+
+def bounding_set(add: Iterable[str], drop: Iterable[str]) -> frozenset[str]:
+    """Return the capabilities that a container may have, as containerd does.
+
+    ``ALL`` is applied before single names. Unknown names have no effect.
+    """
+    added, dropped = set(_plain(add)), set(_plain(drop))
+    found = set() if EVERY in dropped else set(DEFAULT)
+    if EVERY in added:
+        found = set(NAMES)
+    return frozenset((found | (added & set(NAMES))) - dropped)
+
+
+def _plain(names: Iterable[str]) -> list[str]:
+    return [name.upper().removeprefix("CAP_") for name in names]
+
+
+def capability_numbers(names: Iterable[str]) -> tuple[int, ...]:
+    """Return the kernel's numbers of capabilities, in order."""
+    return tuple(sorted(NAMES.index(name) for name in names))
+
+
+@dataclass(slots=True)
+class DeviceManager:
+    """The GPUs of one node and the containers that they are assigned to."""
+
+    indices: Sequence[int]
+    _assigned: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
+
+    def assign(self, pod_uid: str, container: Container) -> tuple[int, ...] | None:
+        """The GPUs of a container, the same at every call; None if not enough are free."""
+        held = self._assigned.get((pod_uid, container.name))
+        if held is not None:
+            return held
+        if not self.indices:
+            return ()  # The node has no devices to assign: it only counts the resource, if at all.
+        desired = requested_gpus(container)
+        taken = {index for indices in self._assigned.values() for index in indices}
+        free = [index for index in self.indices if index not in taken]
+        if desired > len(free):
+            return None
+        self._assigned[pod_uid, container.name] = tuple(free[:desired])
+        return self._assigned[pod_uid, container.name]
+
+    def release(self, pod_uid: str) -> None:
+        for key in [key for key in self._assigned if key[0] == pod_uid]:
+            del self._assigned[key]
+
+
+def requested_gpus(container: Container) -> int:
+    resources = container.resources
+    return parse_whole(resources.limits.get(GPU, resources.requests.get(GPU, 0)))
+
+
+def gpu_variables(assigned: Sequence[int], node_has_gpus: bool) -> dict[str, str]:
+    """The environment variables that make only the assigned GPUs visible to a process."""
+    if not node_has_gpus:
+        return {}
+    listed = ",".join(map(str, assigned))
+    return {"CUDA_VISIBLE_DEVICES": listed, "NVIDIA_VISIBLE_DEVICES": listed or "void"}
+
 
 TERMINATION_LOG = "/dev/termination-log"
 _MESSAGE_BYTES = 4096

@@ -11,15 +11,13 @@ from datetime import datetime, timedelta
 from gangline.api.core.container import Container
 from gangline.api.core.pod import Pod
 from gangline.local.kubelet.records import (
+    ALWAYS,
+    NEVER,
+    BackoffSettings,
     ContainerRecord,
     PodFailureReason,
     PodRecord,
     is_pod_finished,
-)
-from gangline.local.kubelet.restart_backoff import (
-    ALWAYS,
-    NEVER,
-    BackoffSettings,
     restart_time,
     should_restart,
 )

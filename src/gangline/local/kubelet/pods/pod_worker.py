@@ -14,22 +14,20 @@ from gangline.api.resources import PODS
 from gangline.kube.errors import ApiError, Conflict, NotFound
 from gangline.local.kubelet.config.config_source import has_refreshed_volumes, names_in_volumes
 from gangline.local.kubelet.config.environment import ContainerConfigError
-from gangline.local.kubelet.logs.archive import archive_logs
+from gangline.local.kubelet.logs import archive_logs
 from gangline.local.kubelet.pods.actions import PodActions, compute_pod_actions
-from gangline.local.kubelet.pods.container_setup import fetch_value_sources
-from gangline.local.kubelet.pods.container_worker import ContainerWorker
-from gangline.local.kubelet.pods.node_context import NodeContext
-from gangline.local.kubelet.pods.pod_context import PodContext
+from gangline.local.kubelet.pods.admission import unsupported_fields
+from gangline.local.kubelet.pods.container_worker import ContainerWorker, fetch_value_sources
+from gangline.local.kubelet.pods.pod_context import NodeContext, PodContext
 from gangline.local.kubelet.pods.pod_status import (
     StatusInputs,
+    StatusWriter,
     build_pod_status,
     crash_looping_containers,
 )
-from gangline.local.kubelet.pods.status_writer import StatusWriter
-from gangline.local.kubelet.pods.unsupported_fields import unsupported_fields
 from gangline.local.kubelet.records import PodRecord, StartProblem
-from gangline.local.kubelet.volumes.api_access import write_api_access
 from gangline.local.kubelet.volumes.pod_volumes import make_volumes, refresh_volumes, remove_files
+from gangline.local.kubelet.volumes.tokens import write_api_access
 from gangline.local.network.interface import NetworkAttachment, NetworkError
 
 log = logging.getLogger(__name__)

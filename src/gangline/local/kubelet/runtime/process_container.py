@@ -13,7 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gangline.local.kubelet.runtime.cgroups import ControlGroup
-from gangline.local.kubelet.runtime.child_process import ChildProcess, spawn_child
+from gangline.local.kubelet.runtime.child_process import (
+    TAKE_TERMINAL,
+    ChildProcess,
+    Terminal,
+    open_terminal,
+    open_terminal_inside,
+    spawn_child,
+)
 from gangline.local.kubelet.runtime.command_check import parse_launch_failure
 from gangline.local.kubelet.runtime.interface import (
     EXIT_START_FAILED,
@@ -27,12 +34,6 @@ from gangline.local.kubelet.runtime.interface import (
 from gangline.local.kubelet.runtime.isolation import ContainerEntry, Isolation, IsolationLevel
 from gangline.local.kubelet.runtime.mount_namespace import container_root
 from gangline.local.kubelet.runtime.process_tree import child_pids, process_tree_usage
-from gangline.local.kubelet.runtime.terminal import (
-    TAKE_TERMINAL,
-    Terminal,
-    open_terminal,
-    open_terminal_inside,
-)
 
 OUTPUT_TIME_SHARE = 0.2
 BURST_S = 0.02

@@ -1,22 +1,43 @@
 """The process runtime: containers as processes of this machine.
 
 A setup script mounts the container's file system, and reports through a pipe (`SetupReport`).
+
+Containers without namespaces: real paths and addresses in place of mount paths and names.
+
+Without permission for namespaces nothing can be mounted. So two substitutions are made in the plan:
+
+1. a mount path in the command, the environment or the working folder becomes the volume's own
+folder;
+2. the name of a service or pod, with or without a port, becomes its address in variables that are
+   named like one (``MASTER_ADDR``, ``PET_RDZV_ENDPOINT``).
+
+Limit: paths and names that a program composes itself are not substituted.
+
+Connections into a pod, made from inside its network namespace.
 """
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import logging
 import os
+import re
 import shlex
-from collections.abc import Sequence
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from gangline.forkserver import RefusedError
-from gangline.local.kubelet.runtime import no_namespace_paths
 from gangline.local.kubelet.runtime.cgroups import ControlGroup, ControlGroups
-from gangline.local.kubelet.runtime.child_process import ChildProcess, spawn_child
+from gangline.local.kubelet.runtime.child_process import (
+    TAKE_TERMINAL,
+    ChildProcess,
+    open_terminal,
+    spawn_child,
+)
 from gangline.local.kubelet.runtime.command_check import check_command
 from gangline.local.kubelet.runtime.interface import (
     ContainerIdentity,
@@ -26,13 +47,133 @@ from gangline.local.kubelet.runtime.interface import (
 )
 from gangline.local.kubelet.runtime.isolation import ContainerEntry, Isolation, IsolationLevel
 from gangline.local.kubelet.runtime.mount_namespace import READY_MARK, REPORT_FD, MountNamespace
-from gangline.local.kubelet.runtime.port_forward import SocketStream, connect_inside
 from gangline.local.kubelet.runtime.process_container import ProcessContainer, start_error
-from gangline.local.kubelet.runtime.terminal import TAKE_TERMINAL, open_terminal
-from gangline.local.kubelet.runtime.warm_start.container_spec import describe_container
-from gangline.local.kubelet.runtime.warm_start.pool import ForkServerPool
+from gangline.local.kubelet.runtime.warm_start.pool import ForkServerPool, describe_container
 from gangline.local.kubelet.runtime.warm_start.server import ContainerForkServer
 from gangline.local.kubelet.runtime.warm_start.static_worlds import StartRule, StaticWorlds
+
+HOSTS = "/etc/hosts"
+_ADDRESS_VARIABLE = re.compile(r".*(ADDR|ADDRESS|HOST|ENDPOINT)")
+_NAME_AND_PORT = re.compile(r"(?P<name>[a-z0-9][a-z0-9.-]*)(?P<port>:\d+)?")
+
+
+def with_host_paths(plan: ContainerPlan, addresses: Mapping[str, str]) -> ContainerPlan:
+    """Return the plan with real paths, and with addresses for names in ``addresses``."""
+    folders = {mount.target.rstrip("/"): str(mount.source) for mount in plan.mounts}
+    folders.pop(HOSTS, None)
+    return replace(
+        plan,
+        argv=tuple(_with_folders(part, folders) for part in plan.argv),
+        env={
+            name: _with_address(value, addresses)
+            if _ADDRESS_VARIABLE.fullmatch(name)
+            else _with_folders(value, folders)
+            for name, value in plan.env.items()
+        },
+        workdir=_with_folders(plan.workdir, folders),
+    )
+
+
+def parse_hosts(hosts: str) -> dict[str, str]:
+    """Parse a hosts file: the address of each name, the first one if there are several."""
+    found: dict[str, str] = {}
+    for line in hosts.splitlines():
+        address, *names = line.partition("#")[0].split() or [""]
+        for name in names:
+            found.setdefault(name, address)
+    return found
+
+
+def _with_folders(text: str, folders: Mapping[str, str]) -> str:
+    if not folders or "/" not in text:
+        return text
+    # Longest first, so that a mount inside another one wins. In a single pass, so that a
+    # substituted folder is not substituted again.
+    targets = "|".join(re.escape(target) for target in sorted(folders, key=len, reverse=True))
+    pattern = rf"(?<![\w./-])({targets})(?![\w.-])"
+    return re.sub(pattern, lambda match: folders[match[1]], text)
+
+
+def _with_address(text: str, addresses: Mapping[str, str]) -> str:
+    match = _NAME_AND_PORT.fullmatch(text)
+    if match is None or match["name"] not in addresses:
+        return text
+    return addresses[match["name"]] + (match["port"] or "")
+
+
+_CLONE_NEWNET = 0x40000000
+_CONNECT_TIMEOUT_S = 10
+_CHUNK = 65536
+
+
+class SocketStream:
+    """A connected socket as a stream of bytes."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._socket = connection
+
+    async def read(self) -> bytes:
+        return await asyncio.get_running_loop().sock_recv(self._socket, _CHUNK)
+
+    async def write(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._socket, data)
+
+    async def close(self) -> None:
+        self._socket.close()
+
+
+async def connect_inside(netns: str | None, address: str, port: int) -> SocketStream:
+    """Connect to a port of a pod. In a namespace, 127.0.0.1 is tried first, then the pod's address.
+
+    Raises:
+        OSError: nothing listens there.
+    """
+    hosts = ["127.0.0.1", address] if netns else [address, "127.0.0.1"]
+    return SocketStream(await asyncio.to_thread(_connect, netns, hosts, port))
+
+
+def _connect(netns: str | None, hosts: list[str], port: int) -> socket.socket:
+    """Connect from this thread, which enters the namespace during the call.
+
+    Only the calling thread moves. It must return, since the thread pool reuses it.
+    """
+    if netns is None:
+        return _first_answer(hosts, port)
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        _enter(netns)
+        return _first_answer(hosts, port)
+    finally:
+        _set_namespace(home)
+        os.close(home)
+
+
+def _first_answer(hosts: list[str], port: int) -> socket.socket:
+    refusal: OSError | None = None
+    for host in hosts:
+        try:
+            return socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S)
+        except OSError as error:
+            refusal = error
+    assert refusal is not None, "there is at least one host to try"
+    raise refusal
+
+
+def _enter(netns: str) -> None:
+    space = os.open(netns, os.O_RDONLY)
+    try:
+        _set_namespace(space)
+    finally:
+        os.close(space)
+
+
+def _set_namespace(space: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(space, _CLONE_NEWNET) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
 
 log = logging.getLogger(__name__)
 
@@ -264,13 +405,13 @@ class ProcessRuntime:
 
 async def _with_host_paths(plan: ContainerPlan) -> ContainerPlan:
     """Substitute real paths and addresses in a plan; waits a moment for the master's name."""
-    files = [mount.source for mount in plan.mounts if mount.target == no_namespace_paths.HOSTS]
+    files = [mount.source for mount in plan.mounts if mount.target == HOSTS]
     master = plan.env.get("MASTER_ADDR", "")
     addresses: dict[str, str] = {}
     for _ in range(_MASTER_LOOKUPS):
         for file in files:
-            addresses = no_namespace_paths.parse_hosts(file.read_text())
+            addresses = parse_hosts(file.read_text())
         if not files or not master or master in addresses or master[0].isdigit():
             break
         await asyncio.sleep(_MASTER_PAUSE_S)
-    return no_namespace_paths.with_host_paths(plan, addresses)
+    return with_host_paths(plan, addresses)

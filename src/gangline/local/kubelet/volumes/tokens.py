@@ -2,19 +2,32 @@
 
 As in Kubernetes a token is renewed after 80 % of its lifetime, and after a day at the latest. While
 a renewal fails the present token is used until it expires.
+
+Access of pods to the API server: the token of the service account, the CA, and the namespace.
+
+As in Kubernetes they are mounted into every container unless its pod opts out; clients read them at
+a fixed path, and read the token again before it expires.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gangline.api.core.pod import Pod
 from gangline.api.resources import SERVICE_ACCOUNTS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound
+from gangline.local.kubelet.config.config_source import ConfigSource
 from gangline.local.kubelet.config.environment import TokenSpec
 from gangline.local.kubelet.settings import KubeletSettings
+from gangline.local.kubelet.volumes.projection import (
+    ProjectedFile,
+    token_file,
+    volume_group,
+    write_payload,
+)
 
 RENEW_AT = 0.8
 """The part of its lifetime after which a token is renewed."""
@@ -94,3 +107,32 @@ class PodTokens:
             now + min(lifetime_s * RENEW_AT, longest),
             now + lifetime_s,
         )
+
+
+ACCESS_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+_AUTHORITY = "kube-root-ca.crt"
+_MODE = 0o644
+
+
+async def write_api_access(
+    pod: Pod, folder: Path, tokens: PodTokens, configs: ConfigSource
+) -> Path | None:
+    """Write the files for `ACCESS_PATH`; None if the pod's account does not exist or the pod opts
+    out.
+
+    A later call renews the token if it is due.
+
+    Raises:
+        ApiError: the API server does not answer.
+        OSError: the disk is full.
+    """
+    namespace = pod.metadata.namespace
+    declined = pod.spec.automount_service_account_token is False
+    token = "" if declined else await tokens.get(pod)
+    if not token:
+        return None
+    maps, _ = await configs.collect(namespace, ({_AUTHORITY}, set()))
+    content = {"namespace": namespace.encode(), **maps.get(_AUTHORITY, {})}
+    files = {name: ProjectedFile(value, _MODE) for name, value in content.items()}
+    write_payload(folder, {**files, "token": token_file(pod, token)}, volume_group(pod))
+    return folder

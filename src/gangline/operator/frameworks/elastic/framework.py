@@ -7,13 +7,20 @@ is needed to continue exists only in its memory. ``rules`` decides what a failur
 
 from dataclasses import dataclass, replace
 
-from gangline.api.jobs.elastic import CONTAINER, MASTER, TRAINING_ROLES, WORKER, ElasticJob
-from gangline.api.jobs.elastic_fields import NodeRange, job_node_range
+from gangline.api.jobs.elastic import (
+    CONTAINER,
+    MASTER,
+    TRAINING_ROLES,
+    WORKER,
+    ElasticJob,
+    NodeRange,
+    job_node_range,
+)
 from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.resources import SCALE_PLANS
 from gangline.api.validation.validate import validate_job
 from gangline.operator.frameworks import kubeflow
-from gangline.operator.frameworks.elastic import status
+from gangline.operator.frameworks.elastic import rules
 from gangline.operator.frameworks.elastic.master import master_template
 from gangline.operator.frameworks.elastic.pods import PORT, replica_spec_of
 from gangline.operator.frameworks.elastic.rules import ElasticRules
@@ -64,7 +71,7 @@ class ElasticFramework:
         Raises:
             msgspec.DecodeError: the stored status cannot be decoded.
         """
-        return status.decode_elastic_status(stored)
+        return rules.decode_elastic_status(stored)
 
     def _normalize(self, job: ElasticJob) -> NormalizedJob:
         nodes = node_range_of(job)

@@ -2,6 +2,19 @@
 
 Names, labels and variables are DLRover's; ``GANGLINE_…`` variables give agents the master's address
 and the job's secret. Every pod has the restart policy Never: a failure replaces the complete pod.
+
+Classifies failures of ElasticJob pods: replaced or not, and whether the node is to blame.
+
+The basis is the table of causes (``api.failure``) and the exit codes of DLRover's agents. The rules
+differ from DLRover's, and are the same for every strategy:
+
+- a failure caused by the cluster (eviction, preemption, lost node) never counts;
+- a failed program is restarted only if that can help, or if the restart policy always restarts;
+- a pod that ran out of memory gets twice as much, within the job's ``resourceLimits``;
+- nodes with failures are avoided: preferably after two failures, strictly after two failures that
+  the node caused.
+
+What an ElasticJob tolerates: missing replicas and ranks, and the number of failures.
 """
 
 import hashlib
@@ -10,7 +23,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
+from gangline.api import failure
+from gangline.api.core import pod
+from gangline.api.failure import Blame, Remedy
 from gangline.api.jobs import elastic as api
 from gangline.api.jobs.elastic import (
     CHIEF,
@@ -18,16 +35,170 @@ from gangline.api.jobs.elastic import (
     MASTER,
     PS,
     WORKER,
+    CriticalRanks,
     ElasticJobSpec,
+    NodeFaults,
+    NodeRange,
     RoleRecord,
     master_name,
+    parse_critical_ranks,
+    priority_class,
 )
-from gangline.api.jobs.elastic_fields import priority_class
 from gangline.operator.frameworks import kubeflow
-from gangline.operator.frameworks.elastic import failures, nodes
-from gangline.operator.frameworks.elastic import memory as elastic_memory
+from gangline.operator.frameworks.elastic import nodes
+from gangline.operator.frameworks.elastic import nodes as elastic_memory
 from gangline.operator.model import pod_template
 from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole
+from gangline.operator.model.replicas import ObservedPod
+
+DEFAULT_RESTARTS = 3
+"""Default number of replacements of a rank after failures."""
+MASTER_RESTARTS = 30
+"""The same for the master. It is high because workers continue while the master is down."""
+
+_WHEN_NEEDED, _ALWAYS = "1", "2"
+"""DLRover's values: pending pods fail the job if they are required; they always do."""
+_ALL_REQUIRED = (PS, CHIEF, MASTER)
+"""Roles of which all replicas are required."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticTolerance:
+    """What one job tolerates."""
+
+    spec: ElasticJobSpec
+    node_range: NodeRange | None
+
+    @property
+    def strategy(self) -> str:
+        return self.spec.distribution_strategy or api.PARAMETER_SERVER
+
+    def ends_with_first_success(self, name: str) -> bool:
+        """Return whether no replica of the role may start after the first has succeeded.
+
+        A replica that starts later would find no peers and train alone from the beginning.
+        """
+        elastic = (
+            self.node_range is not None and self.node_range.min_nodes < self.node_range.max_nodes
+        )
+        return name == WORKER and elastic and self.strategy == api.ALLREDUCE
+
+    def min_needed(self, role: ReplicaRole) -> int:
+        """Return how many replicas of a role the others require."""
+        if role.name == EVALUATOR:
+            return 0
+        if role.name in _ALL_REQUIRED or self.strategy != api.PARAMETER_SERVER:
+            return role.min_replicas
+        return 1
+
+    def critical_ranks(self, name: str) -> CriticalRanks:
+        """Return the ranks of a role without which the job fails."""
+        written = replica_spec_of(self.spec, name)
+        given = written.critical_nodes if written else None
+        if given:
+            return parse_critical_ranks(given) or CriticalRanks(False, {})
+        first = name == WORKER and self.strategy == api.PARAMETER_SERVER
+        return CriticalRanks(False, {0: None} if first else {})
+
+    def restart_budget(self, name: str, rank: int) -> int:
+        """Return how often a rank may be replaced after failures."""
+        written = replica_spec_of(self.spec, name)
+        given = written.restart_count if written else None
+        if name == MASTER:
+            return max(given or 0, MASTER_RESTARTS)
+        own = self.critical_ranks(name).ranks.get(rank)
+        return own if own is not None else DEFAULT_RESTARTS if given is None else given
+
+    def pending_limit(self, name: str, notes: Mapping[str, str]) -> tuple[int, str]:
+        """Return how many seconds pods of a role may be pending, 0 for ever, and the source of the
+        limit.
+
+        The annotations apply to training pods only: these continue without a master.
+
+        Args:
+            name: the role.
+            notes: the job's annotations.
+        """
+        written = replica_spec_of(self.spec, name)
+        if written and written.restart_timeout:
+            return written.restart_timeout, "restartTimeout"
+        strategy = notes.get(api.PENDING_STRATEGY_ANNOTATION, _WHEN_NEEDED)
+        seconds = notes.get(api.PENDING_TIMEOUT_ANNOTATION, "")
+        patient = strategy not in (_WHEN_NEEDED, _ALWAYS)
+        if patient or name == MASTER or not seconds.isdecimal():
+            return 0, ""
+        return int(seconds), api.PENDING_TIMEOUT_ANNOTATION
+
+    def min_running(self, role: ReplicaRole, desired: int, notes: Mapping[str, str]) -> int:
+        """Return how many replicas of a role must be active so that the others may be pending."""
+        if notes.get(api.PENDING_STRATEGY_ANNOTATION) == _ALWAYS:
+            return desired
+        return max(1, self.min_needed(role))
+
+    def always_restarts(self, role: ReplicaRole) -> bool:
+        written = replica_spec_of(self.spec, role.name)
+        inside = pod_template.pod_spec(role.template).get("restartPolicy")
+        policy = (written and written.restart_policy) or inside
+        return policy in ("Always", "OnFailure")
+
+
+HARDWARE_EXIT_CODES = frozenset({14, 201, 202})
+"""Exit codes with which agents report a broken node."""
+OUT_OF_MEMORY_EXIT_CODE = 247
+"""Exit code with which agents report a process that was killed because memory ran out."""
+OUT_OF_MEMORY = "OutOfMemory"
+
+AVOID_AFTER_FAILURES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PodFailure:
+    """The classification of a pod's failure."""
+
+    counts_as_restart: bool
+    """The failure counts against the restart budget of the rank."""
+    is_permanent: bool
+    """A restart cannot help."""
+    out_of_memory: bool
+    is_node_fault: bool
+    """The node caused the failure, and it was no eviction."""
+
+
+def classify_pod_failure(failed: ObservedPod, container: str) -> PodFailure:
+    complete = msgspec.convert(msgspec.to_builtins(failed), pod.Pod)
+    found = failure.failure_of_pod(complete, container)
+    if found is None:
+        return PodFailure(False, False, False, False)
+    # The exit code of a container whose node stopped is made up.
+    code = None if found.cause == failure.NODE_LOST else found.exit_code
+    broken = code in HARDWARE_EXIT_CODES
+    starved = found.cause == OUT_OF_MEMORY or code == OUT_OF_MEMORY_EXIT_CODE
+    return PodFailure(
+        counts_as_restart=code is not None or found.remedy is Remedy.STOP,
+        is_permanent=found.remedy is Remedy.STOP and not broken and not starved,
+        out_of_memory=starved,
+        is_node_fault=broken or (code is not None and found.blame is Blame.NODE),
+    )
+
+
+def count_node_failure(faults: NodeFaults | None, ended: PodFailure) -> NodeFaults:
+    known = faults or NodeFaults()
+    return replace(known, failures=known.failures + 1, faults=known.faults + ended.is_node_fault)
+
+
+def nodes_to_exclude(faults: dict[str, NodeFaults]) -> list[str]:
+    return sorted(name for name, found in faults.items() if found.faults >= AVOID_AFTER_FAILURES)
+
+
+def nodes_to_avoid(faults: dict[str, NodeFaults]) -> list[str]:
+    """List the nodes that pods should avoid if others are available."""
+    return sorted(
+        name
+        for name, found in faults.items()
+        if found.faults < AVOID_AFTER_FAILURES
+        and (found.faults or found.failures >= AVOID_AFTER_FAILURES)
+    )
+
 
 PORT = 50001
 """The port of the master."""
@@ -199,8 +370,8 @@ class ElasticReplica:
     def _with_node_avoidance(self, pod: Manifest) -> Manifest:
         """Avoid nodes on which this job's pods failed."""
         faults = self.memory.node_faults
-        never = failures.nodes_to_exclude(faults)
-        rather_not = failures.nodes_to_avoid(faults)[:_MAX_AVOIDED_NODES]
+        never = nodes_to_exclude(faults)
+        rather_not = nodes_to_avoid(faults)[:_MAX_AVOIDED_NODES]
         if not never and not rather_not:
             return pod
         affinity = pod_template.pod_spec(pod).get("affinity") or {}

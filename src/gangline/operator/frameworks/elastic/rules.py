@@ -3,12 +3,18 @@
 Workers of an AllreduceStrategy train as long as the minimum of their node range is active. A worker
 that failed permanently is then tolerated. When no worker runs any more, the job has succeeded if
 one of them has. The master does not count: it is replaced, and nothing else changes.
+
+Status fields of ElasticJobs beside the common ones: DLRover's phase and the stored records.
+
+DLRover's phase is that of the master pod. Here it is a function of the conditions, so that both
+agree.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+import msgspec
 from msgspec import structs
 
 from gangline.api.jobs.elastic import (
@@ -21,21 +27,58 @@ from gangline.api.jobs.elastic import (
     ElasticJobRecord,
     ElasticJobSpec,
     NodeFaults,
+    NodeRange,
     RoleRecord,
 )
-from gangline.api.jobs.elastic_fields import NodeRange
 from gangline.api.jobs.kubeflow import JobStatus
-from gangline.operator.frameworks.elastic import failures, master, nodes
-from gangline.operator.frameworks.elastic import memory as elastic_memory
+from gangline.api.meta.conditions import is_condition_true
+from gangline.operator.frameworks.elastic import master, nodes
+from gangline.operator.frameworks.elastic import nodes as elastic_memory
 from gangline.operator.frameworks.elastic import pods as elastic_pod
-from gangline.operator.frameworks.elastic import status as elastic_status
-from gangline.operator.frameworks.elastic.pods import ID_LABEL, ElasticReplica
-from gangline.operator.frameworks.elastic.tolerance import ElasticTolerance
-from gangline.operator.model import labels
-from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole
+from gangline.operator.frameworks.elastic import pods as failures
+from gangline.operator.frameworks.elastic.pods import ID_LABEL, ElasticReplica, ElasticTolerance
+from gangline.operator.model import conditions, labels
+from gangline.operator.model.job import Manifest, NormalizedJob, RawJob, ReplicaRole
 from gangline.operator.model.replicas import ObservedPod, PodPhase, ReplicaGang
 from gangline.operator.policies import gang_restart, restart
 from gangline.operator.policies.replica_tracker import ReplicaTracker
+
+COMMON_FIELDS = tuple(each.name for each in msgspec.structs.fields(JobStatus))
+_COMMON_WIRE = frozenset(each.encode_name for each in msgspec.structs.fields(JobStatus))
+_DECODER = msgspec.json.Decoder(ElasticJobRecord)
+
+_PHASES = (
+    conditions.SUCCEEDED,
+    conditions.FAILED,
+    conditions.SUSPENDED,
+    conditions.RUNNING,
+)
+
+
+def decode_elastic_status(stored: RawJob) -> ElasticJobRecord:
+    """Decode a stored status.
+
+    Raises:
+        msgspec.DecodeError: the status cannot be decoded.
+    """
+    return _DECODER.decode(stored.status)
+
+
+def elastic_status_fields(gang: ReplicaGang, status: JobStatus) -> Manifest:
+    """Return the fields that are not common to all kinds."""
+    written: Manifest = msgspec.to_builtins(status)
+    own = {name: value for name, value in written.items() if name not in _COMMON_WIRE}
+    return {**own, "phase": dlrover_phase(gang, status)}
+
+
+def dlrover_phase(gang: ReplicaGang, status: JobStatus) -> str:
+    current = (each for each in _PHASES if is_condition_true(status.conditions, each))
+    phase = next(current, None)
+    if phase is not None:
+        return phase
+    there = any(slots.present for name, slots in gang.roles.items() if name != MASTER)
+    return "Pending" if there else "Created"
+
 
 _MAX_LISTED_PODS = 5
 """Number of pods that a message names."""
@@ -141,7 +184,7 @@ class ElasticRules(ReplicaTracker):
         return min(waits, key=lambda wait: wait[0]) if waits else (None, "")
 
     def status_fields(self, job: NormalizedJob, gang: ReplicaGang, status: JobStatus) -> Manifest:
-        return elastic_status.elastic_status_fields(gang, status)
+        return elastic_status_fields(gang, status)
 
     # Stored state
 
@@ -166,7 +209,7 @@ class ElasticRules(ReplicaTracker):
         """Return the status with new node numbers for replaced ranks."""
         memory = structs.replace(
             status if isinstance(status, ElasticJobRecord) else self.memory,
-            **{name: getattr(status, name) for name in elastic_status.COMMON_FIELDS},
+            **{name: getattr(status, name) for name in COMMON_FIELDS},
         )
         faults = dict(memory.node_faults)
         records = dict(memory.roles)

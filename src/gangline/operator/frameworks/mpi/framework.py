@@ -24,13 +24,15 @@ from gangline.api.jobs.kubeflow import MANAGED_BY_US, ReplicaSpec
 from gangline.api.jobs.mpi import MPIJob, MPIJobSpec
 from gangline.operator.frameworks import kubeflow
 from gangline.operator.frameworks.mpi import objects
-from gangline.operator.frameworks.mpi.launcher import (
+from gangline.operator.frameworks.mpi.objects import (
     CONFIG_VOLUME,
     CONTAINER,
     EXECUTABLE,
+    FILES_PATH,
     LAUNCHER,
     NO_GPUS,
     READABLE,
+    TOOLS_PATH,
     WORKER,
     LauncherRules,
     config_map,
@@ -38,7 +40,6 @@ from gangline.operator.frameworks.mpi.launcher import (
     with_files,
     worker_names,
 )
-from gangline.operator.frameworks.mpi.objects import FILES_PATH, TOOLS_PATH
 from gangline.operator.frameworks.mpi.ssh import SSHRules
 from gangline.operator.model import pod_template
 from gangline.operator.model.job import (

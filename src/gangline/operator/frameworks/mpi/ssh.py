@@ -15,9 +15,12 @@ from dataclasses import dataclass
 from gangline.api.jobs import mpi as api
 from gangline.api.jobs.mpi import MPIJobSpec
 from gangline.operator.frameworks import kubeflow
-from gangline.operator.frameworks.mpi.launcher import (
+from gangline.operator.frameworks.mpi.objects import (
     CONTAINER,
+    DISCOVERY_SCRIPT,
     EXECUTABLE,
+    FILES_PATH,
+    HOST_FILE,
     LAUNCHER,
     NO_GPUS,
     READABLE,
@@ -28,7 +31,6 @@ from gangline.operator.frameworks.mpi.launcher import (
     with_files,
     worker_names,
 )
-from gangline.operator.frameworks.mpi.objects import DISCOVERY_SCRIPT, FILES_PATH, HOST_FILE
 from gangline.operator.model import pod_template
 from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole, RestartPolicy
 from gangline.operator.model.labels import JOB_ROLE

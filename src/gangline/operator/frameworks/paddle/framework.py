@@ -19,7 +19,7 @@ from gangline.api.jobs.kubeflow import RunPolicy as RunPolicyFields
 from gangline.api.jobs.paddle import PS, SERVICE, WORKER, PaddleJob, PaddleJobSpec, ResourceSpec
 from gangline.api.validation.validate import validate_job
 from gangline.operator.frameworks import kubeflow
-from gangline.operator.frameworks.paddle import network, pods
+from gangline.operator.frameworks.paddle import pods
 from gangline.operator.frameworks.paddle import status as paddle_status
 from gangline.operator.frameworks.paddle.pods import PaddleReplica, PaddleSettings
 from gangline.operator.model import pod_template
@@ -43,7 +43,7 @@ KIND = JobKindInfo(
     table_entry("PaddleJob"),
     container=api.CONTAINER,
     port_name="paddle-port",
-    port=network.PORT,
+    port=pods.PORT,
     env_in_all_containers=False,
     owned_kinds=("ConfigMap",),
     finalizers=("finalizers.paddlepaddle.org",),
@@ -119,17 +119,17 @@ class PaddleRules:
         self, job: NormalizedJob, role: ReplicaRole, index: int
     ) -> Manifest | None:
         """Declare a replica's ports; select by upstream's label, which matches its pods too."""
-        first = network.first_port(job, self.spec, role.name, index)
+        first = pods.first_port(job, self.spec, role.name, index)
         return {
-            "selector": {network.NAME_LABEL: replica_name(job.name, role.name, index)},
-            "ports": network.service_ports(first),
+            "selector": {pods.NAME_LABEL: replica_name(job.name, role.name, index)},
+            "ports": pods.service_ports(first),
         }
 
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
         """Return the ConfigMap; empty if workers use an etcd."""
         if pods.uses_etcd(self.spec, self.settings):
             return []
-        return [network.config_map(job, self.spec, gang)]
+        return [pods.config_map(job, self.spec, gang)]
 
     def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
         """Worker 0 is the master, or the first replica of a job without workers."""

@@ -30,7 +30,7 @@ from gangline.api.validation.effective_job import effective_job_errors
 from gangline.api.validation.training_runtime import runtime_spec_errors
 from gangline.api.validation.validate import validate_job
 from gangline.operator.frameworks import kubeflow
-from gangline.operator.frameworks.train import set_failure
+from gangline.operator.frameworks.train import status
 from gangline.operator.frameworks.train.rules import MissingRuntimeRules, TrainRules
 from gangline.operator.model import pod_template
 from gangline.operator.model.framework import ParsedJob, RuntimeCopy
@@ -155,7 +155,7 @@ def _without_runtime(job: TrainJob, *, is_known: bool) -> NormalizedJob:
 
 
 def _normalize(job: TrainJob, merged: EffectiveJob, runtime: RuntimeCopy) -> NormalizedJob:
-    together = set_failure.restarts_together(merged.spec.template.spec.failure_policy)
+    together = status.restarts_together(merged.spec.template.spec.failure_policy)
     return NormalizedJob(
         kind=KIND,
         meta=job.metadata,
@@ -206,7 +206,7 @@ def _backoff_limit(merged: EffectiveJob) -> int | None:
     restarts, such as those which an annotation requests, and is never exceeded before another one.
     """
     failure = merged.spec.template.spec.failure_policy
-    if failure and set_failure.restarts_together(failure):
+    if failure and status.restarts_together(failure):
         return failure.max_restarts or 0
     return sum(role.backoff_limit for role in merged.roles)
 

@@ -3,9 +3,12 @@
 Pods are a gang by phases: first the roles that others wait for to complete (each pod of them is
 needed), then the roles that train. Upstream's gang counts the pods of all phases, which no cluster
 can place at the same time as their own predecessors run.
+
+Pods of a TrainJob: the labels and host names that a JobSet gives them.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -14,6 +17,8 @@ from gangline.api.jobs.train import Trainer, TrainJobSpec
 from gangline.api.jobs.training_runtime import (
     COMPLETE,
     JAX,
+    LAUNCHER,
+    NODE,
     RUNTIME_COPY_KEY,
     RUNTIME_COPY_LABEL,
     TORCH,
@@ -27,10 +32,10 @@ from gangline.api.trainer.effective import (
     claim_templates,
     pod_name,
 )
-from gangline.api.trainer.policy import mpi_hosts, mpi_slots
+from gangline.api.trainer.policy import HOST_FILE_PATH, INDEX_KEY, mpi_hosts, mpi_slots
 from gangline.operator.frameworks.mpi.objects import format_host_file
-from gangline.operator.frameworks.mpi.ssh import key_secret
-from gangline.operator.frameworks.train import pods, set_failure
+from gangline.operator.frameworks.mpi.ssh import ROOT_SSH_PATH, key_secret, with_keys
+from gangline.operator.frameworks.train import status as set_failure
 from gangline.operator.frameworks.train.status import train_status_fields
 from gangline.operator.model import pod_template
 from gangline.operator.model.framework import RuntimeCopy
@@ -43,6 +48,86 @@ from gangline.operator.model.replicas import (
 )
 from gangline.operator.policies import gang_restart
 from gangline.operator.policies.replica_tracker import ReplicaTracker
+
+JOB_SET = "jobset.sigs.k8s.io/"
+JOB_SET_NAME = f"{JOB_SET}jobset-name"
+HOST_FILE = "hostfile"
+
+_KEY_MODES: Mapping[str, int] = {"id_rsa": 0o640, "id_rsa.pub": 0o644, "authorized_keys": 0o644}
+_ROOT_KEY_MODES: Mapping[str, int] = {**_KEY_MODES, "id_rsa": 0o600}
+"""OpenSSH refuses a key of its user that others can read. Other users read it by their group."""
+_HOST_FILE_VOLUME = "mpi-hostfile"
+
+
+def host_file_name(job: str) -> str:
+    return f"{job}-mpi-hostfile"
+
+
+def batch_job_name(job: str, role: str) -> str:
+    """Return the name of the batch Job that a JobSet would make."""
+    return f"{job}-{role}-0"
+
+
+def job_set_labels(
+    job: NormalizedJob, merged: EffectiveJob, role: EffectiveRole, index: int, attempt: int
+) -> dict[str, str]:
+    """Return the labels that JobSet and batch Job give a pod; they are its annotations too."""
+    name = batch_job_name(job.name, role.name)
+    group = [each.name for each in merged.roles if each.group == role.group]
+    names = [each.name for each in merged.roles]
+    key = hashlib.sha1(f"{job.meta.namespace}/{name}".encode(), usedforsecurity=False).hexdigest()
+    values = {
+        "jobset-name": job.name,
+        "jobset-uid": job.meta.uid,
+        "replicatedjob-name": role.name,
+        "replicatedjob-replicas": "1",
+        "global-replicas": str(len(names)),
+        "restart-attempt": str(attempt),
+        "job-index": "0",
+        "job-global-index": str(names.index(role.name)),
+        "job-key": key,
+        "group-name": role.group,
+        "group-replicas": str(len(group)),
+        "job-group-index": str(group.index(role.name)),
+        **({"coordinator": merged.coordinator} if merged.coordinator else {}),
+    }
+    return {
+        **{f"{JOB_SET}{name}": value for name, value in values.items()},
+        INDEX_KEY: str(index),
+        "batch.kubernetes.io/job-name": name,
+        "job-name": name,
+    }
+
+
+def with_host_name(
+    merged: EffectiveJob, role: EffectiveRole, index: int, pod: Manifest
+) -> Manifest:
+    """Give a pod its name below the headless service, unless the runtime disables names."""
+    network = merged.spec.template.spec.network
+    if network and network.enable_dns_hostnames is False:
+        return pod
+    name = pod_name(merged.name, role.name, index)
+    return pod_template.with_spec(pod, hostname=name, subdomain=merged.subdomain)
+
+
+def with_mpi_files(
+    job: NormalizedJob, merged: EffectiveJob, role: EffectiveRole, pod: Manifest
+) -> Manifest:
+    """Mount the key pair in the pods of an MPI job, and the host file in its launcher."""
+    mpi = merged.mpi
+    if mpi is None or role.name not in (NODE, LAUNCHER):
+        return pod
+    path = mpi.ssh_auth_mount_path or ROOT_SSH_PATH
+    pod = with_keys(job, pod, NODE, path, _ROOT_KEY_MODES if path == ROOT_SSH_PATH else _KEY_MODES)
+    if role.name != LAUNCHER:
+        return pod
+    items = [{"key": HOST_FILE, "path": HOST_FILE}]
+    source = {"name": host_file_name(job.name), "items": items}
+    folder = HOST_FILE_PATH.rpartition("/")[0]
+    mount = {"name": _HOST_FILE_VOLUME, "mountPath": folder}
+    volume = {"name": _HOST_FILE_VOLUME, "configMap": source}
+    return pod_template.with_volume(pod, NODE, volume, mount)
+
 
 RUNTIME_GRACE = timedelta(seconds=10)
 """How long a job waits for a runtime that does not exist; the operator may not have seen it yet."""
@@ -83,7 +168,7 @@ class TrainRules(_TrainTracker):
         network = self.merged.spec.template.spec.network
         early = network.publish_not_ready_addresses if network else None
         return {
-            "selector": {pods.JOB_SET_NAME: job.name},
+            "selector": {JOB_SET_NAME: job.name},
             "ports": None,
             "publishNotReadyAddresses": early is not False,
         }
@@ -99,10 +184,10 @@ class TrainRules(_TrainTracker):
     ) -> Manifest:
         found = self._role(role.name)
         attempt = self._attempt(pod)
-        own = pods.job_set_labels(job, self.merged, found, index, attempt)
+        own = job_set_labels(job, self.merged, found, index, attempt)
         pod = pod_template.with_metadata(pod, own, own)
-        pod = pods.with_host_name(self.merged, found, index, pod)
-        return pods.with_mpi_files(job, self.merged, found, pod)
+        pod = with_host_name(self.merged, found, index, pod)
+        return with_mpi_files(job, self.merged, found, pod)
 
     def can_start(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
@@ -116,7 +201,7 @@ class TrainRules(_TrainTracker):
     def is_fatal(self, job: NormalizedJob, role: ReplicaRole, pod: ObservedPod) -> bool:
         """Apply the pod failure policy of the batch Job, and the failure policy of the JobSet."""
         policy = self.merged.spec.template.spec.failure_policy
-        return set_failure.ends_job(policy, self._role(role.name), pod)
+        return set_failure.pod_ends_job(policy, self._role(role.name), pod)
 
     def counts_restart(self, job: NormalizedJob, role: ReplicaRole, pod: ObservedPod) -> bool:
         policy = self.merged.spec.template.spec.failure_policy
@@ -137,8 +222,8 @@ class TrainRules(_TrainTracker):
         if self.merged.mpi is not None:
             slots = mpi_slots(self.merged, self.spec.trainer or Trainer())
             hosts = format_host_file(mpi_hosts(self.merged), slots)
-            data = {pods.HOST_FILE: hosts}
-            objects += [key_secret(job), _config_map(pods.host_file_name(job.name), data)]
+            data = {HOST_FILE: hosts}
+            objects += [key_secret(job), _config_map(host_file_name(job.name), data)]
         return objects
 
     def is_retained(self, name: str) -> bool:

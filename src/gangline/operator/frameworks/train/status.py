@@ -4,19 +4,74 @@ Upstream's conditions are Suspended, Complete and Failed. Its Python client take
 other condition, and one with ``Suspended=False``, for one that has not started. So these three are
 all that ``status.conditions`` has, and a resumed job has none. The engine's own conditions are in
 ``status.gangline``.
+
+The pod failure policy of a batch Job: which failures end a TrainJob.
+
+As in Kubernetes: the first rule that applies to a failed pod counts, and a pod without one is
+replaced, which counts as a restart.
+
+The failure policy of a JobSet: what the failure of a replicated job leads to.
+
+With restarts of all pods the first failed pod fails its replicated job: ranks of a collective do
+not survive each other, so a ``backoffLimit`` of the job would only delay the restart. The first
+rule that applies counts. Without one all pods restart, up to ``maxRestarts``.
 """
+
+from collections.abc import Iterable
 
 import msgspec
 
 from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.jobs.train import COMPLETE, FAILED, STATUS_FIELD, SUSPENDED
-from gangline.api.jobs.training_runtime import runtime_copy_name
+from gangline.api.jobs.training_runtime import (
+    BACKOFF_LIMIT_EXCEEDED,
+    BY_POD_FAILURE_POLICY,
+    FAIL_JOB,
+    FAIL_SET,
+    IN,
+    RESTART_SET,
+    RESTART_SET_FREELY,
+    ExitCodeRequirement,
+    PodFailureRule,
+    SetFailurePolicy,
+    runtime_copy_name,
+)
 from gangline.api.meta.conditions import find_condition, is_condition_true
 from gangline.api.meta.objects import Condition
 from gangline.api.trainer.effective import EffectiveJob, EffectiveRole, find_container
 from gangline.operator.model import conditions
 from gangline.operator.model.job import Manifest, NormalizedJob
 from gangline.operator.model.replicas import ObservedPod, ReplicaGang
+
+
+def rules_end_job(rules: Iterable[PodFailureRule], pod: ObservedPod) -> bool:
+    """Return whether the rule for a failed pod ends the job."""
+    found = next((rule for rule in rules if _applies(rule, pod)), None)
+    return found is not None and found.action == FAIL_JOB
+
+
+def _applies(rule: PodFailureRule, pod: ObservedPod) -> bool:
+    if rule.on_exit_codes is not None:
+        return _has_exit_code(rule.on_exit_codes, pod)
+    return any(
+        (condition.type, condition.status) == (pattern.type, pattern.status)
+        for pattern in rule.on_pod_conditions
+        for condition in pod.status.conditions
+    )
+
+
+def _has_exit_code(requirement: ExitCodeRequirement, pod: ObservedPod) -> bool:
+    """Return whether a container ended with such a code; a success never counts."""
+    for status in (*pod.status.container_statuses, *pod.status.init_container_statuses):
+        ended = status.state.terminated
+        if ended is None or not ended.exit_code:
+            continue
+        if requirement.container_name not in ("", status.name):
+            continue
+        if (ended.exit_code in requirement.values) == (requirement.operator == IN):
+            return True
+    return False
+
 
 NOT_SUPPORTED = "TrainingRuntimeNotSupported"
 DEADLINE_EXCEEDED = "DeadlineExceeded"
@@ -151,3 +206,34 @@ def _summary(role: EffectiveRole) -> Manifest:
     }
     template = {"spec": {"containers": [shown]}} if shown else {}
     return {"replicas": role.replicas, **({"template": template} if template else {})}
+
+
+def restarts_together(policy: SetFailurePolicy | None) -> bool:
+    """Return whether a failure may restart all pods."""
+    if policy is None:
+        return False
+    actions = {rule.action for rule in policy.rules}
+    return bool(policy.max_restarts) or bool(actions & {RESTART_SET, RESTART_SET_FREELY})
+
+
+def pod_ends_job(policy: SetFailurePolicy | None, role: EffectiveRole, pod: ObservedPod) -> bool:
+    """Return whether a failed pod ends the TrainJob."""
+    if policy is None or not restarts_together(policy):
+        return rules_end_job(role.failure_rules, pod)
+    return _action(policy, role, pod) == FAIL_SET
+
+
+def is_counted(policy: SetFailurePolicy | None, role: EffectiveRole, pod: ObservedPod) -> bool:
+    """Return whether the restart after a failure counts towards ``maxRestarts``."""
+    return policy is None or _action(policy, role, pod) != RESTART_SET_FREELY
+
+
+def _action(policy: SetFailurePolicy, role: EffectiveRole, pod: ObservedPod) -> str:
+    by_policy = rules_end_job(role.failure_rules, pod)
+    reason = BY_POD_FAILURE_POLICY if by_policy else BACKOFF_LIMIT_EXCEEDED
+    for rule in policy.rules:
+        if role.name not in (rule.target_replicated_jobs or (role.name,)):
+            continue
+        if reason in (rule.on_job_failure_reasons or (reason,)):
+            return rule.action
+    return RESTART_SET

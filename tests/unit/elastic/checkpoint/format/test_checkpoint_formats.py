@@ -14,9 +14,9 @@ from gangline.elastic.checkpoint.format.manifest import step_folder
 from gangline.elastic.checkpoint.ranks import SaveGroup
 from gangline.elastic.checkpoint.restore.dcp_reader import load_state
 from gangline.elastic.checkpoint.restore.restore import Restorer
-from gangline.elastic.checkpoint.restore.storage_source import StorageSource
+from gangline.elastic.checkpoint.restore.source import StorageSource
 from gangline.elastic.checkpoint.snapshot.directory import SaverSettings
-from gangline.elastic.checkpoint.storage import detect
+from gangline.elastic.checkpoint.storage import commit
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import LocalTarget
 from unit.elastic.checkpoint.checkpoint_states import blank, equal, trees
@@ -109,11 +109,11 @@ def test_a_folder_of_another_format_is_refused_with_a_hint(
 def test_unrelated_files_are_ignored(rig: Any) -> None:
     (rig.folder / "log.txt").touch()
     (rig.folder / "runs").mkdir()
-    assert detect.detect_format(detect.list_folder_names(rig.target)) is None
+    assert commit.detect_format(commit.list_folder_names(rig.target)) is None
     torch_saves(rig.folder)
     rig.save({"w": torch.ones(2)}, 5)
     rig.persist(5)
-    assert detect.detect_format(detect.list_folder_names(rig.target)) is None
+    assert commit.detect_format(commit.list_folder_names(rig.target)) is None
     restorer = Restorer(
         SaveGroup(), rig.home, "here", SaverSettings(target=str(rig.folder), job="job")
     )

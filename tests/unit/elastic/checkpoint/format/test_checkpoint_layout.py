@@ -12,15 +12,14 @@ import torch.distributed.checkpoint as dcp
 from hypothesis import HealthCheck, given, settings
 
 from gangline.elastic.checkpoint.errors import MemoryShortError, UnsavableError
-from gangline.elastic.checkpoint.format.layout import (
+from gangline.elastic.checkpoint.format.manifest import (
     decode_layout,
     encode_layout,
     find_layout_error,
+    step_folder,
 )
-from gangline.elastic.checkpoint.format.manifest import step_folder
 from gangline.elastic.checkpoint.restore.dcp_reader import load_state
-from gangline.elastic.checkpoint.restore.source import MemorySource
-from gangline.elastic.checkpoint.restore.storage_source import StorageSource
+from gangline.elastic.checkpoint.restore.source import MemorySource, StorageSource
 from unit.elastic.checkpoint.checkpoint_states import blank, equal, trees
 
 several = settings(

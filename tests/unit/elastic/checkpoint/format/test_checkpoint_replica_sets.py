@@ -2,7 +2,7 @@
 
 import torch
 
-from gangline.elastic.checkpoint.format.replica_sets import (
+from gangline.elastic.checkpoint.format.plan import (
     ReplicaSet,
     chunk_of,
     find_replica_sets,

@@ -14,11 +14,10 @@ import torch
 
 from gangline.elastic.checkpoint.errors import CorruptError
 from gangline.elastic.checkpoint.format.manifest import MANIFEST, step_folder
-from gangline.elastic.checkpoint.format.safe_unpickle import read_metadata, safe_unpickle
+from gangline.elastic.checkpoint.format.torch_framing import read_metadata, safe_unpickle
 from gangline.elastic.checkpoint.restore.dcp_reader import load_state
-from gangline.elastic.checkpoint.restore.source import MemorySource
-from gangline.elastic.checkpoint.restore.storage_source import StorageSource
-from gangline.elastic.checkpoint.saver.uploader import Uploader
+from gangline.elastic.checkpoint.restore.source import MemorySource, StorageSource
+from gangline.elastic.checkpoint.saver.process import Uploader
 from gangline.elastic.checkpoint.snapshot import copy, inventory
 from gangline.elastic.checkpoint.snapshot.segment import HEADER_BYTES, PAGE, Segment
 from gangline.elastic.checkpoint.storage import commit

@@ -15,8 +15,7 @@ from gangline.elastic.checkpoint import CorruptError, StorageError
 from gangline.elastic.checkpoint.format.manifest import step_folder
 from gangline.elastic.checkpoint.restore import dcp_reader
 from gangline.elastic.checkpoint.restore.dcp_reader import ReadTarget, load_state, split_reads
-from gangline.elastic.checkpoint.restore.source import EntryLocation
-from gangline.elastic.checkpoint.restore.storage_source import StorageSource
+from gangline.elastic.checkpoint.restore.source import EntryLocation, StorageSource
 from gangline.elastic.checkpoint.storage.target import LocalTarget, RemoteTarget
 from unit.elastic.checkpoint.checkpoint_states import blank, equal
 

@@ -23,12 +23,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from gangline.elastic.checkpoint.format.layout import find_layout_error
+from gangline.elastic.checkpoint.format.manifest import find_layout_error
 from gangline.elastic.checkpoint.format.plan import SavePlan
 from gangline.elastic.checkpoint.ranks import SaveGroup
 from gangline.elastic.checkpoint.restore.dcp_reader import load_state
-from gangline.elastic.checkpoint.restore.source import MemorySource, RestoreSource
-from gangline.elastic.checkpoint.restore.storage_source import StorageSource
+from gangline.elastic.checkpoint.restore.source import MemorySource, RestoreSource, StorageSource
 from gangline.elastic.checkpoint.snapshot import inventory
 from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
 from gangline.elastic.checkpoint.snapshot.ring import SaveRequest, SnapshotRing

@@ -8,13 +8,13 @@ import torch
 
 from gangline.elastic.checkpoint.errors import MemoryShortError
 from gangline.elastic.checkpoint.format.plan import SavePlan
-from gangline.elastic.checkpoint.snapshot.capacity import (
+from gangline.elastic.checkpoint.snapshot.ring import SaveRequest
+from gangline.elastic.checkpoint.snapshot.segment import (
     MemoryRequest,
     check_capacity,
     memory_request,
     memory_warning,
 )
-from gangline.elastic.checkpoint.snapshot.ring import SaveRequest
 
 MB = 1_000_000
 

@@ -8,16 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.elastic.agent.tuning_file import TuningFile
-from gangline.elastic.checkpoint.auto_interval import AutoInterval, daly_interval
 from gangline.elastic.checkpoint.restore.restore import (
     PartHolder,
     RestoreCandidate,
     incomplete_steps,
     restore_candidates,
 )
+from gangline.elastic.checkpoint.save_schedule import (
+    AutoInterval,
+    FailurePrior,
+    TunedPrior,
+    daly_interval,
+)
 from gangline.elastic.checkpoint.snapshot.ring import BufferChoice, BufferState, choose_buffer
 from gangline.elastic.checkpoint.storage.commit import expired_steps
-from gangline.elastic.checkpoint.tuned_prior import FailurePrior, TunedPrior
 from gangline.elastic.protocol.messages import CheckpointValues, Tuning
 
 

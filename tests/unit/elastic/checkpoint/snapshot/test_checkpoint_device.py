@@ -18,8 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from accelerator_stand_in import Module, install
 from gangline.elastic.checkpoint.format.plan import agree_on_layout, create_planner
 from gangline.elastic.checkpoint.snapshot import copy, inventory
-from gangline.elastic.checkpoint.snapshot import device as accelerator
-from gangline.elastic.checkpoint.snapshot.device import (
+from gangline.elastic.checkpoint.snapshot import copy as accelerator
+from gangline.elastic.checkpoint.snapshot.copy import (
     OptimizerBarrier,
     PendingTransfers,
     TransferStreams,

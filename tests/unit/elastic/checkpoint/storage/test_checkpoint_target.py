@@ -12,9 +12,9 @@ import torch
 
 from gangline.elastic.checkpoint.errors import StepTakenError
 from gangline.elastic.checkpoint.format.manifest import MANIFEST, decode_manifest, step_folder
-from gangline.elastic.checkpoint.restore.storage_source import StorageSource
+from gangline.elastic.checkpoint.restore.source import StorageSource
 from gangline.elastic.checkpoint.saver.messages import StorageOutcome
-from gangline.elastic.checkpoint.saver.uploader import Uploader
+from gangline.elastic.checkpoint.saver.process import Uploader
 from gangline.elastic.checkpoint.snapshot import inventory
 from gangline.elastic.checkpoint.snapshot.directory import SaverSettings
 from gangline.elastic.checkpoint.snapshot.segment import Segment

@@ -1,6 +1,6 @@
 """The bounding set that a security context asks for."""
 
-from gangline.local.kubelet.containers.capabilities import (
+from gangline.local.kubelet.containers.plan import (
     DEFAULT,
     NAMES,
     bounding_set,

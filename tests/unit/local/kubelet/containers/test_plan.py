@@ -16,8 +16,8 @@ from gangline.local.kubelet.containers.plan import (
     build_container_plan,
     termination_message,
 )
-from gangline.local.kubelet.pods.unsupported_fields import unsupported_fields
-from gangline.local.kubelet.probes.state import (
+from gangline.local.kubelet.pods.admission import unsupported_fields
+from gangline.local.kubelet.probes import (
     ProbeState,
     ProbeTiming,
     next_probe_state,

@@ -14,8 +14,8 @@ from gangline.api.core.pod_status import (
     PodStatus,
 )
 from gangline.api.meta.objects import ObjectMeta, OwnerReference
-from gangline.local.kubelet.logs import archive
-from gangline.local.kubelet.logs.archive import (
+from gangline.local.kubelet import logs as archive
+from gangline.local.kubelet.logs import (
     ArchivedLogs,
     archive_logs,
     archived_run_log,

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.local.kubelet.logs.reader import PodLogOptions, read_log
-from gangline.local.kubelet.logs.writer import LogWriter, rotated_files
+from gangline.local.kubelet.logs import LogWriter, PodLogOptions, read_log, rotated_files
 
 
 async def text(path: Path, options: PodLogOptions | None = None) -> bytes:

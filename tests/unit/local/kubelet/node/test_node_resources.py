@@ -9,9 +9,9 @@ import pytest
 from gangline.api.core.container import Container
 from gangline.api.core.node import Node, NodeStatus
 from gangline.api.core.pod import Pod
-from gangline.local.kubelet.containers.devices import DeviceManager, gpu_variables
 from gangline.local.kubelet.containers.images import ImageMap, ImageMapError, load_image_map
-from gangline.local.kubelet.node.status import (
+from gangline.local.kubelet.containers.plan import DeviceManager, gpu_variables
+from gangline.local.kubelet.node import (
     build_node_status,
     is_status_outdated,
     node_allocatable,

@@ -7,13 +7,15 @@ import pytest
 from gangline.api.core.pod import Pod
 from gangline.local.kubelet.pods.actions import PodActions, StopContainer, compute_pod_actions
 from gangline.local.kubelet.records import (
+    BackoffSettings,
     ContainerRecord,
     PodFailureReason,
     PodRecord,
     RestartBackoff,
     StartProblem,
+    next_backoff,
+    restart_time,
 )
-from gangline.local.kubelet.restart_backoff import BackoffSettings, next_backoff, restart_time
 from unit.local.kubelet.builders import NOW, a_pod, a_record, ended, later, running
 
 SETTINGS = BackoffSettings(10, 300)

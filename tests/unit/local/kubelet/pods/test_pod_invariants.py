@@ -10,8 +10,7 @@ from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import PodStatus
 from gangline.local.kubelet.pods.actions import PodActions, compute_pod_actions, has_initialized
 from gangline.local.kubelet.pods.pod_status import StatusInputs, build_pod_status, pod_status_patch
-from gangline.local.kubelet.records import ContainerRecord, PodRecord
-from gangline.local.kubelet.restart_backoff import BackoffSettings, next_backoff
+from gangline.local.kubelet.records import BackoffSettings, ContainerRecord, PodRecord, next_backoff
 from unit.local.kubelet.builders import NOW, a_pod, a_record, ended, later, running
 
 BACKOFF = BackoffSettings(10, 300)

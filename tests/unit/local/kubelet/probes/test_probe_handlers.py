@@ -6,7 +6,7 @@ import pytest
 
 from gangline.api.core.container import Container
 from gangline.api.core.probe import HTTPGetAction, HTTPHeader, Probe, TCPSocketAction
-from gangline.local.kubelet.probes.handlers import ProbeTarget, run_probe
+from gangline.local.kubelet.probes import ProbeTarget, run_probe
 from gangline.local.kubelet.runtime.interface import RunningContainer
 
 LONG_LABEL = "a" * 70 + ".example"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gangline.local.kubelet.runtime.interface import ContainerMount, ContainerPlan
-from gangline.local.kubelet.runtime.no_namespace_paths import parse_hosts, with_host_paths
+from gangline.local.kubelet.runtime.process_runtime import parse_hosts, with_host_paths
 
 ADDRESSES = {"digits-master-0": "127.64.0.3"}
 

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from gangline.local.kubelet.runtime.interface import ContainerPlan
-from gangline.local.kubelet.runtime.warm_start.listening import listens_at
-from gangline.local.kubelet.runtime.warm_start.static_worlds import StartRule, StaticWorlds
+from gangline.local.kubelet.runtime.warm_start.static_worlds import (
+    StartRule,
+    StaticWorlds,
+    listens_at,
+)
 
 PORT = 23456
 

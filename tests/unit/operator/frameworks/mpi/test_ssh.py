@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gangline.api.job_resources import MPI_JOBS
 from gangline.api.validation.validate import check_manifest
 from gangline.api.volcano.scheduling import JOINING_PODS_ANNOTATION
-from gangline.operator.engine import secret_values
+from gangline.operator.engine import apply
 from gangline.operator.frameworks.mpi.framework import MPIFramework
 from gangline.operator.frameworks.mpi.ssh import SSHRules
 from gangline.operator.model.job import CleanPodPolicy, Manifest, NormalizedJob, RestartPolicy
@@ -142,7 +142,7 @@ def test_two_jobs_of_one_name_have_keys_of_different_names() -> None:
 
 
 def test_openssh_reads_the_keys_and_they_are_a_pair(tmp_path: Path) -> None:
-    secret = secret_values.with_values(objects(a_job())["Secret"])
+    secret = apply.with_values(objects(a_job())["Secret"])
     assert secret["type"] == "kubernetes.io/ssh-auth"
     private = tmp_path / "id_rsa"
     private.write_text(secret["stringData"]["ssh-privatekey"])

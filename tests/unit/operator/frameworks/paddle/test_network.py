@@ -5,9 +5,9 @@ from itertools import product
 import msgspec
 import pytest
 
-from gangline.operator.engine import owned_objects
+from gangline.operator.engine import manifests
 from gangline.operator.frameworks.paddle.framework import PaddleFramework
-from gangline.operator.frameworks.paddle.network import first_port
+from gangline.operator.frameworks.paddle.pods import first_port
 from gangline.operator.model.plan import OwnedObject, TargetKind
 from unit.operator.builders import NOW, a_service, created, deleted, look
 from unit.operator.kubeflow_jobs import gang_of, pod_of
@@ -124,7 +124,7 @@ def test_it_waits_for_the_last_address(intranet):
 
 def an_extra(job, *pods):
     """The ConfigMap as it is stored after its creation."""
-    (creation,) = owned_objects.desired_objects(job, gang_of(job, *pods))
+    (creation,) = manifests.desired_objects(job, gang_of(job, *pods))
     meta = {**creation.manifest["metadata"], "uid": "uid-map"}
     return msgspec.convert({"kind": "ConfigMap", "metadata": meta}, OwnedObject)
 

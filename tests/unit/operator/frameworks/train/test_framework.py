@@ -12,7 +12,7 @@ from gangline.api.jobs.kubeflow import JobStatus, ReplicaStatus
 from gangline.api.meta.conditions import find_condition
 from gangline.api.volcano.scheduling import JOINING_PODS_ANNOTATION
 from gangline.operator.engine.plan import plan_reconcile
-from gangline.operator.engine.stored_status import decode_status, encode_status, kind_fields
+from gangline.operator.engine.status import decode_status, encode_status, kind_fields
 from gangline.operator.frameworks.train.framework import KIND, TrainFramework
 from gangline.operator.model.plan import ObservedJob, ReconcilePlan, TargetKind
 from gangline.operator.policies.replica_tracker import tracker_of

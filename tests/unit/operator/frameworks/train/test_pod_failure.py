@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gangline.api.jobs.training_runtime import PodFailureRule
-from gangline.operator.frameworks.train.pod_failure import ends_job
+from gangline.operator.frameworks.train.status import rules_end_job
 from gangline.operator.model.replicas import ObservedPod
 
 AT_2: dict[str, Any] = {"operator": "In", "values": [2]}
@@ -37,15 +37,15 @@ def pod(code: int, *, disrupted: bool = False) -> ObservedPod:
 )
 def test_exit_codes(rules: list[dict[str, Any]], code: int, expected: bool) -> None:
     decoded = msgspec.convert(rules, list[PodFailureRule])
-    assert ends_job(decoded, pod(code)) is expected
+    assert rules_end_job(decoded, pod(code)) is expected
 
 
 def test_code_of_another_container_does_not_count() -> None:
     rule = {**FAILS_AT_2, "onExitCodes": {**AT_2, "containerName": "other"}}
-    assert not ends_job(msgspec.convert([rule], list[PodFailureRule]), pod(2))
+    assert not rules_end_job(msgspec.convert([rule], list[PodFailureRule]), pod(2))
 
 
 def test_disruption_before_exit_code() -> None:
     rules = msgspec.convert([DISRUPTED, FAILS_AT_2], list[PodFailureRule])
-    assert not ends_job(rules, pod(2, disrupted=True))
-    assert ends_job(rules, pod(2))
+    assert not rules_end_job(rules, pod(2, disrupted=True))
+    assert rules_end_job(rules, pod(2))

@@ -7,9 +7,9 @@ import pytest
 
 from gangline.api.jobs.training_runtime import PodFailureRule, SetFailurePolicy
 from gangline.api.trainer.effective import EffectiveRole
-from gangline.operator.frameworks.train.set_failure import (
-    ends_job,
+from gangline.operator.frameworks.train.status import (
     is_counted,
+    pod_ends_job,
     restarts_together,
 )
 from gangline.operator.model.replicas import ObservedPod
@@ -54,7 +54,7 @@ OF_LAUNCHER = {"targetReplicatedJobs": ["launcher"]}
 def test_rule_of_a_failure(
     found: SetFailurePolicy, role: EffectiveRole, ends: bool, counted: bool
 ) -> None:
-    assert ends_job(found, role, pod(2)) is ends
+    assert pod_ends_job(found, role, pod(2)) is ends
     assert is_counted(found, role, pod(2)) is counted
 
 

@@ -1,7 +1,11 @@
-"""One fork server: the process, its imports, and the containers that are forked from it."""
+"""One fork server: the process, its imports, and the containers that are forked from it.
+
+A container's supervisor that a fork server has forked, as the event loop sees a child.
+"""
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import signal
@@ -10,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 import gangline
 from gangline.forkserver import (
@@ -27,7 +31,39 @@ from gangline.local.kubelet.runtime.spawning import (
     spawn_process,
 )
 from gangline.local.kubelet.runtime.warm_start.command import ServerKey
-from gangline.local.kubelet.runtime.warm_start.forked_process import ForkedProcess
+
+_READ_BYTES = 64
+
+
+class ForkedProcess:
+    """The supervisor of a container: its end of a pipe tells when it ends, and the exit code.
+
+    It is a child of the fork server, so its exit status is not available here. It kills the
+    container when this process ends, because the pipe has no reader then.
+    """
+
+    def __init__(self, pid: int, stdout: int, stderr: int, exit_code: int) -> None:
+        """Take over the reading ends of the pipes."""
+        self.pid = pid
+        self.stdin: IO[bytes] | None = None
+        self.stdout: IO[bytes] | None = io.FileIO(stdout)
+        self.stderr: IO[bytes] | None = io.FileIO(stderr)
+        self.returncode: int | None = None
+        self._exit_code = exit_code
+
+    def wait(self) -> int:
+        """The exit code, negative for a signal; call it when the pipe is readable."""
+        if self.returncode is None:
+            text = os.read(self._exit_code, _READ_BYTES)
+            # A supervisor that was killed has reported nothing, and the container died with it.
+            self.returncode = int(text) if text else -signal.SIGKILL
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
 
 HOOK_FOLDER = Path(gangline.__file__).parent / "elastic" / "forkserver" / "hook"
 """The folder of the program: it is run by the environment's interpreter, never imported here."""

@@ -1,0 +1,153 @@
+"""Advice on the CPU of a role: by use, and more where training waits for its data.
+
+The CPU that a role needs, from what its ranks used and whether training waits for data.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gangline.brain.advisers.advice import Advice, Reason, Unit, What
+from gangline.brain.advisers.usage import (
+    UNCHANGED,
+    Arguments,
+    confidence_of,
+    obstacle_to_lower,
+    range_factor,
+)
+from gangline.brain.advisers.view import View
+from gangline.brain.facts.records import Quality, RoleSize, Run, Segment
+from gangline.brain.models.histogram import CPU, Histogram
+from gangline.brain.models.throughput import LONGEST_STEP_US
+
+MARGIN = 1.1
+LEAST_MILLIS = 100
+STARVED_SHARE = 0.1
+"""Part of a step that may be waiting for data."""
+RAISE = 1.5
+_USED_UP = 0.8
+"""Share of the request from which more CPU helps a data loader."""
+_STEP_MILLIS = 10
+_SAMPLES_OF_A_RUN = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSize:
+    """A number, and what it rests on."""
+
+    value_millis: int
+    low_millis: int
+    high_millis: int
+    p95_millis: int
+    runs: int
+
+
+def size_cpu(runs: Iterable[Run], role: str, now_ms: int) -> CpuSize | None:
+    """Derive the CPU from the use of the ranks; None if it was not measured.
+
+    A run is recorded by its median, 95th percentile and maximum. They enter the histogram with the
+    shares 50, 45 and 5 %, so that the percentiles of one run come out again.
+    """
+    histogram = Histogram(CPU)
+    seen = set()
+    for run in runs:
+        for pod in run.pods:
+            if pod.role != role or not pod.cpu_p95_millis or pod.samples < 1:
+                continue
+            at_ms = min(pod.ended_ms or now_ms, now_ms)
+            count = min(pod.samples, _SAMPLES_OF_A_RUN)
+            usual = pod.cpu_p95_millis
+            histogram.add(pod.cpu_p50_millis or usual, at_ms, 10 * count)
+            histogram.add(usual, at_ms, 9 * count)
+            histogram.add(pod.cpu_max_millis or usual, at_ms, count)
+            seen.add(run.job.uid)
+    p95, median = histogram.percentile(950), histogram.percentile(500)
+    if p95 is None or median is None:
+        return None
+    value = max(_rounded(p95 * MARGIN), LEAST_MILLIS)
+    high = max(_rounded(histogram.peak * MARGIN), value)
+    return CpuSize(value, min(_rounded(median * MARGIN), value), high, p95, len(seen))
+
+
+def data_share(segments: Sequence[Segment]) -> float | None:
+    """Return the part of the steps that is waiting for data; None where it is not reported."""
+    known = [
+        (each.data_us, each.step_mean_us, each.steps)
+        for each in segments
+        if each.data_us is not None
+        and each.quality is Quality.GOOD
+        and each.steps > 0
+        and 0 <= each.data_us <= each.step_mean_us <= LONGEST_STEP_US
+    ]
+    total = sum(step * steps for _, step, steps in known)
+    return sum(data * steps for data, _, steps in known) / total if total > 0 else None
+
+
+def loader_value(size: CpuSize, request_millis: int | None) -> int:
+    """Return the CPU where training waits for data: never less than now, more if it is used up."""
+    now = request_millis or 0
+    if now and size.p95_millis >= _USED_UP * now:
+        return max(_rounded(now * RAISE), size.value_millis)
+    return max(now, size.value_millis)
+
+
+def _rounded(millis: float) -> int:
+    return -(-int(-(-millis // 1)) // _STEP_MILLIS) * _STEP_MILLIS
+
+
+def advise_cpu(view: View, size: RoleSize) -> list[Advice]:
+    """Return advice on one role; nothing where its use was not measured."""
+    role = size.role
+    runs = view.similar.runs if view.similar else ()
+    was = size.cpu_millis or None
+    waits = data_share(view.run.segments)
+    if waits is None:
+        waits = data_share([segment for run in runs for segment in run.segments])
+    starved = waits is not None and waits > STARVED_SHARE
+    sized = size_cpu(runs, role, view.now_ms)
+    if sized is None and starved:
+        sized = size_cpu((view.run,), role, view.now_ms)
+    if sized is None:
+        return []
+    value = loader_value(sized, was) if starved else sized.value_millis
+    largest = view.cluster.largest_cpu_millis or None
+    value = value if largest is None else min(value, largest)
+    if was is not None and abs(value - was) < UNCHANGED * was:
+        return []
+    obstacle = obstacle_to_lower(view) if was is not None and value < was else ""
+    level = view.similar.level if view.similar else 0
+    wider = range_factor(level)
+    return [
+        Advice(
+            what=What.CPU,
+            role=role,
+            unit=Unit.MILLICORES,
+            was=was,
+            value=was if obstacle else value,
+            low=min(sized.low_millis, value) / wider,
+            high=max(sized.high_millis, value) * wider,
+            reason=_cpu_reason(view, size, sized, value, waits if starved else None),
+            evidence=tuple(run.job.uid for run in runs) or (view.run.job.uid,),
+            confidence=confidence_of(level, len(runs)),
+        )
+    ]
+
+
+def _cpu_reason(
+    view: View, size: RoleSize, sized: CpuSize, value: int, waits: float | None
+) -> Reason:
+    was = size.cpu_millis or None
+    arguments: Arguments = {"role": size.role, "runs": sized.runs}
+    if waits is not None:
+        arguments |= {"data_percent": round(100 * waits), "p95_millis": sized.p95_millis}
+        return Reason(code="LoaderStarved", arguments=arguments)
+    arguments["level"] = view.similar.level if view.similar else 0
+    if was is not None and value < was and (obstacle := obstacle_to_lower(view)):
+        arguments |= {"estimate_millis": value, "because": obstacle}
+        return Reason(code="NotLowered", arguments=arguments)
+    arguments |= {
+        "p95_millis": sized.p95_millis,
+        "margin_percent": round(100 * (MARGIN - 1)),
+        "replicas": size.replicas,
+        "saved_millis": (was - value) * size.replicas if was is not None else 0,
+    }
+    return Reason(code="CpuUse", arguments=arguments)

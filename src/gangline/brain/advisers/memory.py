@@ -1,0 +1,384 @@
+"""Advice on the memory of a role, and warnings where the user's own number is too low.
+
+The memory that a role needs, from the peaks and kills of its runs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gangline.brain.advisers.advice import Advice, Reason, Unit, What
+from gangline.brain.advisers.similarity import (
+    HALF_LIFE_MS,
+    LEVEL_WEIGHTS,
+    WINDOW_MS,
+    last_ms,
+    similarity_level,
+)
+from gangline.brain.advisers.usage import (
+    MIB,
+    UNCHANGED,
+    Arguments,
+    Kill,
+    Peak,
+    confidence_of,
+    kills,
+    obstacle_to_lower,
+    open_kills,
+    outlier_rank,
+    peaks,
+    range_factor,
+    running_size,
+    with_known_limits,
+)
+from gangline.brain.advisers.view import View
+from gangline.brain.facts.records import RoleSize, Run
+from gangline.brain.models.histogram import MEMORY, Histogram
+
+MARGIN = 1.15
+LEAST_BYTES = 256 * MIB
+_LAST_RUNS = 3
+_WEIGHT = 10
+"""Integer weight of a sample of level 0; others have the share that their level allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySize:
+    """A number, and what it rests on."""
+
+    value_bytes: int
+    low_bytes: int
+    high_bytes: int
+    basis_bytes: int
+    """What the margin is added to; 0 if there is no peak."""
+    highest: Peak | None
+    """The highest peak."""
+    from_kill: Kill | None
+    """Set if the number is an estimate from a kill."""
+    runs: int
+
+
+def size_memory(
+    found: Sequence[Peak], unknown: Sequence[Kill], weights: dict[str, float] | None = None
+) -> MemorySize | None:
+    """Derive the memory from the peaks of the ranks and the kills with unknown need.
+
+    Args:
+        found: real peaks, one for each rank and run.
+        unknown: kills whose real need is not known yet.
+        weights: how much a run counts beside its age, by its UID; 1 where it is not given.
+
+    Returns:
+        None without any peak or kill: a number is never invented.
+    """
+    killed = max(unknown, key=lambda each: (each.needed_bytes, each.at_ms), default=None)
+    if not found:
+        if killed is None:
+            return None
+        value = _rounded(killed.needed_bytes)
+        return MemorySize(value, killed.limit_bytes, 2 * value, 0, None, killed, 1)
+    histogram = Histogram(MEMORY)
+    for each in found:
+        share = (weights or {}).get(each.job.uid, 1.0)
+        histogram.add(each.memory_bytes, each.at_ms, max(round(_WEIGHT * share), 1))
+    usual = histogram.percentile(980) or 0
+    median = histogram.percentile(500) or 0
+    recent = max(each.memory_bytes for each in _last_runs(found))
+    basis = max(usual, recent)
+    real = max(basis * MARGIN, LEAST_BYTES)
+    value = _rounded(max(real, killed.needed_bytes if killed else 0))
+    runs = len({each.job.uid for each in found})
+    highest = max(found, key=lambda each: (each.memory_bytes, each.at_ms))
+    # As the Vertical Pod Autoscaler widens its upper bound by 1 + 1/days: here by runs.
+    high = _rounded(max(highest.memory_bytes * MARGIN, value) * (1 + 1 / max(runs, 1)))
+    return MemorySize(
+        value_bytes=value,
+        low_bytes=min(_rounded(max(median * MARGIN, LEAST_BYTES)), value),
+        high_bytes=high,
+        basis_bytes=basis,
+        highest=highest,
+        from_kill=killed if killed and killed.needed_bytes > real else None,
+        runs=runs,
+    )
+
+
+def _last_runs(found: Sequence[Peak]) -> list[Peak]:
+    """The peaks of the three runs that ended last, if they still count half as much as new ones."""
+    ended: dict[str, int] = {}
+    for each in found:
+        ended[each.job.uid] = max(last_ms(each.job), each.at_ms)
+    newest = sorted(ended, key=lambda uid: (-ended[uid], uid))[:_LAST_RUNS]
+    limit = ended[newest[0]] - HALF_LIFE_MS
+    return [each for each in found if each.job.uid in newest and ended[each.job.uid] >= limit]
+
+
+def _rounded(amount: float) -> int:
+    """Up to the next MiB, so that manifests stay readable."""
+    return -(-int(-(-amount // 1)) // MIB) * MIB
+
+
+_FEWEST_KILLED_RUNS = 3
+_MANY_KILLS = 10
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """What is known of the memory of one role."""
+
+    view: View
+    role: str
+    size: RoleSize
+    found: Sequence[Peak]
+    killed: Sequence[Kill]
+    unknown: Sequence[Kill]
+    least: Sequence[Peak]
+    """Peaks of runs that count as lower bounds only, this job's own among them."""
+    may_lower: str
+    """Empty if a smaller number may be advised; else why not: ``similarity`` or ``size``."""
+
+    @property
+    def level(self) -> int:
+        return self.view.similar.level if self.view.similar else 0
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        return self.view.similar.runs if self.view.similar else ()
+
+    def of(self, rank: int, *, only: bool) -> "_Evidence":
+        """The evidence of one rank alone, or of all others."""
+        return _Evidence(
+            self.view,
+            self.role,
+            (only and running_size(self.view.run.job, self.role, rank)) or self.size,
+            [each for each in self.found if (each.rank == rank) == only],
+            [each for each in self.killed if (each.rank == rank) == only],
+            [each for each in self.unknown if (each.rank == rank) == only],
+            [each for each in self.least if (each.rank == rank) == only],
+            self.may_lower,
+        )
+
+
+def advise_memory(view: View, size: RoleSize) -> list[Advice]:
+    """Return advice on one role, or on one of its ranks and on all others."""
+    evidence = _gather(view, size)
+    special = outlier_rank(evidence.found)
+    if special is None:
+        return _size_role(evidence, None)
+    # Both or none: the number of the others must not reach the rank that needs more.
+    others = _size_role(evidence.of(special, only=False), None, unchanged=0.0)
+    return others + _size_role(evidence.of(special, only=True), special, unchanged=0.0)
+
+
+def _gather(view: View, size: RoleSize) -> _Evidence:
+    role = size.role
+    runs = view.similar.runs if view.similar else ()
+    bounds = (*(view.similar.bounds if view.similar else ()), view.run)
+    since_ms = view.now_ms - WINDOW_MS
+    killed = [k for k in kills((*runs, *bounds), role, view.now_ms) if k.at_ms >= since_ms]
+    unknown = open_kills(killed, runs, role)
+    real = [each for each in peaks(runs, role, view.now_ms) if each.at_ms >= since_ms]
+    return _Evidence(
+        view,
+        role,
+        size,
+        with_known_limits(real, killed, unknown) if real else [],
+        killed,
+        unknown,
+        peaks(bounds, role, view.now_ms),
+        obstacle_to_lower(view),
+    )
+
+
+def _size_role(
+    evidence: _Evidence, rank: int | None, *, unchanged: float = UNCHANGED
+) -> list[Advice]:
+    weights = {}
+    for run in evidence.runs:
+        level = similarity_level(evidence.view.run, run)
+        weights[run.job.uid] = LEVEL_WEIGHTS[evidence.level if level is None else level]
+    sized = size_memory(evidence.found, evidence.unknown, weights)
+    least = max(evidence.least, key=lambda each: each.memory_bytes, default=None)
+    value = sized.value_bytes if sized else 0
+    bounded = None
+    if least and least.memory_bytes > (sized.basis_bytes if sized else 0):
+        raised = -(-round(least.memory_bytes * MARGIN) // MIB) * MIB
+        if raised > value:
+            value, bounded = raised, least
+    was = evidence.size.memory_bytes or None
+    if not value or (sized is None and (was is None or value <= was)):
+        return []  # a lower bound alone is no size
+    largest = evidence.view.cluster.largest_memory_bytes or None
+    if largest is not None and value > largest:
+        stuck = [each for each in evidence.unknown if largest < 1.05 * each.limit_bytes]
+        if stuck:
+            return [_no_larger_node(evidence, rank, stuck, largest)]
+        value = largest
+    found = _warnings(evidence, rank, value)
+    if was is not None and abs(value - was) < unchanged * was:
+        return found
+    lowered = was is not None and value < was
+    blocked = evidence.may_lower if lowered else ""
+    if bounded is not None:
+        reason = _lower_bound(evidence, bounded)
+    elif blocked:
+        reason = _not_lowered(evidence, value)
+    else:
+        assert sized is not None
+        reason = _size_reason(evidence, sized, value)
+    wider = range_factor(evidence.level)
+    low = (sized.low_bytes if sized else value) / wider
+    # Runs that did not end say nothing about how much more they would have needed.
+    high = max(sized.high_bytes if sized else 2 * value, value) * wider
+    advice = Advice(
+        what=What.MEMORY,
+        role=evidence.role,
+        rank=rank,
+        unit=Unit.BYTES,
+        was=was,
+        value=was if blocked else value,
+        low=min(low, value),
+        high=high if largest is None else max(min(high, largest), value),
+        reason=reason,
+        evidence=_uids(evidence),
+        confidence=confidence_of(evidence.level, len(evidence.runs)),
+    )
+    return [advice, *found]
+
+
+def _size_reason(evidence: _Evidence, sized: MemorySize, value: int) -> Reason:
+    if sized.from_kill is not None or sized.highest is None:
+        kill = sized.from_kill or evidence.unknown[0]
+        same = [each for each in evidence.killed if each.limit_bytes == kill.limit_bytes]
+        return Reason(
+            code="OutOfMemory",
+            arguments={
+                "role": evidence.role,
+                "limit_bytes": kill.limit_bytes,
+                "kills": sum(each.times for each in same),
+                "ranks": len({each.rank for each in same}),
+                "runs": len({each.job.uid for each in same}),
+                "rank": kill.rank,
+            },
+        )
+    replicas = evidence.size.replicas
+    was = evidence.size.memory_bytes or None
+    ended = [last_ms(run.job) for run in evidence.runs]
+    arguments: Arguments = {
+        "role": evidence.role,
+        "runs": sized.runs,
+        "level": evidence.level,
+        "stem": evidence.view.run.job.stem,
+        "first_ms": min(ended),
+        "last_ms": max(ended),
+        "margin_percent": round(100 * (MARGIN - 1)),
+        "ooms": len({each.job.uid for each in evidence.killed}),
+        "replicas": replicas,
+        "saved_bytes": (was - value) * replicas if was is not None else 0,
+    }
+    if sized.basis_bytes < sized.highest.memory_bytes:
+        arguments["usual_bytes"] = sized.basis_bytes
+        arguments["highest_bytes"] = sized.highest.memory_bytes
+        return Reason(code="UsualPeak", arguments=arguments)
+    arguments["peak_bytes"] = sized.highest.memory_bytes
+    arguments["peak_rank"] = sized.highest.rank
+    arguments["peak_run"] = sized.highest.job.name
+    return Reason(code="HighestPeak", arguments=arguments)
+
+
+def _lower_bound(evidence: _Evidence, least: Peak) -> Reason:
+    return Reason(
+        code="LowerBound",
+        arguments={
+            "role": evidence.role,
+            "runs": len({each.job.uid for each in evidence.least}),
+            "peak_bytes": least.memory_bytes,
+            "margin_percent": round(100 * (MARGIN - 1)),
+        },
+    )
+
+
+def _not_lowered(evidence: _Evidence, value: int) -> Reason:
+    return Reason(
+        code="NotLowered",
+        arguments={
+            "role": evidence.role,
+            "runs": len(evidence.runs),
+            "level": evidence.level,
+            "estimate_bytes": value,
+            "because": evidence.may_lower,
+        },
+    )
+
+
+def _warnings(evidence: _Evidence, rank: int | None, value: int) -> list[Advice]:
+    """At most one: the limit kills again and again, or the user asks for less than is needed."""
+    was = evidence.size.memory_bytes or None
+    by_limit: dict[int, list[Kill]] = {}
+    for kill in evidence.unknown:
+        by_limit.setdefault(kill.limit_bytes, []).append(kill)
+    for limit, killed in sorted(by_limit.items(), reverse=True):
+        runs = {each.job.uid for each in killed}
+        times = sum(each.times for each in killed)
+        span = max(each.at_ms for each in killed) - min(each.first_ms for each in killed)
+        if len(runs) >= _FEWEST_KILLED_RUNS or (times >= _MANY_KILLS and span >= _DAY_MS):
+            arguments: Arguments = {
+                "role": evidence.role,
+                "limit_bytes": limit,
+                "kills": times,
+                "runs": len(runs),
+                "days": max(-(-span // _DAY_MS), 1),
+                "need_bytes": value,
+            }
+            return [_warning(evidence, rank, "LimitTooLow", arguments, was, value)]
+    if was is None or value <= was * (1 + UNCHANGED) or not (evidence.runs or evidence.killed):
+        return []
+    arguments = {
+        "role": evidence.role,
+        "request_bytes": was,
+        "need_bytes": value,
+        "runs": len(evidence.runs),
+        "ooms": len({each.job.uid for each in evidence.killed}),
+    }
+    return [_warning(evidence, rank, "RequestBelowNeed", arguments, was, value)]
+
+
+def _no_larger_node(
+    evidence: _Evidence, rank: int | None, stuck: Sequence[Kill], largest: int
+) -> Advice:
+    arguments: Arguments = {
+        "role": evidence.role,
+        "limit_bytes": max(each.limit_bytes for each in stuck),
+        "node_bytes": largest,
+        "kills": sum(each.times for each in stuck),
+    }
+    return _warning(evidence, rank, "LargestNodeTooSmall", arguments, evidence.size.memory_bytes)
+
+
+def _warning(
+    evidence: _Evidence,
+    rank: int | None,
+    code: str,
+    arguments: Arguments,
+    was: float | None,
+    value: float | None = None,
+) -> Advice:
+    return Advice(
+        what=What.WARNING,
+        role=evidence.role,
+        rank=rank,
+        target=code,
+        unit=Unit.BYTES,
+        was=was,
+        value=value,
+        reason=Reason(code=code, arguments=arguments),
+        evidence=_uids(evidence),
+        confidence=confidence_of(evidence.level, len(evidence.runs)),
+    )
+
+
+def _uids(evidence: _Evidence) -> tuple[str, ...]:
+    newest_first = sorted(evidence.runs, key=lambda run: (-last_ms(run.job), run.job.uid))
+    uids = [run.job.uid for run in newest_first]
+    uids += [peak.job.uid for peak in evidence.found]
+    uids += [kill.job.uid for kill in evidence.killed]
+    return tuple(dict.fromkeys(uids))

@@ -1,0 +1,398 @@
+"""Serves the HTTP API: on loopback without authentication, elsewhere with TLS and tokens.
+
+Who asks, and what may be shown: TokenReview and SubjectAccessReview of the API server.
+
+The requests of the HTTP API.
+
+======  ======================================  ====================================================
+GET     /v1/history                             ended jobs, the latest first; filters in the query
+GET     /v1/jobs/NAMESPACE/NAME/history         one job with segments and runs of its pods
+GET     /v1/jobs/NAMESPACE/NAME/advice          its JobAdvice
+POST    /v1/advice                              advice on a manifest that is not submitted yet
+POST    /v1/facts                               facts of a job
+======  ======================================  ====================================================
+
+Jobs that the asker may not ``get`` are counted and not shown.
+"""
+
+import ipaddress
+import logging
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+from aiohttp import web
+
+from gangline.api.job_resources import JOB_KINDS
+from gangline.api.meta.resource import Resource
+from gangline.api.resources import JOB_ADVICE
+from gangline.brain.facts.records import Job, Outcome, Run
+from gangline.brain.settings import BadSettings
+from gangline.brain.store.engine import Store
+from gangline.brain.store.errors import StoreError
+from gangline.brain.store.reader import HistoryFilter
+from gangline.kube.client.client import ApiClient
+from gangline.kube.errors import ApiError, NotFound
+from gangline.kube.probes import Address
+
+TOKEN_REVIEWS: Resource[dict[str, Any]] = Resource(
+    dict[str, Any], "authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False
+)
+ACCESS_REVIEWS: Resource[dict[str, Any]] = Resource(
+    dict[str, Any],
+    "authorization.k8s.io",
+    "v1",
+    "subjectaccessreviews",
+    "SubjectAccessReview",
+    namespaced=False,
+)
+CACHE_S = 60.0
+MAX_CACHED = 10_000
+_PLURALS = {kind.identity: kind.resource for kind in JOB_KINDS}
+
+
+class NotAuthenticated(Exception):
+    """The request has no valid token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """The user behind a request. None as ``name`` is a user of this machine, who may see all."""
+
+    name: str | None
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+
+
+LOCAL = Asker(None)
+
+
+class AccessChecks:
+    """Reviews with a short memory: a page of history asks for the same rights a hundred times."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+        self._askers: dict[str, tuple[Asker, float]] = {}
+        self._rights: dict[tuple[Asker, str, str, str], tuple[bool, float]] = {}
+
+    async def asker(self, headers: Mapping[str, str]) -> Asker:
+        """Return the user of the token.
+
+        Raises:
+            NotAuthenticated: there is no token, or it is not valid.
+            ApiError: the API server cannot check it.
+        """
+        scheme, _, token = headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            raise NotAuthenticated("send a token of the cluster as Authorization: Bearer TOKEN")
+        known = self._askers.get(token)
+        if known and time.monotonic() - known[1] < CACHE_S:
+            return known[0]
+        review = await self._client.create(TOKEN_REVIEWS, {"spec": {"token": token.strip()}})
+        status = review.get("status") or {}
+        if not status.get("authenticated"):
+            raise NotAuthenticated("the token is not valid in this cluster")
+        user = status.get("user") or {}
+        asker = Asker(
+            str(user.get("username", "")),
+            tuple(user.get("groups") or ()),
+            str(user.get("uid", "")),
+        )
+        if len(self._askers) > MAX_CACHED:
+            self._askers.clear()
+        self._askers[token] = (asker, time.monotonic())
+        return asker
+
+    async def may(self, asker: Asker, verb: str, kind: str, namespace: str) -> bool:
+        """Return whether a user has a right on a job kind in a namespace.
+
+        Raises:
+            ApiError: the API server cannot check it.
+        """
+        if asker.name is None:
+            return True
+        resource = _PLURALS.get(kind)
+        if resource is None:
+            return False
+        key = (asker, verb, kind, namespace)
+        known = self._rights.get(key)
+        if known and time.monotonic() - known[1] < CACHE_S:
+            return known[0]
+        spec = {
+            "user": asker.name,
+            "groups": list(asker.groups),
+            "uid": asker.uid,
+            "resourceAttributes": {
+                "namespace": namespace,
+                "verb": verb,
+                "group": resource.group,
+                "resource": resource.plural,
+            },
+        }
+        review = await self._client.create(ACCESS_REVIEWS, {"spec": spec})
+        allowed = bool((review.get("status") or {}).get("allowed"))
+        if len(self._rights) > MAX_CACHED:
+            self._rights.clear()
+        self._rights[key] = (allowed, time.monotonic())
+        return allowed
+
+
+log = logging.getLogger(__name__)
+
+MAX_BODY = 1 << 20
+MAX_LIMIT = 500
+ASKER = "asker"
+"""Key under which a request has its ``Asker``."""
+
+
+class FactsReceiver(Protocol):
+    """What takes facts: the collector of the leader."""
+
+    def receive_facts(self, uid: str, text: str | bytes) -> str:
+        """Take a document; return why it was not read, or an empty text."""
+
+
+ManifestAdviser = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+"""Returns advice on a manifest; raises ``ValueError`` for one that is no job."""
+
+
+class BrainApi:
+    """Handlers of the requests."""
+
+    def __init__(self, client: ApiClient, store: Store, cluster: str) -> None:
+        self._client, self._store, self._cluster = client, store, cluster
+        self.access = AccessChecks(client)
+        self.collector: FactsReceiver | None = None
+        """Set while this process leads."""
+        self.manifest_adviser: ManifestAdviser | None = None
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/history", self._history),
+            web.get("/v1/jobs/{namespace}/{name}/history", self._run),
+            web.get("/v1/jobs/{namespace}/{name}/advice", self._advice),
+            web.post("/v1/advice", self._advise),
+            web.post("/v1/facts", self._facts),
+        ]
+
+    async def _history(self, request: web.Request) -> web.Response:
+        asked = read_filter(request.query, self._cluster)
+        page = await self._store.query(lambda reader: reader.history(asked))
+        shown: list[Job] = []
+        hidden = 0
+        for job in page.jobs:
+            if await self.access.may(_asker(request), "get", job.kind, job.namespace):
+                shown.append(job)
+            else:
+                hidden += 1
+        following = page.next
+        return _json(
+            {
+                "jobs": [public_job(job) for job in shown],
+                "hidden": hidden,
+                "next": {"until": following.until_ms, "after": following.after_id}
+                if following
+                else None,
+            }
+        )
+
+    async def _run(self, request: web.Request) -> web.Response:
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        run = await self._store.query(
+            lambda reader: reader.run_named(self._cluster, namespace, name)
+        )
+        asker = _asker(request)
+        # One answer for both: it must not show that a job exists.
+        if run is None or not await self.access.may(asker, "get", run.job.kind, namespace):
+            raise web.HTTPNotFound(text=f"no job {namespace}/{name} in the history")
+        return _json(public_run(run))
+
+    async def _advice(self, request: web.Request) -> web.Response:
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        try:
+            advice = await self._client.get(JOB_ADVICE, name, namespace)
+        except NotFound:
+            advice = None
+        if advice is None or not await self.access.may(
+            _asker(request), "get", advice.status.job_kind, namespace
+        ):
+            raise web.HTTPNotFound(text=f"no advice on {namespace}/{name}")
+        return _json(msgspec.to_builtins(advice.status))
+
+    async def _advise(self, request: web.Request) -> web.Response:
+        if self.manifest_adviser is None:
+            raise web.HTTPServiceUnavailable(text="this copy of the Brain does not lead")
+        try:
+            manifest = msgspec.json.decode(await request.read(), type=dict[str, Any])
+            meta = manifest.get("metadata") or {}
+            kind, namespace = str(manifest.get("kind", "")), str(meta.get("namespace", ""))
+            if not await self.access.may(_asker(request), "get", kind, namespace):
+                raise web.HTTPForbidden(text=f"you may not get {kind} in {namespace}")
+            return _json(await self.manifest_adviser(manifest))
+        except (ValueError, msgspec.DecodeError) as error:
+            raise web.HTTPBadRequest(text=str(error)) from error
+
+    async def _facts(self, request: web.Request) -> web.Response:
+        if self.collector is None:
+            raise web.HTTPServiceUnavailable(text="this copy of the Brain does not lead")
+        text = await request.read()
+        try:
+            identity = msgspec.json.decode(text, type=_FactsIdentity)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise web.HTTPBadRequest(text=f"the body is not facts: {error}") from error
+        if not await self.access.may(_asker(request), "update", "ElasticJob", identity.namespace):
+            raise web.HTTPForbidden(text=f"you may not update ElasticJobs in {identity.namespace}")
+        problem = self.collector.receive_facts(identity.uid, text)
+        if problem:
+            raise web.HTTPBadRequest(text=problem)
+        return web.Response(status=204)
+
+
+class _FactsIdentity(msgspec.Struct):
+    uid: str
+    namespace: str = ""
+
+
+def read_filter(query: Mapping[str, str], cluster: str) -> HistoryFilter:
+    """Return the filter that a query asks for.
+
+    Raises:
+        web.HTTPBadRequest: a parameter is unknown or wrong; the text names it.
+    """
+    texts = ("namespace", "name", "owner", "stem", "kind", "queue")
+    numbers = {"since": "since_ms", "until": "until_ms", "after": "after_id", "limit": "limit"}
+    if unknown := sorted(set(query) - {*texts, *numbers, "outcome"}):
+        known = ", ".join((*texts, "outcome", *numbers))
+        raise web.HTTPBadRequest(text=f"{unknown[0]}: is not a parameter; they are {known}")
+    fields: dict[str, Any] = {name: query[name] for name in texts if name in query}
+    for name, field in numbers.items():
+        text = query.get(name)
+        if text is None:
+            continue
+        if not (text.isascii() and text.isdecimal() and len(text) < 16):
+            raise web.HTTPBadRequest(text=f"{name}: {text!r} is not a number")
+        fields[field] = int(text)
+    fields["limit"] = max(1, min(fields.get("limit", 100), MAX_LIMIT))
+    if outcome := query.get("outcome"):
+        if outcome not in set(Outcome):
+            raise web.HTTPBadRequest(text=f"outcome: {outcome!r} is none of {', '.join(Outcome)}")
+        fields["outcomes"] = frozenset({Outcome(outcome)})
+    return HistoryFilter(cluster=cluster, **fields)
+
+
+def public_job(job: Job) -> dict[str, Any]:
+    """Return a job without what only the store needs."""
+    shown: dict[str, Any] = msgspec.to_builtins(job)
+    for name in ("cluster", "command_digest", "spec_digest", "wishes", "observed_ms"):
+        shown.pop(name, None)
+    return shown
+
+
+def public_run(run: Run) -> dict[str, Any]:
+    return {
+        "job": public_job(run.job),
+        "segments": msgspec.to_builtins(run.segments),
+        "pods": msgspec.to_builtins(run.pods),
+    }
+
+
+@web.middleware
+async def translate_errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Turn errors into short texts with a status; nothing else of them leaves the process."""
+    try:
+        return await handler(request)
+    except NotAuthenticated as error:
+        return web.Response(status=401, text=str(error), headers={"WWW-Authenticate": "Bearer"})
+    except StoreError as error:
+        log.info("a request finds no history: %s", error)
+        return web.Response(status=503, text="the history is not available")
+    except ApiError as error:
+        log.info("a request finds no API server: %s", error)
+        return web.Response(status=503, text="the API server cannot check the request")
+
+
+def _asker(request: web.Request) -> Asker:
+    asker = request[ASKER]
+    assert isinstance(asker, Asker)
+    return asker
+
+
+def _json(body: Any) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), content_type="application/json")
+
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def serve_api(
+    api: BrainApi, address: Address, certificate: str = "", key: str = ""
+) -> AsyncIterator[int]:
+    """Serve the API while the context is open; yields the port.
+
+    Raises:
+        BadSettings: the address is not available, or is not loopback and has no certificate.
+    """
+    local = is_loopback(address.host)
+    if not local and not (certificate and key):
+        raise BadSettings(
+            f"--api-bind-address {address}: only loopback is served without TLS; "
+            "give --tls-cert-file and --tls-key-file, or an address such as 127.0.0.1:8090"
+        )
+    context = _tls(certificate, key) if certificate else None
+
+    @web.middleware
+    async def authenticate(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        request[ASKER] = LOCAL if local else await api.access.asker(request.headers)
+        return await handler(request)
+
+    @web.middleware
+    async def refuse_foreign_hosts(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        # A page in a browser can send requests to loopback under a name of its own (rebinding).
+        host = request.url.host or ""
+        if local and not is_loopback(host):
+            return web.Response(status=403, text=f"the host {host[:80]!r} is not this machine")
+        return await handler(request)
+
+    app = web.Application(
+        client_max_size=MAX_BODY,
+        middlewares=[translate_errors, refuse_foreign_hosts, authenticate],
+    )
+    app.add_routes(api.routes())
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, address.host or None, address.port, ssl_context=context)
+        try:
+            await site.start()
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise BadSettings(f"--api-bind-address {address}: {why}") from error
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _tls(certificate: str, key: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise BadSettings(f"--tls-cert-file {certificate}: {error}") from error
+    return context

@@ -1,1 +1,0 @@
-"""Reads from the store: runs and similar runs, advice and actions, what models have learned."""

@@ -1,0 +1,177 @@
+"""Disruption controller: updates the status of PodDisruptionBudgets, which evictions depend on.
+
+Disruption budgets: how many of the selected pods may be evicted now.
+
+Percentages refer to the expected number of pods: the sum of the sizes of their ReplicaSets, plus
+one for each pod without a known controller.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from math import ceil
+
+import msgspec
+
+from gangline.api.core.core import PodDisruptionBudget, PodDisruptionBudgetStatus
+from gangline.api.core.pod import Pod, is_pod_ready
+from gangline.api.core.pod_status import TERMINAL_PHASES
+from gangline.api.meta.objects import Condition
+from gangline.api.meta.selectors import selector_from_object
+from gangline.api.resources import POD_DISRUPTION_BUDGETS, PODS
+from gangline.kube.client.client import PatchKind
+from gangline.kube.controller.controller import (
+    Controller,
+    ReconcileDone,
+    ReconcileResult,
+    RequeueAfter,
+)
+from gangline.kube.informers.informer import ObjectKey, object_key
+from gangline.local.controllers.context import BY_NAMESPACE, ControllerContext, current_time
+from gangline.local.controllers.replica_sets.plan import RAW_REPLICA_SETS
+
+DELETION_TIMEOUT = timedelta(minutes=2)
+"""An eviction that led to no deletion stops counting as a disruption after this time."""
+
+
+def budget_status(
+    budget: PodDisruptionBudget, pods: Sequence[Pod], sizes: Mapping[str, int], now: datetime
+) -> PodDisruptionBudgetStatus:
+    """Return the status that a budget should have.
+
+    ``sizes`` gives the desired number of pods by uid of their controller, where it is known.
+    """
+    counted = [pod for pod in pods if pod.status.phase not in TERMINAL_PHASES]
+    expected = _expected(counted, sizes)
+    desired = _desired(budget, expected)
+    evicted = _still_evicted(budget, counted, now)
+    healthy = sum(
+        is_pod_ready(pod)
+        and pod.metadata.deletion_timestamp is None
+        and pod.metadata.name not in evicted
+        for pod in counted
+    )
+    allowed = max(0, healthy - desired) if expected > 0 else 0
+    return PodDisruptionBudgetStatus(
+        observed_generation=budget.metadata.generation,
+        disruptions_allowed=allowed,
+        current_healthy=healthy,
+        desired_healthy=desired,
+        expected_pods=expected,
+        disrupted_pods=evicted,
+        conditions=[_condition(budget, allowed, now)],
+    )
+
+
+def _expected(pods: Sequence[Pod], sizes: Mapping[str, int]) -> int:
+    owners = {pod.metadata.controller.uid for pod in pods if pod.metadata.controller}
+    known = {uid for uid in owners if uid in sizes}
+    alone = sum(
+        pod.metadata.controller is None or pod.metadata.controller.uid not in known for pod in pods
+    )
+    return sum(sizes[uid] for uid in known) + alone
+
+
+def _desired(budget: PodDisruptionBudget, expected: int) -> int:
+    if budget.spec.max_unavailable is not None:
+        return max(0, expected - _count(budget.spec.max_unavailable, expected))
+    if budget.spec.min_available is not None:
+        return _count(budget.spec.min_available, expected)
+    return 0
+
+
+def _count(value: int | str, total: int) -> int:
+    if isinstance(value, int):
+        return value
+    return ceil(float(value.rstrip("%")) * total / 100)
+
+
+def _still_evicted(
+    budget: PodDisruptionBudget, pods: Sequence[Pod], now: datetime
+) -> dict[str, datetime]:
+    there = {pod.metadata.name for pod in pods if pod.metadata.deletion_timestamp is None}
+    return {
+        name: since
+        for name, since in budget.status.disrupted_pods.items()
+        if name in there and now - since < DELETION_TIMEOUT
+    }
+
+
+def _condition(budget: PodDisruptionBudget, allowed: int, now: datetime) -> Condition:
+    desired = "True" if allowed else "False"
+    old = next((c for c in budget.status.conditions if c.type == "DisruptionAllowed"), None)
+    changed = old is None or old.status != desired
+    return Condition(
+        type="DisruptionAllowed",
+        status=desired,
+        reason="SufficientPods" if allowed else "InsufficientPods",
+        message="",
+        observed_generation=budget.metadata.generation,
+        last_transition_time=now if changed or old is None else old.last_transition_time,
+    )
+
+
+class DisruptionController:
+    """Watches budgets, pods and ReplicaSets; writes the status of budgets."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._client = context.client
+        self._budgets = context.informers.informer(
+            POD_DISRUPTION_BUDGETS, indexes={BY_NAMESPACE: lambda one: [one.metadata.namespace]}
+        )
+        self._pods = context.informers.informer(
+            PODS, indexes={BY_NAMESPACE: lambda pod: [pod.metadata.namespace]}
+        )
+        self._sets = context.informers.informer(RAW_REPLICA_SETS)
+        self._controller: Controller[ObjectKey] = Controller("budgets", self._reconcile, workers=1)
+        self._budgets.add_listener(self._budget_changed)
+        self._pods.add_listener(self._pod_changed)
+
+    async def run(self) -> None:
+        await self._controller.run()
+
+    def _budget_changed(
+        self, _: PodDisruptionBudget | None, new: PodDisruptionBudget | None
+    ) -> None:
+        if new is not None:
+            self._controller.queue.add(object_key(new))
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        assert pod is not None
+        for budget in self._budgets.by_index(BY_NAMESPACE, pod.metadata.namespace):
+            if selector_from_object(budget.spec.selector).matches(pod.metadata.labels):
+                self._controller.queue.add(object_key(budget))
+
+    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
+        budget = self._budgets.get(key.namespace, key.name)
+        if budget is None:
+            return ReconcileDone()
+        selector = selector_from_object(budget.spec.selector)
+        pods = self._pods.by_index(BY_NAMESPACE, key.namespace)
+        selected = [pod for pod in pods if selector.matches(pod.metadata.labels)]
+        sizes = {found.metadata.uid: found.desired_replicas for found in self._sets.items()}
+        status = budget_status(budget, selected, sizes, current_time())
+        if status != budget.status:
+            # The eviction subresource decrements the same status: the resourceVersion makes one of
+            # two concurrent writes fail.
+            wire = msgspec.to_builtins(status)
+            dropped: dict[str, datetime | None] = dict.fromkeys(
+                budget.status.disrupted_pods.keys() - status.disrupted_pods.keys()
+            )
+            zeros = dict.fromkeys(
+                ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"), 0
+            )
+            evicted = {**wire.pop("disruptedPods", {}), **dropped}
+            patch = {
+                "metadata": {"resourceVersion": budget.metadata.resource_version},
+                "status": {**zeros, **wire, "disruptedPods": evicted},
+            }
+            await self._client.patch(
+                POD_DISRUPTION_BUDGETS,
+                key.name,
+                patch,
+                key.namespace,
+                kind=PatchKind.MERGE,
+                subresource="status",
+            )
+        return RequeueAfter(30.0) if status.disrupted_pods else ReconcileDone()

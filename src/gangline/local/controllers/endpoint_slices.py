@@ -1,0 +1,139 @@
+"""EndpointSlice mirroring controller: keeps slices equal to their Endpoints object.
+
+EndpointSlices: mirrors of Endpoints objects, for clients that read only slices.
+
+There is one slice for each set of ports. Its name follows from the name of the Endpoints object, so
+that a repeated creation fails with AlreadyExists and adds no duplicate.
+"""
+
+import contextlib
+
+import msgspec
+
+from gangline.api.core.core import Endpoints, EndpointSlice
+from gangline.api.core.service import Endpoint, EndpointAddress, EndpointConditions, EndpointSubset
+from gangline.api.meta.objects import ObjectMeta, OwnerReference
+from gangline.api.resources import ENDPOINT_SLICES, ENDPOINTS
+from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
+from gangline.kube.errors import AlreadyExists, NotFound
+from gangline.kube.informers.informer import ObjectKey, object_key
+from gangline.local.controllers.context import ControllerContext
+
+SERVICE_NAME_LABEL = "kubernetes.io/service-name"
+MANAGED_BY_LABEL = "endpointslice.kubernetes.io/managed-by"
+MANAGER = "endpointslicemirroring-controller.k8s.io"
+
+
+def mirror_endpoints(endpoints: Endpoints) -> dict[str, EndpointSlice]:
+    """Return the slices of ``endpoints`` by name; without a subset there is one empty slice."""
+    subsets = endpoints.subsets or [EndpointSubset()]
+    named = ((f"{endpoints.metadata.name}-{number}", each) for number, each in enumerate(subsets))
+    return {name: _slice(name, endpoints, subset) for name, subset in named}
+
+
+def is_equivalent_slice(one: EndpointSlice, other: EndpointSlice) -> bool:
+    """True if two slices have equal labels, addresses and ports."""
+    return _content(one) == _content(other)
+
+
+def _content(of: EndpointSlice) -> tuple[object, ...]:
+    return of.metadata.labels, of.address_type, of.endpoints, of.ports
+
+
+def _slice(name: str, endpoints: Endpoints, subset: EndpointSubset) -> EndpointSlice:
+    meta = endpoints.metadata
+    owner = OwnerReference(
+        api_version="v1",
+        kind="Endpoints",
+        name=meta.name,
+        uid=meta.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
+    addresses = [(each, True) for each in subset.addresses]
+    addresses += [(each, False) for each in subset.not_ready_addresses]
+    every = [each.ip for each, _ in addresses]
+    return EndpointSlice(
+        metadata=ObjectMeta(
+            name=name,
+            namespace=meta.namespace,
+            labels={**meta.labels, SERVICE_NAME_LABEL: meta.name, MANAGED_BY_LABEL: MANAGER},
+            owner_references=[owner],
+        ),
+        address_type="IPv6" if every and ":" in every[0] else "IPv4",
+        endpoints=[_endpoint(each, ready) for each, ready in addresses],
+        ports=subset.ports,
+    )
+
+
+def _endpoint(address: EndpointAddress, ready: bool) -> Endpoint:
+    return Endpoint(
+        addresses=[address.ip],
+        conditions=EndpointConditions(ready=ready, serving=ready, terminating=False),
+        hostname=address.hostname,
+        node_name=address.node_name,
+        target_ref=address.target_ref,
+    )
+
+
+BATCH_S = 0.3
+"""Delay in which changes are merged: no component waits for slices, only people read them."""
+
+
+class EndpointSliceController:
+    """Watches Endpoints; writes EndpointSlices."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._client = context.client
+        self._endpoints = context.informers.informer(ENDPOINTS)
+        self._slices = context.informers.informer(
+            ENDPOINT_SLICES, labels=f"{MANAGED_BY_LABEL}={MANAGER}", indexes={"service": _service}
+        )
+        self._controller: Controller[ObjectKey] = Controller("endpoint-slices", self._reconcile)
+        self._endpoints.add_listener(self._endpoints_changed)
+        self._slices.add_listener(self._slice_changed)
+
+    async def run(self) -> None:
+        await self._controller.run()
+
+    def _endpoints_changed(self, old: Endpoints | None, new: Endpoints | None) -> None:
+        endpoints = new or old
+        assert endpoints is not None
+        self._controller.queue.add_after(object_key(endpoints), BATCH_S)
+
+    def _slice_changed(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        # Own writes arrive here too; their pass finds nothing to change.
+        changed = new or old
+        assert changed is not None
+        name = changed.metadata.labels.get(SERVICE_NAME_LABEL, "")
+        self._controller.queue.add_after(ObjectKey(changed.metadata.namespace, name), BATCH_S)
+
+    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
+        endpoints = self._endpoints.get(key.namespace, key.name)
+        desired = mirror_endpoints(endpoints) if endpoints is not None else {}
+        found = self._slices.by_index("service", f"{key.namespace}/{key.name}")
+        present = {each.metadata.name: each for each in found}
+        for name, slice_ in desired.items():
+            await self._write(slice_, present.get(name))
+        for name in present.keys() - desired.keys():
+            with contextlib.suppress(NotFound):
+                await self._client.delete(ENDPOINT_SLICES, name, key.namespace)
+        return ReconcileDone()
+
+    async def _write(self, desired: EndpointSlice, present: EndpointSlice | None) -> None:
+        namespace = desired.metadata.namespace
+        if present is None:
+            # The informer's copy may be outdated; its next event triggers another pass.
+            with contextlib.suppress(AlreadyExists):
+                await self._client.create(ENDPOINT_SLICES, desired, namespace)
+        elif not is_equivalent_slice(present, desired):
+            metadata = msgspec.structs.replace(
+                desired.metadata, resource_version=present.metadata.resource_version
+            )
+            body = msgspec.structs.replace(desired, metadata=metadata)
+            await self._client.update(ENDPOINT_SLICES, body, namespace)
+
+
+def _service(slice_: EndpointSlice) -> list[str]:
+    meta = slice_.metadata
+    return [f"{meta.namespace}/{meta.labels.get(SERVICE_NAME_LABEL, '')}"]

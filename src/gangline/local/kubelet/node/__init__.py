@@ -1,1 +1,0 @@
-"""The Node object of a virtual node: ``status`` builds it, ``reporter`` registers and renews it."""

@@ -1,0 +1,277 @@
+"""Probe worker of a running container: its postStart hook, then its probes until it ends.
+
+Timing of probes and the meaning of their results; `handlers` runs the probes.
+
+Probe and hook handlers: exec, HTTP GET, TCP connect.
+"""
+
+import asyncio
+import random
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import aiohttp
+
+from gangline.api.core.container import Container
+from gangline.api.core.probe import (
+    ExecAction,
+    HTTPGetAction,
+    LifecycleHandler,
+    Probe,
+    TCPSocketAction,
+)
+from gangline.api.meta.field_doc import IntOrString
+from gangline.local.kubelet.records import ContainerRecord
+from gangline.local.kubelet.runtime.interface import ContainerStartError, RunningContainer
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeState:
+    """The results of a probe so far."""
+
+    successful: bool
+    """The present result, after thresholds."""
+
+    result_run: int = 0
+    """The number of equal results in a row."""
+
+    last: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTiming:
+    """Delays in seconds and thresholds of a probe, with Kubernetes' defaults."""
+
+    delay_s: float
+    period_s: float
+    timeout_s: float
+    success_threshold: int
+    failure_threshold: int
+
+
+def probe_timing(probe: Probe) -> ProbeTiming:
+    return ProbeTiming(
+        delay_s=max(probe.initial_delay_seconds, 0),
+        period_s=max(probe.period_seconds or 10, 1),
+        timeout_s=max(probe.timeout_seconds or 1, 1),
+        success_threshold=max(probe.success_threshold or 1, 1),
+        failure_threshold=max(probe.failure_threshold or 3, 1),
+    )
+
+
+def next_probe_state(state: ProbeState, success: bool, when: ProbeTiming) -> ProbeState:
+    """The state after one more result: it changes only after enough equal results in a row."""
+    count = state.result_run + 1 if state.last == success else 1
+    turned = replace(state, result_run=count, last=success)
+    if count >= (when.success_threshold if success else when.failure_threshold):
+        return replace(turned, successful=success)
+    return turned
+
+
+def resolve_port(port: IntOrString, container: Container) -> int | None:
+    """Resolve a port that may be given by its name; None if the container has no such port."""
+    if isinstance(port, int):
+        return port
+    if port.isdigit():
+        return int(port)
+    named = (each.container_port for each in container.ports if each.name == port)
+    return next(named, None)
+
+
+_MAX_OUTPUT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTarget:
+    """The container that a probe or hook applies to."""
+
+    container: Container
+    running: RunningContainer
+    pod_ip: str
+
+
+async def run_probe(probe: Probe, target: ProbeTarget, timeout_s: float) -> str | None:
+    """Run a probe once; None is a success, else the reason of the failure."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            if probe.exec is not None:
+                return await _run_exec(probe.exec, target)
+            if probe.http_get is not None:
+                return await _run_http_get(probe.http_get, target)
+            if probe.tcp_socket is not None:
+                return await _run_tcp_connect(probe.tcp_socket, target)
+    except TimeoutError:
+        return f"timed out after {timeout_s:g} s"
+    if probe.grpc is not None:
+        return "gRPC probes are not available on this cluster: use exec, httpGet or tcpSocket"
+    return "the probe names no action"
+
+
+async def run_hook(hook: LifecycleHandler, target: ProbeTarget) -> str | None:
+    """Run a lifecycle hook to its end; None is a success, else the reason of the failure."""
+    if hook.exec is not None:
+        return await _run_exec(hook.exec, target)
+    if hook.http_get is not None:
+        return await _run_http_get(hook.http_get, target)
+    if hook.sleep is not None:
+        await asyncio.sleep(hook.sleep.seconds)
+        return None
+    return "the hook names no action that is available"
+
+
+async def _run_exec(action: ExecAction, target: ProbeTarget) -> str | None:
+    output = bytearray()
+
+    def keep(_: str, data: bytes) -> None:
+        output.extend(data[: _MAX_OUTPUT - len(output)])
+
+    try:
+        session = await target.running.exec(action.command, keep)
+    except ContainerStartError as error:
+        return error.message
+    try:
+        code = await session.wait()
+    except asyncio.CancelledError:
+        session.kill()
+        await session.wait()
+        raise
+    if code == 0:
+        return None
+    return output.decode(errors="replace").strip() or f"command ended with exit code {code}"
+
+
+async def _run_http_get(action: HTTPGetAction, target: ProbeTarget) -> str | None:
+    port = resolve_port(action.port, target.container)
+    if port is None:
+        return f"the container has no port named {action.port!r}"
+    scheme = (action.scheme or "HTTP").lower()
+    path = action.path if action.path.startswith("/") else f"/{action.path}"
+    url = f"{scheme}://{action.host or target.pod_ip}:{port}{path}"
+    headers = {"User-Agent": "kube-probe/1.31", "Accept": "*/*"}
+    headers |= {each.name: each.value for each in action.http_headers}
+    try:
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=_unverified_tls())) as session,
+            session.get(url, headers=headers, allow_redirects=False) as answer,
+        ):
+            if 200 <= answer.status < 400:
+                return None
+            return f"HTTP probe failed with statuscode: {answer.status}"
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        # A host name that IDNA refuses, or a header that HTTP does, is a ValueError.
+        return f"Get {url!r}: {error}"
+
+
+def _unverified_tls() -> ssl.SSLContext:
+    """A TLS context that accepts any certificate, as Kubernetes' probes do."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def _run_tcp_connect(action: TCPSocketAction, target: ProbeTarget) -> str | None:
+    port = resolve_port(action.port, target.container)
+    if port is None:
+        return f"the container has no port named {action.port!r}"
+    host = action.host or target.pod_ip
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except (OSError, ValueError) as error:  # IDNA refuses a host name by a ValueError
+        return f"dial tcp {host}:{port}: {getattr(error, 'strerror', None) or error}"
+    writer.close()
+    return None
+
+
+RecordUpdater = Callable[[Callable[[ContainerRecord], ContainerRecord]], None]
+EventReporter = Callable[[str, str, str], None]
+
+
+async def run_probes_and_hooks(
+    target: ProbeTarget, update_record: RecordUpdater, report_event: EventReporter
+) -> None:
+    """Run hook and probes and record their results, until cancelled."""
+    container = target.container
+    hook = container.lifecycle and container.lifecycle.post_start
+    if hook and (problem := await run_hook(hook, target)):
+        report_event("Warning", "FailedPostStartHook", problem)
+        update_record(lambda known: replace(known, unhealthy="its postStart hook failed"))
+        return
+    if container.startup_probe is not None:
+        await _run_startup_probe(container.startup_probe, target, update_record, report_event)
+    ready = container.readiness_probe is None
+    update_record(lambda known: replace(known, started=True, ready=ready))
+    async with asyncio.TaskGroup() as probes:
+        if container.liveness_probe is not None:
+            probes.create_task(
+                _run_liveness_probe(container.liveness_probe, target, update_record, report_event)
+            )
+        if container.readiness_probe is not None:
+            probes.create_task(
+                _run_readiness_probe(container.readiness_probe, target, update_record, report_event)
+            )
+
+
+async def _run_startup_probe(
+    probe: Probe, target: ProbeTarget, update_record: RecordUpdater, report_event: EventReporter
+) -> None:
+    """Probe until the container has started; too many failures mark it unhealthy."""
+    when, state = probe_timing(probe), ProbeState(successful=True)
+    await asyncio.sleep(when.delay_s)
+    while True:
+        problem = await run_probe(probe, target, when.timeout_s)
+        state = next_probe_state(state, problem is None, when)
+        if problem is None and state.successful:
+            return
+        if problem is not None:
+            report_event("Warning", "Unhealthy", f"Startup probe failed: {problem}")
+        if not state.successful:
+            _mark_unhealthy(probe, update_record, "startup", target)
+            await asyncio.get_running_loop().create_future()
+        await asyncio.sleep(when.period_s)
+
+
+async def _run_liveness_probe(
+    probe: Probe, target: ProbeTarget, update_record: RecordUpdater, report_event: EventReporter
+) -> None:
+    when, state = probe_timing(probe), ProbeState(successful=True)
+    await asyncio.sleep(when.delay_s)
+    while True:
+        problem = await run_probe(probe, target, when.timeout_s)
+        state = next_probe_state(state, problem is None, when)
+        if problem is not None:
+            report_event("Warning", "Unhealthy", f"Liveness probe failed: {problem}")
+        if not state.successful:
+            _mark_unhealthy(probe, update_record, "liveness", target)
+            return
+        await asyncio.sleep(_jitter(when.period_s))
+
+
+async def _run_readiness_probe(
+    probe: Probe, target: ProbeTarget, update_record: RecordUpdater, report_event: EventReporter
+) -> None:
+    when, state = probe_timing(probe), ProbeState(successful=False)
+    await asyncio.sleep(when.delay_s)
+    while True:
+        problem = await run_probe(probe, target, when.timeout_s)
+        before, state = state, next_probe_state(state, problem is None, when)
+        if problem is not None:
+            report_event("Warning", "Unhealthy", f"Readiness probe failed: {problem}")
+        if state.successful != before.successful:
+            good = state.successful
+            update_record(lambda known: replace(known, ready=good))  # noqa: B023 - called immediately
+        await asyncio.sleep(_jitter(when.period_s))
+
+
+def _mark_unhealthy(
+    probe: Probe, update_record: RecordUpdater, kind: str, target: ProbeTarget
+) -> None:
+    why = f"container {target.container.name} failed {kind} probe"
+    grace_s = probe.termination_grace_period_seconds
+    update_record(lambda known: replace(known, unhealthy=why, unhealthy_grace_s=grace_s))
+
+
+def _jitter(period_s: float) -> float:
+    """A jittered period, so that many containers are not probed in step."""
+    return period_s * random.uniform(0.95, 1.05)

@@ -1,1 +1,0 @@
-"""Where a job can be reached: targets of port forwardings, and its TensorBoard."""

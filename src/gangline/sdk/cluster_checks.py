@@ -1,0 +1,399 @@
+"""Reads the facts for the checks from a cluster; facts that may not be read are None.
+
+Checks of a cluster for common problems. Each check is a function of the facts that were read.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from gangline.api.core.core import Lease
+from gangline.api.core.node import Node
+from gangline.api.core.pod import Pod
+from gangline.api.core.storage import StorageClass
+from gangline.api.meta.conditions import is_condition_true
+from gangline.api.resource_list import GPU
+from gangline.api.resources import (
+    CUSTOM_RESOURCES,
+    LEASES,
+    NODES,
+    PODS,
+    SERVICES,
+    STORAGE_CLASSES,
+)
+from gangline.kube.client.client import ApiClient
+from gangline.kube.errors import ApiError, Unreachable
+from gangline.sdk.client import JobClient
+from gangline.sdk.events import EventRecord, job_events
+from gangline.sdk.jobs import Job
+
+_REACTION_LIMIT = timedelta(seconds=30)
+_SKEW = timedelta(seconds=5)
+_NODE_SILENCE = timedelta(minutes=2)
+_RECENT = timedelta(hours=1)
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+
+
+class CheckStatus(StrEnum):
+    """Result of a check."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """The user lacks the right to read the facts, or there is nothing to judge."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCheckResult:
+    """Outcome of one check."""
+
+    name: str
+    status: CheckStatus
+    finding: str
+    remedy: str = ""
+
+
+@dataclass(slots=True)
+class ClusterFacts:
+    """What was read from the cluster; None for facts that the user may not read."""
+
+    now: datetime
+    version: str = ""
+    missing_kinds: Sequence[str] | None = None
+    """Kinds of ours that the server does not serve."""
+    denied: Sequence[str] | None = None
+    """Rights for submitting jobs that the user lacks, such as ``create pytorchjobs``."""
+    nodes: Sequence[Node] | None = None
+    pods: Sequence[Pod] | None = None
+    jobs: Sequence[Job] = ()
+    storage_classes: Sequence[StorageClass] | None = None
+    leases: Sequence[Lease] | None = None
+    events: Sequence[EventRecord] | None = None
+    services: Sequence[str] | None = None
+    """Names of the services in kube-system."""
+    metrics: bool = False
+    queues: Sequence[Any] = field(default_factory=tuple)
+
+
+def run_checks(facts: ClusterFacts) -> list[ClusterCheckResult]:
+    """Run all checks."""
+    checks = (
+        _definitions, _rights, _nodes, _gpus, _operator, _scheduler, _storage, _dns, _clock,
+        _images, _metrics,
+    )  # fmt: skip
+    return [
+        ClusterCheckResult("API server", CheckStatus.OK, facts.version),
+        *(check(facts) for check in checks),
+    ]
+
+
+def _definitions(facts: ClusterFacts) -> ClusterCheckResult:
+    name = "Job kinds"
+    if facts.missing_kinds is None:
+        return ClusterCheckResult(name, CheckStatus.UNKNOWN, "you may not read the discovery API")
+    if facts.missing_kinds:
+        missing = ", ".join(facts.missing_kinds)
+        remedy = "kubectl apply --server-side -f deploy/crds"
+        return ClusterCheckResult(name, CheckStatus.FAILED, f"the server lacks {missing}", remedy)
+    return ClusterCheckResult(name, CheckStatus.OK, "the server has all of them, in our version")
+
+
+def _rights(facts: ClusterFacts) -> ClusterCheckResult:
+    name = "Rights"
+    if facts.denied is None:
+        return ClusterCheckResult(name, CheckStatus.UNKNOWN, "the server does not report them")
+    if facts.denied:
+        remedy = "ask the administrator of the cluster for a role with these rights"
+        return ClusterCheckResult(
+            name, CheckStatus.FAILED, f"you may not {', '.join(facts.denied)}", remedy
+        )
+    return ClusterCheckResult(
+        name, CheckStatus.OK, "you may submit jobs, read their logs and delete them"
+    )
+
+
+def _nodes(facts: ClusterFacts) -> ClusterCheckResult:
+    name = "Nodes"
+    if facts.nodes is None:
+        return ClusterCheckResult(name, CheckStatus.UNKNOWN, "you may not list nodes")
+    ready = [node for node in facts.nodes if is_condition_true(node.status.conditions, "Ready")]
+    silent = [node.metadata.name for node in facts.nodes if node not in ready]
+    usable = [node for node in ready if not node.spec.unschedulable]
+    if not usable:
+        return ClusterCheckResult(
+            name, CheckStatus.FAILED, "no node is ready", "'kubectl describe node' shows why"
+        )
+    if silent:
+        found = f"{len(ready)} of {len(facts.nodes)} are ready; not {', '.join(silent[:5])}"
+        return ClusterCheckResult(
+            name, CheckStatus.WARNING, found, f"kubectl describe node {silent[0]}"
+        )
+    return ClusterCheckResult(name, CheckStatus.OK, f"{len(usable)} accept pods")
+
+
+def _gpus(facts: ClusterFacts) -> ClusterCheckResult:
+    name = "GPUs"
+    if facts.nodes is None:
+        return ClusterCheckResult(name, CheckStatus.UNKNOWN, "you may not list nodes")
+    labelled = [n for n in facts.nodes if any("gpu" in key for key in n.metadata.labels)]
+    offering = [n for n in facts.nodes if str(n.status.allocatable.get(GPU, "0")) != "0"]
+    if offering:
+        return ClusterCheckResult(
+            name, CheckStatus.OK, f"{len(offering)} of {len(facts.nodes)} nodes offer {GPU}"
+        )
+    if labelled:
+        remedy = "check the pods of the NVIDIA device plugin on these nodes"
+        found = f"{len(labelled)} nodes have GPU labels, but none offers {GPU}"
+        return ClusterCheckResult(name, CheckStatus.FAILED, found, remedy)
+    return ClusterCheckResult(
+        name, CheckStatus.WARNING, f"no node offers {GPU}: only jobs without --gpus can run"
+    )
+
+
+def _operator(facts: ClusterFacts) -> ClusterCheckResult:
+    name = "Operator"
+    ignored = [
+        job.name
+        for job in facts.jobs
+        if not job.observed and facts.now - job.created > _REACTION_LIMIT
+    ]
+    if ignored:
+        found = f"no operator has reacted to {', '.join(ignored[:3])}"
+        return ClusterCheckResult(name, CheckStatus.FAILED, found, "start one: 'gangline operator'")
+    if any(job.observed for job in facts.jobs) or _has_fresh_lease(facts, ("operator",)):
+        return ClusterCheckResult(name, CheckStatus.OK, "reacts to jobs")
+    return ClusterCheckResult(name, CheckStatus.UNKNOWN, "there is no job to check")
+
+
+def _scheduler(facts: ClusterFacts) -> ClusterCheckResult:
+    name = "Scheduler"
+    if facts.pods is None:
+        return ClusterCheckResult(name, CheckStatus.UNKNOWN, "you may not list pods")
+    waiting = [
+        pod
+        for pod in facts.pods
+        if not pod.spec.node_name and pod.status.phase == "Pending" and not pod.status.conditions
+        and facts.now - (pod.metadata.creation_timestamp or facts.now) > _REACTION_LIMIT
+    ]  # fmt: skip
+    if waiting:
+        asked = ", ".join(sorted({pod.spec.scheduler_name or "default" for pod in waiting}))
+        found = f"{len(waiting)} pods are pending without a decision of scheduler {asked!r}"
+        return ClusterCheckResult(
+            name, CheckStatus.FAILED, found, "start ours with 'gangline scheduler'"
+        )
+    if any(pod.spec.node_name for pod in facts.pods) or _has_fresh_lease(facts, ("scheduler",)):
+        return ClusterCheckResult(name, CheckStatus.OK, "schedules pods")
+    return ClusterCheckResult(name, CheckStatus.UNKNOWN, "there is no pod to check")
+
+
+def _has_fresh_lease(facts: ClusterFacts, names: Sequence[str]) -> bool:
+    """True if a lease whose name contains one of the texts was renewed recently."""
+    return any(
+        lease.spec.renew_time and facts.now - lease.spec.renew_time < _NODE_SILENCE
+        for lease in facts.leases or ()
+        if any(name in lease.metadata.name for name in names)
+    )
+
+
+def _storage(facts: ClusterFacts) -> ClusterCheckResult:
+    name = "Storage"
+    if facts.storage_classes is None:
+        return ClusterCheckResult(name, CheckStatus.UNKNOWN, "you may not list storage classes")
+    default = [
+        each.metadata.name
+        for each in facts.storage_classes
+        if each.metadata.annotations.get(_DEFAULT_CLASS) == "true"
+    ]
+    if len(default) == 1:
+        return ClusterCheckResult(name, CheckStatus.OK, f"the default class is {default[0]}")
+    if default:
+        found = f"several classes are the default: {', '.join(default)}"
+        return ClusterCheckResult(
+            name, CheckStatus.WARNING, found, "keep the annotation on one of them"
+        )
+    remedy = "set a class in each claim, or annotate one as the default"
+    return ClusterCheckResult(
+        name, CheckStatus.WARNING, "claims without a class get no volume", remedy
+    )
+
+
+def _dns(facts: ClusterFacts) -> ClusterCheckResult:
+    name = "DNS"
+    failing = [
+        each for each in facts.events or ()
+        if "DNS" in each.reason or "name resolution" in each.message
+    ]  # fmt: skip
+    if failing:
+        return ClusterCheckResult(
+            name, CheckStatus.WARNING, failing[-1].message, "check CoreDNS in kube-system"
+        )
+    if facts.services is None:
+        return ClusterCheckResult(name, CheckStatus.UNKNOWN, "you may not read kube-system")
+    if not facts.services:
+        return ClusterCheckResult(
+            name, CheckStatus.UNKNOWN, "no service in kube-system: nodes may provide DNS"
+        )
+    if not any("dns" in service for service in facts.services):
+        remedy = "install CoreDNS: replicas find each other by DNS"
+        return ClusterCheckResult(
+            name, CheckStatus.FAILED, "there is no DNS service in kube-system", remedy
+        )
+    return ClusterCheckResult(name, CheckStatus.OK, "there is a DNS service")
+
+
+def _clock(facts: ClusterFacts) -> ClusterCheckResult:
+    name = "Clocks"
+    times = [
+        lease.spec.renew_time
+        for lease in facts.leases or ()
+        if lease.metadata.namespace == "kube-node-lease" and lease.spec.renew_time
+    ]
+    if not times:
+        return ClusterCheckResult(name, CheckStatus.UNKNOWN, "no node has renewed a lease")
+    newest = max(times)
+    if newest - facts.now > _SKEW:
+        ahead = (newest - facts.now).total_seconds()
+        found = f"a node's clock is {ahead:.0f} s ahead of this machine's"
+        return ClusterCheckResult(name, CheckStatus.WARNING, found, "synchronise both with NTP")
+    if facts.now - newest > _NODE_SILENCE:
+        behind = (facts.now - newest).total_seconds()
+        found = f"the newest heartbeat of a node is {behind:.0f} s old"
+        return ClusterCheckResult(
+            name, CheckStatus.WARNING, found, "synchronise clocks with NTP; check the nodes"
+        )
+    return ClusterCheckResult(name, CheckStatus.OK, "nodes and this machine agree")
+
+
+def _images(facts: ClusterFacts) -> ClusterCheckResult:
+    name = "Images"
+    if facts.events is None:
+        return ClusterCheckResult(name, CheckStatus.UNKNOWN, "you may not list events")
+    failed = [
+        each for each in facts.events
+        if facts.now - each.last < _RECENT and each.type == "Warning"
+        and ("pull" in each.message.lower() or each.reason == "ErrImagePull")
+    ]  # fmt: skip
+    if failed:
+        remedy = "check the image's name, the registry, and --image-pull-secret"
+        return ClusterCheckResult(name, CheckStatus.WARNING, failed[-1].message, remedy)
+    return ClusterCheckResult(name, CheckStatus.OK, "no pull has failed in the last hour")
+
+
+def _metrics(facts: ClusterFacts) -> ClusterCheckResult:
+    if facts.metrics:
+        return ClusterCheckResult("Metrics", CheckStatus.OK, "there is a metrics API")
+    remedy = "install metrics-server to see CPU and memory in 'gangline top'"
+    return ClusterCheckResult("Metrics", CheckStatus.WARNING, "there is no metrics API", remedy)
+
+
+T = TypeVar("T")
+
+_REQUIRED_RIGHTS = (
+    ("create", "kubeflow.org", "pytorchjobs", ""),
+    ("list", "kubeflow.org", "pytorchjobs", ""),
+    ("delete", "kubeflow.org", "pytorchjobs", ""),
+    ("list", "", "pods", ""),
+    ("get", "", "pods", "log"),
+    ("create", "", "pods", "exec"),
+    ("list", "", "events", ""),
+    ("create", "", "secrets", ""),
+)
+"""Verb, group, resource and subresource of each right that submitting and reading jobs needs."""
+
+
+async def check_cluster(client: ApiClient, namespace: str) -> list[ClusterCheckResult]:
+    """Read the facts and run all checks.
+
+    Raises:
+        Unreachable: no server answers.
+    """
+    version = await client.request_json("GET", "/version")
+    async with asyncio.TaskGroup() as group:
+
+        def ask(question: Coroutine[Any, Any, T]) -> "asyncio.Task[T | None]":
+            return group.create_task(_or_none(question))
+
+        kinds = ask(_missing_kinds(client))
+        denied = ask(_denied(client, namespace))
+        nodes, pods = ask(client.list(NODES)), ask(client.list(PODS, namespace))
+        classes, leases = ask(client.list(STORAGE_CLASSES)), ask(client.list(LEASES))
+        services = ask(client.list(SERVICES, "kube-system"))
+        events = ask(job_events(client, namespace))
+        jobs = ask(JobClient(client).list(namespace))
+        metrics = ask(client.request_json("GET", "/apis/metrics.k8s.io/v1beta1"))
+    facts = ClusterFacts(
+        now=datetime.now(UTC),
+        version=str(version.get("gitVersion", "")),
+        missing_kinds=kinds.result(),
+        denied=denied.result(),
+        nodes=_items(nodes.result()),
+        pods=_items(pods.result()),
+        jobs=jobs.result() or (),
+        storage_classes=_items(classes.result()),
+        leases=_items(leases.result()),
+        events=events.result(),
+        services=_names(services.result()),
+        metrics=metrics.result() is not None,
+    )
+    return run_checks(facts)
+
+
+async def _or_none(question: Coroutine[Any, Any, T]) -> T | None:
+    """Return the answer of the server; None if it returns an error."""
+    try:
+        return await question
+    except Unreachable:
+        raise
+    except ApiError:
+        return None
+
+
+def _items(listing: Any) -> Sequence[Any] | None:
+    return None if listing is None else listing.items
+
+
+def _names(listing: Any) -> Sequence[str] | None:
+    return None if listing is None else [each.metadata.name for each in listing.items]
+
+
+async def _missing_kinds(client: ApiClient) -> list[str]:
+    """Return kinds of ours that the server does not serve in our version."""
+    served: set[tuple[str, str]] = set()
+    for version in sorted({resource.api_version for resource in CUSTOM_RESOURCES}):
+        answer = await _or_none(client.request_json("GET", f"/apis/{version}"))
+        resources = (answer or {}).get("resources", [])
+        served |= {(version, each["kind"]) for each in resources}
+    return [each.kind for each in CUSTOM_RESOURCES if (each.api_version, each.kind) not in served]
+
+
+async def _denied(client: ApiClient, namespace: str) -> list[str]:
+    answers = await asyncio.gather(*(_may(client, namespace, *need) for need in _REQUIRED_RIGHTS))
+    return [
+        f"{verb} {resource}{f'/{sub}' if sub else ''}"
+        for (verb, _, resource, sub), allowed in zip(_REQUIRED_RIGHTS, answers, strict=True)
+        if not allowed
+    ]
+
+
+async def _may(
+    client: ApiClient, namespace: str, verb: str, group: str, resource: str, subresource: str
+) -> bool:
+    attributes = {
+        "namespace": namespace,
+        "verb": verb,
+        "group": group,
+        "resource": resource,
+        "subresource": subresource,
+    }
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    answer = await client.request_json("POST", path, body=body)
+    return bool((answer.get("status") or {}).get("allowed"))

@@ -1,0 +1,433 @@
+"""Reads the input of a diagnosis: status, pods, events, and the ends of logs.
+
+Why a job has not started, from its conditions, its pods and events.
+
+Why a job failed or is pending: the replica that failed first, its cause, and the remedy.
+
+The input is what the cluster stores (status, pods, events) and the ends of the replicas' logs. The
+verdict about each pod is that of ``api.verdict``, which the operator and the lists use too.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from gangline.api.core.pod import Pod
+from gangline.api.failure import Blame
+from gangline.api.resources import PODS
+from gangline.api.verdict import REMEDIES, Finding, finding_of_pod, finding_order
+from gangline.kube.client.client import ApiClient
+from gangline.kube.errors import ApiError, Forbidden
+from gangline.sdk.client import JobClient
+from gangline.sdk.events import EventRecord, job_events
+from gangline.sdk.jobs import JOB_NAME_LABEL, Job, JobState
+from gangline.sdk.logs import deleted_pods
+
+__all__ = ["Diagnosis", "Finding", "diagnose"]
+
+_USER, _NODE, _PLATFORM = Blame.USER, Blame.NODE, Blame.PLATFORM
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCause:
+    """The reason why a job is pending."""
+
+    cause: str
+    blame: Blame
+    meaning: str
+    remedy: str
+    evidence: str = ""
+
+
+_PATTERNS: tuple[tuple[str, str, Blame, str, str], ...] = (
+    ("ImageNotFound", r"(manifest|repository|image)[^\n]*(not found|unknown|does not exist)",
+     _USER, "The registry has no such image.", "Correct --image."),
+    ("ImageAccessDenied", r"(?i)(pull|image|registry)[^\n]*(unauthorized|denied|authentication)",
+     _USER, "The registry refuses access to the image.",
+     "Give a Secret with --image-pull-secret."),
+    ("ImageRateLimited", r"toomanyrequests|pull rate limit",
+     _PLATFORM, "The registry limits the rate of requests.",
+     "Wait, or pull with an account (--image-pull-secret) or from a mirror."),
+    ("RegistryUnreachable", r"(?i)(pull|image|registry)[^\n]*(no such host|i/o timeout|dial tcp)",
+     _PLATFORM, "The registry cannot be reached.", "Check its name and the node's network."),
+    ("InvalidImageName", r"InvalidImageName|couldn't parse image", _USER,
+     "The name of the image is invalid.", "Correct --image."),
+    ("ImagePullFailed", r"ErrImagePull|ImagePullBackOff|ErrImageNeverPull|Failed to pull image",
+     _USER, "The image could not be pulled.", "Check --image and --image-pull-secret."),
+    ("SecretMissing", r"(?i)secret \S+ not found|references non-existent secret key",
+     _USER, "A Secret of the job does not exist.", "Create it; the job then continues."),
+    ("ConfigMapMissing", r"(?i)configmap \S+ not found|non-existent config key",
+     _USER, "A ConfigMap of the job does not exist.", "Create it; the job then continues."),
+    ("ClaimMissing", r"(?i)persistentvolumeclaim \S+ not found",
+     _USER, "A claim that the job mounts does not exist.",
+     "Create it; 'gangline data list' shows existing claims."),
+    ("ClaimUnbound", r"(?i)unbound (immediate )?persistentvolumeclaims|waiting for a volume",
+     _PLATFORM, "A claim has no volume yet.",
+     "'kubectl describe pvc' shows why; 'gangline doctor' checks the default storage class."),
+    ("MountFailed", r"FailedMount|FailedAttachVolume|MountVolume|Unable to attach or mount",
+     _NODE, "A volume cannot be mounted.", "Check the storage system and the folder's name."),
+    ("QuotaExceeded", r"exceeded quota|[Qq]uota",
+     _USER, "The namespace's or the queue's quota is used up.",
+     "Request less, wait, or have the quota raised."),
+    ("ServiceAccountMissing", r"(?i)serviceaccount \S+ not found",
+     _USER, "The job's service account does not exist.", "Create it."),
+    ("PolicyRefused", r"violates PodSecurity|admission webhook \S+ denied|is forbidden",
+     _USER, "A policy of the cluster refuses the pods.",
+     "Remove the refused options, such as --hostNetwork or --data-dir."),
+    ("GpuShortage", r"(?i)insufficient nvidia\.com/gpu|insufficient \S*gpu",
+     _PLATFORM, "There are not enough free GPUs.",
+     "'gangline explain' shows how many and where; request fewer, or wait."),
+    ("MemoryShortage", r"(?i)insufficient memory",
+     _PLATFORM, "No node has enough free memory.", "Lower --memory, or wait."),
+    ("CpuShortage", r"(?i)insufficient cpu",
+     _PLATFORM, "No node has enough free CPU.", "Lower --cpu, or wait."),
+    ("TaintNotTolerated", r"untolerated taint|taint[^\n]*(didn't|not) tolerate",
+     _USER, "The nodes have a taint that the job does not tolerate.", "Add --toleration."),
+    ("NoNodeMatches", r"node\(s\) didn't match|node affinity|node selector|matched no node",
+     _USER, "No node has the labels that the job selects.",
+     "Correct --selector; 'kubectl get nodes --show-labels' shows them."),
+    ("QueueClosed", r"(?i)queue \S* ?is (closed|not open|closing)",
+     _USER, "The job's queue is closed.", "'gangline queue open' opens it."),
+    ("QueueMissing", r"(?i)(no queue|queue \S+ (does not exist|not found|is missing))",
+     _USER, "The job's queue does not exist.", "'gangline queue list' shows the queues."),
+    ("NoRoom", r"Unschedulable|0/\d+ nodes are available|FailedScheduling",
+     _PLATFORM, "The cluster lacks free resources for the complete gang.",
+     "'gangline explain' shows what is short."),
+)  # fmt: skip
+_COMPILED = tuple((row[0], re.compile(row[1]), *row[2:]) for row in _PATTERNS)
+
+
+_LOST_RANK = re.compile(r"^\S+ waits for \S+, which ended at (\S+), before")
+"""The operator's message about a restarted rank that waits for one that has ended."""
+
+
+def find_lost_rank(job: Job, now: datetime) -> PendingCause | None:
+    """Return the cause of a job that can never end; None if it may."""
+    found = None if job.state.finished else _LOST_RANK.match(job.reason)
+    if found is None:
+        return None
+    with suppress(ValueError):
+        seconds = (now - datetime.fromisoformat(found[1])).total_seconds()
+        since = f"{seconds // 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} s"
+        meaning = job.reason.replace(f"which ended at {found[1]}", f"which ended {since} ago")
+        return PendingCause(
+            "RankLeft",
+            _USER,
+            meaning,
+            f"Let the ranks end together (torch.distributed.destroy_process_group), and "
+            f"'gangline restart {job.name} -n {job.namespace}'. The annotation "
+            "gangline.dev/restart=gang restarts all ranks when one fails; "
+            "gangline.dev/stalled=restart or =fail acts once a job is stalled.",
+            job.reason,
+        )
+    return None
+
+
+def find_pending_cause(
+    job: Job, pods: Sequence[Pod], events: Sequence[EventRecord]
+) -> PendingCause | None:
+    """Return why a job is pending; None if no known reason applies."""
+    if job.state.finished or job.state is JobState.RUNNING:
+        return _failure_of_whole_job(job) if job.state is JobState.FAILED else None
+    if job.awaits_former_pods:
+        meaning = "The job is resumed, and waits until its former pods have ended."
+        return PendingCause("Suspended", _USER, meaning, "", job.reason)
+    if job.state is JobState.SUSPENDED:
+        remedy = f"'gangline resume {job.name} -n {job.namespace}' resumes it."
+        return PendingCause("Suspended", _USER, "The job is suspended.", remedy, job.reason)
+    for text in _candidate_texts(job, pods, events):
+        if found := _match_pattern(text):
+            return found
+    if job.managed_elsewhere and not pods:
+        return PendingCause(
+            "ManagedElsewhere", _PLATFORM, "MultiKueue runs the job in another cluster.",
+            "'kubectl describe workloads.kueue.x-k8s.io' shows where and why it waits.", job.reason,
+        )  # fmt: skip
+    if not pods and not job.reason and not events:
+        return PendingCause(
+            "NotNoticed", _PLATFORM, "No operator has reacted to the job.",
+            "'gangline doctor' shows whether one runs.",
+        )  # fmt: skip
+    if job.reason:
+        return PendingCause("Waiting", _PLATFORM, "The job is pending.", "", job.reason)
+    return None
+
+
+def _failure_of_whole_job(job: Job) -> PendingCause | None:
+    """Return the cause of a failure that ended the complete job and left no failed replica."""
+    if re.search(r"(?i)active longer than|deadline", job.reason):
+        return PendingCause(
+            "DeadlineExceeded", _USER, "The job exceeded its time limit.",
+            "Raise --running-timeout, or write checkpoints and resume.", job.reason,
+        )  # fmt: skip
+    if re.search(r"(?i)InvalidSpec|not valid|mistake", job.reason):
+        return PendingCause("InvalidSpec", _USER, "The job is invalid.", "Correct it.", job.reason)
+    return None
+
+
+def _candidate_texts(job: Job, pods: Sequence[Pod], events: Sequence[EventRecord]) -> Iterator[str]:
+    """Yield messages about the job: the most specific first, of events the newest first."""
+    for pod in pods:
+        for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+            if waiting := status.state.waiting:
+                yield f"{waiting.reason} {waiting.message}"
+    warnings = [each for each in events if each.type == "Warning"]
+    yield job.reason
+    for each in reversed(warnings):
+        yield f"{each.reason} {each.message}"
+    for replica in job.replicas:
+        yield replica.message
+
+
+def _match_pattern(text: str) -> PendingCause | None:
+    for cause, pattern, blame, meaning, remedy in _COMPILED:
+        if pattern.search(text):
+            return PendingCause(cause, blame, meaning, remedy, text.strip())
+    return None
+
+
+_NEVER_RAN = frozenset(("ImagePullFailed", "ConfigMissing"))
+"""Causes of containers that wait: ``find_pending_cause`` explains them."""
+_LAST_LINES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The root cause of a job's state, with consequences and next steps."""
+
+    job: str
+    state: str
+    root: Finding | None
+    """None if no failure is known."""
+    consequences: tuple[Finding, ...] = ()
+    summary: str = ""
+    next_steps: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()
+    """Last log lines of the replica that failed first."""
+
+    def _repr_html_(self) -> str:
+        from gangline.sdk import html_report
+
+        title = html_report.heading(self.job, self.state)
+        shown = html_report.lines([title, html_report.paragraph(self.summary)])
+        if self.root:
+            head = ("Replica", "Cause", "Evidence", "What helps")
+            findings = (self.root, *self.consequences)
+            shown += html_report.table(head, map(_table_row, findings))
+        if self.last_lines:
+            shown += html_report.preformatted("\n".join(self.last_lines))
+        return shown + html_report.bullets(self.next_steps)
+
+
+def _table_row(finding: Finding) -> tuple[object, ...]:
+    cause = f"{finding.cause} (a consequence)" if finding.consequence else finding.cause
+    return finding.replica, cause, finding.evidence, finding.remedy
+
+
+def diagnose(
+    job: Job,
+    pods: Sequence[Pod],
+    events: Sequence[EventRecord] = (),
+    tails: Mapping[str, str] | None = None,
+) -> Diagnosis:
+    """Find the root cause.
+
+    Args:
+        job: the job.
+        pods: its pods, including failed ones.
+        events: events of the job and its pods.
+        tails: the ends of the logs, by pod name.
+    """
+    logs = tails or {}
+    found = [
+        each
+        for pod in pods
+        if (each := finding_of_pod(pod, logs.get(pod.metadata.name, "")))
+        and each.cause not in _NEVER_RAN
+    ]
+    found += _findings_of_deleted_pods(events, {pod.metadata.name for pod in pods})
+    found.sort(key=finding_order)
+    stall = find_lost_rank(job, datetime.now(UTC))
+    if found and stall is None:
+        return _failed(job, found, logs)
+    if cause := stall or find_pending_cause(job, pods, events):
+        finding = Finding("", cause.cause, cause.blame, cause.meaning, cause.remedy, cause.evidence)
+        return Diagnosis(
+            job.name,
+            job.state,
+            finding,
+            consequences=tuple(found),
+            summary=_sentence(finding),
+            next_steps=_steps(job, finding),
+        )
+    return Diagnosis(
+        job.name,
+        job.state,
+        None,
+        summary=_summary_without_finding(job),
+        next_steps=_steps(job, None),
+    )
+
+
+def _failed(job: Job, found: Sequence[Finding], logs: Mapping[str, str]) -> Diagnosis:
+    root, *others = found
+    lines = logs.get(f"{job.name}-{root.replica}", "").strip().splitlines()[-_LAST_LINES:]
+    return Diagnosis(
+        job=job.name,
+        state=job.state,
+        root=root,
+        consequences=tuple(others),
+        summary=_sentence(root),
+        next_steps=_steps(job, root),
+        last_lines=tuple(lines),
+    )
+
+
+_CAUSES_BY_EVENT = {
+    "Evicted": "Evicted",
+    "Preempted": "Preempted",
+    "TaintManagerEviction": "NodeTainted",
+    "NodeNotReady": "NodeLost",
+    "NodeLost": "NodeLost",
+    "OOMKilling": "OutOfMemory",
+}
+
+
+def _findings_of_deleted_pods(events: Sequence[EventRecord], there: set[str]) -> Iterable[Finding]:
+    """Yield failures of deleted pods, from events."""
+    for event in events:
+        kind, _, name = event.subject.partition("/")
+        cause = _CAUSES_BY_EVENT.get(event.reason)
+        if kind == "pod" and cause and name not in there:
+            yield Finding(
+                replica="-".join(name.rsplit("-", 2)[-2:]),
+                cause=cause,
+                blame=Blame.USER if cause == "OutOfMemory" else Blame.NODE,
+                meaning=_MEANINGS[cause],
+                remedy=REMEDIES[cause],
+                evidence=event.message,
+                at=event.last,
+            )
+
+
+_MEANINGS = {
+    "Evicted": "The node ran short of memory or disk and evicted the pod.",
+    "Preempted": "The pod was preempted by one of higher priority.",
+    "NodeTainted": "The node got a taint that the pod does not tolerate.",
+    "NodeLost": "The node sends no heartbeats any more.",
+    "OutOfMemory": "The container used more memory than its limit.",
+}
+
+
+def _sentence(finding: Finding) -> str:
+    code = "" if finding.exit_code is None else f" (exit code {finding.exit_code})"
+    where = f"{finding.replica}{f' on {finding.node}' if finding.node else ''}: "
+    return f"{where if finding.replica else ''}{finding.cause}{code}: {finding.meaning}"
+
+
+def _summary_without_finding(job: Job) -> str:
+    match job.state:
+        case JobState.SUCCEEDED:
+            return "The job has succeeded."
+        case JobState.RUNNING:
+            return "The job runs, and nothing has failed."
+        case JobState.FAILED:
+            return f"The job has failed, and its replicas are deleted. {job.reason}".strip()
+    return job.reason or "There is no event yet that explains why the job does not run."
+
+
+def _steps(job: Job, root: Finding | None) -> tuple[str, ...]:
+    where = f"-n {job.namespace}"
+    steps = [root.remedy] if root and root.remedy else []
+    if root and root.replica:
+        steps.append(f"'gangline logs {job.name} -i {root.replica} {where}' prints its log.")
+    if job.state is JobState.QUEUING:
+        steps.append(f"'gangline explain {job.name} {where}' shows the figures.")
+    if job.state is JobState.FAILED:
+        steps.append(f"'gangline restart {job.name} {where}' runs it again.")
+    return tuple(steps)
+
+
+TAIL_LINES = 200
+MAX_LOGS = 64
+"""Limit of replicas whose logs are read: the logs of a large gang repeat each other."""
+
+
+async def diagnose_job(jobs: JobClient, name: str, namespace: str) -> Diagnosis:
+    """Diagnose a job.
+
+    Raises:
+        NoSuchJob, AmbiguousJob: no job, or several jobs have this name.
+    """
+    client = jobs.client
+    job = await jobs.get(name, namespace)
+    listing = await client.list(PODS, namespace, labels=f"{JOB_NAME_LABEL}={name}")
+    owners = {pod.metadata.name: pod.metadata.controller for pod in listing.items}
+    pods = [pod for pod in listing.items if (o := owners[pod.metadata.name]) and o.uid == job.uid]
+    events = await _events(client, namespace, name)
+    deleted = await _deleted_pods(client, job, pods) if job.state is JobState.FAILED else []
+    pods += deleted
+    deleted_uids = {pod.metadata.uid for pod in deleted}
+    failed = [pod for pod in pods if _has_failed_container(pod)][:MAX_LOGS]
+    tails = await asyncio.gather(
+        *(_tail(client, pod, job.uid if pod.metadata.uid in deleted_uids else "") for pod in failed)
+    )
+    logs = dict(zip((pod.metadata.name for pod in failed), tails, strict=True))
+    return diagnose(job, pods, events, logs)
+
+
+async def _deleted_pods(client: ApiClient, job: Job, present: Sequence[Pod]) -> list[Pod]:
+    """Return the last deleted pod of each name whose log the cluster has stored."""
+    names = {pod.metadata.name for pod in present}
+    last = {pod.metadata.name: pod for pod in await deleted_pods(client, job) or ()}
+    return [pod for name, pod in last.items() if name not in names]
+
+
+async def _events(client: ApiClient, namespace: str, name: str) -> Sequence[EventRecord]:
+    try:
+        return await job_events(client, namespace, name)
+    except Forbidden:
+        return []
+
+
+def _has_failed_container(pod: Pod) -> bool:
+    """True if a container of the pod has failed, now or before."""
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    ends = [
+        end
+        for status in statuses
+        for end in (status.state.terminated, status.last_state.terminated)
+        if end is not None
+    ]
+    return any(end.exit_code or end.signal for end in ends)
+
+
+async def _tail(client: ApiClient, pod: Pod, kept_for: str) -> str:
+    """Return the end of the log of the failed container; ``kept_for`` as in ``Client.logs``."""
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        now, before = status.state.terminated, status.last_state.terminated
+        if now is not None and now.exit_code:
+            return await _lines(client, pod, status.name, kept_for, previous=False)
+        if before is not None and before.exit_code:
+            return await _lines(client, pod, status.name, kept_for, previous=True)
+    return ""
+
+
+async def _lines(
+    client: ApiClient, pod: Pod, container: str, kept_for: str, *, previous: bool
+) -> str:
+    stream = client.logs(
+        pod.metadata.name,
+        pod.metadata.namespace,
+        container=container,
+        tail=TAIL_LINES,
+        previous=previous,
+        kept_for=kept_for,
+    )
+    try:
+        return "\n".join([line.decode(errors="replace") async for line in stream])
+    except ApiError:
+        return ""

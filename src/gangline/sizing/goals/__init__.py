@@ -1,1 +1,0 @@
-"""Jobs and plans: ``record`` (a plan in a job's annotation), ``job_check`` (a job's request)."""

@@ -1,6 +1,4 @@
-"""A client of the fork server, over one end of its socket.
-
-Messages between a client and the fork server, version 1.
+"""The client of a fork server, over one end of its socket, and their messages, version 1.
 
 The client passes one end of a connected Unix stream socket to the server. Each message is four
 bytes of length, big-endian, and a JSON object. File descriptors come with the first byte of their

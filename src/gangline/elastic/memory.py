@@ -37,9 +37,9 @@ def memory_status(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> MemoryS
 def out_of_memory_kills(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> int:
     """Return the number of processes that the kernel has killed for lack of memory here."""
     for path in (cgroup / "memory.events", cgroup / "memory/memory.oom_control", proc / "vmstat"):
-        found = _field(path, "oom_kill")
-        if found is not None:
-            return found
+        kills = _field(path, "oom_kill")
+        if kills is not None:
+            return kills
     return 0
 
 
@@ -73,8 +73,8 @@ def _status_bytes(pid: int, name: str, proc: Path) -> int:
         lines = (proc / str(pid) / "status").read_text().splitlines()
     except OSError:
         return 0
-    found = next((line for line in lines if line.startswith(name)), None)
-    return int(found.split()[1]) * _KIB if found else 0
+    line = next((candidate for candidate in lines if candidate.startswith(name)), None)
+    return int(line.split()[1]) * _KIB if line else 0
 
 
 def _number(path: Path) -> int | None:

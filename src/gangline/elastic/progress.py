@@ -7,8 +7,6 @@ The file (``GANGLINE_PROGRESS_FILE``) holds lines of a name and a number. Any sc
 ``ElasticTrainer`` and ``Checkpointer`` write it themselves, each its own fixed part of the file.
 That is one system call, which costs microseconds a step. Only the standard library is used here.
 Batch sizes, times and more are optional: ``training_report`` has their names.
-
-Phases of a node for the goodput account.
 """
 
 import contextlib
@@ -163,8 +161,8 @@ class SaveReporter:
 
         ``adapts`` is true if that time follows from the rate of failures.
         """
-        known = "" if interval_s is None else f"save_interval_s {interval_s:.6g}\n"
-        self._times_part.write(f"save_s {save_s:.6g}\nsaves_adapt {int(adapts)}\n{known}")
+        interval = "" if interval_s is None else f"save_interval_s {interval_s:.6g}\n"
+        self._times_part.write(f"save_s {save_s:.6g}\nsaves_adapt {int(adapts)}\n{interval}")
 
     def report_counts(self, saves: SaveCounts) -> None:
         """Report the numbers of saves that did not complete."""
@@ -251,12 +249,12 @@ def _text(path: Path) -> str:
 
 
 def _numbers(text: str) -> dict[str, float]:
-    found = {}
+    numbers = {}
     for line in text.replace("\0", " ").splitlines():
         name, _, number = line.strip().partition(" ")
         with contextlib.suppress(ValueError):
-            found[name] = float(number)
-    return found
+            numbers[name] = float(number)
+    return numbers
 
 
 def _integer(numbers: Mapping[str, float], name: str) -> int | None:

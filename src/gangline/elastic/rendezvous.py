@@ -13,22 +13,12 @@ node, and ``orders`` collects the restarts to send. The rules:
    call, because they must stop their workers first.
 4. If the minimum is not there in time, all waiting nodes are refused with the names of the missing.
 5. A node that joins with the rank of another one replaces it; the other one is refused from then
-on.
+   on.
+
+Near nodes get neighbouring ranks. All of the state is persisted, so that a new master continues
+where the old one ended.
 
 Invariant: round numbers only rise, also after the master has lost its memory (``round_seen``).
-
-State of a rendezvous: parameters, waiting nodes, members of the world, and nodes that left.
-
-All of it is persisted, so that a new master continues where the old one ended.
-
-Messages to waiting nodes: what they wait for, and which nodes are missing after the timeout.
-
-An index of nodes by rank, so that a join finds the node of the same rank without a search.
-
-Comparing each of a thousand joins with all present nodes would take half of the time that a large
-job needs to form its world. The index follows from the state, so it is not persisted.
-
-Chooses the nodes of a world, and orders them so that near nodes get neighbouring ranks.
 """
 
 from collections.abc import Iterable
@@ -213,13 +203,13 @@ class RankIndex:
         """Return the nodes with a rank; empty for a negative one, which many nodes may have."""
         if rank < 0:
             return []
-        found = []
+        nodes = []
         node = self._waiting.get(rank)
         seat = self._state.waiting.get(node) if node is not None else None
         if node is not None and seat is not None and seat.join.node_rank == rank:
-            found.append(node)
+            nodes.append(node)
         member = self._members_by_rank().get(rank)
-        return found if member is None else [*found, member]
+        return nodes if member is None else [*nodes, member]
 
     def _members_by_rank(self) -> dict[int, int]:
         world = self._state.world
@@ -510,28 +500,28 @@ class Rendezvous:
             # The reply to this Join was lost, and the world has broken meanwhile, so the repeated
             # Join asks for the next world.
             return join.number < stay.number
-        known = max(
+        latest = max(
             stay.number if stay and stay.incarnation == join.incarnation else -1,
             seat.join.number if seat and seat.join.incarnation == join.incarnation else -1,
             refusal.number if refusal and refusal.incarnation == join.incarnation else -1,
         )
-        return join.number <= known
+        return join.number <= latest
 
     def _record_former(self, join: Join) -> None:
         """Record the agent processes of the node that this Join replaces."""
         state = self.state
         node = join.node_id
         stay, seat = state.members.get(node), state.waiting.get(node)
-        known = {stay.incarnation} if stay else set()
+        incarnations = {stay.incarnation} if stay else set()
         if seat:
-            known.add(seat.join.incarnation)
+            incarnations.add(seat.join.incarnation)
         if node in state.refusals:
-            known.add(state.refusals[node].incarnation)
-        for incarnation in sorted(known - {join.incarnation}):
+            incarnations.add(state.refusals[node].incarnation)
+        for incarnation in sorted(incarnations - {join.incarnation}):
             self._remember_former(node, incarnation)
 
     def _remember_former(self, node: int, incarnation: str) -> None:
-        kept = [known for known in self.state.former.get(node, []) if known != incarnation]
+        kept = [earlier for earlier in self.state.former.get(node, []) if earlier != incarnation]
         self.state.former[node] = [*kept, incarnation][-_MAX_FORMER:]
 
     def _replace_rank_of(self, join: Join, now: float) -> None:

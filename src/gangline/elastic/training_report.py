@@ -89,8 +89,8 @@ class TrainingReport:
             return None
 
         def over(name: str, combine: Callable[[list[Any]], T]) -> T | None:
-            known = [value for one in reports if (value := getattr(one, name)) is not None]
-            return combine(known) if known else None
+            values = [value for one in reports if (value := getattr(one, name)) is not None]
+            return combine(values) if values else None
 
         return cls(
             batch_size=over("batch_size", max),
@@ -199,9 +199,9 @@ def _one_line(text: str) -> str:
 
 def first_line(names: Iterable[str], text: str) -> dict[str, str]:
     """Return the texts of the lines that begin with one of these names."""
-    found = {}
+    texts = {}
     for line in text.replace("\0", " ").splitlines():
         name, _, rest = line.strip().partition(" ")
         if name in names:
-            found[name] = rest
-    return found
+            texts[name] = rest
+    return texts

@@ -106,10 +106,6 @@ class ElasticAgent:
         """Prepare the agent.
 
         Args:
-            settings: how workers are run.
-            rendezvous: provides worlds.
-            base: environment that workers inherit.
-            folder: files of the workers.
             first_spares: spare interpreters that become the first workers, by local rank.
         """
         self._settings, self._rendezvous, self._base = settings, rendezvous, base

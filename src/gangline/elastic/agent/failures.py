@@ -1,14 +1,7 @@
-"""Restart policy: whether a failure leads to a restart in place, to another node, or to the end.
+"""Failures of workers: what an exit means, which failure is the cause, and what follows.
 
-The budget of restarts is for the entire run, as torchrun's, or for a window of time. In a window
-restarts expire, and progress of the job renews the budget: a job that fails at the same step again
+The budget of restarts (N per time) is renewed by progress: a job that fails at the same step again
 and again ends, and one that trains for weeks does not end because of a few failures each week.
-
-Failure diagnosis: maps the exit of a worker to a cause, a blame and a remedy.
-
-``api.failure`` knows exit codes and signals. Only an agent sees the rest: out-of-memory kills of
-the kernel, the exception that the worker wrote to its error file, and error texts of broken
-devices.
 """
 
 import json
@@ -128,23 +121,21 @@ def diagnose_exit(
     """Classify an exit; None for success.
 
     Args:
-        exit_code: exit code as Python reports it.
-        error: the exception from the error file.
         out_of_memory: the kernel killed a process here for lack of memory during the attempt.
     """
     reason = "OOMKilled" if out_of_memory and exit_code == -9 else ""
     message = error.message if error else ""
-    found = failure_of_exit(exit_code, reason, message)
-    if found is None or not message:
-        return found
+    failure = failure_of_exit(exit_code, reason, message)
+    if failure is None or not message:
+        return failure
     if exit_code < 0 and exit_code != -signal.SIGABRT:
-        return found
+        return failure
     # After an exception, threads of gloo may abort the interpreter while it ends, because they hold
     # tensors (pytorch#179291). The exception came first, so it is the reason.
     for pattern, cause, blame, remedy, explanation in _PATTERNS:
         if pattern.search(message):
-            return Failure(cause, blame, remedy, explanation, found.exit_code, message)
-    return found
+            return Failure(cause, blame, remedy, explanation, failure.exit_code, message)
+    return failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,18 +153,18 @@ def early_exit_failure(exits: Iterable[RankExit], consequence: WorkerFailure) ->
     """Name the ranks that ended with exit code 0 while another one still communicated with them.
 
     Args:
-        exits: the ranks of all nodes that have ended.
         consequence: the failure of the worker that lost its connection.
 
     Returns:
         None if no rank ended with exit code 0, or if another one failed for a reason of its own.
     """
-    known = sorted(exits, key=lambda each: each.rank)
-    early = [each for each in known if not each.cause]
-    if not early or any(each.cause not in ("", CONSEQUENCE_CAUSE) for each in known):
+    by_rank = sorted(exits, key=lambda rank_exit: rank_exit.rank)
+    early = [rank_exit for rank_exit in by_rank if not rank_exit.cause]
+    if not early or any(rank_exit.cause not in ("", CONSEQUENCE_CAUSE) for rank_exit in by_rank):
         return None
     named = ", ".join(
-        f"rank {each.rank} (pid {each.pid}) on {each.node}" for each in early[:_MAX_LISTED]
+        f"rank {rank_exit.rank} (pid {rank_exit.pid}) on {rank_exit.node}"
+        for rank_exit in early[:_MAX_LISTED]
     )
     if len(early) > _MAX_LISTED:
         named += f" and {len(early) - _MAX_LISTED} more"
@@ -190,7 +181,10 @@ def early_exit_failure(exits: Iterable[RankExit], consequence: WorkerFailure) ->
 
 def root_cause(failures: Iterable[WorkerFailure]) -> WorkerFailure:
     """Return the failure that caused the others: the earliest one that is no consequence."""
-    return min(failures, key=lambda each: (each.failure.cause == CONSEQUENCE_CAUSE, each.failed_at))
+    return min(
+        failures,
+        key=lambda failure: (failure.failure.cause == CONSEQUENCE_CAUSE, failure.failed_at),
+    )
 
 
 class Action(StrEnum):
@@ -248,13 +242,7 @@ class RestartBudget:
 
 
 def decide_restart(settings: AgentSettings, failure: Failure, restarts: int) -> RestartDecision:
-    """Choose the action after a failure.
-
-    Args:
-        settings: restart limit, and whether another node is available.
-        failure: the root cause.
-        restarts: restarts of the job that count (``RestartBudget``).
-    """
+    """Choose the action after a failure."""
     if failure.remedy is Remedy.STOP:
         if failure.blame is Blame.USER or failure.cause == "CannotImport":
             return RestartDecision(Action.STOP, "a restart would fail in the same way")

@@ -6,9 +6,7 @@ touches neither, or reports only rare saves, processor time counts: workers that
 over gloo use none. A group hangs if none of its workers uses any, and if one worker uses none
 because a collective has not completed all the time, whatever the others do: a busy loop on one rank
 is found in this way. Only stacks show why a worker is idle, so ``idle_workers`` are suspects until
-their stacks confirm it.
-
-How long a worker group may make no progress: by phase, and learned from the job's step times.
+their stacks confirm it. How long is too long depends on the phase, and is learned from step times.
 """
 
 import re
@@ -67,13 +65,7 @@ class StepTimes:
 
 
 def phase_timeout_s(settings: HangSettings, phase: HangPhase, times: StepTimes) -> float:
-    """Return the time-out of a phase; a phase without its own has that of steps.
-
-    Args:
-        settings: the time-outs; that of steps must be set.
-        phase: the phase.
-        times: step times of the job.
-    """
+    """Return the time-out of a phase; a phase without its own has that of steps."""
     assert settings.timeout_s is not None
     own = {
         HangPhase.START: settings.start_s,
@@ -94,9 +86,6 @@ def group_phase(
     """Return the phase of a group.
 
     Args:
-        reported: the phases that workers report themselves; empty texts for none.
-        has_touched: any worker has touched a progress file.
-        has_steps: any worker has reported a step.
         touches: how often the worker that reports most has touched its file.
     """
     for phase in (HangPhase.EVALUATION, HangPhase.CHECKPOINT):
@@ -280,7 +269,6 @@ class StackLocation:
 
     @property
     def is_waiting(self) -> bool:
-        """True if this frame waits for other ranks."""
         return any(part in self.file for part in _WAITING_PACKAGES)
 
     def __str__(self) -> str:
@@ -291,8 +279,8 @@ def parse_stack_location(stacks: str) -> StackLocation | None:
     """Parse stacks in the format of faulthandler, in which the main thread is the last one."""
     main = stacks.rpartition("(most recent call first):")[2]
     for line in main.splitlines():
-        if found := _FRAME.match(line):
-            return StackLocation(found["file"], int(found["line"]), found["function"])
+        if frame := _FRAME.match(line):
+            return StackLocation(frame["file"], int(frame["line"]), frame["function"])
     return None
 
 
@@ -357,12 +345,9 @@ def hang_failure(
     """Describe a hang: the ranks to blame, and the ranks that wait for them.
 
     Args:
-        stacks: all ranks whose stacks were collected.
-        timeout_s: time without progress.
         evidence: a sentence that says where more can be read.
-        phase: what the group did.
     """
-    missing = _stacks_to_blame(sorted(stacks, key=lambda each: each.rank))
+    missing = _stacks_to_blame(sorted(stacks, key=lambda stack: stack.rank))
     named = {stack.rank for stack in missing}
     waiting = sorted(stack.rank for stack in stacks if stack.rank not in named)
     message = "; ".join(map(str, missing[:_MAX_RANKS_LISTED]))

@@ -1,9 +1,7 @@
 """Polls the progress of a worker group, and collects stacks and flight records when it hangs.
 
-Stacks of a worker that does not write them itself, read with py-spy if that is installed.
-
-A process that is stopped, or blocks in the kernel, runs no signal handlers. py-spy reads the stacks
-from its memory without stopping it.
+A process that is stopped, or blocks in the kernel, runs no signal handlers. If py-spy is installed,
+it reads the stacks from the memory of such a process without stopping it.
 """
 
 import asyncio
@@ -62,8 +60,6 @@ async def py_spy_stacks(pid: int, folder: Path, environment: Mapping[str, str] =
     """Return the stacks of a process in the format of faulthandler; empty if they cannot be read.
 
     Args:
-        pid: the process.
-        folder: folder for temporary files.
         environment: environment of py-spy, and the PATH on which it is searched.
     """
     program = shutil.which("py-spy", path=environment.get("PATH"))
@@ -86,8 +82,10 @@ async def py_spy_stacks(pid: int, folder: Path, environment: Mapping[str, str] =
 
 def format_stacks(threads: Sequence[_Thread], pid: int) -> str:
     """Format stacks as faulthandler does, with the main thread last."""
-    main = [each for each in threads if each.os_thread_id == pid or each.thread_name == _MAIN]
-    others = [each for each in threads if each not in main]
+    main = [
+        thread for thread in threads if thread.os_thread_id == pid or thread.thread_name == _MAIN
+    ]
+    others = [thread for thread in threads if thread not in main]
     lines: list[str] = []
     for thread in (*others, *main):
         lines.append(f"Thread {thread.thread_id:#018x}, seen by py-spy (most recent call first):")
@@ -127,13 +125,7 @@ class DetectedHang:
 async def wait_for_hang(
     group: WorkerGroup, settings: HangSettings, times: StepTimes
 ) -> DetectedHang:
-    """Wait until the group hangs. Never returns if no timeout is set.
-
-    Args:
-        group: the workers.
-        settings: the time-outs.
-        times: step times of the job, which are updated.
-    """
+    """Wait until the group hangs. Never returns if no timeout is set."""
     if settings.timeout_s is None:
         never: asyncio.Future[DetectedHang] = asyncio.get_running_loop().create_future()
         return await never
@@ -174,13 +166,13 @@ async def _waits_in_collective(group: WorkerGroup, idle: Collection[int], gather
 
 def _sample(worker: Worker) -> ProgressSample:
     files = worker.files.progress_file, worker.files.metrics_file
-    known = [touch for touch in map(_touched_at, files) if touch is not None]
+    touched_at = [touch for touch in map(_touched_at, files) if touch is not None]
     busy_s = processor_seconds(worker.process.pid)
-    if not known:
+    if not touched_at:
         return ProgressSample(None, busy_s)
     progress = read_progress(*files)
     has_steps = progress.step is not None and not progress.lacks_steps
-    return ProgressSample(max(known), busy_s, progress.phase, has_steps, progress.lacks_steps)
+    return ProgressSample(max(touched_at), busy_s, progress.phase, has_steps, progress.lacks_steps)
 
 
 def _touched_at(path: Path) -> float | None:
@@ -193,31 +185,26 @@ def _touched_at(path: Path) -> float | None:
 async def rank_stacks(group: WorkerGroup, gather_s: float, node: str) -> list[RankStack]:
     """Return the stack of each rank. Stacks and flight records are on the disk afterwards."""
     deadline = time.monotonic() + gather_s
-    recorders = [each for each in group.workers if _dump_flight_recorder(each)]
-    found = await collect_stacks(group, gather_s)
-    await _wait_for_files([_flight_record(each) for each in recorders], deadline)
-    steps = [each.step for each in read_worker_progress(group)]
+    recorders = [worker for worker in group.workers if _dump_flight_recorder(worker)]
+    stacks = await collect_stacks(group, gather_s)
+    await _wait_for_files([_flight_record(worker) for worker in recorders], deadline)
+    steps = [worker.step for worker in read_worker_progress(group)]
     return [
         RankStack.from_location(
             worker.rank,
             node,
-            parse_stack_location(seen.text),
+            parse_stack_location(stack.text),
             step,
-            is_mute=seen.is_mute,
-            state=_state(worker) if seen.is_mute else "",
+            is_mute=stack.is_mute,
+            state=_state(worker) if stack.is_mute else "",
         )
         for worker, step in zip(group.workers, steps, strict=True)
-        for seen in [found[worker.rank]]
+        for stack in [stacks[worker.rank]]
     ]
 
 
 def describe_evidence(group: WorkerGroup, *, is_permanent: bool) -> str:
-    """Return a sentence that names the folder of stacks and flight records.
-
-    Args:
-        group: the workers.
-        is_permanent: True if the files remain when the launcher has ended.
-    """
+    """Return a sentence that names the folder of stacks and flight records."""
     folder = group.workers[0].files.stacks_file.parent.parent if group.workers else None
     if folder is None:
         return ""
@@ -259,8 +246,8 @@ async def collect_stacks(group: WorkerGroup, gather_s: float) -> dict[int, Worke
         await asyncio.sleep(_MIN_SAMPLE_S)
     mute = [worker for worker in group.workers if not _has_location(texts[worker.rank])]
     looks = await asyncio.gather(*map(_py_spy_stacks, mute))
-    found = {rank: WorkerStacks(text) for rank, text in texts.items()}
-    return found | {
+    stacks = {rank: WorkerStacks(text) for rank, text in texts.items()}
+    return stacks | {
         worker.rank: WorkerStacks(look, is_mute=True)
         for worker, look in zip(mute, looks, strict=True)
     }

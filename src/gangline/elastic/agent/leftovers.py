@@ -7,8 +7,6 @@ the variables of that server instead; it is found if it has remained in the work
 saver of checkpoints is none of them: it ends by itself when all checkpoints are in storage.
 
 A launcher that ends in order removes both. ``Cleaner`` does it for a launcher that is killed.
-
-The command line and the name that ``ps`` shows for a process that is forked without an exec.
 """
 
 import asyncio
@@ -66,9 +64,8 @@ def processes_of_run(
     Args:
         name: the unique name of the run's folder.
         sessions: sessions whose processes belong to the run as well.
-        proc: the file system of processes.
     """
-    found, own = {}, os.getpid()
+    processes, own = {}, os.getpid()
     for folder in proc.iterdir():
         if not folder.name.isdecimal() or int(folder.name) == own:
             continue
@@ -81,18 +78,14 @@ def processes_of_run(
         except OSError:
             continue  # it has ended, or belongs to another user
         if command and _SAVER not in command:  # a process that has ended has no command
-            found[int(folder.name)] = command.replace(b"\0", b" ").decode(errors="replace").strip()
-    return found
+            processes[int(folder.name)] = (
+                command.replace(b"\0", b" ").decode(errors="replace").strip()
+            )
+    return processes
 
 
 async def end_leftovers(name: str, sessions: Collection[int], grace_s: float) -> None:
-    """End the processes that the script has left behind; kill those that remain after a time.
-
-    Args:
-        name: the unique name of the run's folder.
-        sessions: sessions of the last workers.
-        grace_s: time between SIGTERM and SIGKILL.
-    """
+    """End the processes that the script has left behind; kill those that remain after a time."""
     if not (left := await _wait_until_gone(name, sessions, _SETTLE_S)):
         return
     listed = "; ".join(f"{pid} ({command})" for pid, command in [*left.items()][:_MAX_LISTED])
@@ -125,7 +118,6 @@ class Cleaner:
 
         Args:
             name: the unique name of the run's folder.
-            folders: folders to remove.
         """
         reader, self._writer = os.pipe()
         launcher = os.getpid()

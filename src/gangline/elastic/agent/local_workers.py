@@ -1,9 +1,8 @@
 """The workers of this node's present attempt: progress, stacks, and saving of checkpoints.
 
-A requested save on this node: the workers save and stop, then a saver writes that to storage.
-
-Workers whose script looks for requests have half of the time to reach the end of their step. After
-it, and for other scripts immediately, the newest complete save in memory is written.
+A requested save: workers whose script looks for requests have half of the time to reach the end of
+their step. After it, and for other scripts immediately, the newest complete save in memory is
+written to storage.
 """
 
 import asyncio
@@ -46,12 +45,6 @@ class RequestedSave:
     """Carries out one request at a time."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Remember how to save.
-
-        Args:
-            command: writes the newest checkpoint in memory to storage.
-            environment: its variables.
-        """
         self._command, self._environment = tuple(command), environment
         self._files: tuple[Path, ...] = ()
 
@@ -59,9 +52,7 @@ class RequestedSave:
         """Save; return the step in storage, or None.
 
         Args:
-            request: identifier of the request.
             wait_s: seconds that all of it may take.
-            files: progress files of the workers.
         """
         begin = time.monotonic()
         self._files = tuple(files)
@@ -72,7 +63,6 @@ class RequestedSave:
         return await self._write(begin + wait_s)
 
     def withdraw(self) -> None:
-        """Let the workers continue."""
         files, self._files = self._files, ()
         for file in files:
             withdraw_order(file)
@@ -161,19 +151,17 @@ class LocalWorkers:
         self._requested_save.withdraw()
 
     def record_hang(self, since: float) -> None:
-        """Record that there has been no progress since this time."""
         if self._tracker:
             self._tracker.hung_since = since
 
     def farthest_step(self) -> int | None:
         """Return the last step in a checkpoint, else the last step; None if none is reported."""
         progress = read_worker_progress(self._group) if self._group else []
-        saved = [each.saved_step for each in progress if each.saved_step is not None]
-        steps = [each.step for each in progress if each.step is not None]
+        saved = [worker.saved_step for worker in progress if worker.saved_step is not None]
+        steps = [worker.step for worker in progress if worker.step is not None]
         return min(saved or steps, default=None)
 
     def report(self) -> ProgressReport:
-        """Return the present progress, or the last one after the workers have ended."""
         if self._group and self._tracker and self._meter:
             self._usage = replace(self._meter.usage(), is_warm=self.is_warm())
             progress = read_worker_progress(self._group)
@@ -189,7 +177,6 @@ class LocalWorkers:
         return self._last_report
 
     async def rank_stacks(self) -> list[RankStack]:
-        """Return the stacks of all ranks of this node; collected once for each attempt."""
         if self._group is None:
             return await self._stacks_task if self._stacks_task else []
         if self._stacks_task is None:
@@ -198,17 +185,14 @@ class LocalWorkers:
         return await asyncio.shield(self._stacks_task)
 
     def exits(self) -> list[RankExit]:
-        """Return the ranks of this node that ended by themselves in the present or last attempt."""
         return self._group.exits() if self._group else self._exits
 
     def describe_evidence(self) -> str:
-        """Return a sentence that names the folder of stacks and flight records."""
         if self._group is None:
             return ""
         return describe_evidence(self._group, is_permanent=self._settings.logs.folder is not None)
 
     async def dump_stacks(self, reason: str) -> None:
-        """Log the stacks of all workers."""
         if self._group is None:
             return
         stacks = await collect_stacks(self._group, self._settings.hang.gather_s)
@@ -217,7 +201,6 @@ class LocalWorkers:
             log.warning("stacks of rank %d (%s):\n%s", rank, reason or "requested", text)
 
     def start_saving(self) -> None:
-        """Start to write the newest checkpoint in memory to storage."""
         self._is_save_requested = True
         if self._save_task is None or self._save_task.done():
             self._save_task = asyncio.create_task(self._save())
@@ -231,7 +214,6 @@ class LocalWorkers:
             await asyncio.wait({self._save_process.ended})
 
     async def save_on_request(self, request: str, wait_s: float) -> int | None:
-        """Ask the workers for a save, and write the newest save of this node to storage."""
         workers = self._group.workers if self._group else []
         files = [worker.files.progress_file for worker in workers]
         return await self._requested_save.run(request, wait_s, files)
@@ -252,7 +234,6 @@ class LocalWorkers:
             )
 
     def has_checkpoints_in_memory(self) -> bool:
-        """True if there is a checkpoint in memory that could be saved."""
         # The import takes time, so only a node that is about to end does it.
         from gangline.elastic.checkpoint.saver.client import job_directories
 

@@ -92,7 +92,6 @@ class LogFolder:
 
     @property
     def name(self) -> str:
-        """The unique name of the folder of this run."""
         return self.path.name
 
     @property
@@ -153,20 +152,18 @@ class LogFolder:
         return WorkerFiles(elsewhere, elsewhere, (), folder / "error.json", folder / "stacks.txt")
 
     def _memory_folder(self, folder: Path) -> Path:
-        """Create a folder in shared memory in place of this one."""
         try:
             own = _MEMORY / f"{self.path.name}{_IN_MEMORY}"
             if not self._is_in_memory:
                 own.mkdir(mode=0o700)  # fails if another user has created it
                 self._is_in_memory = True
-            found = own / folder.relative_to(self.path)
-            found.mkdir(parents=True, exist_ok=True)
+            replacement = own / folder.relative_to(self.path)
+            replacement.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LogFolderError(f"no space for files of the workers: {error}") from error
-        return found
+        return replacement
 
     def remove_if_temporary(self) -> None:
-        """Remove the folder unless the user requested files."""
         for folder in self.temporary_folders():
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -32,7 +32,6 @@ class StartError(Exception):
     """The command of the workers cannot be started."""
 
     def __init__(self, message: str, exit_code: int) -> None:
-        """Take the message, and the exit code that a shell would use."""
         super().__init__(message)
         self.exit_code = exit_code
 
@@ -44,7 +43,6 @@ class AdoptedChild:
     """A child of this process that another process has started, with the interface of Popen."""
 
     def __init__(self, pid: int) -> None:
-        """Take a child that has not been waited for."""
         self.pid = pid
         self.returncode: int | None = None
 
@@ -84,7 +82,6 @@ class Process:
                 os.killpg(self.pid, number)
 
     def signal_process(self, number: int) -> None:
-        """Signal the process alone."""
         if not self.ended.done():
             self.popen.send_signal(number)
 
@@ -116,11 +113,6 @@ def start_process(
     """Start a process and watch it; needs a running event loop.
 
     Args:
-        arguments: the command line.
-        environment: all variables.
-        stdout: file of the standard output; None for the agent's own.
-        stderr: file of the standard error; None for the agent's own.
-        channel: a socket that the process inherits.
         prepare: called in the new process before its program is loaded.
 
     Raises:
@@ -226,8 +218,6 @@ async def end_processes(
     """Signal processes and wait; kill the remaining ones. Returns True if any had to be killed.
 
     Args:
-        processes: the processes, with all processes of their groups.
-        number: the signal.
         grace_s: time between the signal and SIGKILL.
         killed: the processes that get SIGKILL immediately.
     """

@@ -1,9 +1,7 @@
-"""Rendezvous as the agent sees it: the handler protocol, and its form for a single node.
+"""Rendezvous as the agent sees it: worlds, the handler that provides them, and its one-node form.
 
 The handler provides worlds and delivers notices. The agent attaches its workers to it, so that the
 handler can answer questions of other nodes about them.
-
-The world of one attempt: its ranks, and where rank 0 opens the store.
 """
 
 import asyncio
@@ -45,11 +43,7 @@ class WorldSpec:
 
 
 def free_port() -> int:
-    """Return a port on which no process listens.
-
-    Raises:
-        PortsTakenError: none was found.
-    """
+    """Return a port on which no process listens."""
     for port in random.sample(STORE_PORTS, 64):
         if is_port_free(port, is_lingering_free=False):
             return port
@@ -60,7 +54,6 @@ def is_port_free(port: int, *, is_lingering_free: bool = True) -> bool:
     """Return whether rank 0 could listen on the port, for all addresses as PyTorch does.
 
     Args:
-        port: the port.
         is_lingering_free: False to treat ports with closed connections as taken.
     """
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
@@ -97,17 +90,13 @@ class WorkerControl(Protocol):
         """Return the present progress, or the last one after the workers have ended."""
         ...
 
-    async def rank_stacks(self) -> Sequence[RankStack]:
-        """Return the stacks of all ranks of this node."""
-        ...
+    async def rank_stacks(self) -> Sequence[RankStack]: ...
 
     def exits(self) -> Sequence[RankExit]:
         """Return the ranks of this node that ended by themselves in the present or last attempt."""
         ...
 
-    async def dump_stacks(self, reason: str) -> None:
-        """Log the stacks of all workers."""
-        ...
+    async def dump_stacks(self, reason: str) -> None: ...
 
     def start_saving(self) -> None:
         """Start to write the newest checkpoint in memory to storage."""
@@ -117,7 +106,6 @@ class WorkerControl(Protocol):
         """Save after the present step, and write that to storage; the workers stop there.
 
         Args:
-            request: identifier of the request.
             wait_s: seconds after which the answer is of no use.
 
         Returns:
@@ -133,9 +121,7 @@ class WorkerControl(Protocol):
 class RendezvousHandler(Protocol):
     """Provides worlds to an agent."""
 
-    def attach_workers(self, workers: WorkerControl) -> None:
-        """Attach the workers of this node."""
-        ...
+    def attach_workers(self, workers: WorkerControl) -> None: ...
 
     async def known_imports(self) -> Sequence[str]:
         """Return the modules that running workers have imported. Called before the first join."""
@@ -153,7 +139,6 @@ class RendezvousHandler(Protocol):
         """Agree with the other members on the attempt after ``world``.
 
         Args:
-            world: the world that has ended.
             failure: what ended it on this node; None if another member reported the end.
         """
         ...
@@ -222,7 +207,6 @@ class SingleNodeRendezvous:
     def announce_start(self, world: WorldSpec) -> None: ...
 
     async def wait_for_notice(self) -> StopNotice:
-        """Never returns: no other node can interrupt."""
         never: asyncio.Future[StopNotice] = asyncio.get_running_loop().create_future()
         return await never
 

@@ -1,12 +1,9 @@
-"""The imports with which a script begins, read from its source.
-
-What comes before them cannot affect them: only a docstring and other imports of installed libraries
-may. So the fork server may do these imports before the script begins.
-
-One spare interpreter: it preloads modules, runs forks of itself, and finally becomes a worker.
+"""One spare interpreter: it preloads modules, runs forks of itself, and finally becomes a worker.
 
 It is started with a worker's command line; `gangline_worker_hook.py` stops it before the script.
-Agent and hook exchange lines of JSON.
+Agent and hook exchange lines of JSON. Which modules a script imports first is read from its source:
+only a docstring and imports of installed libraries may come before them, since nothing else is
+known to leave them as they are.
 """
 
 import ast
@@ -58,11 +55,7 @@ class SpareInterpreter:
         environment: Mapping[str, str],
         prepare: Callable[[], None] | None = None,
     ) -> Self:
-        """Start one. ``prepare`` is called in the new process before its program is loaded.
-
-        Raises:
-            StartError: the command cannot be started.
-        """
+        """Start one. ``prepare`` is called in the new process before its program is loaded."""
         ours, theirs = socket.socketpair()
         with theirs:
             hook = hook_environment(environment, "spare", theirs)
@@ -75,8 +68,6 @@ class SpareInterpreter:
         """Import modules. Returns True if the spare can be used.
 
         Args:
-            modules: names of modules. Missing ones clear ``has_all_modules``.
-            nice: priority after warming.
             tiny_step: True to train one step of a tiny layer.
             quiet: True to discard what the modules print.
         """
@@ -177,9 +168,6 @@ def first_imports(arguments: Sequence[str]) -> tuple[str, ...]:
 
     Empty unless PyTorch is among them: other imports are short. A module (``-m``) is not searched:
     that might import its parent packages.
-
-    Args:
-        arguments: a command line of an interpreter, an option, and a script.
     """
     script = Path(arguments[2]) if len(arguments) > 2 and arguments[2] != "-m" else None
     if script is None or script.name.startswith("-"):
@@ -195,27 +183,26 @@ def leading_imports(source: bytes, folder: Path) -> tuple[str, ...]:
     """Return the leading imports of PyTorch and its companions; empty without PyTorch.
 
     Args:
-        source: the script.
         folder: the script's folder, whose modules end the list.
     """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return ()
-    found: list[str] = []
+    modules: list[str] = []
     for name in _leading_modules(tree):
         package = name.partition(".")[0]
         if (folder / f"{package}.py").exists() or (folder / package).is_dir():
             break
         if package in _FIRST_PACKAGES:
-            found.append(name)
+            modules.append(name)
         elif package not in _HARMLESS_MODULES:
             break
-    if not any(name.partition(".")[0] == _TORCH for name in found):
+    if not any(name.partition(".")[0] == _TORCH for name in modules):
         return ()
     if any(_is_training_name(node) for node in ast.walk(tree)):
-        found.append(_TRAINING_MODULE)
-    return tuple(dict.fromkeys(found))
+        modules.append(_TRAINING_MODULE)
+    return tuple(dict.fromkeys(modules))
 
 
 def imports_torch_first(source: bytes) -> bool:

@@ -4,9 +4,8 @@ The first workers come from the server if their script begins with imports that 
 advance. Then the server follows the imports that the workers report: installed libraries, but never
 the user's own code. It works at low priority, and only while enough memory is free. A package that
 depends on the process is imported by the workers. A node that joins a running job gets the list of
-modules from the master and imports them before it joins.
-
-The process of one fork server, as the agent uses it: its forks become children of the agent.
+modules from the master and imports them before it joins. The server's forks become children of the
+agent.
 """
 
 import asyncio
@@ -71,11 +70,7 @@ class ForkServer:
         environment: Mapping[str, str],
         prepare: Callable[[], None] | None = None,
     ) -> Self:
-        """Start one with the command line of the workers.
-
-        Raises:
-            StartError: the command cannot be started.
-        """
+        """Start one with the command line of the workers."""
         ours, theirs = socket.socketpair()
         with theirs:
             hook = hook_environment(environment, "server", theirs)
@@ -84,7 +79,6 @@ class ForkServer:
 
     @property
     def is_alive(self) -> bool:
-        """False if the process or the connection has ended."""
         return not self.process.ended.done() and not self.client.closed.done()
 
     async def import_modules(
@@ -93,9 +87,6 @@ class ForkServer:
         """Import modules; return the packages that depend on the process, with reasons.
 
         A server that has imported one of those refuses all forks.
-
-        Raises:
-            ConnectionError: the server has ended.
         """
         reply = await self.client.import_modules(
             {
@@ -166,7 +157,6 @@ def preloadable_modules(
     starts. Built-in modules need no import.
 
     Args:
-        modules: names and files.
         own_folders: folders of the user's code, except for installed libraries below them.
     """
     return tuple(name for name, file in modules if _is_library(name, file, own_folders))
@@ -214,12 +204,7 @@ class SparePool:
         """Prepare for ``size`` workers.
 
         Args:
-            settings: whether there are warm starts, and what is imported.
-            arguments: returns the command line of a local rank.
-            size: number of workers.
-            affinity: processors of each worker.
             learned: called with the imported modules once they are known.
-            first_spares: interpreters that become the first workers, by local rank.
         """
         self._settings, self._arguments, self._size = settings, arguments, size
         self._affinity, self._on_learned = affinity, learned
@@ -253,7 +238,6 @@ class SparePool:
 
     @property
     def is_warm(self) -> bool:
-        """True if the next workers start without imports."""
         alive = self._server is not None and self._server.is_alive
         return alive and self._warm.is_set() and not self._cold_ranks
 
@@ -264,7 +248,6 @@ class SparePool:
         self._follow()
 
     def learn_from(self, channel: socket.socket) -> None:
-        """Learn the imports of a worker that has just started."""
         if self._learn_task:
             self._learn_task.cancel()
         self._learn_task = asyncio.create_task(self._learn(channel))
@@ -409,11 +392,11 @@ class SparePool:
         if notes is None:
             return
         with contextlib.suppress(OSError, ValueError):
-            found = json.loads(notes.read_bytes())
+            note = json.loads(notes.read_bytes())
             self._cold_ranks.add(local_rank)
             log.info(
                 "local rank %d starts without preloaded modules: the script sets %s differently "
-                "before it imports %s", local_rank, found["variable"], found["module"],
+                "before it imports %s", local_rank, note["variable"], note["module"],
             )  # fmt: skip
 
     # The server.
@@ -515,7 +498,6 @@ def _set_priority(pid: int, nice: int) -> None:
 def has_memory_for_spares(
     count: int, reserve_bytes: int, bytes_each: int = _INITIAL_ESTIMATE_BYTES
 ) -> bool:
-    """Return whether memory for ``count`` spares is free beside the reserve."""
     return memory_status().available_bytes > count * bytes_each + reserve_bytes
 
 

@@ -88,11 +88,7 @@ class AgentStore:
 
     @classmethod
     async def listen(cls, port: int) -> Self:
-        """Serve a new store on this port of all addresses, as PyTorch does.
-
-        Raises:
-            OSError: the port is in use.
-        """
+        """Serve a new store on this port of all addresses, as PyTorch does."""
         store = cls()
         loop = asyncio.get_running_loop()
         store._server = await loop.create_server(
@@ -101,7 +97,6 @@ class AgentStore:
         return store
 
     def close(self) -> None:
-        """Cut all connections and free the port."""
         if self._server:
             self._server.close()
         for connection in [*self._connections]:
@@ -199,8 +194,8 @@ class AgentStore:
         arrived.append(connection)
         if len(arrived) >= size:
             self._barriers[key] = []
-            for each in arrived:
-                each.reply(_STOP_WAITING)
+            for waiting in arrived:
+                waiting.reply(_STOP_WAITING)
 
 
 class _Connection(asyncio.Protocol):

@@ -1,15 +1,14 @@
-"""The parallel configuration file: tuning for workers, in DLRover's format.
+"""The parallel configuration file of a node: tuning for workers, in DLRover's format.
 
 ``ElasticDataLoader`` reads ``dataloader`` at the beginning of each pass, ``ElasticTrainer`` reads
 ``optimizer``, and the interval of checkpoints uses ``checkpoint``, which DLRover's format lacks.
 The file is replaced by a rename, so a reader never sees a part of it.
-
-The parallel configuration file of this node, and the variables that name it to workers.
 """
 
 import json
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ class TuningFile:
         """Prepare the file; nothing is written before the first tuning.
 
         Args:
-            path: the file.
             tunes_batch: True if workers read the parts of loader and optimizer from it.
         """
         self._path, self.tunes_batch = path, tunes_batch
@@ -40,7 +38,6 @@ class TuningFile:
         self._is_failing = False
 
     def apply(self, tuning: Tuning) -> None:
-        """Write a tuning that is newer than the last one."""
         if tuning.version > self.version:
             self._write(tuning)
 
@@ -77,8 +74,8 @@ def _parts(tuning: Tuning, device_model: str) -> dict[str, dict[str, Any]]:
     loader = tuning.devices.get(device_model, tuning.dataloader)
     return {
         "dataloader": _loader_part(loader),
-        "optimizer": {"optimizer_name": "", **_known(tuning.optimizer)},
-        "checkpoint": {} if tuning.checkpoint is None else _known(tuning.checkpoint),
+        "optimizer": {"optimizer_name": "", **_set_values(tuning.optimizer)},
+        "checkpoint": {} if tuning.checkpoint is None else _set_values(tuning.checkpoint),
     }
 
 
@@ -87,11 +84,11 @@ def _loader_part(values: LoaderValues) -> dict[str, Any]:
         "dataloader_name": "",
         "last_batch_size": 0,
         "batch_size": values.batch_size or 0,  # 0 keeps the present one
-        **{name: value for name, value in _known(values).items() if name != "batch_size"},
+        **{name: value for name, value in _set_values(values).items() if name != "batch_size"},
     }
 
 
-def _known(values: msgspec.Struct) -> dict[str, Any]:
+def _set_values(values: msgspec.Struct) -> dict[str, Any]:
     return {
         name: value for name, value in msgspec.structs.asdict(values).items() if value is not None
     }
@@ -103,19 +100,20 @@ def _with_version(part: dict[str, Any], before: dict[str, Any]) -> dict[str, Any
     return {"version": last + ({"version": last, **part} != before), **part}
 
 
-def prepare_tuning_file(folder: Path, base: dict[str, str], *, tunes_batch: bool) -> TuningFile:
-    """Choose the file and add its variables to ``base``.
+def prepare_tuning_file(
+    folder: Path, environment: Mapping[str, str], *, tunes_batch: bool
+) -> tuple[TuningFile, dict[str, str]]:
+    """Choose the file; return it with the variables that name it to workers.
 
-    Args:
-        folder: folder of this run.
-        base: the environment of workers.
-        tunes_batch: True if data loaders are to read the file. A file that the environment names
-            for them is then used instead of a new one.
+    If data loaders are to read it (``tunes_batch``), a file that the environment names for them is
+    used instead of a new one.
     """
-    path = folder / "tuning.json"
+    path, variables = folder / "tuning.json", {}
     if tunes_batch:
-        named = next((base[name] for name in LOADER_FILE_VARIABLES if base.get(name)), "")
-        path = Path(named) if named else path
-        base |= dict.fromkeys(LOADER_FILE_VARIABLES, str(path))
-    base[TUNING_FILE_VARIABLE] = str(path)
-    return TuningFile(path, tunes_batch=tunes_batch)
+        named = (environment.get(name) for name in LOADER_FILE_VARIABLES)
+        path = Path(next(filter(None, named), path))
+        variables = dict.fromkeys(LOADER_FILE_VARIABLES, str(path))
+    return TuningFile(path, tunes_batch=tunes_batch), {
+        **variables,
+        TUNING_FILE_VARIABLE: str(path),
+    }

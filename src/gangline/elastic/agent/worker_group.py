@@ -1,9 +1,7 @@
 """The worker group of one attempt on this node: its processes start and end together.
 
 A worker is forked from the fork server, starts in an interpreter of the node check, or as a new
-process.
-
-Environment variables of a worker: those of torchrun, from the world and the settings.
+process. Its variables are those of torchrun.
 """
 
 import asyncio
@@ -57,10 +55,6 @@ def worker_environment(
     """Return all variables of a worker, those of the agent (``base``) included.
 
     Args:
-        settings: settings of the agent.
-        world: the world of the attempt.
-        local_rank: the worker.
-        base: variables of the agent.
         has_agent_store: False if rank 0 must open the store itself.
 
     Raises:
@@ -93,20 +87,15 @@ def worker_environment(
 def spare_environment(
     settings: AgentSettings, local_rank: int, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of a spare interpreter, whose world is not known yet.
-
-    Raises:
-        DevicesError: as for a worker.
-    """
-    alone = WorldSpec(0, 0, 1, 0, settings.local_world_size, "127.0.0.1", 0)
-    return worker_environment(settings, alone, local_rank, base)
+    """Return the variables of a spare interpreter, whose world is not known yet."""
+    world = WorldSpec(0, 0, 1, 0, settings.local_world_size, "127.0.0.1", 0)
+    return worker_environment(settings, world, local_rank, base)
 
 
 def report_environment(
     settings: AgentSettings, files: WorkerFiles, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables that name the files of errors, progress and NCCL's flight recorder."""
-    found = {
+    variables = {
         "TORCHELASTIC_ERROR_FILE": str(files.error_file),
         PROGRESS_VARIABLE: str(files.progress_file),
         METRICS_VARIABLE: str(files.metrics_file),
@@ -118,8 +107,8 @@ def report_environment(
             "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(files.flight_dump),
             "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(files.flight_pipe),
         }
-        found |= {name: value for name, value in recorder.items() if name not in base}
-    return found
+        variables |= {name: value for name, value in recorder.items() if name not in base}
+    return variables
 
 
 def worker_arguments(settings: AgentSettings, local_rank: int) -> list[str]:
@@ -177,10 +166,6 @@ class WorkerGroup:
         """Prepare an attempt.
 
         Args:
-            settings: settings of the agent.
-            world: the world of the attempt.
-            folder: files of the workers.
-            spares: spare interpreters, if there are any.
             number: number of the attempt, counted from 0 on this agent.
             has_agent_store: False if rank 0 must open the store of the workers itself.
         """
@@ -192,12 +177,7 @@ class WorkerGroup:
         self.workers: list[Worker] = []
 
     async def start(self, base: Mapping[str, str]) -> None:
-        """Start all workers, concurrently.
-
-        Raises:
-            StartError: the command cannot be started.
-            DevicesError: there are fewer devices than workers.
-        """
+        """Start all workers, concurrently."""
         environments, files = {}, {}
         for local_rank in range(self._settings.local_world_size):
             streams = files[local_rank] = self._folder.worker_files(self._number, local_rank)
@@ -234,13 +214,7 @@ class WorkerGroup:
     async def stop(
         self, number: signal.Signals, grace_s: float, hung_ranks: Collection[int] = ()
     ) -> None:
-        """End all live workers and show the rest of their output.
-
-        Args:
-            number: the signal.
-            grace_s: time between the signal and SIGKILL.
-            hung_ranks: ranks that get SIGKILL immediately.
-        """
+        """End all live workers and show the rest of their output."""
         processes = [worker.process for worker in self.workers]
         hung = [worker.process for worker in self.workers if worker.rank in hung_ranks]
         if await end_processes(processes, number, grace_s, killed=hung):
@@ -251,7 +225,6 @@ class WorkerGroup:
         await self._tee.end()
 
     def exits(self) -> list[RankExit]:
-        """Return the workers that have ended."""
         node, causes = (
             self._settings.node_name,
             {failure.rank: failure.failure.cause for failure in self.failures()},
@@ -265,11 +238,10 @@ class WorkerGroup:
     def failures(self) -> list[WorkerFailure]:
         out_of_memory = out_of_memory_kills() > self._kills_before
         full = str(self._folder.path) if self._folder.is_full else ""
-        found = (_failure_of(worker, out_of_memory, full) for worker in self.workers)
-        return [failure for failure in found if failure is not None]
+        failures = (_failure_of(worker, out_of_memory, full) for worker in self.workers)
+        return [failure for failure in failures if failure is not None]
 
     def request_stacks(self) -> None:
-        """Make every worker write its stacks to its file."""
         for worker in self.workers:
             worker.process.signal_process(STACKS_SIGNAL)
 

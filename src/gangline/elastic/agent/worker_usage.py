@@ -1,15 +1,11 @@
-"""The highest memory use of this pod so far.
+"""Resources that workers use: processors, memory, and the highest memory use of the pod so far.
 
 A container has a cgroup of its own, whose peak the kernel records. That peak includes pages of
 files: reading a data set fills the memory up to its limit, although the kernel would reclaim those
 pages. So the peak of the cgroup is an upper bound, and two other figures are a lower one: the use
 without the file cache, which is sampled, and the sum of the peaks of the resident sets of the agent
-and its descendants, which holds short peaks too, and counts shared pages repeatedly.
-
-Processes without a cgroup of their own, such as the pods of the embedded cluster, share one with
-others. Then the sum is all that is known.
-
-Reported progress of a worker group, and the processors and memory that it uses.
+and its descendants, which holds short peaks too, and counts shared pages repeatedly. Processes
+without a cgroup of their own, such as the pods of the embedded cluster, have only that sum.
 """
 
 import os
@@ -140,20 +136,24 @@ class PeakMemory:
         yield self._cgroup / "memory"
 
     def _ancestors(self) -> list[int]:
-        found: list[int] = []
+        ancestors: list[int] = []
         pid = self._pid
-        while pid > 1 and len(found) < 64:
+        while pid > 1 and len(ancestors) < 64:
             try:
                 fields = (self._proc / f"{pid}/stat").read_text().rpartition(")")[2].split()
             except OSError:
                 break
             pid = int(fields[1])
-            found.append(pid)
-        return found
+            ancestors.append(pid)
+        return ancestors
 
     def _descendants(self, pid: int) -> list[int]:
         try:
             children = (self._proc / f"{pid}/task/{pid}/children").read_text().split()
         except OSError:
             return []
-        return [each for child in map(int, children) for each in (child, *self._descendants(child))]
+        return [
+            descendant
+            for child in map(int, children)
+            for descendant in (child, *self._descendants(child))
+        ]

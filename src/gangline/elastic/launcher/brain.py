@@ -42,7 +42,6 @@ class SingleNodeFacts:
         self._sent = 0
 
     def observe(self, workers: WorkerControl) -> None:
-        """Add the present report of the workers."""
         report = workers.report()
         details = node_report(report, self._identity.pod, None, False)
         heartbeat = self._messages.heartbeat(
@@ -68,7 +67,6 @@ class SingleNodeFacts:
         return True
 
     def finish(self) -> None:
-        """Send the rest."""
         self._digest.interrupt()
         self.send_new()
 
@@ -85,7 +83,6 @@ class ReportingRendezvous(SingleNodeRendezvous):
 async def send_single_node_facts(
     url: str, job: str, identity: NodeIdentity, rendezvous: ReportingRendezvous
 ) -> AsyncIterator[None]:
-    """Send facts while the context is entered."""
     client = BrainClient(url)
     facts = SingleNodeFacts(job, identity, client)
 

@@ -1,13 +1,9 @@
 """A master as a child process of the launcher: started, restarted, and ended with it.
 
-Every start on one node imports this module, so it imports nothing that such a start does not need.
-
-The master of a job without a cluster: a child of the launcher on the node that has its address.
-
-If it dies it is restarted immediately, with its journal. If its port is taken, as when two agents
-of one machine use localhost, the launcher tries again until the other master has ended.
-
-Identity of this node for the rendezvous.
+``OnDemandMaster`` serves the workers of a single node, ``HostedMaster`` a job without a cluster, on
+the node that has the master's address. If its port is taken, as when two agents of one machine use
+localhost, the launcher tries again until the other master has ended. Every start on one node
+imports this module, so it imports nothing that such a start does not need.
 """
 
 import asyncio
@@ -46,7 +42,6 @@ class MasterChild(ABC):
     """Runs masters while it is entered; ``_supervise`` decides when."""
 
     def __init__(self, job: str, folder: Path, options: Sequence[str] = ()) -> None:
-        """Take the job's name, a folder for the journal, and further options of the command."""
         self._command = [
             sys.executable, "-m", "gangline.elastic.master", "--job-name", job,
             "--journal", str(folder / "master.journal"), "--grace", _GRACE_S,
@@ -93,7 +88,6 @@ class OnDemandMaster(MasterChild):
     """
 
     def __init__(self, job: str, folder: Path) -> None:
-        """Take the job's name, and a folder for the journal."""
         super().__init__(job, folder)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self._socket.setblocking(False)
@@ -101,7 +95,6 @@ class OnDemandMaster(MasterChild):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables with the address and the secret, for workers."""
         host, port = self._socket.getsockname()[:2]
         return {LOCAL_MASTER_VARIABLE: f"{host}:{port}", SECRET_VARIABLE: self._secret}
 
@@ -145,7 +138,6 @@ class HostedMaster(MasterChild):
     """Runs the master as a child process."""
 
     def __init__(self, job: str, address: str, folder: Path, options: Sequence[str] = ()) -> None:
-        """Take the job's name, the address to listen on, a folder for the journal, and options."""
         super().__init__(job, folder, options)
         _, self._port = split_address(address)
         self._listen = [f"--host={host}" for host in listen_addresses(address)]
@@ -160,7 +152,6 @@ class HostedMaster(MasterChild):
 
     @property
     def pid(self) -> int | None:
-        """The master's process, None while there is none."""
         return self._child.pid if self._child and not self._child.ended.done() else None
 
     async def wait_until_listening(self) -> None:
@@ -202,7 +193,9 @@ def listen_addresses(address: str) -> list[str]:
     host, _ = split_address(address)
     own = _own_addresses(address)
     for_others = not (host == "localhost" or _is_literal(host))
-    if for_others and any(ipaddress.ip_address(each).is_loopback for each in own):
+    if for_others and any(
+        ipaddress.ip_address(address_of_host).is_loopback for address_of_host in own
+    ):
         return []
     return own
 
@@ -210,10 +203,10 @@ def listen_addresses(address: str) -> list[str]:
 def _own_addresses(address: str) -> list[str]:
     host, port = split_address(address)
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
         return []
-    own = [str(where[0]) for family, _, _, _, where in found if _can_bind(family, where[0])]
+    own = [str(where[0]) for family, _, _, _, where in candidates if _can_bind(family, where[0])]
     return [*dict.fromkeys(own)]
 
 
@@ -264,13 +257,7 @@ def node_identity(
     *,
     pod: str = "",
 ) -> NodeIdentity:
-    """Return this node's identity. A node without a number draws a random one.
-
-    Args:
-        settings: the agent's settings.
-        config: how the nodes find each other.
-        pod: name of the pod; empty: the name of the host.
-    """
+    """Return this node's identity. A node without a number draws a random one."""
     assert config.master_address is not None, "a single node needs no identity"
     return NodeIdentity(
         job=settings.run_id,
@@ -291,7 +278,6 @@ def node_identity(
 
 
 def single_node_identity(settings: AgentSettings) -> NodeIdentity:
-    """Return the identity of the only node of a job, for its reports."""
     return NodeIdentity(
         job=settings.run_id,
         master_address="",

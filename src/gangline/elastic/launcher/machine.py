@@ -38,14 +38,7 @@ def tightest_worker_limit(
     proc: Path = Path("/proc"),
     cgroup: Path = _CGROUP,
 ) -> WorkerLimit:
-    """Return the lowest limit of the number of workers.
-
-    Args:
-        is_python: True if workers are interpreters.
-        is_root: True if limits of users do not apply; None to find out.
-        proc: the proc file system.
-        cgroup: the cgroup file system.
-    """
+    """Return the lowest limit of the number of workers."""
     root = os.geteuid() == 0 if is_root is None else is_root
     limits = [*_user_limits(root), *_system_limits(proc, cgroup)]
     if is_python:
@@ -101,8 +94,6 @@ def device_count(
 
     Args:
         accelerator: name of the resource.
-        environment: variables that restrict devices, such as ``CUDA_VISIBLE_DEVICES``.
-        folder: folder of the device files.
     """
     pattern = re.compile(_DEVICE_FILES[accelerator])
     present = sum(1 for file in folder.iterdir() if pattern.fullmatch(file.name))
@@ -140,7 +131,6 @@ def xpu_count(folder: Path = Path("/dev/dri")) -> int:
 
 
 def cpu_count() -> int:
-    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0))
 
 

@@ -1,10 +1,7 @@
-"""Settings of the agent from flags. A flag that cannot be honoured is refused with a reason.
+"""Settings of agent and node check from flags. A flag that cannot be honoured is refused.
 
-The release of PyTorch that workers will import, from the metadata of its installation.
-
-Nothing is imported: PyTorch takes seconds, and workers may have another interpreter.
-
-Options of the node check, from flags.
+PyTorch is not imported: that takes seconds, and workers may have another interpreter. Its release
+is read from the metadata of its installation.
 """
 
 import argparse
@@ -57,19 +54,15 @@ def speaks_agent_store(interpreter: str) -> bool:
 
 
 def torch_release(paths: Iterable[str]) -> tuple[int, int] | None:
-    """Return the first two numbers of the release that is found first; None without one.
-
-    Args:
-        paths: folders of modules, in the order in which the interpreter searches them.
-    """
+    """Return the first two numbers of the release that is found first; None without one."""
     for path in paths:
         try:
             names = os.listdir(path or ".")
         except OSError:
             continue  # no such folder, or an archive
         for name in names:
-            if found := _METADATA.fullmatch(name):
-                return int(found["major"]), int(found["minor"])
+            if release := _METADATA.fullmatch(name):
+                return int(release["major"]), int(release["minor"])
     return None
 
 
@@ -257,10 +250,10 @@ def _workers(flags: argparse.Namespace, environment: Mapping[str, str]) -> int:
         case "auto":
             return devices or xpu_count() or cpu_count()
         case "gpu" | "npu" | "xpu":
-            found = xpu_count() if text == "xpu" else devices
-            if not found:
+            count = xpu_count() if text == "xpu" else devices
+            if not count:
                 raise FlagError(f"--nproc-per-node {text}: this node has no such device")
-            return found
+            return count
     raise FlagError(f"--nproc-per-node {text}: must be a number, auto, cpu, gpu, xpu or npu")
 
 
@@ -337,16 +330,16 @@ def _restart_budget(text: str | None) -> tuple[int | None, float | None]:
     """Parse N or N/TIME: return the number of restarts, and the seconds for which each counts."""
     if text is None:
         return None, None
-    found = _BUDGET.fullmatch(text)
+    budget = _BUDGET.fullmatch(text)
     window_s = None
-    if found and found["unit"] is not None:
-        window_s = float(found["time"] or 1) * _UNITS_S[found["unit"]]
-    if found is None or window_s == 0:
+    if budget and budget["unit"] is not None:
+        window_s = float(budget["time"] or 1) * _UNITS_S[budget["unit"]]
+    if budget is None or window_s == 0:
         raise FlagError(
             f"--max-restarts {text}: must be a number of at least 0, or with a time such as 10/1h "
             "(units s, m, h, d)"
         )
-    return int(found["count"]), window_s
+    return int(budget["count"]), window_s
 
 
 def _restart_grace_s(seconds: float | None) -> float:

@@ -36,12 +36,7 @@ _UNREPORTED = frozenset({"WorldBroken"})
 
 
 def job_reference(environment: Mapping[str, str], namespace: str) -> ObjectReference | None:
-    """Return the ElasticJob of this master, from the operator's variables; None without them.
-
-    Args:
-        environment: the master's environment variables.
-        namespace: the job's namespace.
-    """
+    """Return the ElasticJob of this master, from the operator's variables; None without them."""
     name, uid = environment.get("ELASTIC_JOB_NAME"), environment.get("JOB_UID")
     if not name or not uid:
         return None
@@ -130,7 +125,6 @@ class ClusterJournal(Journal):
                 await self._write()
 
     async def run_writer(self, on_fenced: Callable[[], None]) -> None:
-        """Write changes until another master has written."""
         pause = WRITE_DELAY_S
         while True:
             await self._changed.wait()
@@ -207,8 +201,6 @@ async def cluster_journal(
     """Open the journal in a ConfigMap, creating it if it does not exist.
 
     Args:
-        namespace: the ConfigMap's namespace.
-        name: its name.
         on_fenced: called when another master has written: this one must end.
         job: the object that events refer to; without it none are published.
 

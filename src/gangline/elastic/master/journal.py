@@ -1,4 +1,6 @@
-"""The journal in a file: a snapshot and the records since, each with its length and checksum.
+"""The journal of a master, and the group commit that delays replies until it is written.
+
+The file has a snapshot and the records since, each with its length and checksum:
 
     MAGIC | length crc32 snapshot | length crc32 record | …          (length 0: no snapshot yet)
 
@@ -6,14 +8,13 @@ Reading stops at a record that a crash has cut off; the records before it are va
 records exceed the snapshot's own size, a new file replaces the old one atomically. The file is
 locked: two masters never write one journal.
 
-Group commit: a reply leaves only after its records are written, many at a time.
+Group commit: one write for all records of a turn of the event loop, then their replies. "Written"
+means that the kernel has the record, so that it survives the process; a reply that must survive the
+machine waits for the disk too. With a full disk the master continues, reports the error and tries
+again: agents repeat what matters to the next master.
 
-"Written" means that the kernel has the record, so that it survives the process. A reply that must
-survive the machine waits for the disk too. While one batch is synced the next one is collected, so
-the latency of the disk does not limit the rate of requests. With a full disk the master continues,
-reports the error and tries again; agents repeat what matters to the next master.
-
-Invariant: replies to one client leave in the order in which their records were written.
+Invariant: a reply leaves only after the records before it are written, and replies to one client
+leave in the order in which their records were written.
 """
 
 import asyncio
@@ -228,10 +229,10 @@ def _encode_entry(content: bytes) -> bytes:
 
 def _decode_entries(content: bytes) -> tuple[list[bytes], int]:
     """Return the complete entries, and where they end; 0 if not even the snapshot is complete."""
-    found, start = list(_iterate_entries(content)), len(MAGIC)
-    if not found:
+    entries, start = list(_iterate_entries(content)), len(MAGIC)
+    if not entries:
         return [], 0
-    return found, start + sum(_HEAD.size + len(entry) for entry in found)
+    return entries, start + sum(_HEAD.size + len(entry) for entry in entries)
 
 
 def _iterate_entries(content: bytes) -> Iterator[bytes]:
@@ -287,9 +288,6 @@ class GroupCommit:
         """Send a reply when all records before it are written.
 
         Args:
-            peer: the connection of the client.
-            number: the request's number.
-            body: the encoded reply.
             is_durable: wait until the records are on disk, so that they survive the machine.
         """
         if not self._is_due:
@@ -310,7 +308,6 @@ class GroupCommit:
                 self._awake.set()
 
     async def flush(self) -> None:
-        """Sync the journal, and send the replies that waited for it."""
         if self._is_due:
             self._write()
         self._is_sync_due = False

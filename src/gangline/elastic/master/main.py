@@ -36,11 +36,6 @@ async def run_master(
     """Serve a job until ``stop`` is set, or until the job has been over for the configured time.
 
     Args:
-        settings: the settings of the master.
-        secret: the job's secret.
-        journal: stores the state.
-        stop: ends the master.
-        listening: called with the port.
         publication: where facts are published and tuning comes from; None for nowhere.
 
     Raises:
@@ -92,7 +87,6 @@ async def _serve(
 
 
 async def _end(settings: MasterSettings, service: MasterService, stop: asyncio.Event) -> None:
-    """Wait until the master should end."""
     if settings.linger_s is None:
         await stop.wait()
         return
@@ -110,9 +104,7 @@ def downtime_s(state: PersistentState, at: float, now: ClockReading) -> float:
     """Return the seconds without a master.
 
     Args:
-        state: the persistent state from the journal.
         at: the end of the journal on the job's clock; 0 for a new one.
-        now: the present clock reading.
     """
     if not at:
         return 0.0

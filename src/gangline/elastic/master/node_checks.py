@@ -1,8 +1,7 @@
-"""Hosts the node check: its waiting requests, and the clock of its coordinator.
+"""Long polls of the master, and the node check, whose requests are long polls.
 
-Nothing is journaled: after a restart of the master nodes start the check again.
-
-Long polls: waiting requests by what they wait for, each with a timeout.
+The check is hosted here: its waiting requests, and the clock of its coordinator. Nothing of it is
+journaled: after a restart of the master nodes start the check again.
 """
 
 import asyncio
@@ -56,7 +55,6 @@ class LongPolls(Generic[K]):
         self._by_key.setdefault(key, {})[poll] = None
 
     def of(self, key: K) -> list[LongPoll]:
-        """Return the requests that wait for a key, in order of arrival."""
         return [*self._by_key.get(key, ())]
 
     def all(self) -> Iterator[tuple[K, LongPoll]]:
@@ -94,12 +92,10 @@ class NodeCheckRequests:
 
     @property
     def ended(self) -> int:
-        """Number of checks that have ended."""
         return self._conductor.ended
 
     @property
     def outcomes(self) -> Mapping[int, CheckOutcome]:
-        """Outcome of the last check of each node."""
         return self._conductor.outcomes
 
     def handle(self, peer: Peer, number: int, request: CheckRequest | CheckResult) -> None:

@@ -1,9 +1,7 @@
 """Replies to requests that change nothing and never wait, and the Prometheus metrics.
 
-How old the last complete checkpoint of a job is, for its metrics.
-
-The age begins when a training step is reported without a checkpoint, or when the saved step
-advances. It is in memory only: after a restart of the master it begins again.
+The age of the last complete checkpoint begins when a training step is reported without one, or when
+the saved step advances. It is in memory only: after a restart of the master it begins again.
 """
 
 from dataclasses import dataclass, field
@@ -25,20 +23,12 @@ class CheckpointAge:
         self._since: float | None = None
 
     def observe_report(self, report: msg.NodeReport) -> None:
-        """Record what the workers of a node report about their saves."""
         if report.save_s is not None:
             self.save_s = report.save_s
         if report.save_interval_s is not None:
             self.interval_s = report.save_interval_s
 
     def observe_steps(self, step: int | None, saved_step: int | None, now: float) -> None:
-        """Record the progress of the job.
-
-        Args:
-            step: the last finished step; None: none.
-            saved_step: the last step that all nodes have saved; None: none.
-            now: the time on the job's clock.
-        """
         if saved_step is not None and saved_step != self._step:
             self._step, self._since = saved_step, now
         elif self._since is None and step is not None:
@@ -50,7 +40,6 @@ class CheckpointAge:
 
 
 def answer_query(request: msg.Request, core: MasterCore, job: str, now: float) -> msg.Reply:
-    """Answer a request about keys, shards, goodput or the job."""
     ledger = core.state.ledger
     match request:
         case msg.KeyValueGet(keys=keys):
@@ -109,7 +98,6 @@ def world_progress(core: MasterCore) -> WorldProgress:
 
 
 def state_summary(core: MasterCore, now: float) -> dict[str, str]:
-    """Summarize the job for the ConfigMap, beside the state."""
     goodput, state = core.state.persistent.account.goodput(now), core.rendezvous.state
     pace = world_progress(core)
     parts = {name: round(seconds, 1) for name, seconds in sorted(goodput.parts_s.items())}
@@ -162,14 +150,7 @@ def _unknown(dataset: str) -> msg.RequestRefused:
 def metrics_page(
     core: MasterCore, now: float, checkpoints: CheckpointAge | None = None, queue: str = ""
 ) -> bytes:
-    """Return the metrics page: numbers only, no content of the job.
-
-    Args:
-        core: the state.
-        now: the time on the job's clock.
-        checkpoints: the age of the last checkpoint, if it is known.
-        queue: the queue of the job, if it is known.
-    """
+    """Return the metrics page: numbers only, no content of the job."""
     # The import is slow; only a master that is scraped needs it.
     from prometheus_client import CollectorRegistry, Gauge, generate_latest
 

@@ -1,17 +1,11 @@
 """The request loop of the master: applies requests, journals them, and manages long polls.
 
 It stands between the pure state machine and the connections. It has no state that must survive the
-process: only open long polls, which clients repeat to the next master, and the liveness of nodes.
+process: open long polls, which clients repeat to the next master, the liveness of nodes, and the
+request to save before an eviction, which a restarted master reads and repeats.
 
 Invariant: a record is passed to the group commit before any reply that depends on it, so no client
 ever sees a state that a crash could undo.
-
-Saves before an eviction: the master asks all members, and answers when all of them have saved.
-
-The state is in memory: a restarted master reads the request again and repeats it, and agents answer
-a repeated request as they did before.
-
-Liveness of nodes: when each was last heard from, and which connections broke.
 """
 
 import asyncio
@@ -37,6 +31,7 @@ from gangline.elastic.master.state import core as topic
 from gangline.elastic.master.state import state as rec
 from gangline.elastic.master.state.core import DURABLE, STATE_CHANGING, ApplyResult, MasterCore
 from gangline.elastic.master.state.state import JobClock, read_clocks
+from gangline.elastic.progress import NodePhase
 from gangline.elastic.protocol import messages as msg
 from gangline.elastic.protocol import wire
 from gangline.elastic.protocol.server import Peer, negotiate_version
@@ -82,7 +77,6 @@ class EvictionSaves:
         self._send(msg.SendCommand(what=command, nodes=nodes))
 
     def withdraw(self) -> None:
-        """Let the workers continue."""
         name, self._request = self._request, ""
         nodes = tuple(sorted(self._core.rendezvous.state.members))
         if name and nodes:
@@ -98,8 +92,8 @@ class EvictionSaves:
         if not all(node in self._steps for node in members):
             return
         steps = [self._steps[node] for node in members]
-        known = [step for step in steps if step is not None]
-        self._finish(min(known) if known and len(known) == len(steps) else None)
+        written = [step for step in steps if step is not None]
+        self._finish(min(written) if written and len(written) == len(steps) else None)
 
     def _finish(self, step: int | None) -> None:
         self._answer = SaveAnswerAnnotation(id=self._request, step=step)
@@ -128,7 +122,6 @@ class LivenessTracker:
         self._all_silent = False
 
     def expect(self, node: int) -> None:
-        """Start the timeout of a node."""
         self._nodes.setdefault(node, _NodeLiveness(_now()))
 
     def mark_alive(self, node: int, peer: Peer | None = None) -> None:
@@ -255,17 +248,14 @@ class MasterService:
         return self.core.state.snapshot(self._clock.now())
 
     def summary(self) -> dict[str, str]:
-        """Return the summary of the job for the ConfigMap."""
         return state_summary(self.core, self._clock.now())
 
     def journal_failed(self, error: OSError) -> None:
-        """Report in the timeline that the journal cannot be written."""
         self.apply_own(msg.JobEvent(reason="JournalFailed", message=str(error)))
 
     # Called by the server
 
     def welcome(self, peer: Peer, hello: msg.Hello) -> msg.Welcome | msg.RequestRefused:
-        """Accept a connection of this job."""
         job = self.settings.job
         if hello.job and job and hello.job != job:
             problem = f"this is the master of {job}, not of {hello.job}"
@@ -282,7 +272,6 @@ class MasterService:
         )
 
     def handle(self, peer: Peer, number: int, request: msg.Request) -> None:
-        """Answer a request now or later."""
         handler = _HANDLERS.get(type(request))
         if handler is not None:
             handler(self, peer, number, request)
@@ -302,7 +291,6 @@ class MasterService:
         self._change(peer, number, failure)
 
     def disconnected(self, peer: Peer) -> None:
-        """Process the end of a connection."""
         for polls in (self._joins, self._finishing, self._commands):
             polls.drop(peer)
         self._keys.drop(peer)
@@ -311,7 +299,6 @@ class MasterService:
         self._liveness.mark_disconnected(peer)
 
     def page(self, path: str) -> tuple[HTTPStatus, bytes]:
-        """Answer probes and Prometheus."""
         path = path.split("?", 1)[0]
         if path in ("/healthz", "/readyz"):
             return HTTPStatus.OK, b"ok\n"
@@ -324,7 +311,6 @@ class MasterService:
     # Records
 
     def apply_own(self, what: rec.RecordBody) -> None:
-        """Apply a record of the master's own."""
         self._apply(what, "", 0)
 
     def _apply(self, what: rec.RecordBody, client: str, number: int) -> ApplyResult:
@@ -361,13 +347,12 @@ class MasterService:
         self._set_alarm()
 
     def _book(self) -> None:
-        """Book time in the current phase."""
         account, state = self.core.state.persistent.account, self.core.rendezvous.state
         phase = account.phase
         if state.is_broken:
-            phase = msg.NodePhase.RESTARTING
+            phase = NodePhase.RESTARTING
         elif not state.members:
-            phase = msg.NodePhase.RESTARTING if state.world else msg.NodePhase.WAITING
+            phase = NodePhase.RESTARTING if state.world else NodePhase.WAITING
         account.change_phase(self._clock.now(), phase)
 
     # Requests that wait
@@ -426,7 +411,6 @@ class MasterService:
         self._send(peer, number, msg.Acknowledged())
 
     def set_queue(self, queue: str) -> None:
-        """Record the job's queue, for the metrics."""
         self._queue = queue
 
     def set_tuning(self, tuning: msg.Tuning) -> None:
@@ -470,8 +454,8 @@ class MasterService:
 
     def _check_seen(self, node: int, seen: int) -> None:
         persistent = self.core.state.persistent
-        known = persistent.commands.get(node)
-        if seen >= persistent.next_command or (known and known[0].number <= seen):
+        commands = persistent.commands.get(node)
+        if seen >= persistent.next_command or (commands and commands[0].number <= seen):
             self.apply_own(rec.CommandsSeen(node_id=node, seen=seen))
 
     def _wait_for_keys(self, peer: Peer, number: int, request: msg.KeyValueWait) -> None:

@@ -133,7 +133,6 @@ class CheckCoordinator:
         return self._last_call
 
     def tick(self, now: float) -> None:
-        """Process timeouts."""
         session = self._session
         if session is not None:
             if now >= session.deadline:
@@ -144,7 +143,6 @@ class CheckCoordinator:
             self._begin_session(now)
 
     def remove_node(self, node: int, now: float) -> None:
-        """Process the loss of a node."""
         self._trusted.discard(node)
         if self._waiting.pop(node, None) is not None:
             self._begin_or_wait(now)
@@ -156,8 +154,8 @@ class CheckCoordinator:
     def _add_participant(self, request: CheckRequest, now: float) -> None:
         key, node = _key(request), request.node_id
         waiting, session = self._waiting.get(node), self._session
-        known = waiting is not None and waiting.key == key
-        if known or key in self._verdicts or (session and self._is_participant(session, key)):
+        is_repeated = waiting is not None and waiting.key == key
+        if is_repeated or key in self._verdicts or (session and self._is_participant(session, key)):
             return
         self._waiting[node] = _Participant(request, request.store_port)
         self._trusted.discard(node)

@@ -56,9 +56,6 @@ def choose_next_step(
 
     Args:
         nodes: all nodes, ordered by topology: neighbours test together first.
-        rounds: finished rounds.
-        rules: how the check is conducted.
-        history: times of earlier checks.
         gone: nodes that do not test any more.
     """
     rules = rules or CheckRules()
@@ -154,7 +151,6 @@ class _Evidence:
 
     @property
     def suspects(self) -> list[int]:
-        """Nodes that are neither proved nor faulty."""
         return [n for n in self.nodes if n not in self.proved and not self._is_faulty(n)]
 
     @property
@@ -200,7 +196,6 @@ class _Evidence:
         return tuple(groups)
 
     def times(self) -> dict[int, tuple[float, float]]:
-        """Return the best compute and collective times of each node that passed a round."""
         best: dict[int, tuple[float, float]] = {}
         for round_ in self.rounds:
             for node, outcome in round_.results.items():
@@ -241,7 +236,6 @@ class _Evidence:
         return tuple(n for n in self.suspects if self.failures[n] or self._may_fail_alone(n))
 
     def findings(self) -> dict[int, NodeFinding]:
-        """Return the last failure of each faulty node."""
         return {node: self._finding(node) for node in self.faulty}
 
     def _finding(self, node: int) -> NodeFinding:

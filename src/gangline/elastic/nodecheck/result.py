@@ -1,12 +1,9 @@
-"""Results of a test round, and the conclusion of a check.
+"""Values of a node check: workload and orders, results, slow nodes, and the conclusion.
 
-Slow nodes: compared with the other nodes, with earlier checks, and with an absolute limit.
-
-Each node is compared with the median of the *others*, so that one of two nodes can be slow. Times
-of earlier checks of any node count among the others. So a job of one node, or one whose nodes are
-all slow today, still has a comparison.
-
-Messages between a node check and its worker processes, as lines of JSON.
+Slow nodes: each node is compared with the median of the *others*, so that one of two nodes can be
+slow. Times of earlier checks of any node count among the others. So a job of one node, or one whose
+nodes are all slow today, still has a comparison. The check's processes get these values as lines of
+JSON, and import nothing else of the package.
 """
 
 import statistics
@@ -121,7 +118,6 @@ class CheckOutcome:
 def check_outcomes(
     nodes: Iterable[int], rounds: Sequence[CheckRound], conclusion: CheckConclusion
 ) -> dict[int, CheckOutcome]:
-    """Return the outcome of every node of a check."""
     times: dict[int, float] = {}
     for round_ in rounds:
         for node, result in round_.results.items():
@@ -160,11 +156,11 @@ def find_slow_nodes(
 ) -> dict[int, NodeFinding]:
     findings: dict[int, NodeFinding] = {}
     for index, test in enumerate(_TESTS):
-        known = [seconds[index] for seconds in times.values()]
-        known += [seconds[index] for past in history.values() for seconds in past]
-        known.sort()
+        all_times = [seconds[index] for seconds in times.values()]
+        all_times += [seconds[index] for past in history.values() for seconds in past]
+        all_times.sort()
         for node, own in times.items():
-            middle = _median_of_others(known, own[index])
+            middle = _median_of_others(all_times, own[index])
             threshold = _threshold(middle, limits)
             if own[index] > threshold and node not in findings:
                 findings[node] = NodeFinding(
@@ -177,14 +173,14 @@ def find_slow_nodes(
     return findings
 
 
-def _median_of_others(known: Sequence[float], own: float) -> float | None:
+def _median_of_others(times: Sequence[float], own: float) -> float | None:
     """Return the median of sorted times without ``own``, which is one of them."""
-    count = len(known) - 1
+    count = len(times) - 1
     if not count:
         return None
-    place = bisect_left(known, own)
+    place = bisect_left(times, own)
     low, high = ((count - 1) // 2, count // 2)
-    return sum(known[i + (i >= place)] for i in (low, high)) / 2
+    return sum(times[i + (i >= place)] for i in (low, high)) / 2
 
 
 def _threshold(middle: float | None, limits: SpeedLimits) -> float:

@@ -1,12 +1,8 @@
 """A node's part in a check: its worker processes, and the exchange with the coordinator.
 
-`run_check` runs one process for each device. In each round it asks for its group, runs the tests in
-all processes and reports the result, until there is a verdict.
-
-The worker processes of a check on one node: forks of its interpreters, one for each device.
-
-They are used in all rounds. A process that fails or hangs is replaced while the others wait for
-their next round.
+`run_check` runs one process for each device, a fork of the device's interpreter. In each round it
+asks for its group, runs the tests in all processes and reports the result, until there is a
+verdict. A process that fails or hangs is replaced while the others wait for their next round.
 """
 
 import asyncio
@@ -88,12 +84,10 @@ class CheckWorkers:
         await asyncio.gather(*(member.end() for member in self._members))
 
     async def port(self) -> int:
-        """Return the port that the first process holds for the next round's store."""
         return await self._members[0].port()
 
     @property
     def size(self) -> int:
-        """Number of processes."""
         return len(self._members)
 
     async def measure(self, group: CheckGroup) -> list[NodeResult]:
@@ -113,7 +107,6 @@ class CheckWorkers:
         return [PARTNER_GONE if test.cancelled() else test.result() for test in tests]
 
     async def replace_failed(self, measured: Sequence[NodeResult]) -> None:
-        """Replace the processes that failed."""
         for rank, result in enumerate(measured):
             if not result.passed:
                 await self._members[rank].end()
@@ -190,7 +183,6 @@ class _CheckWorker:
         return message or await self._explain_silence(limit_s)
 
     async def end(self) -> None:
-        """End the process and wait for it."""
         self._begin_task.cancel()
         await asyncio.gather(self._begin_task, return_exceptions=True)
         if self._child:
@@ -288,11 +280,6 @@ class LocalExchange:
         self._changed = asyncio.Condition()
 
     async def ask(self, message: CheckRequest | CheckResult) -> CheckGroup | CheckVerdict:
-        """Send a message and wait for the next instruction.
-
-        Raises:
-            RequestRefusedError: a partner of the running test is lost.
-        """
         async with self._changed:
             self._coordinator.receive(message, time.monotonic())
             self._changed.notify_all()
@@ -318,12 +305,7 @@ class CheckReport:
 async def run_check(
     settings: CheckSettings, exchange: CheckExchange, interpreters: CheckInterpreters
 ) -> CheckReport:
-    """Take part in a node check until its verdict.
-
-    Raises:
-        StartError: the interpreters cannot be started.
-        Exception: whatever the exchange raises if the coordinator cannot be reached.
-    """
+    """Take part in a node check until its verdict."""
     begin, request = time.monotonic(), settings.request
     results: list[NodeResult] = []
     groups: list[tuple[int, ...]] = []

@@ -60,7 +60,6 @@ class Tester:
         self.name = str(self._device) if uses_gpu else f"cpu process {start.local_rank}"
 
     def memory(self) -> None:
-        """Check that other processes do not use the device's memory."""
         if self._small:
             return
         free, total = self._torch.cuda.mem_get_info(self._device)
@@ -74,7 +73,6 @@ class Tester:
             )
 
     def compute(self) -> float:
-        """Return the seconds of one matrix multiplication."""
         torch, load = self._torch, self.workload
         size = load.matrix_size or (512 if self._small else 8192)
         repeats = load.matrix_repeats or (10 if self._small else 50)
@@ -196,7 +194,6 @@ def _failed(device: str, error: Exception, *, local: bool) -> NodeResult:
 
 
 def serve(start: WorkerStart, orders: BinaryIO, answers: BinaryIO) -> None:
-    """Execute orders until the connection ends or a test fails."""
     listener = _listen(answers) if start.local_rank == 0 else None
     tester: Tester | None = None
     try:

@@ -1,4 +1,4 @@
-"""Connections between the processes of a job: TLS 1.3 that both ends authenticate, without I/O.
+"""Connections between the processes of a job: TLS 1.3 that both ends authenticate.
 
 Before TLS each end sends a preamble, the magic bytes and the version of this scheme:
 
@@ -8,21 +8,15 @@ So the server recognises other programs and other versions before it computes an
 ends report both versions. In the TLS stream each message is a frame: four bytes of length, then the
 content. The stream ends with the connection; frames make a truncated one visible.
 
-The secret that all processes of a job share; keys of connections are derived from it.
+Each role, client and server, has an Ed25519 key that HKDF (RFC 5869) derives from the job's secret,
+and a self-signed certificate of it. Ed25519 signatures have no random part (RFC 8032), and all
+other fields are constants, so both ends compute the same two certificates, and each accepts only
+that of the other role: without the secret nothing can connect or listen. Python's ``ssl`` has no
+pre-shared keys for TLS 1.3 before 3.13. TLS 1.3 has forward secrecy: a secret that becomes known
+does not decrypt recorded connections.
 
-The certificates of a job's TLS connections, which both ends derive from the job's secret.
-
-Each role, client and server, has an Ed25519 key that HKDF (RFC 5869) derives from the secret, and a
-self-signed certificate of it. Ed25519 signatures have no random part (RFC 8032), and the other
-fields are constants, so both ends compute the same two certificates. Each end accepts exactly the
-certificate of the other role: whoever lacks the secret can neither connect nor listen.
-
-Python's ``ssl`` has no pre-shared keys for TLS 1.3 before 3.13. TLS 1.3 has forward secrecy: the
-secret, once known, does not decrypt recorded connections.
-
-The secure channel over a blocking socket, for transfers of many bytes in one direction.
-
-A secure channel over the streams of asyncio: one frame at a time, in each direction.
+``SecureChannel`` does no I/O; ``SecureStream`` adds asyncio's streams, and ``connect_securely`` and
+``accept_securely`` a blocking socket for transfers of many bytes in one direction.
 """
 
 import asyncio
@@ -92,7 +86,6 @@ class TlsEnd:
 
 @lru_cache(maxsize=16)  # a context takes milliseconds to make
 def tls_end(secret: JobSecret, *, client: bool) -> TlsEnd:
-    """Build the TLS context of the client's or the server's end."""
     client_key, server_key = (_derive_key(secret, role) for role in ("client", "server"))
     own_key, other_key = (client_key, server_key) if client else (server_key, client_key)
     own = _self_signed(own_key)
@@ -387,11 +380,7 @@ class SecureStream:
         return stream
 
     async def send(self, content: bytes) -> None:
-        """Send a frame.
-
-        Raises:
-            OSError: the connection broke.
-        """
+        """Send a frame."""
         self._writer.write(self.channel.encrypt_frame(content))
         await self._writer.drain()
 

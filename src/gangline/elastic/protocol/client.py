@@ -224,7 +224,6 @@ class MasterClient:
         """Send a request and return the reply.
 
         Args:
-            message: one of ``messages.Request``.
             timeout_s: how long to try, including absences of the master; None for ever. It must
                 exceed the wait of a long poll.
 

@@ -8,18 +8,6 @@ Requests that change something may be repeated after a lost connection: a client
 the master answers a known number with the same reply (see ``client``).
 
 Times are seconds. Sizes are bytes.
-
-The base class of all messages, and the handshake and general replies.
-
-Messages of the node check: groups of nodes, test results, and the verdict.
-
-Messages about the state of a node, and commands to it.
-
-Messages about data sets, which carry the ledger's own events and replies.
-
-Messages about worlds: nodes join, form a world, fail and leave. Times are seconds.
-
-Messages about the job: its timeline, goodput and state, and its key-value store.
 """
 
 from collections.abc import Sequence

@@ -73,7 +73,6 @@ class Peer(asyncio.Protocol):
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start the timeout of the handshake."""
         # uvloop's transports are not instances of asyncio's class, but have its methods.
         self._transport = transport = cast("asyncio.Transport", transport)
         enable_keepalive(transport.get_extra_info("socket"))
@@ -81,7 +80,6 @@ class Peer(asyncio.Protocol):
         self._server.add_connection(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Report the end to the handler, if it knows the connection."""
         del exc
         self._transport = None
         self._server.remove_connection(self)
@@ -128,12 +126,10 @@ class Peer(asyncio.Protocol):
         self.send_body(number, wire.encode_body(reply))
 
     def send_body(self, number: int, body: bytes) -> None:
-        """Send an encoded reply."""
         if self._channel is not None:
             self._write(self._channel.encrypt_frame(wire.wrap_body(number, body)))
 
     def close(self) -> None:
-        """End the connection after sending what is buffered."""
         if self._transport is not None:
             self._transport.close()
 
@@ -219,7 +215,6 @@ def version_refusal(hello: Hello) -> RequestRefused | None:
 
 
 def negotiate_version(hello: Hello) -> int:
-    """Return the newest version that both ends understand."""
     return min(hello.protocol, PROTOCOL_VERSION)
 
 
@@ -237,8 +232,6 @@ class MasterServer:
         """Listen; return the port.
 
         Args:
-            hosts: the addresses to listen on; none for all, IPv4 and IPv6.
-            port: 0 for any.
             inherited: the descriptor of a listening socket, in place of both.
 
         Raises:
@@ -268,7 +261,6 @@ class MasterServer:
     # Called by connections
 
     def add_connection(self, peer: Peer) -> None:
-        """Start the handshake timeout of a new connection."""
         if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
             oldest = next(iter(self._unauthenticated))
             self._unauthenticated.pop(oldest).cancel()
@@ -277,7 +269,6 @@ class MasterServer:
         self._unauthenticated[peer] = timer
 
     def mark_authenticated(self, peer: Peer) -> None:
-        """Mark a connection as authenticated."""
         self._unauthenticated.pop(peer).cancel()
         self._peers.add(peer)
 

@@ -1,15 +1,11 @@
-"""Errors between an agent and its master.
+"""What both ends of a connection need: framing of messages, keep-alive, the release, errors.
+
+A message on the wire is the request's number, which its reply repeats, and the encoded message.
+Keep-alive detects an end that vanished without a FIN, such as after a power failure.
 
 ProtocolError
 ├── MasterUnreachableError      no reply within the timeout
 └── RequestRefusedError         the master refused the request
-
-Framing of messages: the request's number, which its reply repeats, and the encoded message.
-
-What both ends of a connection need: keep-alive, and the installed release.
-
-Keep-alive detects an end that vanished without a FIN, such as after a power failure. Two ends with
-incompatible protocols report their releases to the user.
 """
 
 import socket
@@ -48,29 +44,15 @@ def wrap_body(number: int, body: bytes) -> bytes:
 
 
 def decode_request(content: bytes) -> tuple[int, Request]:
-    """Decode a request.
-
-    Raises:
-        EnvelopeError: it is no request that this version knows.
-    """
     return _read(content, _requests)
 
 
 def decode_reply(content: bytes) -> tuple[int, Reply]:
-    """Decode a reply.
-
-    Raises:
-        EnvelopeError: it is no reply that this version knows.
-    """
     return _read(content, _replies)
 
 
 def request_number(content: bytes) -> int:
-    """Read only the number, without decoding the message.
-
-    Raises:
-        EnvelopeError: there is none.
-    """
+    """Read only the number, without decoding the message."""
     if len(content) < _NUMBER.size:
         raise EnvelopeError(0, "the message has no number")
     number: int = _NUMBER.unpack_from(content)[0]
@@ -113,7 +95,6 @@ def enable_keepalive(connection: SupportsSetsockopt) -> None:
 
 @cache
 def installed_version() -> str:
-    """Return the version of the installed distribution; empty if there is none."""
     # The import takes some milliseconds, and only a process that connects needs it.
     from importlib.metadata import PackageNotFoundError, version
 

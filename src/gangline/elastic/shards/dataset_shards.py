@@ -2,11 +2,9 @@
 
 A *piece* is what is left of a shard. It waits (new ones in the order of the epoch, returned ones
 before them), is leased, and ends done or dead. The first worker that finishes a piece counts, also
-after its lease expired; a second report is ignored.
+after its lease expired; a second report is ignored. ``DatasetSnapshot`` is the serialized form.
 
 Invariant: each record is counted exactly once, and processed at least once.
-
-The state of a data set's shards, in its serialized form.
 """
 
 from collections import Counter, OrderedDict

@@ -93,11 +93,12 @@ def test_loader_version_rises_with_each_change_of_its_values(rows: list[tuple[in
 
 def test_variables_name_the_file_for_loaders_only_with_the_flag(tmp_path: Path) -> None:
     base = {"DLROVER_PARAL_CONFIG_PATH": "/of/the/user"}
-    prepare_tuning_file(tmp_path, base, tunes_batch=False)
-    assert base == {
-        "DLROVER_PARAL_CONFIG_PATH": "/of/the/user",
-        "GANGLINE_TUNING_FILE": str(tmp_path / "tuning.json"),
+    _, variables = prepare_tuning_file(tmp_path, base, tunes_batch=False)
+    assert variables == {"GANGLINE_TUNING_FILE": str(tmp_path / "tuning.json")}
+    _, variables = prepare_tuning_file(tmp_path, base, tunes_batch=True)
+    assert set(variables.values()) == {"/of/the/user"}
+    assert variables.keys() == {
+        "DLROVER_PARAL_CONFIG_PATH",
+        "GANGLINE_PARALLEL_CONFIG",
+        "GANGLINE_TUNING_FILE",
     }
-    prepare_tuning_file(tmp_path, base, tunes_batch=True)
-    assert set(base.values()) == {"/of/the/user"}
-    assert base.keys() >= {"GANGLINE_PARALLEL_CONFIG", "GANGLINE_TUNING_FILE"}

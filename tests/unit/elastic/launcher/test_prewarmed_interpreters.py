@@ -2,7 +2,7 @@
 
 import pytest
 
-from gangline.elastic.launcher.prewarmed_interpreters import imports_torch_first
+from gangline.elastic.nodecheck.interpreters import imports_torch_first
 
 
 @pytest.mark.parametrize(

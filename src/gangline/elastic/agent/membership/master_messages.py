@@ -1,14 +1,8 @@
-"""Messages of an agent to the master, and the wait for the first connection.
+"""What an agent sends to its master: joins, heartbeats, failures, saves before evictions, imports.
 
-The agent's part of a save before an eviction: one save for each request, and its answer.
-
-A master that was restarted repeats its request. A request that has been answered is answered again;
-one that is being carried out is not begun twice.
-
-The preload list: modules that workers import, stored at the master for nodes that join later.
-
-A node that joins a running job warms its spares with this list first. The other nodes
-continue training meanwhile instead of waiting for its imports.
+``EvictionSave`` carries out a request once: a restarted master repeats its request, which is
+answered again but not begun twice. ``PreloadList`` are the modules that workers import, stored at
+the master: a node that joins a running job imports them first, while the others continue training.
 """
 
 import asyncio
@@ -96,7 +90,6 @@ class PreloadList:
         """Modules that this node has learned."""
 
     async def fetch(self) -> tuple[str, ...]:
-        """Return the list stored at the master; empty if no workers have run yet."""
         with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
             request = KeyValueGet(keys=(_KEY,))
             value = (await self._client.ask(request, KeyValueReply, timeout_s=_PATIENCE_S)).values[
@@ -123,10 +116,10 @@ def encode_modules(modules: tuple[str, ...]) -> bytes:
 def decode_modules(data: bytes) -> tuple[str, ...]:
     """Decompress a list; empty if it is invalid, as another version may have written it."""
     try:
-        found = json.loads(zlib.decompress(data))
+        modules = json.loads(zlib.decompress(data))
     except (zlib.error, ValueError):
         return ()
-    return tuple(filter(_is_name, found)) if isinstance(found, list) else ()
+    return tuple(filter(_is_name, modules)) if isinstance(modules, list) else ()
 
 
 def _is_name(one: object) -> bool:
@@ -197,7 +190,6 @@ def _resources(usage: WorkerUsage) -> msg.NodeResources:
 def node_report(
     report: ProgressReport, pod: str, tuning_version: int | None, tunes_batch: bool
 ) -> msg.NodeReport:
-    """Return the part of a heartbeat that is not sent each time."""
     training = report.training or NOTHING
     return msg.NodeReport(
         **{field.name: getattr(training, field.name) for field in fields(TrainingReport)},

@@ -2,12 +2,16 @@
 
 The master is asked only when members change. While it is unreachable the workers continue, and
 failures are handled with the peers of the round. Three sources can interrupt an attempt: an order
-of the leader, a command of the master, and partition detection. Each of them changes the state and
-notifies ``_changed``; ``wait_for_notice`` evaluates the state.
+of the leader, a command of the master, and partition detection. None of them acts by itself: each
+changes the state and notifies ``_changed``; ``wait_for_notice`` evaluates the state. So orders that
+arrive together, or twice, interrupt an attempt once.
 
-Commands and worlds arrive on separate ways, so an order to leave a round may arrive before the
-world of that round (``PendingOrders``). An order for round N also covers earlier rounds, and is
-never discarded.
+State: ``_round`` is the last world and the latest attempt that was ordered in it;
+``_running_attempt`` the attempt whose workers run here; ``_pending_orders`` what the master or a
+partition requires. The workers are behind while the ordered attempt is the higher one.
+
+Invariant: an order is never discarded. Commands and worlds arrive on separate ways, so an order to
+leave a round may arrive before the world of that round; it also covers all earlier rounds.
 """
 
 import asyncio
@@ -41,7 +45,6 @@ from gangline.elastic.agent.membership.peers import (
     HangReport,
     PeerMessage,
     PeerTransport,
-    StackReply,
     StackRequest,
     WorkersStarted,
 )
@@ -56,12 +59,26 @@ from gangline.elastic.agent.rendezvous import (
 )
 from gangline.elastic.agent.settings import NodeIdentity
 from gangline.elastic.agent.tuning_file import TuningFile
+from gangline.elastic.progress import NodePhase
 from gangline.elastic.protocol import messages as msg
 from gangline.elastic.protocol.channel import JobSecret
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
 from gangline.elastic.protocol.wire import MasterUnreachableError, RequestRefusedError
 
 _MEMBERS_CHANGED = "the members have changed"
+
+
+log = logging.getLogger(__name__)
+
+FIRST_NODE_WAIT_S = 1.0
+"""Maximum time for which workers wait until the leader's workers have started."""
+LEAVE_TIMEOUT_S = 2.0
+FINISH_TIMEOUT_S = 60.0
+"""Maximum absence of the master at the end, after which this node ends without its confirmation."""
+
+
+NodeCheck: TypeAlias = Callable[[MasterClient, msg.RunCheck], Awaitable[None]]
+"""Checks this node, over the connection to the master, with all nodes that got the same order."""
 
 
 @dataclass(slots=True)
@@ -90,19 +107,6 @@ class PendingOrders:
         return None
 
 
-log = logging.getLogger(__name__)
-
-FIRST_NODE_WAIT_S = 1.0
-"""Maximum time for which workers wait until the leader's workers have started."""
-LEAVE_TIMEOUT_S = 2.0
-FINISH_TIMEOUT_S = 60.0
-"""Maximum absence of the master at the end, after which this node ends without its confirmation."""
-
-
-NodeCheck: TypeAlias = Callable[[MasterClient, msg.RunCheck], Awaitable[None]]
-"""Checks this node, over the connection to the master, with all nodes that got the same order."""
-
-
 class Membership:
     """One node's membership of a job; implements ``RendezvousHandler``."""
 
@@ -118,11 +122,12 @@ class Membership:
         self._pending_check: msg.RunCheck | None = None
         self._workers: WorkerControl | None = None
         self._current_world: WorldSpec | None = None
-        self._idle_phase: str | None = msg.NodePhase.WAITING
+        self._idle_phase: str | None = NodePhase.WAITING
         """Phase while no workers run; None while they do."""
         self._incarnation = secrets.token_hex(8)
         name = ClientIdentity(identity.job, identity.node_id, self._incarnation)
         self._client = MasterClient(identity.master_address, secret, name)
+        self._messages = MasterMessages(identity, self._incarnation)
         self._preload_list = PreloadList(self._client)
         self._eviction_save = EvictionSave(
             self._client, identity.node_id, self._incarnation, self._run_in_background
@@ -148,31 +153,20 @@ class Membership:
         self._workers = workers
 
     async def known_imports(self) -> Sequence[str]:
-        """Ask the master for the preload list.
-
-        Raises:
-            RendezvousError: it cannot be reached, or refuses this node.
-        """
         await self._connect()
         return await self._preload_list.fetch()
 
     def share_imports(self, modules: Sequence[str]) -> None:
-        """Store the preload list at the master, if this node leads its round."""
         self._preload_list.modules = tuple(modules)
         self._publish_preload_list()
 
     async def join(self) -> WorldSpec:
-        """Ask the master for a world until there is one.
-
-        Raises:
-            RendezvousError: the master cannot be reached, or refuses to form a world.
-        """
         await self._connect()
         if self._pending_check and self._check:
             order, self._pending_check = self._pending_check, None
-            self._idle_phase = msg.NodePhase.CHECKING
+            self._idle_phase = NodePhase.CHECKING
             await self._check(self._client, order)
-        self._idle_phase = msg.NodePhase.WAITING
+        self._idle_phase = NodePhase.WAITING
         self._joins += 1
         world = await self._request_world_or_stop()
         if self._round:
@@ -184,11 +178,18 @@ class Membership:
         return first
 
     async def restart(self, world: WorldSpec, failure: Failure | None) -> WorldSpec:
-        """Agree with the peers on the next attempt. Ask the master if one of them is lost."""
+        """Agree with the peers on the next attempt. Ask the master if one of them is lost.
+
+        Heartbeats with the last steps go out in the background: the master counts lost work from
+        them, and the restart does not wait for it.
+        """
         current_round, attempt = self._round, self._running_attempt
+        # 1. The members have changed: only the master can form the next world.
         if current_round is None or self._pending_notice:
             self._run_in_background(self._send(self._heartbeat()))
             return await self.join()
+        # 2. This node saw the failure first: ask for the next attempt. If an order is there
+        #    already, the failure may be a consequence of the restart of another node.
         if failure and current_round.order.attempt <= attempt:
             self._run_in_background(self._send_last_heartbeat())
             report = failure_message(self._identity, self._round_number, attempt, failure)
@@ -199,17 +200,16 @@ class Membership:
             agreed = await current_round.wait_for_acks()
         if agreed:
             await self._wait_for_first_node(current_round)
+        # 3. An order of the master may have arrived during either wait, and it comes first.
         if agreed and self._pending_notice is None and self._round is current_round:
             return self._start_attempt(current_round)
         return await self.join()
 
     def announce_start(self, world: WorldSpec) -> None:
-        """Announce the start to the other nodes, if this node leads its round."""
         if self._round and self._round.is_leader and world is self._current_world:
             self._run_in_background(self._round.announce_start(self._running_attempt))
 
     async def wait_for_notice(self) -> StopNotice:
-        """Wait for an order of the leader or the master."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._pending_notice or self._is_behind())
         return self._pending_notice or StopNotice(self._round.order.reason if self._round else "")
@@ -229,22 +229,15 @@ class Membership:
     async def finish(self, world: WorldSpec) -> StopNotice | None:
         """Report the end to the master; wait for the other nodes, or for the cause of a restart."""
         self._run_in_background(self._send(self._heartbeat()))  # with the last steps
-        done = asyncio.ensure_future(self._report_finished())
-        notice = asyncio.ensure_future(self.wait_for_notice())
-        try:
-            await asyncio.wait({done, notice}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for future in (done, notice):
-                future.cancel()
-            await asyncio.gather(done, notice, return_exceptions=True)
+        done, notice = await _first_of(self._report_finished(), self.wait_for_notice())
         if not done.cancelled() and done.exception() is None and done.result() is None:
             return None
-        if not notice.cancelled() and notice.exception() is None:
-            return notice.result()
-        return done.result()
+        ending: StopNotice | None = (
+            done if notice.cancelled() or notice.exception() else notice
+        ).result()
+        return ending
 
     async def leave(self, reason: str) -> None:
-        """Leave the job at the master, if it is connected; close all connections."""
         succeeded = reason == "done"
         farewell = msg.Leave(
             node_id=self._identity.node_id,
@@ -285,21 +278,17 @@ class Membership:
 
     async def _request_world_or_stop(self) -> msg.WorldInfo:
         """Request a world; raise when an order to stop comes first, or this node is partitioned."""
-        world = asyncio.ensure_future(self._request_world())
-        stopped = asyncio.ensure_future(self._wait_for_stop())
-        cut_off = asyncio.ensure_future(self._partition_detector.wait_until_partitioned())
-        every: tuple[asyncio.Future[Any], ...] = (world, stopped, cut_off)
-        try:
-            await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for future in every:
-                future.cancel()
-            await asyncio.gather(*every, return_exceptions=True)
+        world, stopped, cut_off = await _first_of(
+            self._request_world(),
+            self._wait_for_stop(),
+            self._partition_detector.wait_until_partitioned(),
+        )
         if not stopped.cancelled():
             raise RendezvousError(f"stopped: {stopped.result().reason}")
         if not cut_off.cancelled():
             raise PartitionedError(cut_off.result())
-        return world.result()
+        info: msg.WorldInfo = world.result()
+        return info
 
     async def _wait_for_stop(self) -> StopNotice:
         async with self._changed:
@@ -308,8 +297,8 @@ class Membership:
         return self._pending_orders.stop
 
     async def _request_world(self) -> msg.WorldInfo:
-        messages, logged_at = MasterMessages(self._identity, self._incarnation), time.monotonic()
-        message = messages.join(self._joins, self._peer_port, self._round)
+        logged_at = time.monotonic()
+        message = self._messages.join(self._joins, self._peer_port, self._round)
         while True:
             try:
                 reply = await self._client.call(message, timeout_s=None)
@@ -353,7 +342,9 @@ class Membership:
         if current_round is None:
             return Ack(0, 0)
         if isinstance(message, HangReport | StackRequest):
-            return await self._answer_stack_request(current_round, message)
+            return await self._hang_diagnosis.answer(
+                message, current_round, self._running_attempt, self._workers
+            )
         if isinstance(message, ExitRequest):
             return await self._rank_exits.answer(
                 message, current_round, self._running_attempt, self._workers
@@ -363,23 +354,6 @@ class Membership:
         reply = current_round.apply(message)
         await self._notify_waiters()
         return reply
-
-    async def _answer_stack_request(
-        self, current_round: Round, message: HangReport | StackRequest
-    ) -> StackReply:
-        is_ours = (message.round, message.attempt) == (
-            current_round.world.round,
-            self._running_attempt,
-        )
-        if not is_ours or self._workers is None:
-            return StackReply(await self._hang_diagnosis.recall(message.round, message.attempt))
-        if isinstance(message, StackRequest):
-            return StackReply(tuple(await self._workers.rank_stacks()))
-        return StackReply(
-            await self._hang_diagnosis.gather_once(
-                current_round, self._running_attempt, self._workers
-            )
-        )
 
     async def _leave_round(self, round_: int, reason: str) -> None:
         if self._idle_phase is None and self._pending_orders.notice(round_) is None:
@@ -449,15 +423,14 @@ class Membership:
     def _heartbeat(self) -> msg.Heartbeat:
         # A node whose workers do not run must not claim a round: the master might take a world that
         # is over for the current one.
-        messages = MasterMessages(self._identity, self._incarnation)
         if self._idle_phase is not None:
-            return messages.heartbeat(0, 0, ProgressReport(phase=self._idle_phase))
+            return self._messages.heartbeat(0, 0, ProgressReport(phase=self._idle_phase))
         report = self._workers.report() if self._workers else ProgressReport()
         current = self._current_world
         if current is None or (report.round, report.attempt) != (current.round, current.attempt):
-            report = ProgressReport(phase=msg.NodePhase.TRAINING)  # its workers are about to start
+            report = ProgressReport(phase=NodePhase.TRAINING)  # its workers are about to start
         details = self._node_report(report) if report.is_detailed else None
-        return messages.heartbeat(
+        return self._messages.heartbeat(
             self._round_number, max(self._running_attempt, 0), report, details
         )
 
@@ -497,3 +470,15 @@ class Membership:
         with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
             return await self._client.call(message, timeout_s=LONG_POLL_S)
         return None
+
+
+async def _first_of(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Future[Any]]:
+    """Run until one has ended; cancel the others, and wait until those have ended too."""
+    futures: list[asyncio.Future[Any]] = [asyncio.ensure_future(coroutine) for coroutine in work]
+    try:
+        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for future in futures:
+            future.cancel()
+        await asyncio.gather(*futures, return_exceptions=True)
+    return futures

@@ -53,7 +53,6 @@ class FailureDetector:
         return self.master_silence_s >= self.silence_limit_s * _PROBE_AFTER
 
     def record_reply(self, node: int) -> None:
-        """Record that a member answered."""
         self.failures.pop(node, None)
         self.total_silence_s = 0.0
 
@@ -93,7 +92,6 @@ class PartitionDetector:
         """Probe whenever the master is silent; never returns.
 
         Args:
-            get_round: returns the current or last round of this node, None before the first one.
             leave: called with the number of a round that is over, and the reason.
         """
         silence, replies = FailureDetector(self._silence_limit_s), self._client.replies
@@ -128,7 +126,7 @@ class PartitionDetector:
         """Probe members and witness; return why the round is over, or an empty text."""
         asked = _members_to_probe(current_round)
         *answers, is_outside = await asyncio.gather(
-            *(self._probe_member(each, current_round) for each in asked if current_round),
+            *(self._probe_member(member, current_round) for member in asked if current_round),
             self._is_witness_reachable(),
         )
         if is_outside:

@@ -125,14 +125,12 @@ class PeerTransport:
     """Exchanges messages with other agents, encrypted with the job secret."""
 
     def __init__(self, secret: JobSecret, answer: AnswerHandler) -> None:
-        """Take the job's secret, and the handler of other agents' messages."""
         self._secret, self._answer = secret, answer
         self._decoder = msgspec.json.Decoder(PeerMessage)
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, None] = {}  # in the order of their start
 
     async def listen(self) -> int:
-        """Listen on a free port; return it."""
         self._server = await asyncio.start_server(self._serve, None, 0)
         sockets = self._server.sockets
         port = int(sockets[0].getsockname()[1])

@@ -1,28 +1,27 @@
-"""Restart consensus: the agents of a round agree on its next attempt without the master.
+"""What the agents of one round agree on without the master: the next attempt, and who is to blame.
 
-The node of rank 0 leads. Another node that sees a failure sends it a request. The leader chooses a
-port for the next store and sends an order to all members. Attempt numbers only rise: a request for
-an attempt that is known already is answered with the current order, so concurrent requests for one
-attempt result in one order.
+Restart consensus (``Round``), in order:
 
-Invariant: if a member does not acknowledge an order, the leader asks the master for a new world,
-which interrupts the attempt on all members.
+1. An agent that sees a failure sends the leader, the node of rank 0, a request. Rank 0 opens the
+   store of the workers, so only its node can choose the port of the next one.
+2. The leader orders the attempt after the one of the request. Attempt numbers only rise, and a
+   request for an attempt that has a successor is answered with that order: concurrent requests for
+   one attempt result in one order.
+3. The leader sends the order to all members. Each adopts it and acknowledges it.
+4. All members acknowledged: the attempt starts. One did not: the leader asks the master for a new
+   world, which interrupts the attempt on all members. So an order may be lost, but no attempt
+   trains with a part of the members.
 
-Search for the rank that left a world early, over all nodes of a round.
-
-A worker that loses a connection is a consequence. The cause may be a worker of another node, which
-ended with exit code 0 and is no failure there. The leader asks all nodes, once for each attempt.
-
-Hang diagnosis over all nodes of a round: the leader requests the stacks of every node.
-
-The stacks are collected once for each attempt, however many nodes detect the hang, so that all
-nodes blame the same rank.
+``RankExits`` and ``HangDiagnosis`` collect what all nodes know about the end of an attempt. They do
+it once for each attempt, so that all nodes blame the same rank.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from gangline.elastic.agent.failures import RankExit
 from gangline.elastic.agent.hang_detector import RankStack
@@ -47,8 +46,18 @@ from gangline.elastic.protocol.messages import WorldInfo, WorldMember
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 PEER_TIMEOUT_S = 3.0
 """A peer that does not answer within this time is lost; the master is asked for a world then."""
+NODE_TIMEOUT_S = 0.5
+"""Time limit for one node's exits: the restart waits for it, and the node may be lost."""
+LEADER_TIMEOUT_S = 0.8
+"""Time limit for the leader's reply about exits. After it a node only knows its own workers."""
+STACK_REQUEST_TIMEOUT_S = 10.0
+"""Time limit for one node's stacks."""
+HANG_DIAGNOSIS_TIMEOUT_S = 15.0
+"""Time limit for the leader's reply about stacks. After it a node only knows its own workers."""
 
 
 @dataclass(slots=True)
@@ -83,12 +92,14 @@ class Round:
     def other_members(self) -> list[WorldMember]:
         return [member for member in self.world.members if member.node_id != self.node_id]
 
-    def world_spec(self, restarts_before: int) -> WorldSpec:
-        """Return the world of the current attempt for the workers.
+    def is_running(
+        self, message: HangReport | StackRequest | ExitRequest, running_attempt: int
+    ) -> bool:
+        """Return whether a question is about the attempt whose workers run here."""
+        return (message.round, message.attempt) == (self.world.round, running_attempt)
 
-        Args:
-            restarts_before: restarts of the job before this round.
-        """
+    def world_spec(self, restarts_before: int) -> WorldSpec:
+        """Return the world of the current attempt for the workers."""
         return WorldSpec(
             attempt=restarts_before + self.order.attempt,
             group_rank=self.member.group_rank,
@@ -173,26 +184,58 @@ class Round:
             return None
 
 
-NODE_TIMEOUT_S = 0.5
-"""Time limit for one node's reply: the restart waits for it, and the node may be lost."""
-LEADER_TIMEOUT_S = 0.8
-"""Time limit for the leader's reply. After it a node only knows its own workers."""
-
-
-class RankExits:
-    """Collects the ranks that have ended, once for each attempt."""
+class _AttemptCollector(Generic[T]):
+    """As the leader, collects something of all nodes, once for each attempt."""
 
     def __init__(self, peers: PeerTransport) -> None:
         self._peers = peers
         self._attempt: tuple[int, int] = (-1, -1)
-        self._task: asyncio.Task[tuple[RankExit, ...]] | None = None
+        self._task: asyncio.Task[tuple[T, ...]] | None = None
+
+    async def gather_once(
+        self, current_round: Round, attempt: int, node: WorkerControl
+    ) -> tuple[T, ...]:
+        if self._task is None or self._attempt != (current_round.world.round, attempt):
+            self._attempt = (current_round.world.round, attempt)
+            self._task = asyncio.create_task(self._gather(current_round, attempt, node))
+        return await asyncio.shield(self._task)
+
+    async def recall(self, round_: int, attempt: int) -> tuple[T, ...]:
+        """Return what was collected for an attempt, which may be over; empty if nothing was.
+
+        A node that notices the end of the same attempt later must blame the same rank.
+        """
+        if self._task is None or self._attempt != (round_, attempt):
+            return ()
+        return await asyncio.shield(self._task)
+
+    @abstractmethod
+    async def _gather(
+        self, current_round: Round, attempt: int, node: WorkerControl
+    ) -> tuple[T, ...]: ...
+
+    async def _ask_others(
+        self, current_round: Round, ask: Callable[[str], Coroutine[Any, Any, Sequence[T]]]
+    ) -> list[T]:
+        replies = await asyncio.gather(
+            *(ask(member.agent_address) for member in current_round.other_members)
+        )
+        return [item for reply in replies for item in reply]
+
+
+class RankExits(_AttemptCollector[RankExit]):
+    """Finds the rank that left a world early.
+
+    A worker that loses a connection is a consequence. The cause may be a worker of another node,
+    which ended with exit code 0 and is no failure there.
+    """
 
     async def find(
         self, current_round: Round, attempt: int, node: WorkerControl
     ) -> Sequence[RankExit]:
         """Return the ranks of all nodes that answer."""
         if current_round.is_leader:
-            return await self._gather_once(current_round, attempt, node)
+            return await self.gather_once(current_round, attempt, node)
         address = current_round.leader.agent_address
         request = ExitRequest(current_round.world.round, attempt)
         return await self._request(address, request, LEADER_TIMEOUT_S) or node.exits()
@@ -205,36 +248,22 @@ class RankExits:
         node: WorkerControl | None,
     ) -> ExitReply:
         """Answer another node; empty if its attempt is over here and its exits are not known."""
-        attempt = message.round, message.attempt
-        is_ours = attempt == (current_round.world.round, running_attempt)
-        if is_ours and node is not None and message.is_from_leader:
-            return ExitReply(tuple(node.exits()))
-        if is_ours and node is not None and current_round.is_leader:
-            return ExitReply(await self._gather_once(current_round, running_attempt, node))
-        if self._task is not None and self._attempt == attempt:
-            return ExitReply(await asyncio.shield(self._task))
-        return ExitReply()
-
-    async def _gather_once(
-        self, current_round: Round, attempt: int, node: WorkerControl
-    ) -> tuple[RankExit, ...]:
-        if self._task is None or self._attempt != (current_round.world.round, attempt):
-            self._attempt = (current_round.world.round, attempt)
-            self._task = asyncio.create_task(self._gather(current_round, attempt, node))
-        return await asyncio.shield(self._task)
+        if node is not None and current_round.is_running(message, running_attempt):
+            if message.is_from_leader:
+                return ExitReply(tuple(node.exits()))
+            if current_round.is_leader:
+                return ExitReply(await self.gather_once(current_round, running_attempt, node))
+        return ExitReply(await self.recall(message.round, message.attempt))
 
     async def _gather(
         self, current_round: Round, attempt: int, node: WorkerControl
     ) -> tuple[RankExit, ...]:
         request = ExitRequest(current_round.world.round, attempt, is_from_leader=True)
         own = node.exits()
-        others = await asyncio.gather(
-            *(
-                self._request(member.agent_address, request, NODE_TIMEOUT_S)
-                for member in current_round.other_members
-            )
+        others = await self._ask_others(
+            current_round, lambda address: self._request(address, request, NODE_TIMEOUT_S)
         )
-        return (*own, *(each for exits in others for each in exits))
+        return (*own, *others)
 
     async def _request(
         self, address: str, request: ExitRequest, timeout_s: float
@@ -247,19 +276,8 @@ class RankExits:
         return reply.exits if isinstance(reply, ExitReply) else ()
 
 
-STACK_REQUEST_TIMEOUT_S = 10.0
-"""Time limit for one node's reply."""
-HANG_DIAGNOSIS_TIMEOUT_S = 15.0
-"""Time limit for the leader's reply. After it a node only knows its own workers."""
-
-
-class HangDiagnosis:
-    """Collects stacks of all ranks once for each attempt."""
-
-    def __init__(self, peers: PeerTransport) -> None:
-        self._peers = peers
-        self._attempt: tuple[int, int] = (-1, -1)
-        self._task: asyncio.Task[tuple[RankStack, ...]] | None = None
+class HangDiagnosis(_AttemptCollector[RankStack]):
+    """Collects the stacks of all ranks: the rank that does not wait for the others hangs."""
 
     async def rank_stacks(
         self, current_round: Round, attempt: int, node: WorkerControl
@@ -274,42 +292,36 @@ class HangDiagnosis:
         except PeerError as error:
             log.warning("the first node does not return stacks of other nodes: %s", error)
             return await node.rank_stacks()
-        known = reply.views if isinstance(reply, StackReply) else ()
-        return known or await node.rank_stacks()
+        stacks = reply.views if isinstance(reply, StackReply) else ()
+        return stacks or await node.rank_stacks()
 
-    async def gather_once(
-        self, current_round: Round, attempt: int, node: WorkerControl
-    ) -> tuple[RankStack, ...]:
-        """As the leader, collect the stacks of all nodes, once."""
-        if self._task is None or self._attempt != (current_round.world.round, attempt):
-            self._attempt = (current_round.world.round, attempt)
-            self._task = asyncio.create_task(self._gather(current_round, attempt, node))
-        return await asyncio.shield(self._task)
-
-    async def recall(self, round_: int, attempt: int) -> tuple[RankStack, ...]:
-        """Return the stacks collected for an attempt, which may be over; empty if there were none.
-
-        A node that detects the same hang later must blame the same rank.
-        """
-        if self._task is None or self._attempt != (round_, attempt):
-            return ()
-        return await asyncio.shield(self._task)
+    async def answer(
+        self,
+        message: HangReport | StackRequest,
+        current_round: Round,
+        running_attempt: int,
+        node: WorkerControl | None,
+    ) -> StackReply:
+        """Answer another node: a report with the stacks of all nodes, a request with those here."""
+        if node is None or not current_round.is_running(message, running_attempt):
+            return StackReply(await self.recall(message.round, message.attempt))
+        if isinstance(message, StackRequest):
+            return StackReply(tuple(await node.rank_stacks()))
+        return StackReply(await self.gather_once(current_round, running_attempt, node))
 
     async def _gather(
         self, current_round: Round, attempt: int, node: WorkerControl
     ) -> tuple[RankStack, ...]:
-        others = (
-            self._request_stacks(member.agent_address, current_round, attempt)
-            for member in current_round.other_members
+        request = StackRequest(current_round.world.round, attempt)
+        # Concurrently: a process that is stopped takes all of its time limit.
+        own, others = await asyncio.gather(
+            node.rank_stacks(),
+            self._ask_others(current_round, lambda address: self._request(address, request)),
         )
-        own, *theirs = await asyncio.gather(node.rank_stacks(), *others)
-        return (*own, *(view for seen in theirs for view in seen))
+        return (*own, *others)
 
-    async def _request_stacks(
-        self, address: str, current_round: Round, attempt: int
-    ) -> Sequence[RankStack]:
+    async def _request(self, address: str, request: StackRequest) -> Sequence[RankStack]:
         try:
-            request = StackRequest(current_round.world.round, attempt)
             reply = await self._peers.request(address, request, STACK_REQUEST_TIMEOUT_S)
         except PeerError as error:
             log.warning("a node does not return its stacks: %s", error)

@@ -30,7 +30,6 @@ class BrainClient:
         """Start the thread.
 
         Args:
-            url: the URL of the Brain.
             token: a bearer token; None for the one of the environment, if any.
 
         Raises:
@@ -51,7 +50,6 @@ class BrainClient:
         return True
 
     def put(self, facts: bytes) -> None:
-        """Queue facts, from any thread."""
         with self._changed:
             self._queue.append(facts)
             self._changed.notify()

@@ -1,8 +1,7 @@
-"""Facts and tuning of a job in ConfigMaps, which the operator creates.
+"""Facts and tuning of a job in ConfigMaps, and the annotations of its PodGroup.
 
-A master without these ConfigMaps, or without rights to them, continues and logs that once.
-
-Checks a tuning and converts it from the ConfigMap's form to the message.
+The operator creates the ConfigMaps. A master without them, or without rights to them, continues and
+logs that once. A tuning with an impossible value is refused.
 """
 
 import asyncio
@@ -134,12 +133,11 @@ class ClusterFacts:
         self.queue_changed: Callable[[str], None] = lambda _: None
 
     async def published(self) -> TrainingFacts | None:
-        """Return the facts that an earlier master has published; None without any."""
         name = facts_name(self._job)
         for pause_s in (*READ_RETRY_S, 0.0):
             try:
-                found = await self._client.get(_CONFIG_MAPS, name, self._namespace)
-                text = (found.data or {}).get(FACTS_KEY, "")
+                configmap = await self._client.get(_CONFIG_MAPS, name, self._namespace)
+                text = (configmap.data or {}).get(FACTS_KEY, "")
                 return msgspec.json.decode(text, type=TrainingFacts) if text else None
             except (ApiError, msgspec.DecodeError) as error:
                 self._log_once("the facts of this job cannot be read", name, error)
@@ -149,7 +147,6 @@ class ClusterFacts:
         return None
 
     async def publish(self, facts: bytes) -> bool:
-        """Write the facts; return False if another attempt may help."""
         name = facts_name(self._job)
         patch = {"data": {FACTS_KEY: facts.decode()}}
         try:
@@ -160,7 +157,6 @@ class ClusterFacts:
         return True
 
     async def watch_tuning(self, changed: Callable[[Tuning], None]) -> None:
-        """Pass each tuning to ``changed``, for ever."""
         name, pause_s = tuning_name(self._job), RETRY_S[0]
         while True:
             watch = self._client.watch(
@@ -180,17 +176,15 @@ class ClusterFacts:
                 pause_s = min(pause_s * 2, RETRY_S[1])
 
     async def facts_annotations(self) -> Mapping[str, str]:
-        """Return the annotations of the ConfigMap of facts; empty if it cannot be read."""
         name = facts_name(self._job)
         try:
-            found = await self._client.get(_CONFIG_MAPS, name, self._namespace)
+            configmap = await self._client.get(_CONFIG_MAPS, name, self._namespace)
         except ApiError as error:
             self._log_once("the facts of this job cannot be read", name, error)
             return {}
-        return found.metadata.annotations or {}
+        return configmap.metadata.annotations or {}
 
     async def annotate_facts(self, annotations: Mapping[str, str | None]) -> bool:
-        """Write annotations of the ConfigMap of facts; return whether they are written."""
         name = facts_name(self._job)
         patch = {"metadata": {"annotations": annotations}}
         try:
@@ -216,7 +210,6 @@ class ClusterFacts:
                 yield (event.object.metadata.annotations or {}) if is_there else {}
 
     def log_group_error(self, error: ApiError) -> None:
-        """Log once that the PodGroup cannot be read."""
         self._log_once("requests to save before an eviction cannot be read", self._job, error)
 
     def _convert(self, text: str, name: str, changed: Callable[[Tuning], None]) -> None:

@@ -39,20 +39,11 @@ class FactsCollector:
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         segment_s: float = SEGMENT_S,
     ) -> None:
-        """Begin without facts.
-
-        Args:
-            core: the state of the job.
-            now: the job's clock, in seconds.
-            checks: the node checks of the job.
-            wall_ms: milliseconds since 1970.
-            segment_s: seconds after which a segment ends.
-        """
         self.segment_s = segment_s
         self._core, self._now, self._wall_ms, self._checks = core, now, wall_ms, checks
         persistent = core.state.persistent
-        known = max(persistent.attempts.values(), default=(-1, -1))
-        self._digest = SegmentDigest(lambda: persistent.account.goodput(now()), known, segment_s)
+        running = max(persistent.attempts.values(), default=(-1, -1))
+        self._digest = SegmentDigest(lambda: persistent.account.goodput(now()), running, segment_s)
         self._pods = PodTable()
         self._windows = WindowTable()
         self._shortages = ShortageTable()
@@ -70,7 +61,6 @@ class FactsCollector:
         return self._digest.closed + self._checks_seen + self._shortages.observed
 
     def load(self, published: TrainingFacts) -> None:
-        """Continue from the facts that an earlier master has published."""
         self._digest.restore(published.segments)
         self._pods = PodTable(published.pods)
         self._shortages = ShortageTable(published.device_shortages)
@@ -114,23 +104,19 @@ class FactsCollector:
         self._windows.observe(world.round, node, world.ranks[node], report, steps, at.job_s)
 
     def add_failure(self, failure: FailureReport, tuning: Tuning | None) -> None:
-        """Add a failure of workers; ``tuning`` is that of the job."""
         report = self._reports.get(failure.node_id)
         self._shortages.observe(failure, report, tuning, self._wall_ms())
 
     def check(self) -> None:
-        """Notice the end of a world, and of a node check."""
         if self._members() is None:
             self._digest.interrupt()
         if self._checks.ended != self._checks_seen:
             self._checks_seen, self._checked_ms = self._checks.ended, self._wall_ms()
 
     def finish(self) -> None:
-        """Close the open segment: the job is over, or this master ends."""
         self._digest.interrupt()
 
     def content(self) -> FactsContent:
-        """Return everything that is known now."""
         versions = [
             report.tuning_version
             for node, report in self._tuning.items()
@@ -148,7 +134,6 @@ class FactsCollector:
         )
 
     def _members(self) -> WorldMembers | None:
-        """Return the world; None while there is none."""
         state = self._core.rendezvous.state
         if state.world is None or state.is_broken or not state.members:
             return None
@@ -165,9 +150,11 @@ class FactsCollector:
     def _checked_nodes(self) -> list[NodeFacts]:
         """Return the last check of each node. The first one precedes the first world."""
         world = self._core.rendezvous.state.world
-        hosts = {} if world is None else {each.node_id: each.host for each in world.members}
-        ranks = {} if world is None else {each.node_id: each.group_rank for each in world.members}
-        found = [
+        hosts = {} if world is None else {member.node_id: member.host for member in world.members}
+        ranks = (
+            {} if world is None else {member.node_id: member.group_rank for member in world.members}
+        )
+        nodes = [
             NodeFacts(
                 name=self._names.get(node) or hosts.get(node) or str(node),
                 rank=ranks.get(node, -1),
@@ -177,7 +164,7 @@ class FactsCollector:
             )
             for node, outcome in self._checks.outcomes.items()
         ]
-        return found or [*self._earlier_nodes]
+        return nodes or [*self._earlier_nodes]
 
 
 def _is_plausible(report: NodeReport) -> bool:

@@ -1,16 +1,10 @@
-"""Connects a master with the readers of its facts and the writers of its tuning.
+"""Connects a master with the readers of its facts, and with the writers of tuning and of requests.
 
-Publishes facts when a segment closes, at most once a minute, and at the end of the job.
-
-Publishing never delays the master: a sink that fails logs it once, and the job continues. It gets
-the facts again after a pause, also if they have not changed meanwhile.
-
-Passes requests to save from the job's PodGroup to the master, and its answers back.
-
-The protocol is in ``api.volcano.eviction_saves``. A failure here costs at most the save: the
-scheduler evicts the pods at the end of its wait.
-
-Opens the destinations of a job's facts: its ConfigMap, and a Brain outside of the cluster.
+Facts are published when a segment closes, at most once a minute, and at the end of the job.
+Requests to save come from the job's PodGroup, and answers go back (``api.volcano.eviction_saves``).
+None of it delays the master or fails it: a sink that fails logs it once and gets the facts again
+after a pause, and a lost answer costs at most the save, because the scheduler evicts the pods at
+the end of its wait.
 """
 
 import asyncio
@@ -84,7 +78,6 @@ class FactsPublisher:
                 self._not_before = loop.time() + self._pause_s(is_published)
 
     async def finish(self) -> None:
-        """Publish the rest before the master ends."""
         self._collector.finish()
         if self._late_sinks():
             try:
@@ -190,10 +183,10 @@ class SaveRelay:
             log.exception("requests to save before an eviction are no longer answered")
 
     async def _run(self) -> None:
-        known = await self._cluster.facts_annotations()
-        earlier = read_save_answer(known)
+        annotations = await self._cluster.facts_annotations()
+        earlier = read_save_answer(annotations)
         self._answered = earlier.id if earlier is not None else ""
-        self._written = {SAVES_ANNOTATION: known.get(SAVES_ANNOTATION)}
+        self._written = {SAVES_ANNOTATION: annotations.get(SAVES_ANNOTATION)}
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch())
             group.create_task(self._publish())
@@ -214,7 +207,6 @@ class SaveRelay:
                 pause_s = min(pause_s * 2, SAVE_RETRY_S[1])
 
     def on_annotations(self, annotations: Mapping[str, str]) -> None:
-        """Process the annotations of the PodGroup."""
         request, is_first = read_save_request(annotations), self._is_first
         self._is_first = False
         if request is None:
@@ -244,7 +236,6 @@ class SaveRelay:
                     await self._service.changed.wait()
 
     def desired(self) -> dict[str, str | None]:
-        """Return the annotations that the master should have."""
         wanted: dict[str, str | None] = {SAVES_ANNOTATION: None}
         if self._service.can_save:
             wanted[SAVES_ANNOTATION] = "true"
@@ -325,7 +316,6 @@ class Publication:
                 group.create_task(SaveRelay(self.cluster, service.eviction_saves).run())
 
     async def finish(self) -> None:
-        """Publish the rest before the master ends."""
         if self._publisher is not None:
             await self._publisher.finish()
 
@@ -334,13 +324,7 @@ class Publication:
 async def open_publication(
     job: JobIdentity, *, in_cluster: bool, brain_url: str | None
 ) -> AsyncIterator[Publication | None]:
-    """Open all destinations; None without any.
-
-    Args:
-        job: the job.
-        in_cluster: True if the job has ConfigMaps for facts and tuning.
-        brain_url: the checked URL of a Brain; None for none.
-    """
+    """Open all destinations; None without any."""
     sinks: list[FactsSink] = []
     cluster = None
     async with AsyncExitStack() as stack:

@@ -1,6 +1,6 @@
 """Digests heartbeats into facts: segments of training, use of pods, node checks.
 
-``digest`` cuts the training into segments, ``pods`` measures pods, ``moments`` adds up step times,
-``windows`` measures nodes by the minute,
-``document`` limits the size of the published JSON. Nothing here reads a clock or does I/O.
+``digest`` cuts the training into segments, ``windows`` adds up what nodes report, by segment and by
+the minute, ``pods`` measures pods and records shortages of device memory, ``document`` limits the
+size of the published JSON. Nothing here reads a clock or does I/O.
 """

@@ -6,12 +6,8 @@ reader that sees one twice sees the same facts. Steps between the last report of
 first one with other settings belong to neither.
 
 Durations come from the job's clock, which is monotonic; dates from the wall clock. If the two
-disagree, the segment is disturbed.
-
-Count, mean and sum of squared deviations of step times, and how to add and subtract them.
-
-T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing
-sample variances", 1979.
+disagree, the segment is disturbed. Moments of step times are added and subtracted as in Chan, Golub
+and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
 """
 
 from collections import deque
@@ -43,7 +39,6 @@ class Moments:
     """Sum of squared deviations from the mean."""
 
     def merge(self, other: "Moments") -> Self:
-        """Return the moments of both sets of observations."""
         count = self.count + other.count
         if count == 0:
             return type(self)()
@@ -153,7 +148,6 @@ class _Settings:
         )
 
     def differs(self, later: "_Settings") -> bool:
-        """Return whether a known value has changed."""
         return any(
             mine is not None and theirs is not None and mine != theirs
             for mine, theirs in zip(self._values(), later._values(), strict=True)
@@ -218,17 +212,15 @@ class SegmentDigest:
     def __init__(
         self,
         goodput: Callable[[], GoodputReport],
-        known: tuple[int, int] = (-1, -1),
+        running: tuple[int, int] = (-1, -1),
         segment_s: float = SEGMENT_S,
     ) -> None:
         """Begin without segments.
 
         Args:
-            goodput: returns the job's account of time up to now.
-            known: round and attempt of the workers that were running before this process started.
-            segment_s: seconds after which a segment ends.
+            running: round and attempt of the workers that were running before this process started.
         """
-        self._goodput, self._known, self._segment_s = goodput, known, segment_s
+        self._goodput, self._counted, self._segment_s = goodput, running, segment_s
         self.segments: deque[SegmentFacts] = deque(maxlen=FACTS_MAX_SEGMENTS)
         """Closed segments, oldest first."""
         self.closed = 0
@@ -276,7 +268,7 @@ class SegmentDigest:
         self._close()
         if self._attempt is not None:
             # A heartbeat that was on its way may come after this. Its steps are counted already.
-            self._known = max(self._known, self._attempt.number)
+            self._counted = max(self._counted, self._attempt.number)
         self._attempt = None
         self._steps_of.clear()
 
@@ -284,7 +276,7 @@ class SegmentDigest:
         number = (heartbeat.round, heartbeat.attempt)
         if self._attempt is None or self._attempt.number != number:
             self.interrupt()
-            is_new = heartbeat.step is None or number > self._known
+            is_new = heartbeat.step is None or number > self._counted
             self._attempt = _Attempt(number, at, was_seen_starting=is_new)
         attempt, report = self._attempt, heartbeat.node
         if heartbeat.step is None:
@@ -392,7 +384,7 @@ class SegmentDigest:
         disturbed = segment.is_disturbed or drift_ms > CLOCK_DRIFT_MS
         if disturbed or (quality == GOOD and lost_s > LOST_SHARE * seconds):
             quality = DISTURBED
-        nodes, known = segment.nodes, segment.settings
+        nodes, settings = segment.nodes, segment.settings
         return SegmentFacts(
             round=round_,
             since=segment.since.wall_ms,
@@ -404,9 +396,9 @@ class SegmentDigest:
             quality=quality,
             devices_per_node=nodes.devices_per_node(),
             device_model=",".join(nodes.device_models()),
-            micro_batch=known.micro_batch,
-            accumulation=known.accumulation,
-            global_batch=known.global_batch,
+            micro_batch=settings.micro_batch,
+            accumulation=settings.accumulation,
+            global_batch=settings.global_batch,
             step_first=segment.first_step + 1,
             step_last=segment.last_step,
             compute_seconds=_optional(nodes.mean_s("compute_s")),
@@ -417,7 +409,7 @@ class SegmentDigest:
             grad_var=_optional(nodes.mean_of_last("grad_var")),
             memory_peak=nodes.peaks(),
             device_memory=nodes.device_memory(),
-            loader_workers=known.loader_workers,
+            loader_workers=settings.loader_workers,
             save_seconds=_optional(nodes.maximum_of_last("save_s")),
             save_interval_seconds=_optional(nodes.maximum_of_last("save_interval_s")),
             saves_adapt=bool(nodes.maximum_of_last("saves_adapt")),

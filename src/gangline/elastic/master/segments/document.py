@@ -1,8 +1,6 @@
 """The JSON that a master publishes, which is never larger than its limit.
 
 Pods, nodes and ranks of large jobs are shortened first, then the oldest segments are left out.
-
-The reported shape of the model in the form in which it is published.
 """
 
 from collections.abc import Sequence

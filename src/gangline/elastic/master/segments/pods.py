@@ -1,9 +1,8 @@
-"""Memory and processors that the pods of a job use, from their heartbeats.
+"""Memory and processors that the pods of a job use, and failures for lack of device memory.
 
 Processors: means of one minute, in a histogram whose buckets grow by 5 percent, as in the vertical
-pod autoscaler. A pod needs a fixed amount of memory here, however long it runs.
-
-Failures of workers for lack of device memory, by the micro-batch that was too large.
+pod autoscaler. A pod needs a fixed amount of memory here, however long it runs. Failures are
+recorded by the micro-batch that was too large.
 """
 
 import math
@@ -21,8 +20,9 @@ class ShortageTable:
     """The last shortage of each device model and micro-batch."""
 
     def __init__(self, earlier: Iterable[DeviceShortageFacts] = ()) -> None:
-        """Begin with those that an earlier master has published."""
-        self._found = {(each.device_model, each.micro_batch): each for each in earlier}
+        self._latest = {
+            (shortage.device_model, shortage.micro_batch): shortage for shortage in earlier
+        }
         self.observed = 0
         """Number of shortages that were added."""
 
@@ -33,29 +33,21 @@ class ShortageTable:
         tuning: Tuning | None,
         wall_ms: int,
     ) -> None:
-        """Add a failure, unless it had another cause or the micro-batch is not known.
-
-        Args:
-            failure: what the agent reported.
-            report: the last report of its node.
-            tuning: the tuning of the job.
-            wall_ms: milliseconds since 1970.
-        """
+        """Add a failure, unless it had another cause or the micro-batch is not known."""
         if failure.cause != DEVICE_OUT_OF_MEMORY or report is None or not report.device_model:
             return
         micro_batch = _micro_batch(report, tuning)
         if not micro_batch:
             return
         model = report.device_model[:_MAX_MODEL]
-        self._found.pop((model, micro_batch), None)
-        self._found[model, micro_batch] = DeviceShortageFacts(
+        self._latest.pop((model, micro_batch), None)
+        self._latest[model, micro_batch] = DeviceShortageFacts(
             device_model=model, micro_batch=micro_batch, at=wall_ms
         )
         self.observed += 1
 
     def facts(self) -> list[DeviceShortageFacts]:
-        """Return all shortages, the latest last."""
-        return [*self._found.values()]
+        return [*self._latest.values()]
 
 
 def _micro_batch(report: NodeReport, tuning: Tuning | None) -> int | None:
@@ -130,7 +122,6 @@ class PodTable:
     """The pods of a job, those that have ended included."""
 
     def __init__(self, earlier: Iterable[PodFacts] = ()) -> None:
-        """Begin with the pods that an earlier master has published."""
         self._earlier = {pod.name: pod for pod in earlier}
         self._by_node: dict[int, PodUsage] = {}
 
@@ -152,7 +143,6 @@ class PodTable:
             pod.peak_bytes = max(pod.peak_bytes or 0, details.memory_peak_bytes)
 
     def facts(self) -> list[PodFacts]:
-        """Return the facts of all pods."""
         current = [pod.facts() for pod in self._by_node.values()]
         merged = [_merge(self._earlier.get(pod.name), pod) for pod in current]
         names = {pod.name for pod in current}

@@ -1,9 +1,8 @@
-"""Times of each node by the minute, for the search for slow nodes.
+"""What the nodes of a world report, added up by segment and by the minute.
 
-A segment has one mean of all nodes, which hides a slow one. Minutes are counted by the job's clock,
-which is monotonic, so that all nodes have the same ones whatever happens to the wall clock.
-
-What the nodes of a world report during one segment.
+A segment has one mean of all nodes, which hides a slow one; the minutes show it. Minutes are
+counted by the job's clock, which is monotonic, so that all nodes have the same ones whatever
+happens to the wall clock.
 """
 
 import math
@@ -60,19 +59,16 @@ class WorldSums:
         sums.add(report, max(1, steps))
 
     def mean_s(self, name: str) -> float | None:
-        """Return the mean over the nodes; None if none reports it."""
         means = [node.mean_s(name) for node in self._nodes.values()]
         return _mean(value for value in means if value is not None)
 
     def mean_of_last(self, name: str) -> float | None:
-        """Return the mean over the nodes of a value in their latest reports."""
         reports = [node.last for node in self._nodes.values() if node.last is not None]
         return _mean(value for report in reports if (value := getattr(report, name)) is not None)
 
     def device_models(self) -> list[str]:
-        """List the models of all devices."""
-        found = {node.last.device_model for node in self._nodes.values() if node.last is not None}
-        return sorted(found - {""})[:MAX_MODELS]
+        models = {node.last.device_model for node in self._nodes.values() if node.last is not None}
+        return sorted(models - {""})[:MAX_MODELS]
 
     def devices_per_node(self) -> int | None:
         """Return the highest number of devices of a node; None if no device is reported."""
@@ -85,31 +81,30 @@ class WorldSums:
 
     def peaks(self) -> dict[str, int]:
         """Return the highest device memory in use, by device model."""
-        found: dict[str, int] = {}
+        peaks: dict[str, int] = {}
         for node in self._nodes.values():
             model = node.last.device_model if node.last is not None else ""
-            if node.peak_bytes and (model in found or len(found) < MAX_MODELS):
-                found[model] = max(found.get(model, 0), node.peak_bytes)
-        return found
+            if node.peak_bytes and (model in peaks or len(peaks) < MAX_MODELS):
+                peaks[model] = max(peaks.get(model, 0), node.peak_bytes)
+        return peaks
 
     def device_memory(self) -> dict[str, int]:
         """Return the memory of the smallest device of each model, where it is reported."""
-        found: dict[str, int] = {}
+        smallest: dict[str, int] = {}
         for node in self._nodes.values():
             report = node.last
             if report is None or not report.device_memory_bytes:
                 continue
             model = report.device_model
-            if model in found or len(found) < MAX_MODELS:
+            if model in smallest or len(smallest) < MAX_MODELS:
                 memory = report.device_memory_bytes
-                found[model] = min(found.get(model, memory), memory)
-        return found
+                smallest[model] = min(smallest.get(model, memory), memory)
+        return smallest
 
     def maximum_of_last(self, name: str) -> float | None:
-        """Return the maximum over the nodes of a value in their latest reports."""
         reports = [node.last for node in self._nodes.values() if node.last is not None]
-        known = [value for report in reports if (value := getattr(report, name)) is not None]
-        return max(known, default=None)
+        values = [value for report in reports if (value := getattr(report, name)) is not None]
+        return max(values, default=None)
 
     def slowest(self) -> SlowestNode | None:
         """Return the node with the highest compute time; None with fewer than two nodes."""
@@ -119,7 +114,7 @@ class WorldSums:
         if len(times) < 2:
             return None
         seconds, node = max(times, key=lambda item: item[0])
-        median = statistics.median(each for each, _ in times)
+        median = statistics.median(time_s for time_s, _ in times)
         return SlowestNode(node.pod, node.rank, rounded(seconds), rounded(seconds / median))
 
 
@@ -129,8 +124,8 @@ def rounded(value: float) -> float:
 
 
 def _mean(values: Iterable[float]) -> float | None:
-    known = [*values]
-    return math.fsum(known) / len(known) if known else None
+    numbers = [*values]
+    return math.fsum(numbers) / len(numbers) if numbers else None
 
 
 WINDOW_S = 60.0
@@ -195,15 +190,18 @@ class WindowTable:
             return
         if round_ != self._round:
             self._round, self._nodes = round_, {}
-        known = self._nodes.setdefault(node, _NodeMinutes(rank))
-        known.rank = rank
-        known.name, known.device_model = report.pod or known.name, report.device_model
-        minute = known.minutes.setdefault(int(now_s // WINDOW_S), _Minute())
+        minutes_of_node = self._nodes.setdefault(node, _NodeMinutes(rank))
+        minutes_of_node.rank = rank
+        minutes_of_node.name, minutes_of_node.device_model = (
+            report.pod or minutes_of_node.name,
+            report.device_model,
+        )
+        minute = minutes_of_node.minutes.setdefault(int(now_s // WINDOW_S), _Minute())
         weight = max(1, steps)
         minute.compute.add(report.compute_s, weight)
         minute.sync.add(report.sync_s, weight)
-        while len(known.minutes) > WINDOWS + 2:
-            del known.minutes[min(known.minutes)]
+        while len(minutes_of_node.minutes) > WINDOWS + 2:
+            del minutes_of_node.minutes[min(minutes_of_node.minutes)]
 
     def facts(self, now_s: float, wall_ms: int) -> RankWindows:
         """Return the complete minutes, oldest first; ``now_s`` and ``wall_ms`` are the same time.
@@ -222,14 +220,16 @@ class WindowTable:
 
 
 def _facts(node: _NodeMinutes, minutes: Iterable[int]) -> RankFacts:
-    known = [node.minutes.get(minute) for minute in minutes]
-    sync = tuple(None if each is None else each.sync.value() for each in known)
+    window = [node.minutes.get(minute) for minute in minutes]
+    sync = tuple(None if minute is None else minute.sync.value() for minute in window)
     return RankFacts(
         name=node.name,
         rank=node.rank,
         device_model=node.device_model,
-        compute_seconds=tuple(None if each is None else each.compute.value() for each in known),
-        sync_seconds=sync if any(each is not None for each in sync) else (),
+        compute_seconds=tuple(
+            None if minute is None else minute.compute.value() for minute in window
+        ),
+        sync_seconds=sync if any(minute is not None for minute in sync) else (),
     )
 
 
@@ -240,17 +240,17 @@ def select_ranks(ranks: Sequence[RankFacts], most: int = MAX_RANKS) -> list[Rank
     because more slow nodes than that are a slow job.
     """
     if len(ranks) <= most:
-        return sorted(ranks, key=lambda each: each.rank)
-    ordered = sorted(ranks, key=lambda each: -_mean_facts(each.compute_seconds))
-    by_wait = sorted(ranks, key=lambda each: _mean_facts(each.sync_seconds))
+        return sorted(ranks, key=lambda node: node.rank)
+    ordered = sorted(ranks, key=lambda node: -_mean_facts(node.compute_seconds))
+    by_wait = sorted(ranks, key=lambda node: _mean_facts(node.sync_seconds))
     slowest = ordered[: most // 8]
-    slowest += [each for each in by_wait if each not in slowest][: most // 4 - len(slowest)]
-    others = [each for each in ordered if each not in slowest]
+    slowest += [node for node in by_wait if node not in slowest][: most // 4 - len(slowest)]
+    others = [node for node in ordered if node not in slowest]
     kept = most - len(slowest)
     chosen = [others[index * len(others) // kept] for index in range(kept)]
-    return sorted([*slowest, *chosen], key=lambda each: each.rank)
+    return sorted([*slowest, *chosen], key=lambda node: node.rank)
 
 
 def _mean_facts(values: Sequence[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else 0.0
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else 0.0

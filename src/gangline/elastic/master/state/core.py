@@ -22,6 +22,7 @@ from gangline.elastic.master.state.state import (
     MasterState,
     Timeline,
 )
+from gangline.elastic.progress import NodePhase
 from gangline.elastic.protocol import messages as msg
 from gangline.elastic.rendezvous import Rendezvous
 from gangline.elastic.shards import events as shard_events
@@ -61,13 +62,12 @@ class MasterCore:
         """The last heartbeat of each node; not journaled, since the next one follows soon."""
 
     def apply(self, record: rec.JournalRecord) -> ApplyResult:
-        """Apply a record to the state."""
         persistent = self.state.persistent
         remembers = isinstance(record.body, _NOT_REPEATABLE) and record.number > 0
         if remembers:
-            known = persistent.replies.get(record.client, {}).get(record.number)
-            if known is not None:
-                return ApplyResult(known, changed=False)
+            reply = persistent.replies.get(record.client, {}).get(record.number)
+            if reply is not None:
+                return ApplyResult(reply, changed=False)
         applied = _APPLIERS[type(record.body)](self, record.body, record.at)
         if remembers and applied.changed and applied.reply is not None:
             self._remember(record, applied.reply)
@@ -212,11 +212,11 @@ class MasterCore:
         state, persistent = self.rendezvous.state, self.state.persistent
         round_, was_broken, was_over, refusals, _ = before
         if state.is_broken and not was_broken:
-            persistent.account.change_phase(now, msg.NodePhase.RESTARTING)
+            persistent.account.change_phase(now, NodePhase.RESTARTING)
             self._add_event("WorldBroken", f"round {state.round}", now)
         if state.round != round_ and state.world is not None and state.members:
             persistent.account.restarts += 1 if round_ else 0
-            persistent.account.change_phase(now, msg.NodePhase.TRAINING)
+            persistent.account.change_phase(now, NodePhase.TRAINING)
             count, size = len(state.world.members), state.world.world_size
             self._add_event(
                 "WorldFormed", f"round {state.round}: {count} nodes, {size} workers", now

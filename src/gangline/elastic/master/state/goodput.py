@@ -9,7 +9,8 @@ of a step.
 
 import msgspec
 
-from gangline.elastic.protocol.messages import GoodputReport, Heartbeat, NodePhase
+from gangline.elastic.progress import NodePhase
+from gangline.elastic.protocol.messages import GoodputReport, Heartbeat
 
 LOST = "lost"
 _PHASES = (
@@ -111,7 +112,6 @@ class GoodputAccount(msgspec.Struct):
         self.furthest = max(step, self.furthest or step)
 
     def goodput(self, now: float) -> GoodputReport:
-        """Return the account up to now."""
         parts = dict(self.parts_s)
         if self.since is not None:
             parts[self.phase] = parts.get(self.phase, 0.0) + max(0.0, now - self.until)

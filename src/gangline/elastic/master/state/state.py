@@ -1,15 +1,10 @@
-"""The state of the master that must survive the process, in a serializable form.
+"""The state of the master that survives the process, the journal's records, and the job's clock.
 
-It includes the job's timeline; events that have not been published yet are held beside the state.
-
-The job's clock: seconds during which a master has been running, whichever process that was.
-
-It continues where the journal ends, so that a lease or a last call does not expire while there is
-no master. The length of that time follows from clock readings in the journal: on one machine,
-without a reboot in between, from a monotonic clock; else from wall clocks, the only time that two
-machines share.
-
-Records of the journal: requests as they came, and events that the master found out by itself.
+The clock counts the seconds during which a master has been running, whichever process that was: it
+continues where the journal ends, so that a lease or a last call does not expire while there is no
+master. The length of that time follows from clock readings in the journal: on one machine, without
+a reboot in between, from a monotonic clock; else from wall clocks, the only time that two machines
+share.
 """
 
 import time
@@ -153,11 +148,6 @@ def encode_record(record: JournalRecord) -> bytes:
 
 
 def decode_record(line: bytes) -> JournalRecord:
-    """Read a record.
-
-    Raises:
-        msgspec.MsgspecError: it is none, or one of a newer version.
-    """
     return _decoder.decode(line)
 
 
@@ -251,6 +241,5 @@ class Timeline:
             persistent.first_event += surplus
 
     def take_new(self) -> list[JobEvent]:
-        """Return the events that were added since the last call."""
         news, self._news = self._news, []
         return news

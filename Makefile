@@ -1,5 +1,5 @@
 # Sets up, runs and checks Gangline. Needs Python 3.11 or newer and make, nothing else.
-# make demo | test | lint | docs | e2e | test-frameworks | benchmarks | crds | manifests | image | clean
+# make demo | test | test-all | release-check | lint | docs | e2e | test-frameworks | benchmarks | crds | manifests | image | clean
 
 # python3.11 where it is, else the machine's python3; tools/bootstrap.py refuses one that is too old.
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
@@ -13,7 +13,7 @@ locked = sed -n '/^\# section $(1)$$/,/^\# section $(2)$$/p' constraints.txt > $
   && $(PIP) install --quiet --require-hashes --no-deps --requirement $(VENV)/locked.txt
 TORCH = $(shell sed -n 's/^demo = .*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 
-.PHONY: help setup lock test-versions demo test test-unit test-integration lint docs e2e test-frameworks mutation benchmarks crds manifests image clean
+.PHONY: help setup lock test-versions demo test test-all release-check lint docs e2e test-frameworks mutation benchmarks crds manifests image clean
 
 help:
 	@sed -n '2s/^# //p' Makefile
@@ -84,19 +84,19 @@ test-versions: $(VENV)/.demo
 demo: $(VENV)/.demo
 	@$(BIN)/gangline demo
 
-# Integration tests mostly wait for processes: more workers than cores may pay off.
-WORKERS ?= 2
+# All unit tests, and a core of the integration tests (tests/core.py); test-all runs these completely.
+STAGES := $(BIN)/python tools/stages.py $(AGAIN)
 
-# Unit tests first, also with make -j: the stages share the machine's processors.
-.NOTPARALLEL: test
+test: $(VENV)/.dev
+	$(STAGES) test
 
-test: test-unit test-integration
+test-all: $(VENV)/.dev
+	$(STAGES) test-all
 
-test-unit: $(VENV)/.dev
-	$(BIN)/python -m pytest -q --numprocesses 2 tests/unit
-
-test-integration: $(VENV)/.dev
-	$(BIN)/python -m pytest -q --numprocesses $(WORKERS) tests/integration tests/security
+# What a release needs beyond that, and records in .ci/stages.json; `.ci/tools all` installs the programs for it.
+release-check: export GANGLINE_REQUIRE_DATABASES := 1
+release-check: $(VENV)/.dev
+	$(STAGES) release
 
 lint: $(VENV)/.docs
 	$(BIN)/ruff check .
@@ -122,7 +122,7 @@ CLIENTS := .cache/client-environments.json
 test-frameworks: $(VENV)/.browser
 	$(BIN)/python tools/framework_environments.py --image-map $(IMAGE_MAP) $(FRAMEWORKS)
 	$(if $(FRAMEWORKS),,$(BIN)/python tools/client_environments.py --map $(CLIENTS))
-	$(BIN)/python -m pytest -q --numprocesses $(WORKERS) --image-map $(IMAGE_MAP) --durations=0 \
+	$(BIN)/python -m pytest -q --numprocesses 2 --image-map $(IMAGE_MAP) --durations=0 \
 	  $(if $(FRAMEWORKS),$(FRAMEWORKS:%=tests/frameworks/test_%.py),tests/frameworks)
 
 benchmarks: $(VENV)/.dev

@@ -1,6 +1,6 @@
 """Runs stages of the project's tests one after the other, and says what each took.
 
-python tools/stages.py [--again] [--minutes N] GROUP...
+python tools/stages.py [--list] [--again] [--minutes N] GROUP...
 
 A stage of the group ``release`` that passes is recorded in .ci/stages.json with a digest of its
 inputs; ``due`` are those whose inputs have changed since. With ``--minutes`` a stage starts only if
@@ -104,7 +104,7 @@ def _frameworks() -> Iterator[Stage]:
     """Training with each framework that has an example, then what needs all of them."""
     for path in sorted((ROOT / "tests/frameworks").glob("test_*.py")):
         name = path.stem.removeprefix("test_")
-        if (ROOT / "examples" / name).exists():
+        if name != "clients" and (ROOT / "examples" / name).exists():
             inputs = (str(path), f"examples/{name}", "src/gangline/operator/frameworks")
             yield Stage(
                 f"frameworks/{name}", f"make test-frameworks FRAMEWORKS={name}", inputs=inputs
@@ -183,7 +183,8 @@ def main() -> int:
     """Run the stages of the named groups; whether one failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="+", choices=(known := groups()), metavar="GROUP")
-    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--list", action="store_true", help="print the stages only")
+    parser.add_argument("--again", action="store_true", help="once more what failed")
     parser.add_argument("--minutes", type=float, default=0)
     given = parser.parse_args()
     wanted = [stage for name in given.names for stage in known[name]]
@@ -191,6 +192,9 @@ def main() -> int:
         wanted = [stage for stage in wanted if stage.digest() != _of(stage)["inputs"]]
         start = int(_git_head()[:8], 16) % max(len(wanted), 1)
         wanted = wanted[start:] + wanted[:start]
+    if given.list:
+        print(*(stage.name for stage in wanted), sep="\n")
+        return 0
     left, failed, table = given.minutes * 60, False, []
     for stage in wanted:
         if given.minutes and left < _of(stage)["seconds"]:

@@ -20,8 +20,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-from gangline.elastic.trainer.loader import ElasticDataLoader
-from gangline.elastic.trainer.sampler import ElasticDistributedSampler
+from gangline.elastic.trainer.loader import ElasticDataLoader, ElasticDistributedSampler
 from gangline.elastic.trainer.trainer import ElasticTrainer
 
 GLOBAL_BATCH, MICRO_BATCH = 12, 2

@@ -2,12 +2,9 @@
 
 It forwards everything. Each write (any method but GET), or each about one job, is numbered; a test
 names a write and what is to happen there: the client's process is killed before the write reaches
-the server, or after it has taken effect but before the client hears of it; or the write is
-answered with an error.
+the server, or after it has taken effect but before the client hears of it.
 """
 
-import asyncio
-import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -25,10 +22,7 @@ from gangline.kube.http.transport import tls_context
 
 HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "host", "content-encoding"}
 
-_REASONS = {403: "Forbidden", 409: "Conflict", 422: "Invalid", 500: "InternalError"}
-
-Harm = Callable[[], None] | int
-"""A function to call, or an HTTP code to answer instead of forwarding."""
+Harm = Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -40,14 +34,8 @@ class Plan:
     writes: list[str] = field(default_factory=list)
     about: str = ""
     """Only writes with this text in their path or body are counted."""
-    refuse: Callable[[str, str], int | None] = lambda method, path: None
-    """Called for each write: the code to return instead of forwarding it."""
-    lie: Callable[[str, str], int | None] = lambda method, path: None
-    """The same, after the write took effect."""
     date_skew_s: float = 0.0
     """Seconds that the server's clock seems to be ahead."""
-    cut_watches_s: float | None = None
-    """Time after which each watch is cut off."""
 
     def concerns(self, path: str, body: bytes) -> bool:
         """Whether a write is counted."""
@@ -120,10 +108,8 @@ class FaultyProxy:
         if request.method != "GET" and self.plan.concerns(request.path, body):
             self.plan.writes.append(f"{request.method} {request.path}")
             number = len(self.plan.writes)
-        if (refusal := self._harm(self.plan.before, number)) is not None:
-            return refusal
-        if number and (code := self.plan.refuse(request.method, request.path)):
-            return _failure(code)
+        if number in self.plan.before:
+            self.plan.before[number]()
         assert self._session is not None
         headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP_BY_HOP}
         async with self._session.request(
@@ -132,10 +118,8 @@ class FaultyProxy:
             headers=headers | self._headers,
             data=body,
         ) as answer:
-            if (refusal := self._harm(self.plan.after, number)) is not None:
-                return refusal
-            if number and (code := self.plan.lie(request.method, request.path)):
-                return _failure(code)
+            if number in self.plan.after:
+                self.plan.after[number]()
             response = web.StreamResponse(
                 status=answer.status,
                 headers={k: v for k, v in answer.headers.items() if k.lower() not in HOP_BY_HOP},
@@ -147,27 +131,7 @@ class FaultyProxy:
             if encoding := answer.headers.get("Content-Encoding"):
                 response.headers["Content-Encoding"] = encoding
             await response.prepare(request)
-            cut = self.plan.cut_watches_s if "watch" in request.query else None
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(cut):
-                    async for piece in answer.content.iter_any():
-                        await response.write(piece)
-            if cut is not None and request.transport is not None:
-                request.transport.abort()  # like a broken connection: in the middle of the data
+            async for piece in answer.content.iter_any():
+                await response.write(piece)
             await response.write_eof()
             return response
-
-    @staticmethod
-    def _harm(table: dict[int, Harm], number: int) -> web.Response | None:
-        harm = table.get(number) if number else None
-        if harm is None:
-            return None
-        if isinstance(harm, int):
-            return _failure(harm)
-        harm()
-        return None
-
-
-def _failure(code: int) -> web.Response:
-    told = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}
-    return web.json_response(told | {"reason": _REASONS.get(code, "")}, status=code)

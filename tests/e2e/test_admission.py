@@ -15,7 +15,7 @@ from gangline.api.resources import NAMESPACES, PYTORCH_JOBS, SECRETS
 from gangline.kube.errors import ApiError, Invalid
 from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
-from gangline.operator.webhook import rotation
+from gangline.operator.webhook import certificate
 from gangline.operator.webhook.component import run_webhook
 from gangline.operator.webhook.settings import CertificateValidity, FailurePolicy, WebhookSettings
 
@@ -133,7 +133,7 @@ async def test_certificates_are_exchanged_and_no_call_fails(scenario: Scenario) 
             count += len(jobs)
             await asyncio.gather(*(scenario.submit(each) for each in jobs))
             stored = await scenario.client.get(SECRETS, settings.secret, scenario.namespace)
-            seen.add(stored.data[rotation.CERTIFICATE])
+            seen.add(stored.data[certificate.CERTIFICATE])
     assert count >= 200
 
 

@@ -11,8 +11,14 @@ from e2e.kinds import ELASTIC, KINDS, JobKind, Part
 from e2e.scenario import Scenario, condition
 from gangline.api.resources import SERVICES
 
-each_kind = pytest.mark.parametrize("kind", [*KINDS, ELASTIC], ids=lambda kind: kind.name)
-each_rigid_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+
+def kinds(*names: str) -> pytest.MarkDecorator:
+    """Kinds of these names, or all; tests/integration/operator has the life of the others."""
+    chosen = [kind for kind in (*KINDS, ELASTIC) if not names or kind.name in names]
+    return pytest.mark.parametrize("kind", chosen, ids=lambda kind: kind.name)
+
+
+different_kinds = kinds("PyTorchJob", "MPIJob.v2beta1", "PaddleJob", "ElasticJob")
 
 TELL = "env > /shared/$(hostname).env"
 FOREVER = "sleep 3600"
@@ -102,7 +108,7 @@ EXPECTED: dict[str, Callable[[dict[str, Environment]], None]] = {
 }
 
 
-@each_kind
+@kinds()
 async def test_replicas_learn_of_each_other_and_the_job_succeeds(
     scenario: Scenario, kind: JobKind
 ) -> None:
@@ -122,7 +128,7 @@ async def test_replicas_learn_of_each_other_and_the_job_succeeds(
     EXPECTED[kind.name](found)
 
 
-@each_rigid_kind
+@kinds("PyTorchJob", "MPIJob")
 async def test_one_failure_restarts_all_ranks_together_where_the_job_asks_for_it(
     scenario: Scenario, kind: JobKind
 ) -> None:
@@ -169,7 +175,7 @@ async def test_one_failure_restarts_all_ranks_together_where_the_job_asks_for_it
     assert set(starts.values()) == {2}, starts
 
 
-@each_kind
+@different_kinds
 async def test_a_failure_for_good_is_told_and_the_rest_is_cleaned_up(
     scenario: Scenario, kind: JobKind
 ) -> None:
@@ -185,7 +191,7 @@ async def test_a_failure_for_good_is_told_and_the_rest_is_cleaned_up(
     await scenario.pods_when("doomed", lambda pods: not pods, "all pods are gone")
 
 
-@each_kind
+@different_kinds
 async def test_suspend_takes_everything_away_and_resume_brings_it_back(
     scenario: Scenario, kind: JobKind
 ) -> None:
@@ -206,7 +212,7 @@ async def test_suspend_takes_everything_away_and_resume_brings_it_back(
     assert await scenario.outcome("held") == "Succeeded"
 
 
-@each_kind
+@different_kinds
 async def test_a_quiet_job_ends_at_its_deadline_and_goes_when_its_time_is_over(
     scenario: Scenario, kind: JobKind
 ) -> None:
@@ -220,7 +226,7 @@ async def test_a_quiet_job_ends_at_its_deadline_and_goes_when_its_time_is_over(
     await scenario.gone("brief")
 
 
-@each_kind
+@different_kinds
 async def test_an_operator_that_dies_and_comes_back_changes_nothing_for_a_running_job(
     scenario: Scenario, kind: JobKind
 ) -> None:

@@ -1,6 +1,8 @@
-"""The life of TrainJobs on a cluster: gangs, failures, suspension, limits and lost components."""
+"""The life of TrainJobs on a cluster: gangs, failures and limits.
 
-import signal
+Other rules of the life cycle are those of tests/integration/operator/test_operator_train.py.
+"""
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +13,6 @@ from gangline.api.quantity import parse_quantity
 from gangline.api.resources import (
     CONFIG_MAPS,
     NODES,
-    POD_GROUPS,
     PODS,
     SERVICES,
     TRAIN_JOBS,
@@ -120,41 +121,6 @@ async def test_failed_and_deleted_pods_of_a_node_come_back(scenario: Scenario) -
     assert await end(scenario, "hit") == "Complete"
 
 
-async def test_restarts_of_all_nodes_are_counted_and_bounded(scenario: Scenario) -> None:
-    command = "echo x >> /shared/$(hostname).starts; exit 3"
-    await add_runtime(
-        scenario,
-        [role("node", command, scenario, restart="Never")],
-        failurePolicy={"maxRestarts": 1},
-    )
-    scenario = scenario.of(TRAIN_JOBS)
-    await scenario.submit(job("doomed"))
-    assert await end(scenario, "doomed") == "Failed"
-    starts = {path.stem: path.read_text().count("x") for path in scenario.shared.glob("*.starts")}
-    assert max(starts.values()) == 2, starts
-    found = await scenario.client.get(TRAIN_JOBS, "doomed", scenario.namespace)
-    assert found.status.gangline.restarts.total == 1
-
-
-async def test_suspended_job_leaves_nothing_running_and_resumes(scenario: Scenario) -> None:
-    await add_runtime(scenario, [role("node", until("finish"), scenario)])
-    scenario = scenario.of(TRAIN_JOBS)
-    await scenario.submit(job("held"))
-    await scenario.running("held", 2)
-    await scenario.patch("held", {"spec": {"suspend": True}})
-    await scenario.job_when(
-        "held", lambda found: condition(found, "Suspended") == "True", "is held"
-    )
-    assert not await scenario.pods("held")
-    for resource in (SERVICES, POD_GROUPS):
-        left = (await scenario.client.list(resource, scenario.namespace)).items
-        assert not [each for each in left if each.metadata.name.startswith("held")]
-    await scenario.patch("held", {"spec": {"suspend": False, "trainer": {"numNodes": 2}}})
-    await scenario.running("held", 2)
-    scenario.let("finish")
-    assert await end(scenario, "held") == "Complete"
-
-
 async def test_deadline_and_time_to_live_end_a_job_with_all_its_objects(scenario: Scenario) -> None:
     await add_runtime(scenario, [role("node", FOREVER, scenario)], ttlSecondsAfterFinished=2)
     scenario = scenario.of(TRAIN_JOBS)
@@ -169,26 +135,6 @@ async def test_deadline_and_time_to_live_end_a_job_with_all_its_objects(scenario
         return not any(name.startswith("brief") for name in names)
 
     await eventually(no_objects, "the copy of the runtime and the service are gone")
-
-
-async def test_phases_continue_after_the_operator_is_killed(scenario: Scenario) -> None:
-    first = role("prepare", until("prepared"), scenario)
-    node = role(
-        "node", until("finish"), scenario, depends_on=[{"name": "prepare", "status": "Complete"}]
-    )
-    await add_runtime(scenario, [first, node])
-    scenario = scenario.of(TRAIN_JOBS)
-    await scenario.submit(job("steady"))
-    (before,) = (await scenario.running("steady", 1)).values()
-    scenario.cluster.stop_component("operator", signal.SIGKILL)
-    scenario.let("prepared")
-    scenario.cluster.start_component("operator")
-    await scenario.running("steady", 2)
-    scenario.let("finish")
-    assert await end(scenario, "steady") == "Complete"
-    pods = await scenario.pods("steady")
-    assert pods["steady-prepare-0-0"].metadata.uid == before.metadata.uid
-    assert sorted(pods) == ["steady-node-0-0", "steady-node-0-1", "steady-prepare-0-0"]
 
 
 def _starts(scenario: Scenario, pod: str, count: int) -> Any:

@@ -1,6 +1,7 @@
 """An embedded API server with our kinds, the operator, and scripted kubelets."""
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -207,11 +208,13 @@ def reported(job: PyTorchJob) -> list[str]:
     return [c.type if c.status == "True" else f"({c.type})" for c in job.status.conditions]
 
 
+_definitions = functools.cache(crd.crd_manifests)
+
+
 async def install(client: ApiClient, *names: str) -> None:
     """Install the definitions of our kinds, or of some of them."""
-    for name, definition in crd.crd_manifests().items():
-        if not names or name in names:
-            await install_definition(client, definition)
+    definitions = [made for name, made in _definitions().items() if not names or name in names]
+    await asyncio.gather(*(install_definition(client, made) for made in definitions))
 
 
 async def install_definition(client: ApiClient, definition: dict[str, Any]) -> None:

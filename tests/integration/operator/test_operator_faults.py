@@ -18,14 +18,13 @@ RUNNING = {"master-0": "Running", "worker-0": "Running"}
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("how", ["stop", "hang"])
 async def test_an_operator_killed_at_any_write_is_followed_by_one_that_finishes(
     stage: Scene, how: str
 ) -> None:
-    """``stop``: just before the write takes effect; ``hang``: just after."""
-    number = 0
-    while True:
-        number += 1
+    """``stop``: just before the write takes effect; ``hang``: just after. Up to the clean-up."""
+    for number in itertools.count(1):
         name = f"hit-{number}"
 
         def fault(_: object, count: int, number: int = number) -> str:
@@ -34,28 +33,32 @@ async def test_an_operator_killed_at_any_write_is_followed_by_one_that_finishes(
         async with faulty(stage.client.config, fault) as (client, transport):
             await stage.start_operator(client)
             await stage.submit(1, 1, name=name, restart="ExitCode", cleanPodPolicy="All")
-            killed = await _hit_or_running(stage, transport, name)
+            has_ended = await _run_to_its_end(stage, name, transport.hanging)
             await stage.kill_operator()
         await stage.start_operator()
-        await stage.until_pods(RUNNING, name)
-        await stage.until_condition("Running", name)
+        assert await _run_to_its_end(stage, name, asyncio.Event())
         assert (await stage.job(name)).status.restarts.total == 0
         await stage.kill_operator()
         await stage.client.delete(PYTORCH_JOBS, name, NAMESPACE)
-        if not killed:
+        if has_ended:
             break
-    assert number > 5
+    assert number > 8
 
 
-async def _hit_or_running(stage: Scene, transport, name: str) -> bool:
+async def _run_to_its_end(stage: Scene, name: str, hanging: asyncio.Event) -> bool:
+    """End the master once the job runs; return whether its pods are gone, not if a write hangs."""
+    master, worker = f"{name}-master-0", f"{name}-worker-0"
+
     async def settled() -> bool:
-        if transport.hanging.is_set():
-            return True
-        job = await stage.job(name)
-        return any(c.type == "Running" for c in job.status.conditions)
+        pods = await stage.pods(name)
+        types = reported(await stage.job(name))
+        if "Running" in types and master in pods and pods[master].status.phase == "Running":
+            assert set(pods) == {master, worker}
+            await stage.kubelets.end(master, 0)
+        return hanging.is_set() or ("Succeeded" in types and not pods)
 
-    await stage.until(settled, "the write hangs or the job runs")
-    return transport.hanging.is_set()
+    await stage.until(settled, "a write hangs or the job has ended without pods")
+    return not hanging.is_set()
 
 
 @pytest.mark.slow
@@ -225,17 +228,25 @@ async def test_a_job_that_changes_all_the_time_comes_to_its_end(stage: Scene) ->
             await stage.client.patch(PYTORCH_JOBS, "train", change, NAMESPACE)
             await asyncio.sleep(0.002)
 
+    async def restarted() -> bool:
+        job = await stage.job()
+        return job.status.restarts.total == 1 and "Running" in reported(job)
+
     await stage.start_operator()
-    await stage.submit(1, 1)
+    await stage.submit(1, 1, restart="ExitCode")
     meddling = asyncio.create_task(meddle())
     try:
-        await stage.until_condition("Running")
+        await stage.until_pods(RUNNING)
+        await stage.kubelets.end("train-worker-0", 137)
+        await stage.until(restarted, "the restart is counted")
+        await stage.until_pods(RUNNING)
         await stage.kubelets.end("train-master-0", 0)
         job = await stage.until_condition("Succeeded")
     finally:
         meddling.cancel()
         await asyncio.gather(meddling, return_exceptions=True)
     assert job.metadata.annotations["number"]
+    assert job.status.restarts.total == 1
 
 
 async def test_of_two_operators_one_works_and_the_other_takes_over(stage: Scene) -> None:

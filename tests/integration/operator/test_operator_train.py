@@ -22,9 +22,9 @@ from gangline.api.resources import (
 from gangline.api.trainer.builtin_runtimes import builtin_runtimes
 from gangline.local.training_runtimes import install_runtimes
 from gangline.sdk.client import JobClient
-from gangline.sdk.effective import effective_manifest
 from gangline.sdk.job_editor import JobEditor
 from gangline.sdk.jobs import JobState
+from gangline.sdk.manifests import effective_manifest
 from integration.operator.cluster import NAMESPACE, Scene
 
 JOBS: Resource[Any] = Resource(

@@ -16,7 +16,7 @@ from gangline.kube.client.client import ApiClient
 from gangline.kube.probes import Address
 from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
-from gangline.operator.webhook import rotation
+from gangline.operator.webhook import certificate as rotation
 from gangline.operator.webhook.component import run_webhook
 from gangline.operator.webhook.server import MAX_BODY_BYTES
 from integration.operator.cluster import PATIENCE_S

@@ -14,7 +14,7 @@ from gangline.api.resources import SECRETS
 from gangline.kube.client.client import ApiClient
 from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
-from gangline.operator.webhook import rotation
+from gangline.operator.webhook import certificate as rotation
 from gangline.operator.webhook.component import run_webhook
 from gangline.operator.webhook.configuration import FILLED_LABELS, OWNER_LABELS, VALIDATING
 from gangline.operator.webhook.settings import CertificateValidity

@@ -15,7 +15,7 @@ from gangline.kube.errors import Invalid
 from gangline.local.apiserver.server import ApiServer
 from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
-from gangline.operator.webhook import rotation
+from gangline.operator.webhook import certificate
 from gangline.operator.webhook.component import run_webhook
 from gangline.operator.webhook.settings import FailurePolicy, WebhookSettings
 from integration.operator.cluster import NAMESPACE, PATIENCE_S, install
@@ -121,10 +121,10 @@ async def test_its_certificate_satisfies_the_rules_of_go(client: ApiClient, tmp_
         async with asyncio.timeout(PATIENCE_S):
             await webhook.controller.registered.wait()
         stored = await client.get(SECRETS, settings.secret, settings.namespace)
-        authorities = rotation.parse_certificate_set(stored.data).trusted
+        authorities = certificate.parse_certificate_set(stored.data).trusted
         trusted, other = tmp_path / "ca.pem", tmp_path / "other.pem"
         trusted.write_text("".join(each.pem for each in authorities))
-        fresh = rotation.plan_rotation(
+        fresh = certificate.plan_rotation(
             None, None, settings.names, authorities[0].issued, settings.validity, frozenset()
         )
         other.write_text(fresh.serving.authority.pem)

@@ -23,6 +23,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
 from importlib import import_module
@@ -58,6 +59,13 @@ _KNOWN = {
 _BUILTINS = {"set", "frozenset", "complex", "slice", "bytearray"}
 
 
+def _enum_member(enum: type[Enum], name: str) -> Enum:
+    """Stand in for ``getattr``, by which early Pythons 3.11 pickle a member of an enum."""
+    if not (isinstance(enum, type) and issubclass(enum, Enum)):
+        raise pickle.UnpicklingError(f"getattr of {enum} is not allowed in a checkpoint's metadata")
+    return enum[name]
+
+
 class _MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Return a class that metadata consists of; refuse any other."""
@@ -65,6 +73,8 @@ class _MetadataUnpickler(pickle.Unpickler):
             return found
         if module == "builtins" and name in _BUILTINS:
             return getattr(import_module("builtins"), name)
+        if module == "builtins" and name == "getattr":
+            return _enum_member
         if _KNOWN.get(name) == module:
             return getattr(import_module(module), name)
         raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a checkpoint's metadata")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 
 from gangline.elastic.checkpoint.errors import CorruptError
 from gangline.elastic.checkpoint.format.manifest import MANIFEST, step_folder
@@ -187,6 +188,31 @@ class Evil:
 def test_metadata_that_would_run_code_are_refused() -> None:
     with pytest.raises(CorruptError, match="not allowed"):
         read_metadata(io.BytesIO(pickle.dumps(Evil())))
+
+
+class Attribute:
+    """What early Pythons 3.11 write for a member of an enum, as Debian 12's 3.11.2 does."""
+
+    def __init__(self, owner: object, name: str) -> None:
+        self.pickled = getattr, (owner, name)
+
+    def __reduce__(self) -> Any:
+        return self.pickled
+
+
+def test_metadata_of_early_pythons_3_11_hold_members_of_enums() -> None:
+    attribute = Attribute(_MEM_FORMAT_ENCODING, "TORCH_CONTIGUOUS_FORMAT")
+    read = read_metadata(io.BytesIO(pickle.dumps(Metadata({}, attribute))))
+    assert read.planner_data is _MEM_FORMAT_ENCODING.TORCH_CONTIGUOUS_FORMAT
+
+
+def test_other_attributes_than_members_of_enums_are_refused_in_metadata() -> None:
+    of_class = pickle.dumps(Metadata({}, Attribute(Metadata, "__init__")))
+    with pytest.raises(CorruptError, match="not allowed"):
+        read_metadata(io.BytesIO(of_class))
+    of_enum = pickle.dumps(Metadata({}, Attribute(_MEM_FORMAT_ENCODING, "__class__")))
+    with pytest.raises(CorruptError, match="damaged"):
+        read_metadata(io.BytesIO(of_enum))
 
 
 def test_safe_globals_of_the_script_stay_registered() -> None:

@@ -16,7 +16,7 @@ from gangline.local.apiserver.flowcontrol import (
     GLOBAL_DEFAULT,
     SYSTEM,
     WORKLOAD_LOW,
-    ComputeLane,
+    ComputeThreads,
     FairQueues,
     PriorityLevel,
     UserLimits,
@@ -171,14 +171,14 @@ def test_limit_of_one_user_does_not_concern_another() -> None:
 
 
 @pytest.fixture
-async def lane() -> AsyncIterator[ComputeLane]:
-    lane = ComputeLane("test")
+async def lane() -> AsyncIterator[ComputeThreads]:
+    lane = ComputeThreads("test")
 
     yield lane
     lane.close()
 
 
-async def test_event_loop_runs_during_a_computation(lane: ComputeLane) -> None:
+async def test_event_loop_runs_during_a_computation(lane: ComputeThreads) -> None:
     released = threading.Event()
     computation = asyncio.create_task(lane.run("a", released.wait, 60.0))
     await asyncio.sleep(0)
@@ -187,7 +187,7 @@ async def test_event_loop_runs_during_a_computation(lane: ComputeLane) -> None:
 
 
 async def test_users_take_turns() -> None:
-    lane = ComputeLane("test", threads=1)
+    lane = ComputeThreads("test", threads=1)
     order: list[str] = []
     released = threading.Event()
     first = asyncio.create_task(lane.run("a", released.wait, 60.0))
@@ -201,13 +201,13 @@ async def test_users_take_turns() -> None:
     lane.close()
 
 
-async def test_error_of_a_computation_reaches_its_request_only(lane: ComputeLane) -> None:
+async def test_error_of_a_computation_reaches_its_request_only(lane: ComputeThreads) -> None:
     with pytest.raises(ZeroDivisionError):
         await lane.run("a", lambda: 1 // 0)
     assert await lane.run("a", lambda: 1) == 1
 
 
-async def test_computation_of_a_cancelled_request_is_not_started(lane: ComputeLane) -> None:
+async def test_computation_of_a_cancelled_request_is_not_started(lane: ComputeThreads) -> None:
     started: list[str] = []
     released = threading.Event()
     first = asyncio.create_task(lane.run("a", released.wait, 60.0))
@@ -221,7 +221,9 @@ async def test_computation_of_a_cancelled_request_is_not_started(lane: ComputeLa
     assert not started
 
 
-async def test_long_computation_of_one_user_does_not_delay_another_one(lane: ComputeLane) -> None:
+async def test_long_computation_of_one_user_does_not_delay_another_one(
+    lane: ComputeThreads,
+) -> None:
     released = threading.Event()
     first = asyncio.create_task(lane.run("a", released.wait, 60.0))
     second = asyncio.create_task(lane.run("a", released.is_set))

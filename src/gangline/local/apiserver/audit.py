@@ -1,18 +1,14 @@
-"""The audit log: a bounded queue that one thread writes to a file.
+"""The audit log: who requested what, when, and with which result.
 
-A request never waits for the disk. If the queue is full, because the disk is slow or the file
-cannot be written, further events are lost; they are counted, and a warning names their number. A
-killed process loses the events of the last tenth of a second. Nothing is synced to the disk.
+Events have the format of Kubernetes (``audit.k8s.io/v1``, level Metadata): no bodies, so that the
+log contains no Secret. The options of the request are in ``requestURI``, among them the commands of
+exec.
 
-A file of lines that is rotated by its size. Only its owner can read it.
-
-A full file is renamed to ``NAME-TIME.EXTENSION``, as Kubernetes' API server does, and the oldest
-renamed files beyond a limit are removed. Not thread-safe: one thread writes.
-
-Audit events in the format of Kubernetes: ``audit.k8s.io/v1`` at the level Metadata.
-
-An event has no bodies, neither of the request nor of the response, so that the log contains no
-Secret. The options of the request are in ``requestURI``, among them the commands of exec.
+A bounded queue stands between requests and the one thread that writes the file, so a request never
+waits for the disk. If the queue is full, further events are lost; they are counted, and a warning
+names their number. A killed process loses the events of the last tenth of a second. Nothing is
+synced to the disk. A full file is renamed to ``NAME-TIME.EXTENSION``, as Kubernetes' API server
+does, and the oldest renamed files beyond a limit are removed. Only the owner can read them.
 """
 
 import contextlib
@@ -106,11 +102,11 @@ class RotatedFile:
     def _rotated(self) -> list[Path]:
         path = self._path
         return [
-            found
-            for found in path.parent.iterdir()
-            if found.suffix == path.suffix
-            and found.stem.startswith(path.stem)
-            and _TIME.fullmatch(found.stem.removeprefix(path.stem))
+            file
+            for file in path.parent.iterdir()
+            if file.suffix == path.suffix
+            and file.stem.startswith(path.stem)
+            and _TIME.fullmatch(file.stem.removeprefix(path.stem))
         ]
 
 
@@ -188,14 +184,14 @@ def _escaped(value: Any) -> Any:
 
 
 def _user(user: RequestUser) -> Json:
-    found: Json = {"username": user.name}
+    entry: Json = {"username": user.name}
     if user.uid:
-        found["uid"] = user.uid
+        entry["uid"] = user.uid
     if user.groups:
-        found["groups"] = list(user.groups)
+        entry["groups"] = list(user.groups)
     if user.extra:
-        found["extra"] = {key: list(values) for key, values in user.extra}
-    return found
+        entry["extra"] = {key: list(values) for key, values in user.extra}
+    return entry
 
 
 def _object_reference(request: ApiRequest) -> Json:
@@ -212,11 +208,11 @@ def _object_reference(request: ApiRequest) -> Json:
 
 
 def _response_status(trace: RequestTrace) -> Json:
-    found: Json = {"metadata": {}}
+    status: Json = {"metadata": {}}
     if trace.failure is not None:
         failure = trace.failure
-        found |= {"status": "Failure", "message": failure.message, "reason": failure.reason}
-    return found | ({"code": trace.code} if trace.code else {})
+        status |= {"status": "Failure", "message": failure.message, "reason": failure.reason}
+    return status | ({"code": trace.code} if trace.code else {})
 
 
 def _timestamp(at: datetime) -> str:

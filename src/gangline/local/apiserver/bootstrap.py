@@ -1,6 +1,6 @@
-"""Objects of a new cluster: namespaces, the ``kubernetes`` service, priority classes.
+"""What a new cluster has: its first objects, and the administrator's kubeconfig.
 
-The kubeconfig of the administrator: address of the cluster and credentials.
+The objects are namespaces, their service accounts, the ``kubernetes`` service and priority classes.
 """
 
 import asyncio
@@ -75,15 +75,13 @@ def _objects(service_address: str, port: int) -> Iterator[tuple[str, str, Json]]
     )  # fmt: skip
     service["metadata"] |= {"namespace": "default", "labels": labels}
     yield "", "services", service
-    for class_name, value in (
-        ("system-cluster-critical", 2_000_000_000),
-        ("system-node-critical", 2_000_001_000),
-    ):
-        api_version = "scheduling.k8s.io/v1"
+    group, values = "scheduling.k8s.io", {"cluster": 2_000_000_000, "node": 2_000_001_000}
+    for scope, value in values.items():
+        name = f"system-{scope}-critical"
         yield (
-            "scheduling.k8s.io",
+            group,
             "priorityclasses",
-            _make_object("PriorityClass", api_version, class_name, value=value),
+            _make_object("PriorityClass", f"{group}/v1", name, value=value),
         )
 
 
@@ -99,12 +97,9 @@ async def create_initial_objects(
     # for the objects in it; all of them share one or two commits.
     async with asyncio.TaskGroup() as group:
         for api_group, plural, obj in _objects(service_address, port):
-            kind = registry.by_plural(api_group, plural)
-            if kind is not None:
-                group.create_task(_create_missing(writer, kind, obj))
-    endpoints = registry.by_plural("", "endpoints")
-    if endpoints is not None:
-        await _publish_endpoints(writer, endpoints, served)
+            kind = registry.builtin(api_group, plural)
+            group.create_task(_create_missing(writer, kind, obj))
+    await _publish_endpoints(writer, registry.builtin("", "endpoints"), served)
 
 
 async def _create_missing(writer: WritePath, kind: ServedKind, obj: Json) -> None:

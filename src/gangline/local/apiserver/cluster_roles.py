@@ -1,19 +1,14 @@
 """The built-in roles in the store: reconciled at start, and aggregated when ClusterRoles change.
 
-Built-in roles and bindings of an existing cluster, brought up to date at each start.
+Reconciliation has the rules of Kubernetes (``reconcile_role``): missing rules, labels and subjects
+are added, and those that an administrator has added stay. The annotation ``autoupdate: "false"``
+excludes an object. A role that now aggregates others gets its aggregation rule; rules of its own
+move to the role that it aggregates, so that they are not lost. The first releases stored ``view``,
+``edit`` and ``admin`` with all resources. These exact rules are replaced, because adding to them
+would keep every user of them as powerful as before.
 
-Rules of Kubernetes (``reconcile_role``): missing rules, labels and subjects are added, and those
-that an administrator has added stay. The annotation ``autoupdate: "false"`` excludes an object.
-A role that now aggregates others gets its aggregation rule; rules of its own move to the role that
-it aggregates, so that they are not lost.
-
-The first releases stored ``view``, ``edit`` and ``admin`` with all resources. These exact rules are
-replaced, because adding to them would keep every user of them as powerful as before.
-
-The rules of a ClusterRole that aggregates others.
-
-They are the rules of all ClusterRoles that its selectors match, in the order of their names, each
-once. The role itself is not among them.
+An aggregating role has the rules of all other ClusterRoles that its selectors match, in the order
+of their names, each once.
 """
 
 import asyncio
@@ -108,8 +103,8 @@ def _with_metadata(existing: Json, expected: Json) -> Json:
 
 
 def _selectors(role: Json) -> list[Json]:
-    found: list[Json] = (role.get("aggregationRule") or {}).get("clusterRoleSelectors") or []
-    return found
+    selectors: list[Json] = (role.get("aggregationRule") or {}).get("clusterRoleSelectors") or []
+    return selectors
 
 
 def _union(first: Sequence[Json], second: Sequence[Json]) -> list[Json]:
@@ -118,12 +113,12 @@ def _union(first: Sequence[Json], second: Sequence[Json]) -> list[Json]:
 
 def aggregated_rules(role: Json, roles: Iterable[Json]) -> list[Json] | None:
     """Return the rules that ``role`` aggregates from ``roles``; None if it aggregates none."""
-    found = (role.get("aggregationRule") or {}).get("clusterRoleSelectors")
-    if not found:
+    selectors = (role.get("aggregationRule") or {}).get("clusterRoleSelectors")
+    if not selectors:
         return None
-    ordered = sorted(roles, key=lambda each: str(each["metadata"]["name"]))
+    ordered = sorted(roles, key=lambda candidate: str(candidate["metadata"]["name"]))
     rules: list[Json] = []
-    for selector in filter(None, map(_selector, found)):
+    for selector in filter(None, map(_selector, selectors)):
         for source in ordered:
             meta = source["metadata"]
             if meta["name"] != role["metadata"]["name"] and selector.matches(
@@ -151,13 +146,10 @@ class ClusterRoleSync:
     """Keeps the built-in roles, and the rules of all ClusterRoles that aggregate others."""
 
     def __init__(self, store: ObjectStore, writer: WritePath, registry: Registry) -> None:
-        roles = registry.by_plural(RBAC, "clusterroles")
-        bindings = registry.by_plural(RBAC, "clusterrolebindings")
-        if roles is None or bindings is None:
-            raise ValueError("these kinds are always served")
         self._store = store
         self._writer = writer
-        self._roles, self._bindings = roles, bindings
+        self._roles = registry.builtin(RBAC, "clusterroles")
+        self._bindings = registry.builtin(RBAC, "clusterrolebindings")
         self._running: asyncio.Task[None] | None = None
         self._changed = False
 
@@ -243,8 +235,8 @@ class ClusterRoleSync:
         record = self._store.cache(ROLES).latest(name)
         if record is None:
             return None
-        found: Json = read_json(record.body)
-        return found
+        role: Json = read_json(record.body)
+        return role
 
     async def _create(self, kind: ServedKind, obj: Json) -> None:
         request = ApiRequest(kind, "create", None, obj["metadata"]["name"], "", {})

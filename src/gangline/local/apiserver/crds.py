@@ -1,12 +1,8 @@
-"""Validation of CustomResourceDefinitions: names, versions, schemas, columns.
+"""CustomResourceDefinitions: their validation, and the kinds that they add to the registry.
 
-A schema is checked completely before it is stored, because its kind is served immediately.
-
-CustomResourceDefinitions: from a stored definition to served kinds.
-
-A definition is complete when it is stored: the write checks its names and sets its conditions, and
-its kinds are served before the response is sent. Deleting a definition first deletes its objects;
-until then a finalizer blocks the deletion.
+A definition is complete when it is stored: the write checks its names, versions, schemas and
+columns and sets its conditions, and its kinds are served before the response is sent. Deleting a
+definition first deletes its objects; until then a finalizer blocks the deletion.
 """
 
 import re
@@ -61,7 +57,7 @@ def _kind(spec: Json, version: Json, stored: str) -> ServedKind:
         counts_generations=True,
         resets_status="status" in subresources,
         custom=True,
-        selectable=tuple(found["jsonPath"].removeprefix(".") for found in fields),
+        selectable=tuple(column["jsonPath"].removeprefix(".") for column in fields),
         schema_source=lambda: schema,
         columns=tuple(columns) if columns is not None else None,
         scale=subresources.get("scale"),
@@ -79,8 +75,10 @@ def _version_order(version: Json) -> tuple[int, int, int, str]:
 
 def _version_parts(name: str) -> tuple[int, int, int]:
     for stage, word in ((1, "beta"), (2, "alpha"), (0, "")):
-        head, found, tail = name.removeprefix("v").partition(word) if word else (name[1:], "", "")
-        if name.startswith("v") and head.isdecimal() and bool(found) == bool(word):
+        head, separator, tail = (
+            name.removeprefix("v").partition(word) if word else (name[1:], "", "")
+        )
+        if name.startswith("v") and head.isdecimal() and bool(separator) == bool(word):
             if not word:
                 return int(head), 0, 0
             if tail.isdecimal():
@@ -223,7 +221,7 @@ def crd_causes(definition: Json) -> list[StatusCause]:
     if not isinstance(spec, dict):
         return [field_causes.required("spec")]
     names = subobject(spec, "names")
-    found = [
+    causes = [
         field_causes.required(child(path, name))
         for path, part, required in (
             ("spec", spec, ("group", "scope")),
@@ -232,11 +230,11 @@ def crd_causes(definition: Json) -> list[StatusCause]:
         for name in required
         if not isinstance(part.get(name), str) or not part[name]
     ]
-    if found:
-        return found
-    found += _identity(definition, spec, names)
-    found += _versions(spec)
-    return found
+    if causes:
+        return causes
+    causes += _identity(definition, spec, names)
+    causes += _versions(spec)
+    return causes
 
 
 def _identity(definition: Json, spec: Json, names: Json) -> Causes:

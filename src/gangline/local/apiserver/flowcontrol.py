@@ -1,31 +1,19 @@
-"""Flow control of all requests: a stream, a body, a seat, and a place in a lane.
+"""Flow control of all requests: streams, bodies, seats, and threads for long computations.
 
-Computations of administrators and of components of the system have a lane of their own, so that
-they never wait for those of users.
-
-Priority levels: which requests compete with each other for seats.
-
-As in Kubernetes, administrators (``system:masters``) are exempt, and nodes and components of the
-system do not compete with service accounts, nor these with other users. Within a level each user is
-one flow, and flows are served in turn.
-
-Long computations run in a thread beside the event loop, those of several users in turn.
+The model is Kubernetes' API Priority and Fairness, with fixed levels. Administrators
+(``system:masters``) are exempt; nodes and components of the system do not compete with service
+accounts, nor these with other users. A request occupies one seat or more while it is executed. If
+none is free, it waits in the queue of its user. Free seats are given to the queues in turn, so that
+a user with many waiting requests does not delay a user with one. A full queue, or a wait of
+``MAX_WAIT_S``, ends with 429.
 
 Requests of more than some milliseconds of processor time (large bodies, tables of long lists) would
-delay all other requests. Python code of a thread gives up the interpreter lock after
-``SWITCH_INTERVAL_S``, so that the event loop continues. A lane has few threads, because they
-compete with the event loop for the same lock, and one user occupies one of them: a computation of
-seconds does not delay those of the next user. A computation that holds the lock (one call of a C
-function) is not shortened by this; such inputs are limited in size. After each computation its
-thread rests, so that the event loop catches up between two of them.
-
-Seats of one priority level, and one queue per user for the requests that wait for them.
-
-A request occupies one seat or more while it is executed. If none is free, it waits in the queue of
-its user. Free seats are given to the queues in turn, so that a user with many waiting requests does
-not delay a user with one. A full queue, or a wait of ``MAX_WAIT_S``, ends with 429.
-
-Limits of what one user may have open at a time: streams, and bytes of request bodies.
+delay all others, so ``ComputeThreads`` runs them beside the event loop. Python code of a thread
+gives up the interpreter lock after ``SWITCH_INTERVAL_S``. The threads are few, because they compete
+with the event loop for that lock, and one user occupies one of them. A computation that holds the
+lock (one call of a C function) is not shortened by this; such inputs are limited in size. After a
+computation its thread rests, so that the event loop catches up. Administrators and components of
+the system have threads of their own, so that they never wait for those of users.
 """
 
 import asyncio
@@ -97,7 +85,7 @@ SWITCH_INTERVAL_S = 0.001
 """Each wait of the event loop for the lock takes this long at most; Python's default is 5 ms."""
 
 REST_FACTOR, MAX_REST_S = 0.5, 0.25
-"""After a computation of duration t the lane rests for this times t, and at most this long."""
+"""After a computation of duration t its thread rests for this times t, and at most this long."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -109,7 +97,7 @@ class _Computation:
     done: "asyncio.Future[Any]"
 
 
-class ComputeLane:
+class ComputeThreads:
     """Some threads, and one queue per user."""
 
     def __init__(self, name: str, threads: int = 2) -> None:
@@ -332,7 +320,7 @@ LONG_SELECTION = 500
 
 
 def is_long(size: int) -> bool:
-    """Return True if the JSON of an object is long enough to be processed in a lane."""
+    """Return True if the JSON of an object is long enough to be processed in a thread."""
     return size > LONG_COMPUTATION_BYTES
 
 
@@ -344,8 +332,8 @@ class FlowController:
         self._streams = UserLimits()
         self._bodies = UserLimits()
         self._responses = UserLimits()
-        self._system_lane = ComputeLane("system-requests")
-        self._user_lane = ComputeLane("user-requests")
+        self._system_threads = ComputeThreads("system-requests")
+        self._user_threads = ComputeThreads("user-requests")
 
     def seat(self, user: RequestUser, width: int = 1) -> AbstractAsyncContextManager[None]:
         """Wait for a seat and occupy it.
@@ -403,8 +391,8 @@ class FlowController:
     ) -> T:
         """Return the result of a long computation."""
         in_system = priority_level(user) in (EXEMPT, SYSTEM)
-        lane = self._system_lane if in_system else self._user_lane
-        return await lane.run(user.name, function, *args, **kwargs)
+        threads = self._system_threads if in_system else self._user_threads
+        return await threads.run(user.name, function, *args, **kwargs)
 
     async def compute_by_size(
         self,
@@ -414,7 +402,7 @@ class FlowController:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Call a function: for ``size`` bytes of JSON that take long in a lane, else directly.
+        """Call a function: for ``size`` bytes of JSON that take long in a thread, else directly.
 
         A direct call switches no task.
         """
@@ -427,5 +415,5 @@ class FlowController:
         return {name: (level.in_use, level.waiting) for name, level in self._queues.items()}
 
     def close(self) -> None:
-        self._system_lane.close()
-        self._user_lane.close()
+        self._system_threads.close()
+        self._user_threads.close()

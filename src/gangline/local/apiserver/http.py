@@ -1,13 +1,10 @@
 """HTTP: from a request on the wire to an API request, and back.
 
-One low-level aiohttp handler without router or middleware; the registry resolves paths. There are
-three groups of handlers: non-resource paths (discovery, OpenAPI, health), requests for objects, and
-streams, which keep the connection open (watches, logs, exec).
-
-Bodies of requests and responses: limits in time, long bodies in parts.
-
-A long response is sent in parts, so that other requests are served between them, and so that a
-client that reads slowly needs little memory.
+One low-level aiohttp handler without router or middleware; the registry resolves paths, and
+``Routes`` finds the handler. There are three groups of handlers: non-resource paths (discovery,
+OpenAPI, health), requests for objects, and streams, which keep the connection open (watches, logs,
+exec). A long response is sent in parts, so that other requests are served between them, and so that
+a client that reads slowly needs little memory.
 """
 
 import asyncio
@@ -65,7 +62,7 @@ _GZIP_WINDOW = 31
 
 
 async def convert_long_body(flow: FlowController, api_request: ApiRequest) -> None:
-    """Convert a long body in YAML or protobuf to JSON, in the lane of the user.
+    """Convert a long body in YAML or protobuf to JSON, in a thread.
 
     Raises:
         StatusError: 400 or 415, as for reading the body.
@@ -148,14 +145,39 @@ RequestFunction = Callable[[ApiRequest], Awaitable[ApiResponse]]
 StreamFunction = Callable[[web.BaseRequest, ApiRequest], Awaitable[web.StreamResponse]]
 
 
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Which handler answers a request for objects: a watch, its subresource, or its kind.
+
+    A subresource without a handler of its own, such as ``status``, belongs to ``objects``, as does
+    every kind that is stored.
+    """
+
+    watch: StreamFunction
+    streams: Mapping[str, StreamFunction]
+    """By subresource. The connection stays open and occupies no seat."""
+    subresources: Mapping[str, RequestFunction]
+    kinds: Mapping[tuple[str, str], RequestFunction]
+    """By group and plural: kinds that are computed, or whose creation has an effect elsewhere."""
+    objects: RequestFunction
+
+    def stream(self, request: ApiRequest) -> StreamFunction | None:
+        """Return the handler of a request that keeps its connection open, None for all others."""
+        return self.watch if request.verb == "watch" else self.streams.get(request.subresource)
+
+    def handler(self, request: ApiRequest) -> RequestFunction:
+        """Return the handler of a request that ends with its response."""
+        if request.subresource:
+            return self.subresources.get(request.subresource, self.objects)
+        return self.kinds.get((request.kind.group, request.kind.plural), self.objects)
+
+
 @dataclass(slots=True)
 class ApiHandlers:
-    """The handlers of requests. Mapping keys are ``watch``, a subresource, or ``PLURAL.GROUP``."""
+    """The handlers of requests, and what each request passes before them."""
 
     non_resource: NonResourceFunction
-    objects: RequestFunction
-    special: Mapping[str, RequestFunction]
-    streams: Mapping[str, StreamFunction]
+    routes: Routes
     flow: FlowController
     width: Callable[[ApiRequest], int]
     """The number of seats that a request occupies."""
@@ -255,19 +277,14 @@ class ApiHandler:
         api_request.user_agent = headers.get("User-Agent", "")
         api_request.content_type = headers.get("Content-Type", "")
         trace.reason = self._handlers.authorizer.authorize(api_request)
-        name = (
-            api_request.verb
-            if api_request.verb == "watch"
-            else api_request.subresource or api_request.kind.storage_name
-        )
         flow = self._handlers.flow
-        exchange = self._handlers.streams.get(name)
+        exchange = self._handlers.routes.stream(api_request)
         if exchange is not None:
             if self._audit is not None:
                 self._audit.record_start(trace)
             with flow.stream(user):
                 return await exchange(request, api_request)
-        handler = self._handlers.special.get(name, self._handlers.objects)
+        handler = self._handlers.routes.handler(api_request)
         size = min(request.content_length or limits.MAX_BODY_BYTES, limits.MAX_BODY_BYTES)
         with flow.body(user, size if request.body_exists else 0):
             if request.body_exists:

@@ -1,18 +1,12 @@
-"""Keeps ``status.used`` of quotas current: deletions, ended pods, and changed limits.
+"""ResourceQuota: what is used of the limits of a namespace, and the refusal of more.
 
-Creations update the status themselves. Every other change of a namespace with a quota is followed
-by a computation of all of its use, soon after.
+The use is computed from the stored objects and the staged writes, as Kubernetes' evaluators count,
+and never from the status of a quota. Scopes select the pods that a quota applies to. Creations
+update the status themselves; every other change in a namespace with a quota is followed by a
+computation of all of its use, soon after.
 
-What one object uses of the resources that a quota limits, as Kubernetes' evaluators count.
-
-Scopes of quotas: the pods that a quota applies to.
-
-The use of quotas, computed from the objects of a store and its staged writes.
-
-Refusal of writes that would exceed a quota.
-
-Invariant: ``admit`` and the staging of its write happen without a switch of tasks between them. The
-use includes staged writes, so that concurrent requests see each other.
+Invariant: ``admit`` and the staging of its write happen without a switch of tasks between them, so
+concurrent requests see each other and cannot exceed a limit together.
 """
 
 import asyncio
@@ -89,13 +83,17 @@ def missing_values(pod: Json, limited: Iterable[str]) -> str:
     required = sorted(set(limited) & set(REQUIRED))
     if subobject(spec, "resources"):
         return ""
-    found = []
+    missing = []
     containers = [*objects_in(spec.get("containers")), *objects_in(spec.get("initContainers"))]
     for name in required:
-        lacking = {str(each.get("name")) for each in containers if name not in _names_of(each)}
+        lacking = {
+            str(container.get("name"))
+            for container in containers
+            if name not in _names_of(container)
+        }
         if lacking:
-            found.append(f"{name} for: {','.join(sorted(lacking))}")
-    return "; ".join(found)
+            missing.append(f"{name} for: {','.join(sorted(lacking))}")
+    return "; ".join(missing)
 
 
 def _names_of(container: Json) -> Usage:
@@ -112,15 +110,15 @@ def _pod_usage(pod: Json) -> Usage:
 
 def _named(requests: Usage, limits: Usage) -> Usage:
     """Return amounts by the names of quotas. The name of a request may omit ``requests.``."""
-    found: Usage = {}
+    usage: Usage = {}
     for name, amount in requests.items():
         if name in _REQUEST_NAMES or name.startswith("hugepages-"):
-            found[name] = amount
-        found[f"requests.{name}"] = amount
+            usage[name] = amount
+        usage[f"requests.{name}"] = amount
     for name in _REQUEST_NAMES:
         if name in limits:
-            found[f"limits.{name}"] = limits[name]
-    return found
+            usage[f"limits.{name}"] = limits[name]
+    return usage
 
 
 def _requests(container: Json) -> Usage:
@@ -261,10 +259,12 @@ def scope_rules(spec: Json) -> tuple[ScopeRule, ...]:
     """Return the scopes of a quota, all of which a pod must be in."""
     names = spec.get("scopes")
     rules = [ScopeRule(str(name)) for name in names] if isinstance(names, list) else []
-    for each in objects_in(subobject(spec, "scopeSelector").get("matchExpressions")):
-        values = each.get("values")
+    for expression in objects_in(subobject(spec, "scopeSelector").get("matchExpressions")):
+        values = expression.get("values")
         chosen = tuple(map(str, values)) if isinstance(values, list) else ()
-        rules.append(ScopeRule(str(each.get("scopeName")), str(each.get("operator")), chosen))
+        rules.append(
+            ScopeRule(str(expression.get("scopeName")), str(expression.get("operator")), chosen)
+        )
     return tuple(rules)
 
 
@@ -284,8 +284,8 @@ def _crosses_namespaces(spec: Json) -> bool:
     for kind in ("podAffinity", "podAntiAffinity"):
         affinity = subobject(spec, "affinity", kind)
         terms += objects_in(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
-        for each in objects_in(affinity.get("preferredDuringSchedulingIgnoredDuringExecution")):
-            terms.append(subobject(each, "podAffinityTerm"))
+        for weighted in objects_in(affinity.get("preferredDuringSchedulingIgnoredDuringExecution")):
+            terms.append(subobject(weighted, "podAffinityTerm"))
     return any(
         term.get("namespaces") or term.get("namespaceSelector") is not None for term in terms
     )
@@ -342,50 +342,50 @@ class QuotaLedger:
         return [self._parse(record) for record in self._cache.latest_in(namespace)]
 
     def _parse(self, record: ObjectRevision) -> QuotaRules:
-        known = self._rules.get(record.key)
-        if known is None or known.record is not record:
+        rules = self._rules.get(record.key)
+        if rules is None or rules.record is not record:
             spec = subobject(read_json(record.body), "spec")
             limits = ((k, quantity_or_none(v)) for k, v in subobject(spec, "hard").items())
             hard = {name: limit for name, limit in limits if limit is not None}
-            known = QuotaRules(record.key, record, hard, scope_rules(spec))
-            self._rules[record.key] = known
-        return known
+            rules = QuotaRules(record.key, record, hard, scope_rules(spec))
+            self._rules[record.key] = rules
+        return rules
 
     def used(self, quota: QuotaRules, resources: Iterable[str]) -> Usage:
         """Return the present use of some resources of a quota."""
         namespace = quota.key.partition("/")[0]
-        found: Usage = {}
+        total: Usage = {}
         measured: dict[str, list[str]] = {}
         for resource in resources:
             storage_name = storage_name_of(resource)
             if quota.scopes and storage_name != PODS:
-                found[resource] = ZERO
+                total[resource] = ZERO
             elif is_plain_count(resource) and not quota.scopes:
-                found[resource] = ONE * self._store.cache(storage_name).count_in(namespace)
+                total[resource] = ONE * self._store.cache(storage_name).count_in(namespace)
             else:
-                found[resource] = ZERO
+                total[resource] = ZERO
                 measured.setdefault(storage_name, []).append(resource)
         for storage_name, names in measured.items():
-            for each in self._measure(storage_name, namespace):
-                if quota.applies_to(each.scopes):
-                    add_usage(found, {n: each.usage[n] for n in names if n in each.usage})
-        return found
+            for sample in self._measure(storage_name, namespace):
+                if quota.applies_to(sample.scopes):
+                    add_usage(total, {n: sample.usage[n] for n in names if n in sample.usage})
+        return total
 
     def _measure(self, storage_name: str, namespace: str) -> Iterator[_Measured]:
-        known = self._measured.get((storage_name, namespace), {})
+        before = self._measured.get((storage_name, namespace), {})
         present: dict[str, _Measured] = {}
         for record in self._store.cache(storage_name).latest_in(namespace):
-            each = known.get(record.key)
-            if each is None or each.record is not record:
-                each = _Measured(record, *measure(storage_name, read_json(record.body)))
-            present[record.key] = each
+            measured = before.get(record.key)
+            if measured is None or measured.record is not record:
+                measured = _Measured(record, *measure(storage_name, read_json(record.body)))
+            present[record.key] = measured
         self._measured[storage_name, namespace] = present
         yield from present.values()
 
     def forget(self, namespace: str) -> None:
         """Drop what was read of a namespace that has no quota any more."""
         self._measured = {
-            known: found for known, found in self._measured.items() if known[1] != namespace
+            place: measured for place, measured in self._measured.items() if place[1] != namespace
         }
         self._rules = {
             key: rules for key, rules in self._rules.items() if key.partition("/")[0] != namespace

@@ -11,6 +11,7 @@ import asyncio
 import ipaddress
 import ssl
 import time
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,8 +46,7 @@ from gangline.local.apiserver.flowcontrol import FlowController
 from gangline.local.apiserver.http import (
     ApiHandler,
     ApiHandlers,
-    RequestFunction,
-    StreamFunction,
+    Routes,
     make_http_server,
 )
 from gangline.local.apiserver.kubelet_proxy.client import (
@@ -120,12 +120,10 @@ class ApiServer:
     def __init__(self, settings: ApiServerSettings) -> None:
         self.settings = settings
         self.registry = Registry()
-        self._runner: web.ServerRunner | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._port = settings.port
-        self._stopped = False
         self._snapshot_lock = asyncio.Lock()
-        self._audit: AuditLog | None = None
+        self._closing = AsyncExitStack()
 
     @property
     def url(self) -> str:
@@ -189,45 +187,41 @@ class ApiServer:
         )
         # Earlier releases shared one token among all kubelets.
         (settings.data / "pki" / "kubelet.token").unlink(missing_ok=True)
-        self._assemble()
+        for step in (
+            self._start_audit,
+            # All built-in kinds are known before their objects are read ...
+            self._load_state,
+            # ... and custom kinds before a listener sees one of their objects.
+            self._serve_custom_kinds,
+            # Rights before writes: a rule of the write path asks the authorizer.
+            self._make_write_paths,
+            # Before the first request: these count the events and watch the definitions.
+            self._make_background_work,
+            self._make_routes,
+        ):
+            step()
         # Before serving: roles of an older release would still grant their former rights.
-        await self._cluster_roles.start()
+        cluster_roles = ClusterRoleSync(self.store, self._own_writer, self.registry)
+        self._closing.callback(cluster_roles.stop)
+        await cluster_roles.start()
         await self._listen()
+        # After the port is known, which the first objects and the kubeconfig contain.
         first_address = str(ipaddress.ip_network(settings.service_cidr)[1])
         served = (self._client_host(), self._port)
         await create_initial_objects(self.registry, self._own_writer, first_address, served)
-        self._cleanup.start()
         config = bootstrap.make_kubeconfig(
             settings.context, self.url, self.certificates, self.admin_token
         )
         bootstrap.write_kubeconfig(self.kubeconfig, config)
-        self._tasks.append(asyncio.create_task(self._compact_forever()))
-        self._tasks.append(asyncio.create_task(self._event_expiry.run()))
-        self._tasks.append(asyncio.create_task(self._quota_status.run()))
-        self._tasks.append(asyncio.create_task(release_memory_forever()))
+        self._start_background_work()
 
     async def stop(self) -> None:
-        """End watches and streams, complete pending writes, and close all resources."""
-        if self._stopped:
-            return
-        self._stopped = True
-        for task in self._tasks:
-            task.cancel()
-        if hasattr(self, "_cluster_roles"):
-            self._cluster_roles.stop()
-        if self._runner is not None:
-            self._cleanup.stop()
-            self.broadcasts.end_all()
-            left = [c.transport for c in self._http.connections if c.transport is not None]
-            await self._runner.cleanup()
-            await abort_transports(left)
-            await self._kubelets.close()
-            await self._webhook_link.close()
-        if hasattr(self, "store"):
-            self._flow.close()
-            await self.store.close()
-        if self._audit is not None:
-            await asyncio.to_thread(self._audit.close)
+        """End watches and streams, complete pending writes, and close all resources.
+
+        What was opened last is closed first: no writer is left when the store closes, and the audit
+        log gets the end of every request.
+        """
+        await self._closing.aclose()
 
     def _certificate_hosts(self) -> list[str]:
         service = str(ipaddress.ip_network(self.settings.service_cidr)[1])
@@ -237,49 +231,66 @@ class ApiServer:
         given = [host] if host not in ANY_ADDRESS else []
         return list(dict.fromkeys([*own, *given, *self.settings.names]))
 
-    def _assemble(self) -> None:
-        settings = self.settings
+    def _start_audit(self) -> None:
+        self.metrics = ApiServerMetrics()
+        self._audit: AuditLog | None = None
+        if self.settings.audit is not None:
+            self._audit = AuditLog(self.settings.audit, self.metrics.audit_events_lost.inc)
+            self._closing.push_async_callback(asyncio.to_thread, self._audit.close)
+
+    def _load_state(self) -> None:
         self.registry.add(
             [*all_builtin_kinds(), *access_reviews.review_kinds(), *metrics_api.metrics_kinds()]
         )
-        self.metrics = ApiServerMetrics()
         self.store = self._open_store()
+        self._closing.push_async_callback(self.store.close)
         self.store.load(self._index)
-        self.authenticator = Authenticator(settings.data / "pki", self.store)
+
+    def _serve_custom_kinds(self) -> None:
         self.broadcasts = WatchBroadcasters()
         self.definitions = CrdRegistrar(self.registry, self.broadcasts)
         self.store.add_listener(CRD_STORAGE_NAME, self.definitions.on_change)
         self.definitions.load(self.store)
-        admission = BuiltinAdmission(self.store, self.registry, settings.service_cidr)
-        self._webhook_link = WebhookClient(self.store)
-        self._webhooks = WebhookAdmission(self.store, self.registry, self._webhook_link)
-        self._webhooks.load()
-        # Webhooks may depend on objects that the server writes, so its own writes skip them.
+
+    def _make_write_paths(self) -> None:
         self._flow = FlowController()
+        self._closing.callback(self._flow.close)
         self.metrics.add_seats(self._flow.counts)
-        self._own_writer = WritePath(self.store, admission, self._flow)
+        self.authenticator = Authenticator(self.settings.data / "pki", self.store)
         self._authorizer = Authorizer(self.store)
-        guard = EscalationGuard(self._authorizer)
+        admission = BuiltinAdmission(self.store, self.registry, self.settings.service_cidr)
+        link = WebhookClient(self.store)
+        self._closing.push_async_callback(link.close)
+        webhooks = WebhookAdmission(self.store, self.registry, link)
+        webhooks.load()
+        # Webhooks may depend on objects that the server writes, so its own writes skip them.
+        self._own_writer = WritePath(self.store, admission, self._flow)
         ledger = QuotaLedger(self.store)
         self._quota_status = QuotaStatusSync(self.store, ledger)
         self.writer = WritePath(
             self.store,
             admission,
             self._flow,
-            self._webhooks,
+            webhooks,
             QuotaAdmission(ledger),
-            rules=(guard, SignerGuard(self._authorizer), PodSecurityAdmission(self.store)),
+            rules=(
+                EscalationGuard(self._authorizer),
+                SignerGuard(self._authorizer),
+                PodSecurityAdmission(self.store),
+            ),
         )
-        self._cluster_roles = ClusterRoleSync(self.store, self._own_writer, self.registry)
-        crds = self.registry.by_plural("apiextensions.k8s.io", "customresourcedefinitions")
-        pods = self.registry.by_plural("", "pods")
-        if crds is None or pods is None:
-            raise ValueError("these kinds are always served")
-        self._pods = pods
+
+    def _make_background_work(self) -> None:
+        settings = self.settings
+        definitions = self.registry.builtin("apiextensions.k8s.io", "customresourcedefinitions")
+        self._crd_finalizer = CrdFinalizer(self.store, self._own_writer, definitions)
         self._event_expiry = EventExpiry(
             self.store, time_to_live_s=settings.event_ttl_s, max_events=settings.max_events
         )
-        self._cleanup = CrdFinalizer(self.store, self._own_writer, crds)
+
+    def _make_routes(self) -> None:
+        kubelets = KubeletProxyClient(self.store, make_kubelet_tls(self.certificates))
+        self._closing.push_async_callback(kubelets.close)
         pages = NonResourceEndpoints(
             self.registry,
             self.metrics,
@@ -287,22 +298,49 @@ class ApiServer:
             self._write_snapshot,
             self._flow,
         )
-        self._kubelets = KubeletProxyClient(self.store, make_kubelet_tls(self.certificates))
-        rest = ResourceHandler(self.store, self.writer, self._authorizer, self._flow)
         handlers = ApiHandlers(
             non_resource=pages.get,
-            objects=rest.handle,
-            special=self._special_handlers(rest),
-            streams=self._stream_handlers(),
+            routes=self._routes(kubelets),
             flow=self._flow,
             width=self._request_width,
             authorizer=self._authorizer,
             impersonator=Impersonator(self._authorizer),
         )
-        if settings.audit is not None:
-            self._audit = AuditLog(settings.audit, self.metrics.audit_events_lost.inc)
         self._api = ApiHandler(
             self.registry, self.authenticator, handlers, self.metrics, self._audit
+        )
+
+    def _routes(self, kubelets: KubeletProxyClient) -> Routes:
+        rest = ResourceHandler(self.store, self.writer, self._authorizer, self._flow)
+        pods = self.registry.builtin("", "pods")
+        subresources = SubresourceHandler(self.store, self.writer, rest, pods)
+        tokens = TokenRequestHandler(
+            self.store, self.writer, rest, self.authenticator.service_accounts
+        )
+        reviews = ReviewHandler(self._authorizer, self.authenticator, rest.decode_body)
+        metrics = MetricsApi(self.store, kubelets)
+        exec_handler = ExecHandler(kubelets, SpdyExecHandler(kubelets))
+        return Routes(
+            watch=WatchHandler(self.store, self.broadcasts, self._flow),
+            streams={
+                "log": LogHandler(kubelets),
+                "exec": exec_handler,
+                "attach": exec_handler,
+                "portforward": PortForwardHandler(kubelets),
+            },
+            subresources={
+                "scale": subresources.handle_scale,
+                "binding": subresources.handle_binding,
+                "eviction": subresources.handle_eviction,
+                "token": tokens.handle,
+            },
+            kinds={
+                ("", "bindings"): subresources.handle_binding,
+                ("metrics.k8s.io", "nodes"): metrics.nodes,
+                ("metrics.k8s.io", "pods"): metrics.pods,
+            }
+            | {(kind.group, kind.plural): reviews.handle for kind in access_reviews.review_kinds()},
+            objects=rest.handle,
         )
 
     def _open_store(self) -> ObjectStore:
@@ -321,36 +359,6 @@ class ApiServer:
         except DatabaseError as error:
             raise internal(str(error)) from error
         return {"revision": revision}
-
-    def _special_handlers(self, rest: ResourceHandler) -> dict[str, RequestFunction]:
-        subresources = SubresourceHandler(self.store, self.writer, rest, self._pods)
-        tokens = TokenRequestHandler(
-            self.store, self.writer, rest, self.authenticator.service_accounts
-        )
-        review_handler = ReviewHandler(self._authorizer, self.authenticator, rest.decode_body)
-        found: dict[str, RequestFunction] = {
-            "scale": subresources.handle_scale,
-            "binding": subresources.handle_binding,
-            "bindings.": subresources.handle_binding,
-            "eviction": subresources.handle_eviction,
-            "token": tokens.handle,
-        }
-        metrics_handler = MetricsApi(self.store, self._kubelets)
-        found["nodes.metrics.k8s.io"] = metrics_handler.nodes
-        found["pods.metrics.k8s.io"] = metrics_handler.pods
-        return found | {
-            kind.storage_name: review_handler.handle for kind in access_reviews.review_kinds()
-        }
-
-    def _stream_handlers(self) -> dict[str, StreamFunction]:
-        streams = ExecHandler(self._kubelets, SpdyExecHandler(self._kubelets))
-        return {
-            "watch": WatchHandler(self.store, self.broadcasts, self._flow),
-            "log": LogHandler(self._kubelets),
-            "exec": streams,
-            "attach": streams,
-            "portforward": PortForwardHandler(self._kubelets),
-        }
 
     def _index(self, topic: str, body: bytes) -> tuple[dict[str, str], dict[str, str]]:
         plural, _, group = topic.partition(".")
@@ -376,13 +384,33 @@ class ApiServer:
         context.load_verify_locations(self.ca_path)
         context.verify_mode = ssl.CERT_OPTIONAL
         self._http = make_http_server(self._api)
-        self._runner = web.ServerRunner(self._http, shutdown_timeout=1.0)
-        await self._runner.setup()
+        runner = web.ServerRunner(self._http, shutdown_timeout=1.0)
+        self._closing.push_async_callback(self._stop_listening, runner)
+        await runner.setup()
         site = BoundedSite(
-            self._runner, self.settings.host, self.settings.port, ssl_context=context, backlog=1024
+            runner, self.settings.host, self.settings.port, ssl_context=context, backlog=1024
         )
         await site.start()
-        self._port = self._runner.addresses[0][1]
+        self._port = runner.addresses[0][1]
+
+    async def _stop_listening(self, runner: web.ServerRunner) -> None:
+        self.broadcasts.end_all()
+        left = [c.transport for c in self._http.connections if c.transport is not None]
+        await runner.cleanup()
+        await abort_transports(left)
+
+    def _start_background_work(self) -> None:
+        self._crd_finalizer.start()
+        self._closing.callback(self._crd_finalizer.stop)
+        for work in (
+            self._compact_forever(),
+            self._event_expiry.run(),
+            self._quota_status.run(),
+            release_memory_forever(),
+        ):
+            task = asyncio.create_task(work)
+            self._tasks.add(task)
+            self._closing.callback(task.cancel)
 
     async def _compact_forever(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""Watches: several readers of one history, each with its own cursor.
+"""Watches: selected objects, and several readers of one history, each with its own cursor.
 
 A change wakes no task. The first change after a pause is sent immediately. Under load changes are
 collected for a few milliseconds, and each watcher gets all its new events in one write. Watchers
@@ -7,8 +7,6 @@ skipped until it does. If the history no longer reaches back to its cursor, it g
 list again. If its client has read nothing for ``STALL_TIMEOUT_S``, it is disconnected, so that what
 it was sent does not stay in memory. A slow watcher thus costs little, and a hundred watchers cost
 little more than one.
-
-Label and field selectors of a list or watch, compiled.
 """
 
 import asyncio
@@ -164,10 +162,10 @@ class WatchView:
         forms = event.encoded_forms
         if forms is None:
             forms = event.encoded_forms = {}
-        found = forms.get(self.key)
-        if found is None:
-            found = forms[self.key] = self._encode(event)
-        return found
+        encoded = forms.get(self.key)
+        if encoded is None:
+            encoded = forms[self.key] = self._encode(event)
+        return encoded
 
     def _encode(self, event: CacheEvent) -> bytes:
         now = self.includes(event.record)
@@ -320,10 +318,10 @@ class WatchBroadcaster:
         if watcher.cursor == cache.end:
             return
         key = (watcher.cursor, watcher.view.key)
-        found = joined.get(key)
-        if found is None:
-            found = joined[key] = self._join_events(watcher)
-        payload, watcher.cursor = found
+        batch = joined.get(key)
+        if batch is None:
+            batch = joined[key] = self._join_events(watcher)
+        payload, watcher.cursor = batch
         if payload:
             watcher.transport.write(payload)
 
@@ -368,10 +366,10 @@ class WatchBroadcasters:
         self._by_name: dict[str, WatchBroadcaster] = {}
 
     def get(self, cache: WatchCache) -> WatchBroadcaster:
-        found = self._by_name.get(cache.name)
-        if found is None:
-            found = self._by_name[cache.name] = WatchBroadcaster(cache)
-        return found
+        broadcaster = self._by_name.get(cache.name)
+        if broadcaster is None:
+            broadcaster = self._by_name[cache.name] = WatchBroadcaster(cache)
+        return broadcaster
 
     def end_all(self) -> None:
         for broadcast in self._by_name.values():

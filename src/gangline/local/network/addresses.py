@@ -1,11 +1,9 @@
-"""Address ranges of a cluster: a range that overlaps no route of the host, and a pool of its
-addresses.
+"""Addresses and files of pods: address ranges, a pool of addresses, ``/etc/hosts``.
 
-One /16 is divided in two: the lower half for pods, the upper half for services. The candidates
-avoid the default ranges of Kubernetes clusters, container engines and clouds (10.0.0.0/16,
-10.42.0.0/15, 10.96.0.0/12, 10.244.0.0/16), since such a cluster may run beside ours.
-
-A pod's ``/etc/hosts`` and ``/etc/resolv.conf``: content, and the folder of all such files.
+One /16 that overlaps no route of the host is divided in two: the lower half for pods, the upper
+half for services. The candidates avoid the default ranges of Kubernetes clusters, container engines
+and clouds (10.0.0.0/16, 10.42.0.0/15, 10.96.0.0/12, 10.244.0.0/16), since such a cluster may run
+beside ours. Each pod has a folder with its ``hosts`` and ``resolv.conf``.
 """
 
 import ipaddress

@@ -4,25 +4,20 @@ Everything in the kernel has the cluster's prefix (`gl` and six hexadecimal digi
 folder): bridge ``PREFIX``, host ends of the pods' links ``PREFIX.N``, namespaces ``PREFIX-N``. N is
 the offset of the pod's address in its range. So the leftovers of a killed cluster are found by name
 and removed at its next start or by ``gangline down``, and concurrent clusters do not interfere.
+``ip`` from iproute2 makes the changes: batches as input, JSON as output.
 
 MAC addresses are derived from IP addresses. A bridge without an explicit MAC has the lowest one of
 its ports, which changes whenever a pod starts or ends, and the pods' neighbour tables do not
 notice. For up to a minute the pods then could not reach the host, and with it DNS and the API
-server. Pods that reuse the IP address of an ended pod would have the same problem.
+server. Pods that reuse the IP address of an ended pod would have the same problem. The service
+range is a ``local`` route on the bridge, so the host owns all its addresses: a listener on one of
+them needs no further setup.
 
-The service range is a ``local`` route on the bridge, so the host owns all its addresses. A listener
-on one of them needs no further setup, and removing the bridge cleans up.
-
-Runs ``ip`` from iproute2: batches as input, JSON as output, failures as `NetworkError`.
-
-Connections from pods to other hosts: masquerading on the host's uplink, as container engines do
-it.
-
-Three changes are made and undone at the end: an nftables table with the cluster's prefix, rules
-that accept the packets in a filter that drops forwarded ones, and IP forwarding for the bridge and
-the uplink only. Write-ahead order: the previous state is stored first (`STATE_FILE`), so that the
-changes can be undone after a kill. If a change fails, pods still reach each other, and the log has
-a message.
+Connections to other hosts are masqueraded on the host's uplink. Three changes are undone at the
+end: an nftables table with the cluster's prefix, rules that accept the packets in a filter that
+drops forwarded ones, and IP forwarding for the bridge and the uplink only. Write-ahead order: the
+previous state is stored first (`STATE_FILE`), so that the changes can be undone after a kill. If a
+change fails, pods still reach each other, and the log has a message.
 """
 
 import asyncio
@@ -100,8 +95,8 @@ async def run_batch(lines: Sequence[str], *, netns: str = "", force: bool = Fals
 
 async def query_json(*arguments: str) -> list[dict[str, Any]]:
     out = await run_command("ip", "-json", *arguments)
-    found: list[dict[str, Any]] = json.loads(out or "[]")
-    return found
+    objects: list[dict[str, Any]] = json.loads(out or "[]")
+    return objects
 
 
 log = logging.getLogger(__name__)
@@ -205,8 +200,8 @@ def _set_forwarding(link: str, value: str) -> None:
 
 def _other_bridges(bridge: str) -> list[str]:
     """Bridges of other clusters, which still need forwarding on the uplink."""
-    found = (path.name for path in LINKS.glob("gl*") if (path / "bridge").is_dir())
-    return [name for name in found if name != bridge]
+    names = (path.name for path in LINKS.glob("gl*") if (path / "bridge").is_dir())
+    return [name for name in names if name != bridge]
 
 
 NETNS_FOLDER = Path("/run/netns")
@@ -407,11 +402,11 @@ class BridgeNetwork:
 
 async def _routes() -> list[Network]:
     """Return the IPv4 ranges that the host has routes for, in any table."""
-    found = []
+    networks = []
     for route in await query_json("-4", "route", "show", "table", "all"):
         with contextlib.suppress(ValueError):
-            found.append(ipaddress.IPv4Network(route.get("dst", ""), strict=False))
-    return found
+            networks.append(ipaddress.IPv4Network(route.get("dst", ""), strict=False))
+    return networks
 
 
 @contextlib.asynccontextmanager

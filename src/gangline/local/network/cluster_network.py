@@ -1,16 +1,12 @@
-"""The network of one cluster: pod network, DNS server and service addresses, opened and closed
-together.
+"""The network of one cluster: pods, DNS and service addresses, opened and closed together.
 
-Service addresses: TCP listeners that forward connections to the endpoints of a service.
-
-The routing table is data (`service_routes`); the forwarder opens and closes listeners to match it.
-A service without a ready endpoint has no listener, so that clients are refused immediately, as on
-Kubernetes. UDP ports are not forwarded.
-
-Updates DNS names and service addresses when objects of the API server change.
-
-Listeners on services, endpoints and pods update the zone immediately. Sockets and hosts files
+Listeners on services, endpoints and pods update the DNS zone immediately. Sockets and hosts files
 follow a few milliseconds later, so that many changes are applied together.
+
+Service addresses are TCP listeners that forward connections to the endpoints of a service. The
+routing table is data (`service_routes`); the forwarder opens and closes listeners to match it. A
+service without a ready endpoint has no listener, so that clients are refused immediately, as on
+Kubernetes. UDP ports are not forwarded.
 """
 
 import asyncio

@@ -1,19 +1,13 @@
-"""The DNS server of the cluster: UDP and TCP on one address, in front of a `DnsZone`.
+"""DNS of the cluster: the zone of its names, and the server in front of it (UDP and TCP).
 
+The zone is updated by one service, endpoints object or pod at a time. Names follow the Kubernetes
+DNS specification: ``SERVICE.NS.svc.cluster.local``, ``HOST.SERVICE.NS.svc...`` for the pods of a
+headless service, ``_PORT._PROTOCOL.SERVICE...`` for SRV, ``1-2-3-4.NS.pod.cluster.local``, and the
+reverse of each address.
+
+A query has exactly one question, as all stub resolvers send it; the server drops any other packet.
 Queries for other names are forwarded unchanged to the host's resolvers, each with a short timeout.
 If none answers, the client gets SERVFAIL immediately and need not wait for its own timeout.
-
-DNS messages: parse a query and build its response, with dnslib.
-
-A query has exactly one question, as all stub resolvers send it. Any other packet raises
-`DnsMessageError`, and the server drops it.
-
-The DNS zone of the cluster: an index from names to records.
-
-It is updated by one service, endpoints object or pod at a time. Names follow the Kubernetes DNS
-specification: ``SERVICE.NS.svc.cluster.local``, ``HOST.SERVICE.NS.svc...`` for the pods of a
-headless service, ``_PORT._PROTOCOL.SERVICE...`` for SRV, ``1-2-3-4.NS.pod.cluster.local``, and the
-reverse of each address. ``lookup`` returns None for a name outside the cluster.
 """
 
 import asyncio
@@ -264,8 +258,8 @@ class DnsZone:
             yield ip, f"{dashed_address(ip)}.{namespace}.pod.{DOMAIN}"
 
     def _records_of(self, name: str) -> tuple[DnsRecord, ...] | None:
-        if found := self._forward.get(name):
-            return found
+        if records := self._forward.get(name):
+            return records
         host, _, rest = name.partition(".")
         namespace, _, tail = rest.partition(".")
         if tail == f"pod.{DOMAIN}" and namespace:

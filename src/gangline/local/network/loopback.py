@@ -83,9 +83,9 @@ class LoopbackNetwork:
         return self._attached[pod_uid][1]
 
     async def detach(self, pod_uid: str) -> None:
-        found = self._attached.pop(pod_uid, None)
-        if found is not None:
-            self._pool.release(found[1].ip)
+        attached = self._attached.pop(pod_uid, None)
+        if attached is not None:
+            self._pool.release(attached[1].ip)
             self._files.remove(pod_uid)
 
     def rewrite_hosts_files(self) -> None:

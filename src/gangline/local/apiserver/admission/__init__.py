@@ -1,6 +1,7 @@
 """Admission: rules that depend on other objects, and the configured admission webhooks.
 
-Order: ``builtin`` (namespace, priority, service address), ``webhook_match`` (rules and selectors),
-``webhook_review`` (AdmissionReview), ``webhook_client`` (one POST), ``webhooks`` (calling order,
-reinvocation, time limit). May import: ``crds``, ``storage``, ``core``, ``machinery``.
+Policies: ``builtin`` (namespace, priority, service address), ``node_restriction``,
+``pod_security``, ``certificate_signers``. Webhooks: ``webhook_call`` (one call), ``webhooks``
+(calling order, reinvocation, time limit). May import: ``crds``, ``storage``, ``core``,
+``machinery``.
 """

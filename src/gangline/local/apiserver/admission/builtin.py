@@ -119,9 +119,9 @@ class BuiltinAdmission:
         account = spec.get("serviceAccountName") or "default"
         if not isinstance(account, str):
             return
-        found = self._store.cache("serviceaccounts.").latest(f"{meta['namespace']}/{account}")
-        if found is not None:
-            if read_json(found.body).get("automountServiceAccountToken") is False:
+        record = self._store.cache("serviceaccounts.").latest(f"{meta['namespace']}/{account}")
+        if record is not None:
+            if read_json(record.body).get("automountServiceAccountToken") is False:
                 spec.setdefault("automountServiceAccountToken", False)
         elif account != "default":
             raise forbidden(
@@ -132,12 +132,12 @@ class BuiltinAdmission:
 
     def _assign_priority(self, pod: Json) -> None:
         cache = self._store.cache("priorityclasses.scheduling.k8s.io")
-        known = {key: read_json(record.body) for key, record in list(cache.records.items())}
-        default = next((c for c in known.values() if c.get("globalDefault")), None)
+        classes = {key: read_json(record.body) for key, record in list(cache.records.items())}
+        default = next((c for c in classes.values() if c.get("globalDefault")), None)
         spec = pod.get("spec")
         if not isinstance(spec, dict):
             return
-        if not apply_priority(pod, known, default):
+        if not apply_priority(pod, classes, default):
             name = pod["metadata"]["name"]
             class_name = spec.get("priorityClassName")
             raise forbidden(
@@ -229,10 +229,12 @@ class BuiltinAdmission:
         cache = self._store.cache("services.")
         services = (cache.latest(key) for key in {*cache.records, *cache.staged})
         kinds = ("NodePort", "LoadBalancer")
-        found = [s for s in services if s is not None and s.fields.get("spec.type") in kinds]
+        services_with_ports = [
+            s for s in services if s is not None and s.fields.get("spec.type") in kinds
+        ]
         return {
             port.get("nodePort")
-            for record in found
+            for record in services_with_ports
             for port in read_json(record.body)["spec"].get("ports", [])
         }
 

@@ -1,13 +1,9 @@
-"""Approving and signing certificates: the right to do it for the signer of a request.
+"""Certificate signing requests: who may approve and sign, and what each subresource may change.
 
 Beside the right to write the subresource, Kubernetes asks for the verb ``approve`` or ``sign`` on
-``signers`` with the name of the signer, or with ``DOMAIN/*``.
-
-CertificateSigningRequests: who requests a certificate, and what each subresource may change.
-
-The server writes the identity of the requester into the request: signers copy it into certificates
-that they sign. The approval subresource changes conditions only, the status subresource all but the
-approval. These are the rules of Kubernetes.
+``signers`` with the name of the signer, or with ``DOMAIN/*``. The server writes the identity of the
+requester into the request, because signers copy it into certificates. The approval subresource
+changes conditions only, the status subresource all but the approval.
 """
 
 import base64
@@ -67,7 +63,7 @@ def complete_signing_request(request: ApiRequest, obj: Json) -> None:
         cause = field_causes.invalid("spec.request", pem[:60], detail)
         raise invalid(GROUP, request.kind.kind, request.name, [cause]) from None
     if spec.get("signerName") == CLIENT_SIGNER and MASTERS in (
-        each.value for each in organizations
+        attribute.value for attribute in organizations
     ):
         message = (
             f'{PLURAL}.{GROUP} "{request.name}" is forbidden: use of {CLIENT_SIGNER} signer with '
@@ -101,7 +97,9 @@ def restrict_signing_request(request: ApiRequest, old: Json, new: Json) -> None:
 
 def _conditions(obj: Json, *, approval: bool) -> list[Json]:
     listed = objects_in(subobject(obj, "status").get("conditions"))
-    return [each for each in listed if (each.get("type") in APPROVAL_TYPES) == approval]
+    return [
+        condition for condition in listed if (condition.get("type") in APPROVAL_TYPES) == approval
+    ]
 
 
 VERBS = {"approval": "approve", "status": "sign"}

@@ -75,9 +75,9 @@ def restrict_token_request(
         raise _refusal(request, "node requested token with a pod binding without a uid")
     if bound.node is None or bound.node.name != node:
         raise _refusal(request, "node requested token bound to a pod scheduled on a different node")
-    known = {*API_AUDIENCES, *pod_references(bound.content or {}).audiences}
+    allowed = {*API_AUDIENCES, *pod_references(bound.content or {}).audiences}
     for audience in audiences:
-        if audience not in known:
+        if audience not in allowed:
             why = f'audience "{audience}" not found in pod spec volume'
             raise _refusal(request, f"{why}, {request.user.name} is not authorized to request "
                            "tokens for this audience")  # fmt: skip
@@ -113,9 +113,9 @@ def _restrict_mirror_pod(request: ApiRequest, node: str, pod: Json) -> None:
         raise _refusal(request, f'node "{node}" can not create pods that reference a service '
                        "account")  # fmt: skip
     for part in (*_list(spec, "containers"), *_list(spec, "initContainers")):
-        origins = [each.get("valueFrom") or {} for each in _list(part, "env")]
-        if any(set(each) & {"secretKeyRef", "configMapKeyRef"} for each in origins) or any(
-            set(each) & {"secretRef", "configMapRef"} for each in _list(part, "envFrom")
+        origins = [source.get("valueFrom") or {} for source in _list(part, "env")]
+        if any(set(source) & {"secretKeyRef", "configMapKeyRef"} for source in origins) or any(
+            set(source) & {"secretRef", "configMapRef"} for source in _list(part, "envFrom")
         ):
             raise _refusal(request, f'node "{node}" can not create pods that reference secrets or '
                            "configmaps")  # fmt: skip
@@ -169,7 +169,7 @@ def _is_restricted_label(label: str) -> bool:
 
 
 def _is_in(domain: str, domains: tuple[str, ...]) -> bool:
-    return any(domain == each or domain.endswith(f".{each}") for each in domains)
+    return any(domain == allowed or domain.endswith(f".{allowed}") for allowed in domains)
 
 
 def _refusal(request: ApiRequest, why: str) -> StatusError:

@@ -75,7 +75,7 @@ class PodSecurityAdmission:
             return _PERMISSIVE
         policy, errors = PodSecurityPolicy.of_labels(labels)
         if errors:
-            text = ", ".join(f"{each.field}: {each.message}" for each in errors)
+            text = ", ".join(f"{error.field}: {error.message}" for error in errors)
             request.audit_annotations[f"{PREFIX}error"] = f"Failed to parse policy: {text}"
         return policy
 
@@ -128,7 +128,7 @@ class PodSecurityAdmission:
             checked += 1
             violations = find_violations(pod["metadata"], pod.get("spec") or {}, enforce)
             if violations:
-                reason = ", ".join(each.reason for each in violations)
+                reason = ", ".join(violation.reason for violation in violations)
                 names.setdefault(reason, []).append(pod["metadata"]["name"])
             if time.monotonic() > deadline:
                 break
@@ -143,7 +143,7 @@ class PodSecurityAdmission:
                 f'existing pods in namespace "{namespace}" violate the new PodSecurity enforce '
                 f'level "{enforce}"'
             )
-        return warnings + sorted(f"{_named(found)}: {why}" for why, found in names.items())
+        return warnings + sorted(f"{_named(pod_names)}: {why}" for why, pod_names in names.items())
 
 
 _PERMISSIVE = PodSecurityPolicy()
@@ -163,13 +163,14 @@ def _named(pods: list[str]) -> str:
 
 def _is_significant(old: Json, new: Json) -> bool:
     """True if an update changes what the standards read and a pod lets change."""
-    before, after = (each["metadata"].get("annotations") or {} for each in (old, new))
+    before, after = (container["metadata"].get("annotations") or {} for container in (old, new))
     keys = {key for key in (*before, *after) if key == _SECCOMP_POD or key.startswith(_SECCOMP)}
     if any(before.get(key) != after.get(key) for key in keys):
         return True
     for field in _CONTAINERS:
         images = [
-            [each.get("image") for each in pod["spec"].get(field) or ()] for pod in (old, new)
+            [container.get("image") for container in pod["spec"].get(field) or ()]
+            for pod in (old, new)
         ]
         if images[0] != images[1]:
             return True

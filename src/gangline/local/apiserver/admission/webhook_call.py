@@ -1,16 +1,12 @@
-"""Client of admission webhooks: address, TLS trust, one POST.
-
-A webhook behind a service is called at the address of one of its ready pods, because a cluster IP
-is reachable only inside the pod network. Its certificate must be valid for the service's name, as
-in Kubernetes.
-
-Matching of admission webhooks: rules, namespace selectors and object selectors.
+"""One call of an admission webhook: whether it matches, its AdmissionReview, and the POST.
 
 Rules depend only on kind, operation and subresource, so their result is cached until a
 configuration or a kind changes. Selectors depend on labels, which an earlier webhook may have
 changed, so they are evaluated just before each call.
 
-AdmissionReview: encoding the request to a webhook and decoding its response.
+A webhook behind a service is called at the address of one of its ready pods, because a cluster IP
+is reachable only inside the pod network. Its certificate must be valid for the service's name, as
+in Kubernetes.
 """
 
 import asyncio
@@ -114,14 +110,14 @@ def compile_webhooks(plural: str, body: bytes) -> list[CompiledWebhook]:
         msgspec.ValidationError: the configuration is invalid; validation prevents storing one.
     """
     # Not strict: schemas accept ``10.0`` as an integer, as JSON does.
-    found = msgspec.json.decode(body, type=CONFIGURATION_TYPES[plural], strict=False)
+    configuration = msgspec.json.decode(body, type=CONFIGURATION_TYPES[plural], strict=False)
     return [
         CompiledWebhook(
             webhook,
             _selector(webhook, "namespace_selector"),
             _selector(webhook, "object_selector"),
         )
-        for webhook in found.webhooks
+        for webhook in configuration.webhooks
     ]
 
 
@@ -140,8 +136,8 @@ def match_webhooks(
     """
     if subject.kind.group == GROUP and subject.kind.plural in EXEMPT_RESOURCES:
         return []
-    found = (_match_webhook(hook, subject, forms) for hook in hooks)
-    return [each for each in found if each is not None]
+    matches = (_match_webhook(hook, subject, forms) for hook in hooks)
+    return [match for match in matches if match is not None]
 
 
 def _match_webhook(
@@ -221,13 +217,13 @@ class ReviewInput:
 
 def request_options(request: ApiRequest, operation: str, more: Json | None = None) -> Json:
     """Return the options of a request for webhooks."""
-    found: Json = {"kind": OPTIONS[operation], "apiVersion": "meta.k8s.io/v1"}
+    options: Json = {"kind": OPTIONS[operation], "apiVersion": "meta.k8s.io/v1"}
     if operation != "DELETE":
         named = ("fieldManager", "fieldValidation")
-        found |= {name: request.params[name] for name in named if request.params.get(name)}
+        options |= {name: request.params[name] for name in named if request.params.get(name)}
     if request.dry_run:
-        found["dryRun"] = ["All"]
-    return found | (more or {})
+        options["dryRun"] = ["All"]
+    return options | (more or {})
 
 
 def review_version(hook: CompiledWebhook) -> str:
@@ -466,8 +462,8 @@ class WebhookClient:
         if port is None:
             raise ValueError(f'no service port {service.port} found for service "{service.name}"')
         endpoints = self._store.cache("endpoints.").records.get(key)
-        found = read_json(endpoints.body) if endpoints is not None else {}
-        ready = ready_addresses(found, port.get("name") or "")
+        endpoints_object = read_json(endpoints.body) if endpoints is not None else {}
+        ready = ready_addresses(endpoints_object, port.get("name") or "")
         if not ready:
             raise ValueError(f'no endpoints available for service "{service.name}"')
         return WebhookAddress(shown, f"https://{random.choice(ready)}{path}", name)
@@ -480,14 +476,14 @@ def service_url(service: ServiceReference) -> str:
 
 def ready_addresses(endpoints: Json, port_name: str) -> list[str]:
     """Return each ready ``address:port`` of a named port."""
-    found = []
+    addresses = []
     for subset in endpoints.get("subsets") or ():
         for port in subset.get("ports") or ():
             if (port.get("name") or "") == port_name:
                 ips = [address.get("ip", "") for address in subset.get("addresses") or ()]
-                found += [f"[{ip}]:{port['port']}" if ":" in ip else f"{ip}:{port['port']}"
+                addresses += [f"[{ip}]:{port['port']}" if ":" in ip else f"{ip}:{port['port']}"
                           for ip in ips]  # fmt: skip
-    return found
+    return addresses
 
 
 @lru_cache(maxsize=64)
@@ -511,18 +507,18 @@ def tls_context(bundle: str) -> ssl.SSLContext:
 
 
 async def _read(answer: aiohttp.ClientResponse) -> bytes:
-    found = bytearray()
+    content = bytearray()
     async for part in answer.content.iter_any():
-        found += part
-        if len(found) > MAX_RESPONSE_BYTES:
+        content += part
+        if len(content) > MAX_RESPONSE_BYTES:
             answer.close()
             raise WebhookCallError(f"the response exceeds {MAX_RESPONSE_BYTES} bytes")
     if answer.status == 200:
-        return bytes(found)
+        return bytes(content)
     if answer.status == 404:
         raise WebhookCallError("the server could not find the requested resource")
     if answer.status >= 500:
-        text = bytes(found).decode(errors="replace").strip()[:MAX_SHOWN_CHARS] or "unknown"
+        text = bytes(content).decode(errors="replace").strip()[:MAX_SHOWN_CHARS] or "unknown"
         raise WebhookCallError(
             f'an error on the server ("{text}") has prevented the request from succeeding'
         )

@@ -129,16 +129,16 @@ class WebhookAdmission:
             self._generation = self._registry.generation
         kind = subject.kind
         key = (subject.operation, kind.group, kind.version, kind.plural, subject.subresource)
-        found = self._matched.get(key)
-        if found is None:
+        matches = self._matched.get(key)
+        if matches is None:
             others = (k for k in self._registry if k.storage_name == kind.storage_name)
             forms = [kind, *(k for k in others if k is not kind)]
-            found = (
+            matches = (
                 match_webhooks(self._hooks(MUTATING), subject, forms),
                 match_webhooks(self._hooks(VALIDATING), subject, forms),
             )
-            self._matched[key] = found
-        return found
+            self._matched[key] = matches
+        return matches
 
     def _hooks(self, plural: str) -> list[CompiledWebhook]:
         configured = self._configured[plural]
@@ -217,8 +217,10 @@ class WebhookReview:
         Raises:
             StatusError: a webhook denies the write, or fails.
         """
-        matching = [each for each in self._validating if self._selectors_match(each.hook, old, new)]
-        answers = [self._call_webhook(each, old, new) for each in matching]
+        matching = [
+            webhook for webhook in self._validating if self._selectors_match(webhook.hook, old, new)
+        ]
+        answers = [self._call_webhook(webhook, old, new) for webhook in matching]
         for outcome in await asyncio.gather(*answers, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome

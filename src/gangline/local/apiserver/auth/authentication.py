@@ -1,13 +1,10 @@
 """Authentication: client certificates, the administrator's token, service account tokens.
 
-The administrator's token is a random string in a file. ``service_account_tokens`` issues and
-verifies the tokens of service accounts.
-
-Service account tokens: JSON web tokens with the claims of Kubernetes, signed by the server.
-
-A token is valid for its audiences, until its expiration, and as long as its account and the object
-that it is bound to exist: both are looked up by name and UID at each use, in the committed state.
-A token of an older server has no issuer and no bound object; it is accepted until it expires.
+The administrator's token is a random string in a file. Service account tokens are JSON web tokens
+with the claims of Kubernetes, signed by the server. A token is valid for its audiences, until its
+expiration, and as long as its account and the object that it is bound to exist: both are looked up
+by name and UID at each use, in the committed state. A token of an older server has no issuer and no
+bound object; it is accepted until it expires.
 """
 
 import base64
@@ -152,9 +149,9 @@ class ServiceAccountTokens:
         if claims is None:
             return None
         now = self._now()
-        found = tuple(name for name in audiences if name in claims.aud)
+        accepted = tuple(name for name in audiences if name in claims.aud)
         account = _account(claims)
-        if not found or account is None or claims.exp <= now or claims.nbf > now + 60:
+        if not accepted or account is None or claims.exp <= now or claims.nbf > now + 60:
             return None
         required = [("serviceaccounts.", f"{account.namespace}/", account.serviceaccount)]
         if account.pod is not None:
@@ -164,9 +161,9 @@ class ServiceAccountTokens:
         elif account.node is not None:
             # API rule: beside a pod the node is only a note.
             required.append(("nodes.", "", account.node))
-        if not all(self._exists(*each) for each in required):
+        if not all(self._exists(*owner) for owner in required):
             return None
-        return TokenIdentity(_user(claims, account), found)
+        return TokenIdentity(_user(claims, account), accepted)
 
     def _read(self, token: str) -> TokenClaims | None:
         """Return the claims of a token with a valid signature, else None."""

@@ -1,14 +1,12 @@
-"""The roles and bindings of a new cluster.
+"""The roles and bindings of a new cluster, with the rules of Kubernetes (``bootstrappolicy``).
 
-The rules are those of Kubernetes (``bootstrappolicy``). ``view``, ``edit`` and ``admin`` have no
-rules of their own: they aggregate the roles with their label, among them those of Gangline's kinds.
-``view`` reads neither Secrets nor roles and opens no stream, because all three give further rights.
+``view``, ``edit`` and ``admin`` have no rules of their own: they aggregate the roles with their
+label, among them those of Gangline's kinds. ``view`` reads neither Secrets nor roles and opens no
+stream, because all three give further rights.
 
-The roles of kube-scheduler and kube-controller-manager, when they run beside this cluster.
-
-The rules are those of Kubernetes (``bootstrappolicy``), and the bindings give them to the users
-that Kubernetes has for these programs. The roles of single controllers (``system:controller:…``)
-are left out: without ``--use-service-account-credentials``, no controller uses them.
+kube-scheduler and kube-controller-manager have roles for when they run beside this cluster. The
+roles of single controllers (``system:controller:…``) are left out: without
+``--use-service-account-credentials``, no controller uses them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -187,17 +185,17 @@ METRICS_READER_RULES = [_rule("metrics.k8s.io", ("nodes", "pods"), READ)]
 
 def _resources_by_group(*, with_status: bool) -> Iterator[tuple[str, list[str]]]:
     """Yield the namespaced resources that users of Gangline write, by group."""
-    found: dict[str, list[str]] = {}
+    by_group: dict[str, list[str]] = {}
     for resource in (*(kind.resource for kind in JOB_KINDS), SCALE_PLANS, POD_GROUPS):
-        listed = found.setdefault(resource.group, [])
+        listed = by_group.setdefault(resource.group, [])
         listed.append(resource.plural)
         if with_status:
             listed.append(f"{resource.plural}/status")
     for kind in JOB_KINDS:
         if kind.is_scalable:
-            found[kind.resource.group].append(f"{kind.resource.plural}/scale")
-    found[TRAINING_RUNTIMES.group].append(TRAINING_RUNTIMES.plural)
-    for group, listed in sorted(found.items()):
+            by_group[kind.resource.group].append(f"{kind.resource.plural}/scale")
+    by_group[TRAINING_RUNTIMES.group].append(TRAINING_RUNTIMES.plural)
+    for group, listed in sorted(by_group.items()):
         yield group, sorted(listed)
 
 
@@ -205,13 +203,9 @@ def job_view_rules() -> list[Json]:
     """Return the rules that let ``view`` read jobs, runtimes, advice, pod groups and queues."""
     rules = [_rule(group, plurals, READ) for group, plurals in
              _resources_by_group(with_status=True)]  # fmt: skip
-    advice = _rule(
-        JOB_ADVICE.group, (JOB_ADVICE.plural, f"{JOB_ADVICE.plural}/status"), READ
-    )
+    advice = _rule(JOB_ADVICE.group, (JOB_ADVICE.plural, f"{JOB_ADVICE.plural}/status"), READ)
     queues = _rule(QUEUES.group, (QUEUES.plural, f"{QUEUES.plural}/status"), READ)
-    runtimes = _rule(
-        CLUSTER_TRAINING_RUNTIMES.group, (CLUSTER_TRAINING_RUNTIMES.plural,), READ
-    )
+    runtimes = _rule(CLUSTER_TRAINING_RUNTIMES.group, (CLUSTER_TRAINING_RUNTIMES.plural,), READ)
     return [*rules, advice, queues, runtimes]
 
 
@@ -221,8 +215,7 @@ def job_edit_rules() -> list[Json]:
     Queues divide the cluster among namespaces, so that only an administrator writes them.
     """
     return [
-        _rule(group, plurals, WRITE)
-        for group, plurals in _resources_by_group(with_status=False)
+        _rule(group, plurals, WRITE) for group, plurals in _resources_by_group(with_status=False)
     ]
 
 

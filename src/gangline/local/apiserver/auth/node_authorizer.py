@@ -1,17 +1,12 @@
-"""Authorization of nodes: a kubelet reads only what its own pods need (the Node authorizer).
+"""The Node authorizer: a kubelet reads only what its own pods need. Certificates of nodes.
 
 The rules are those of Kubernetes. Writes of nodes, leases and pods are allowed here by kind, and
-limited to the node's own objects by ``admission.node_restriction``.
+limited to the node's own objects by ``admission.node_restriction``. The pods of each node follow
+the committed writes; the objects that they refer to are read when they are needed.
 
-The pods that are bound to each node, and the objects that they refer to.
-
-The pods follow the committed writes. References are read when they are needed.
-
-The certificates of nodes: each node has one as a client and one as a server.
-
-As a client it is ``system:node:NAME`` in the group ``system:nodes``. As a server it has its name
-and addresses. A certificate that is missing, damaged, outdated or of another authority is issued
-again, so that its files need not survive a power failure.
+Each node has two certificates. As a client it is ``system:node:NAME`` in the group
+``system:nodes``; as a server it has its name and addresses. A certificate that is missing, damaged,
+outdated or of another authority is issued again, so its files need not survive a power failure.
 """
 
 import os
@@ -77,11 +72,11 @@ class NodePods:
                 yield of, self._references_of(self._records[key])
 
     def _references_of(self, record: ObjectRevision) -> PodReferences:
-        known = self._references.get(record.key)
-        if known is None or known[0] is not record:
-            known = record, pod_references(read_json(record.body))
-            self._references[record.key] = known
-        return known[1]
+        cached = self._references.get(record.key)
+        if cached is None or cached[0] is not record:
+            cached = record, pod_references(read_json(record.body))
+            self._references[record.key] = cached
+        return cached[1]
 
     def _add(self, record: ObjectRevision) -> None:
         if node := record.fields.get("spec.nodeName"):
@@ -108,7 +103,7 @@ def pod_references(pod: Json) -> PodReferences:
     """Return what a pod refers to."""
     spec = pod.get("spec") or {}
     maps: set[Any] = {AUTHORITY_CONFIG_MAP}
-    secrets: set[Any] = {each.get("name") for each in _list(spec, "imagePullSecrets")}
+    secrets: set[Any] = {secret.get("name") for secret in _list(spec, "imagePullSecrets")}
     claims: set[Any] = set()
     audiences: set[Any] = set()
     for name in ("initContainers", "containers", "ephemeralContainers"):
@@ -153,8 +148,8 @@ def _list(obj: Json, name: str) -> list[Json]:
 
 
 def _name(obj: Json, reference: str, field: str = "name") -> str | None:
-    found = obj.get(reference)
-    name = found.get(field) if isinstance(found, dict) else None
+    part = obj.get(reference)
+    name = part.get(field) if isinstance(part, dict) else None
     return name if isinstance(name, str) else None
 
 
@@ -276,8 +271,8 @@ class NodeAuthorizer:
                 return verb in READ and self._uses_volume(node, access.name)
             case "", "serviceaccounts/token":
                 return verb == "create" and any(
-                    found.account == access.name
-                    for _, found in self._pods.references(node, access.namespace)
+                    references.account == access.name
+                    for _, references in self._pods.references(node, access.namespace)
                 )
             case "coordination.k8s.io", "leases":
                 return _may_use_lease(node, access)
@@ -295,11 +290,11 @@ class NodeAuthorizer:
         name, namespace = access.name, access.namespace
         if not name or not namespace:
             return False
-        for _, found in self._pods.references(node, namespace):
+        for _, references in self._pods.references(node, namespace):
             names = {
-                "configmaps": found.config_maps,
-                "secrets": found.secrets,
-                "persistentvolumeclaims": found.claims,
+                "configmaps": references.config_maps,
+                "secrets": references.secrets,
+                "persistentvolumeclaims": references.claims,
             }
             if name in names[access.resource]:
                 return True
@@ -307,8 +302,8 @@ class NodeAuthorizer:
 
     def _uses_volume(self, node: str, name: str) -> bool:
         claims = self._store.cache("persistentvolumeclaims.").records
-        for namespace, found in self._pods.references(node):
-            for claim in found.claims:
+        for namespace, references in self._pods.references(node):
+            for claim in references.claims:
                 record = claims.get(f"{namespace}/{claim}")
                 spec = read_json(record.body).get("spec") if record else None
                 if name and spec and spec.get("volumeName") == name:

@@ -74,17 +74,19 @@ def prepare_certificates(folder: Path, hosts: Sequence[str]) -> ServerCertificat
 def _prepare(folder: Path, hosts: Sequence[str]) -> ServerCertificates:
     make_directory(folder, 0o700)
     pairs = _pairs(folder, "ca", "server", "admin", "apiserver-kubelet-client")
-    found = ServerCertificates(*pairs)
-    if not found.authority.exists:
-        _make_authority(found.authority)
-    authority = CertificateAuthority(found.authority)
-    if not _covers_hosts(found.server, hosts):
-        authority.issue(found.server, make_name("gangline-apiserver"), server_options(hosts))
-    if not _is_valid(found.admin):
-        authority.issue(found.admin, make_name("gangline-admin", ADMIN_GROUP), [CLIENT_USAGE])
-    if not _is_valid(found.kubelet_client):
-        authority.issue(found.kubelet_client, make_name(API_SERVER_USER), [CLIENT_USAGE])
-    return found
+    certificates = ServerCertificates(*pairs)
+    if not certificates.authority.exists:
+        _make_authority(certificates.authority)
+    authority = CertificateAuthority(certificates.authority)
+    if not _covers_hosts(certificates.server, hosts):
+        authority.issue(certificates.server, make_name("gangline-apiserver"), server_options(hosts))
+    if not _is_valid(certificates.admin):
+        authority.issue(
+            certificates.admin, make_name("gangline-admin", ADMIN_GROUP), [CLIENT_USAGE]
+        )
+    if not _is_valid(certificates.kubelet_client):
+        authority.issue(certificates.kubelet_client, make_name(API_SERVER_USER), [CLIENT_USAGE])
+    return certificates
 
 
 def _pairs(folder: Path, *names: str) -> list[KeyPairFiles]:

@@ -1,20 +1,16 @@
-"""Authorization by RBAC: roles and their bindings, evaluated as in Kubernetes.
+"""Authorization by RBAC, and the two checks that depend on it: escalation and impersonation.
 
-Members of ``system:masters`` may do everything. Other users may do what the roles bound to them or
-to their groups allow. There are no rules that deny. Nodes have the rights of ``node_authorizer``
-as well.
+Authorization: members of ``system:masters`` may do everything. Other users may do what the roles
+bound to them or to their groups allow. No rule denies. Nodes have the rights of
+``node_authorizer`` as well.
 
-Writes of roles and bindings: no user grants more than it has.
+Escalation: no user grants more than it has. Every rule of a written role must be covered by the
+rules of the user, unless the user has the verb ``escalate`` on the role. The rules of the role that
+a binding names must be covered as well, unless the user has ``bind`` on that role. An aggregation
+rule gathers rules of any role, so its writer needs full rights.
 
-As in Kubernetes: every rule of a written role must be covered by the rules of the user, unless the
-user has the verb ``escalate`` on the role. The rules of the role that a binding names must be
-covered as well, unless the user has the verb ``bind`` on that role. An aggregation rule gathers
-rules of any role, so its writer needs full rights.
-
-Impersonation: a request that acts as another user, by its ``Impersonate-`` headers.
-
-As in Kubernetes, the sender needs the verb ``impersonate`` on the user or service account, on each
-group, on the UID and on each extra value. Members of ``system:masters`` have all of these.
+Impersonation (``Impersonate-`` headers): the sender needs the verb ``impersonate`` on the user or
+service account, on each group, on the UID and on each extra value.
 """
 
 from collections.abc import Iterable, Iterator
@@ -153,38 +149,38 @@ class Authorizer:
                     yield role, binding.origin
 
     def _binding(self, plural: str, key: str) -> _Binding | None:
-        found = self._bindings.get((plural, key))
-        if found is None and (obj := self._read(plural, key)) is not None:
+        binding = self._bindings.get((plural, key))
+        if binding is None and (obj := self._read(plural, key)) is not None:
             meta, role = obj["metadata"], obj.get("roleRef") or {}
             namespace = meta.get("namespace", "")
             kind = "RoleBinding" if namespace else "ClusterRoleBinding"
             name = f"{meta['name']}/{namespace}" if namespace else meta["name"]
-            found = self._bindings[plural, key] = _Binding(
+            binding = self._bindings[plural, key] = _Binding(
                 subject_names(obj.get("subjects") or (), namespace),
                 role,
                 namespace,
                 f'{kind} "{name}" of {role.get("kind")} "{role.get("name")}"',
             )
-        return found
+        return binding
 
     def _role(self, reference: Json, namespace: str) -> _Role | None:
         own, name = reference.get("kind") == "Role", reference.get("name", "")
         plural = "roles" if own else "clusterroles"
         key = f"{namespace}/{name}" if own else name
-        found = self._roles.get((plural, key))
-        if found is None and (obj := self._read(plural, key)) is not None:
+        role = self._roles.get((plural, key))
+        if role is None and (obj := self._read(plural, key)) is not None:
             rules: list[Json] = obj.get("rules") or []
-            found = self._roles[plural, key] = _Role(rules, [index_rule(rule) for rule in rules])
-        return found
+            role = self._roles[plural, key] = _Role(rules, [index_rule(rule) for rule in rules])
+        return role
 
     def _read(self, plural: str, key: str) -> Json | None:
         record = self._store.cache(f"{plural}.{RBAC}").records.get(key)
-        found: Json | None = read_json(record.body) if record is not None else None
-        return found
+        obj: Json | None = read_json(record.body) if record is not None else None
+        return obj
 
 
-def _forget(known: dict[tuple[str, str], Any], plural: str, event: CacheEvent) -> None:
-    known.pop((plural, event.record.key), None)
+def _forget(cached: dict[tuple[str, str], Any], plural: str, event: CacheEvent) -> None:
+    cached.pop((plural, event.record.key), None)
 
 
 def request_attributes(request: ApiRequest) -> AccessAttributes:

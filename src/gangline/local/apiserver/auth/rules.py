@@ -1,13 +1,10 @@
-"""Policy rules: which actions they allow.
+"""Policy rules: which actions they allow, and whether some rules cover others.
 
-A rule is a PolicyRule as JSON. Rules only allow; no rule denies.
-
-Whether some policy rules cover others: every action that these allow, those allow too.
-
-The comparison is that of Kubernetes: a rule is divided into parts with one verb, one group, one
-resource and one name, and a single rule must cover each part. The parts are as many as the product
-of the four lists, so they are compared as sets: values that the same rules contain are one class,
-and only products of classes are compared.
+A rule is a PolicyRule as JSON. Rules only allow; no rule denies. Rules cover others if they allow
+every action that the others allow. The comparison is that of Kubernetes: a rule is divided into
+parts with one verb, one group, one resource and one name, and a single rule must cover each part.
+The parts are as many as the product of the four lists, so they are compared as sets: values that
+the same rules contain are one class, and only products of classes are compared.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -55,8 +52,8 @@ def selected_value(field_selector: str, field: str) -> str:
         requirements = parse_field_selector(field_selector).requirements
     except SelectorError:
         return ""
-    found = (r for r in requirements if r.key == field and r.operator == "=")
-    return next((requirement.values[0] for requirement in found), "")
+    requirements_of_field = (r for r in requirements if r.key == field and r.operator == "=")
+    return next((requirement.values[0] for requirement in requirements_of_field), "")
 
 
 def rule_allows(rule: Json, attributes: AccessAttributes) -> bool:
@@ -85,16 +82,16 @@ def subject_names(subjects: Iterable[Json], namespace: str) -> frozenset[tuple[s
 
     ``namespace`` is that of the binding, for service accounts without one.
     """
-    found = set[tuple[str, str]]()
+    names = set[tuple[str, str]]()
     for subject in subjects:
         kind, name = subject.get("kind"), subject.get("name")
         if kind == "ServiceAccount":
             within = subject.get("namespace") or namespace
             if within:
-                found.add(("User", f"system:serviceaccount:{within}:{name}"))
+                names.add(("User", f"system:serviceaccount:{within}:{name}"))
         elif kind in ("User", "Group") and isinstance(name, str):
-            found.add((kind, name))
-    return frozenset(found)
+            names.add((kind, name))
+    return frozenset(names)
 
 
 def names_of(user: RequestUser) -> frozenset[tuple[str, str]]:
@@ -209,19 +206,19 @@ class HeldRules:
         return self._groups.get(group, 0) | self._groups.get(ALL, 0)
 
     def _resource(self, resource: str) -> Bits:
-        found = self._resources.get(resource, 0) | self._resources.get(ALL, 0)
+        bits = self._resources.get(resource, 0) | self._resources.get(ALL, 0)
         _, slash, subresource = resource.partition("/")
-        return found | self._resources.get(f"{ALL}/{subresource}", 0) if slash else found
+        return bits | self._resources.get(f"{ALL}/{subresource}", 0) if slash else bits
 
     def _name(self, name: str) -> Bits:
         return self._names.get(name, 0) | self._without_names
 
     def _path(self, path: str) -> Bits:
-        found = self._paths.get(path, 0)
+        bits = self._paths.get(path, 0)
         for prefix in self._prefixes:
             if path_covers(prefix, path):
-                found |= self._paths[prefix]
-        return found
+                bits |= self._paths[prefix]
+        return bits
 
 
 def uncovered_rules(held: Iterable[Json], granted: Iterable[Json]) -> Iterator[Json]:
@@ -231,17 +228,17 @@ def uncovered_rules(held: Iterable[Json], granted: Iterable[Json]) -> Iterator[J
         yield from owned.uncovered(rule)
 
 
-def _add(found: dict[str, Bits], values: Sequence[str] | None, bit: Bits) -> None:
+def _add(bits_by_value: dict[str, Bits], values: Sequence[str] | None, bit: Bits) -> None:
     for value in values or ():
-        found[value] = found.get(value, 0) | bit
+        bits_by_value[value] = bits_by_value.get(value, 0) | bit
 
 
 def _classes(values: Sequence[str] | None, bits_of: Callable[[str], Bits]) -> dict[Bits, list[str]]:
     """Return the values by the held rules that contain them."""
-    found: dict[Bits, list[str]] = {}
+    values_by_bits: dict[Bits, list[str]] = {}
     for value in dict.fromkeys(values or ()):
-        found.setdefault(bits_of(value), []).append(value)
-    return found
+        values_by_bits.setdefault(bits_of(value), []).append(value)
+    return values_by_bits
 
 
 def _uncovered(lists: Sequence[Mapping[Bits, list[str]]]) -> Iterator[tuple[str, ...]]:

@@ -100,9 +100,9 @@ def _autoscaler_to_v1(autoscaler: Json) -> Json:
     share, others = None, []
     for metric in listed if isinstance(listed, list) else []:
         resource = subobject(metric, "resource")
-        found = subobject(resource, "target").get("averageUtilization")
-        if share is None and found and resource.get("name") == "cpu":
-            share = found
+        utilization = subobject(resource, "target").get("averageUtilization")
+        if share is None and utilization and resource.get("name") == "cpu":
+            share = utilization
         else:
             others.append(metric)
     changed = {name: spec[name] for name in spec if name not in ("metrics", "behavior")}

@@ -97,18 +97,18 @@ def bad_request(message: str) -> StatusError:
 
 def invalid(group: str, kind: str, name: str, causes: Iterable[StatusCause]) -> StatusError:
     """422 with all field errors of an object, up to a maximum number."""
-    found = list(causes)
-    if len(found) > limits.MAX_CAUSES:
-        found = found[: limits.MAX_CAUSES]
+    listed = list(causes)
+    if len(listed) > limits.MAX_CAUSES:
+        listed = listed[: limits.MAX_CAUSES]
         message = f"only the first {limits.MAX_CAUSES} errors are listed"
-        found.append(StatusCause("FieldValueTooMany", message, ""))
-    texts = [f"{cause.field}: {cause.message}" for cause in found]
+        listed.append(StatusCause("FieldValueTooMany", message, ""))
+    texts = [f"{cause.field}: {cause.message}" for cause in listed]
     summary = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     return status_error(
         422,
         "Invalid",
         f'{qualified_resource(kind, group)} "{name}" is invalid: {summary}',
-        StatusDetails(name=name, group=group, kind=kind, causes=found),
+        StatusDetails(name=name, group=group, kind=kind, causes=listed),
     )
 
 

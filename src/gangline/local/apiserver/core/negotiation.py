@@ -81,7 +81,7 @@ def parse_accept(accept: str) -> tuple[ResponseFormat, ...]:
 
 @lru_cache(maxsize=512)
 def _parse_accept(accept: str) -> tuple[ResponseFormat, ...]:
-    found: list[tuple[float, int, ResponseFormat]] = []
+    forms: list[tuple[float, int, ResponseFormat]] = []
     most = limits.MAX_ACCEPTED_TYPES
     for position, clause in enumerate(accept.split(",", most)[:most]):
         media, *options = (part.strip() for part in clause.split(";"))
@@ -94,8 +94,8 @@ def _parse_accept(accept: str) -> tuple[ResponseFormat, ...]:
             form = ResponseFormat(
                 media, values.get("as", ""), values.get("g", ""), values.get("v", "")
             )
-            found.append((-_quality(values.get("q", "1")), position, form))
-    return tuple(form for _, _, form in sorted(found))
+            forms.append((-_quality(values.get("q", "1")), position, form))
+    return tuple(form for _, _, form in sorted(forms))
 
 
 def _quality(text: str) -> float:
@@ -314,13 +314,13 @@ def expect_strings(value: object, what: str) -> list[str]:
 
 def find_duplicate_fields(body: bytes) -> list[str]:
     """Return the names of fields that occur twice in one object of a JSON body."""
-    found: list[str] = []
+    duplicates: list[str] = []
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                found.append(name)
+                duplicates.append(name)
             seen.add(name)
 
     try:
@@ -328,7 +328,7 @@ def find_duplicate_fields(body: bytes) -> list[str]:
         json.loads(body, object_pairs_hook=check, parse_int=_no_value, parse_float=_no_value)
     except (ValueError, RecursionError):
         return []
-    return found
+    return duplicates
 
 
 def _no_value(_: str) -> None:

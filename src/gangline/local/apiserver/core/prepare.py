@@ -1,11 +1,8 @@
 """Steps between a request body and a stored object, each as a small function.
 
-Identity (type, namespace, name), unknown fields, defaults, validation, size, managed fields.
-
-Metadata that the server itself writes.
-
-Generated names, identity and time of creation, generations, the fields that an update must not
-change, and whether an object may be removed.
+Identity (type, namespace, generated name, UID, time of creation), fields that an update must not
+change, generations, unknown fields, defaults, validation, size, managed fields, and whether an
+object may be removed.
 """
 
 import secrets
@@ -239,16 +236,16 @@ def prune_unknown_fields(request: ApiRequest, obj: Json) -> None:
     unknown = request.kind.schema.prune(obj)
     if mode == "Ignore":
         return
-    found = [f'unknown field "{path}"' for path in unknown]
+    warnings = [f'unknown field "{path}"' for path in unknown]
     if mode == "Strict" and request.content_type.startswith("application/json"):
-        found += [f'duplicate field "{name}"' for name in find_duplicate_fields(request.body)]
-    if found and mode == "Strict":
+        warnings += [f'duplicate field "{name}"' for name in find_duplicate_fields(request.body)]
+    if warnings and mode == "Strict":
         kind = request.kind
         raise bad_request(
             f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
-            f"strict decoding error: {', '.join(found)}"
+            f"strict decoding error: {', '.join(warnings)}"
         )
-    request.warnings += found[:MAX_WARNINGS]
+    request.warnings += warnings[:MAX_WARNINGS]
 
 
 def apply_defaults(kind: ServedKind, obj: Json) -> None:

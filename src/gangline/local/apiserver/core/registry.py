@@ -1,12 +1,10 @@
 """The served kinds: built-in ones, and those of CustomResourceDefinitions.
 
-A ``Kind`` describes one kind in one version for the generic code. All versions of a kind share one
-cache in the store, in the version ``storage_version``.
+A ``ServedKind`` describes one kind in one version for the generic code. All versions of a kind
+share one cache in the store, in the version ``storage_version``.
 
-Tables of the built-in kinds.
-
-Active kinds have an effect in this cluster. Stored-only kinds are accepted so that manifests that
-contain them apply, but no controller acts on them; their creation returns a warning.
+Active built-in kinds have an effect in this cluster. Stored-only kinds are accepted so that
+manifests that contain them apply, but no controller acts on them; their creation returns a warning.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -127,14 +125,14 @@ STORAGE_NAME_ALIASES = {("events.k8s.io", "events"): "events."}
 
 def read_field(obj: Json, path: tuple[str, ...]) -> str:
     """Return a field as text, as field selectors compare it; empty if it is absent."""
-    found: Any = obj
+    value: Any = obj
     for part in path:
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             return ""
-        found = found.get(part)
-    if isinstance(found, bool):
-        return "true" if found else "false"
-    return "" if found is None else str(found)
+        value = value.get(part)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
 
 
 @dataclass
@@ -162,8 +160,15 @@ class Registry:
 
     def by_plural(self, group: str, plural: str) -> ServedKind | None:
         """Return the first served version of a resource."""
-        found = (k for k in self._kinds.values() if (k.group, k.plural) == (group, plural))
-        return next(found, None)
+        kinds = (k for k in self._kinds.values() if (k.group, k.plural) == (group, plural))
+        return next(kinds, None)
+
+    def builtin(self, group: str, plural: str) -> ServedKind:
+        """Return a resource that is always served."""
+        kind = self.by_plural(group, plural)
+        if kind is None:
+            raise ValueError(f"{plural}.{group} is not a built-in resource")
+        return kind
 
     def __iter__(self) -> Iterator[ServedKind]:
         return iter(self._kinds.values())
@@ -174,14 +179,14 @@ class Registry:
         Built-in groups come first, then those of custom kinds by name, as in Kubernetes. kubectl
         uses this order where kinds in two groups have one name.
         """
-        found: dict[str, list[str]] = {}
+        versions_by_group: dict[str, list[str]] = {}
         built_in = [kind for kind in self._kinds.values() if not kind.custom]
         custom = [kind for kind in self._kinds.values() if kind.custom]
         for kind in (*built_in, *sorted(custom, key=lambda kind: kind.group)):
-            versions = found.setdefault(kind.group, [])
+            versions = versions_by_group.setdefault(kind.group, [])
             if kind.version not in versions:
                 versions.append(kind.version)
-        return found
+        return versions_by_group
 
 
 POD_FIELDS = (
@@ -202,10 +207,10 @@ WITH_STATUS = {"subresources": ("status",), "resets_status": True}
 
 def _schema(group: str, version: str, kind: str) -> Callable[[], Json] | None:
     version_kind = (group, version, kind)
-    found = next(
+    resource_type = next(
         (r for r in BUILT_IN_RESOURCES if (r.group, r.version, r.kind) == version_kind), None
     )
-    type_: Any = found.type if found else OTHER_VERSIONS.get(version_kind)
+    type_: Any = resource_type.type if resource_type else OTHER_VERSIONS.get(version_kind)
     return partial(openapi_schema, type_) if type_ else None
 
 

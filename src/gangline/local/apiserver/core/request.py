@@ -1,12 +1,9 @@
-"""The target of a request: its path, verb and options, parsed into one value.
+"""One request: its path, verb and options as one value, and responses that are sent in parts.
 
 Paths are those of Kubernetes: ``/api/v1/...`` for the core group and ``/apis/GROUP/VERSION/...``
-for others, then optionally ``namespaces/NAMESPACE``, the plural, a name and a subresource.
-
-Responses in parts, to clients that may not read them.
-
-A client that reads nothing for ``STALL_TIMEOUT_S`` is disconnected, so that what it was sent does
-not stay in memory.
+for others, then optionally ``namespaces/NAMESPACE``, the plural, a name and a subresource. A client
+that reads nothing for ``STALL_TIMEOUT_S`` is disconnected, so that what it was sent does not stay
+in memory.
 """
 
 import asyncio

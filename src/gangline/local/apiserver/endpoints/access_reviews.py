@@ -101,10 +101,10 @@ class ReviewHandler:
     def _rules(self, user: RequestUser, namespace: str) -> Json:
         if not namespace:
             raise bad_request("no namespace on request")
-        found = list(self._authorizer.rules_for(user, namespace))
+        rules = list(self._authorizer.rules_for(user, namespace))
         return {
-            "resourceRules": [rule for rule in found if rule.get("resources")],
-            "nonResourceRules": [rule for rule in found if rule.get("nonResourceURLs")],
+            "resourceRules": [rule for rule in rules if rule.get("resources")],
+            "nonResourceRules": [rule for rule in rules if rule.get("nonResourceURLs")],
             "incomplete": False,
         }
 
@@ -150,17 +150,17 @@ def _access_attributes(spec: Json) -> AccessAttributes:
     resource = expect_object(spec.get("resourceAttributes"), "spec.resourceAttributes")
     if bool(path_attributes) == bool(resource):
         raise bad_request("one of resourceAttributes and nonResourceAttributes must be given")
-    known = ("verb", "path") if path_attributes else RESOURCE_ATTRIBUTES
-    found = {
+    names = ("verb", "path") if path_attributes else RESOURCE_ATTRIBUTES
+    values = {
         name: expect_string(value, name)
         for name, value in (path_attributes or resource).items()
-        if name in known
+        if name in names
     }
-    return AccessAttributes(**{"verb": "", **found})
+    return AccessAttributes(**{"verb": "", **values})
 
 
 def _user_info(user: RequestUser) -> Json:
-    found: Json = {"username": user.name, "groups": list(user.groups), "uid": user.uid}
+    info: Json = {"username": user.name, "groups": list(user.groups), "uid": user.uid}
     if user.extra:
-        found["extra"] = {name: list(values) for name, values in user.extra}
-    return found
+        info["extra"] = {name: list(values) for name, values in user.extra}
+    return info

@@ -49,12 +49,12 @@ class MetricsApi:
         used = {
             node["nodeName"]: node for summary in summaries for node in summary.get("nodes", ())
         }
-        found = [
+        measurements = [
             (record, {"usage": _usage(used[record.key])})
             for record in self._records("nodes.", request)
             if record.key in used
         ]
-        return self._render(request, found)
+        return self._render(request, measurements)
 
     async def pods(self, request: ApiRequest) -> ApiResponse:
         """Return the usage of pods, by container."""
@@ -64,12 +64,12 @@ class MetricsApi:
             for summary in summaries
             for pod in summary.get("pods", [])
         }
-        found = [
-            (record, {"containers": [_container(each) for each in used[record.key]]})
+        measurements = [
+            (record, {"containers": [_container(usage) for usage in used[record.key]]})
             for record in self._records("pods.", request)
             if used.get(record.key)
         ]
-        return self._render(request, found)
+        return self._render(request, measurements)
 
     def _records(self, topic_name: str, request: ApiRequest) -> list[ObjectRevision]:
         cache, chosen = self._store.cache(topic_name), compile_selection(request)
@@ -94,11 +94,11 @@ class MetricsApi:
                 async with await self._link.get(
                     node.endpoint("stats", "summary"), limits=KUBELET_TIMEOUT
                 ) as answer:
-                    found: Any = read_json(await answer.read()) if answer.status == 200 else {}
+                    summary: Any = read_json(await answer.read()) if answer.status == 200 else {}
             except (aiohttp.ClientError, TimeoutError):
                 continue  # the server is away, or it does not run this node
             with contextlib.suppress(KeyError, TypeError, AttributeError):  # not a summary
-                return self._limit_to(found, {each.node for each in nodes})
+                return self._limit_to(summary, {sample.node for sample in nodes})
         return {}
 
     def _limit_to(self, summary: Json, nodes: set[str]) -> Json:
@@ -114,8 +114,12 @@ class MetricsApi:
             ],
         }
 
-    def _render(self, request: ApiRequest, found: list[tuple[ObjectRevision, Json]]) -> ApiResponse:
-        objects = [_measurement(request.kind, record, measured) for record, measured in found]
+    def _render(
+        self, request: ApiRequest, measurements: list[tuple[ObjectRevision, Json]]
+    ) -> ApiResponse:
+        objects = [
+            _measurement(request.kind, record, measured) for record, measured in measurements
+        ]
         if request.name:
             if not objects:
                 raise not_found(request.kind.plural, GROUP, request.name)

@@ -1,8 +1,7 @@
-"""Non-resource paths: discovery, health, version, metrics, OpenAPI.
+"""Non-resource paths: discovery, OpenAPI, health, version, metrics.
 
-Discovery: served groups, versions and resources, in the original and the aggregated form.
-
-OpenAPI documents of the served kinds, built on request and cached until the kinds change.
+Discovery lists served groups, versions and resources, in the original and the aggregated form.
+Its responses and the OpenAPI documents are built on request and cached until the kinds change.
 """
 
 import platform
@@ -36,8 +35,10 @@ def core_api_versions(address: str) -> Json:
 
 def api_group_list(registry: Registry) -> Json:
     """Return the response for ``/apis``."""
-    found = [describe_group(name, versions) for name, versions in registry.groups().items() if name]
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
+    groups = [
+        describe_group(name, versions) for name, versions in registry.groups().items() if name
+    ]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
 
 def api_group(registry: Registry, name: str) -> Json:
@@ -71,7 +72,7 @@ def api_resource_list(registry: Registry, group_name: str, version: str) -> Json
 
 
 def _resource(kind: ServedKind) -> Json:
-    found: Json = {
+    description: Json = {
         "name": kind.plural,
         "singularName": kind.singular_name,
         "namespaced": kind.namespaced,
@@ -79,15 +80,15 @@ def _resource(kind: ServedKind) -> Json:
         "verbs": list(kind.verbs),
     }
     if kind.short_names:
-        found["shortNames"] = list(kind.short_names)
+        description["shortNames"] = list(kind.short_names)
     if kind.categories:
-        found["categories"] = list(kind.categories)
-    return found
+        description["categories"] = list(kind.categories)
+    return description
 
 
 def _subresource(kind: ServedKind, name: str) -> Json:
     group_name, version, kind_name, verbs = SUBRESOURCES[name]
-    found: Json = {
+    description: Json = {
         "name": f"{kind.plural}/{name}",
         "singularName": "",
         "namespaced": kind.namespaced,
@@ -95,8 +96,8 @@ def _subresource(kind: ServedKind, name: str) -> Json:
         "verbs": list(verbs),
     }
     if version:
-        found["group"], found["version"] = group_name, version
-    return found
+        description["group"], description["version"] = group_name, version
+    return description
 
 
 def aggregated_discovery(registry: Registry, core: bool, version: str) -> Json:
@@ -126,7 +127,7 @@ def _aggregated_version(version: str, kinds: list[ServedKind]) -> Json:
 
 
 def _aggregated_resource(kind: ServedKind) -> Json:
-    found: Json = {
+    description: Json = {
         "resource": kind.plural,
         "responseKind": _response_kind(kind.group, kind.version, kind.kind),
         "scope": "Namespaced" if kind.namespaced else "Cluster",
@@ -134,12 +135,12 @@ def _aggregated_resource(kind: ServedKind) -> Json:
         "verbs": list(kind.verbs),
     }
     if kind.short_names:
-        found["shortNames"] = list(kind.short_names)
+        description["shortNames"] = list(kind.short_names)
     if kind.categories:
-        found["categories"] = list(kind.categories)
+        description["categories"] = list(kind.categories)
     if kind.subresources:
-        found["subresources"] = [_aggregated_subresource(kind, s) for s in kind.subresources]
-    return found
+        description["subresources"] = [_aggregated_subresource(kind, s) for s in kind.subresources]
+    return description
 
 
 def _aggregated_subresource(kind: ServedKind, name: str) -> Json:
@@ -202,8 +203,8 @@ class OpenAPICache:
             self._documents, self._generation = {}, generation
         documents = self._documents
         if name not in documents:
-            # The documents are large: they are built in the lane of the user. Another request may
-            # have built one while this waits for the lane.
+            # The documents are large: they are built in a thread of the user. Another request may
+            # have built one while this waits for the thread.
             made = await self._flow.compute(user, lambda: documents.get(name) or make())
             if self._registry.generation == generation:
                 documents[name] = made
@@ -232,10 +233,10 @@ class OpenAPICache:
         return ApiResponse(openapi_v2_protobuf(self._document()), media=PROTOBUF)
 
     def _v3(self, group: str, version: str) -> ApiResponse:
-        found = openapi_v3(self._entries(), group, version)
-        if found is None:
+        document = openapi_v3(self._entries(), group, version)
+        if document is None:
             raise unknown_path()
-        return _json(found)
+        return _json(document)
 
 
 def _json(document: Json) -> ApiResponse:
@@ -306,18 +307,18 @@ class NonResourceEndpoints:
                 return await self._documents.get_document(user, parts, accept)
             case ["api" | "apis"]:
                 form = choose_format(accept, (AGGREGATED,))
-                known = form.as_kind == AGGREGATED and form.version in AGGREGATED_VERSIONS
-                return self._cached_discovery(*parts, AGGREGATED, form.version if known else "")
+                is_served = form.as_kind == AGGREGATED and form.version in AGGREGATED_VERSIONS
+                return self._cached_discovery(*parts, AGGREGATED, form.version if is_served else "")
         return self._cached_discovery(*parts)
 
     def _cached_discovery(self, *parts: str) -> ApiResponse:
         """Return a discovery document. They are equal for all users until the kinds change."""
         if self._registry.generation != self._generation:
             self._discovery, self._generation = {}, self._registry.generation
-        found = self._discovery.get(parts)
-        if found is None:
-            found = self._discovery[parts] = self._discover(parts)
-        return found
+        response = self._discovery.get(parts)
+        if response is None:
+            response = self._discovery[parts] = self._discover(parts)
+        return response
 
     def _discover(self, parts: tuple[str, ...]) -> ApiResponse:
         match parts:
@@ -336,8 +337,8 @@ class NonResourceEndpoints:
     def _discovery_root(self, core: bool, version: str) -> ApiResponse:
         if version:
             media = f"{JSON};g=apidiscovery.k8s.io;v={version};as={AGGREGATED}"
-            found = aggregated_discovery(self._registry, core, version)
-            return ApiResponse(encode_json(found), media=media)
+            discovery = aggregated_discovery(self._registry, core, version)
+            return ApiResponse(encode_json(discovery), media=media)
         if core:
             return _json(core_api_versions(self._address()))
         return _json(api_group_list(self._registry))

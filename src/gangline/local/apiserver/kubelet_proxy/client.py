@@ -1,10 +1,8 @@
-"""Connections from the API server to kubelets.
+"""Connections from the API server to kubelets, and container logs streamed from them.
 
 They use TLS in both directions: the kubelet must have a certificate of the cluster's authority with
 the name of its node, wherever the address in the Node object leads. The API server identifies
 itself by a client certificate, so it sends nothing that another server could use.
-
-Container logs, streamed from the kubelet.
 """
 
 import contextlib
@@ -171,11 +169,11 @@ class KubeletProxyClient:
 
     def kubelet_addresses(self) -> list[KubeletAddress]:
         """Return the addresses of all kubelets that have published one."""
-        found = []
+        addresses = []
         for node in sorted(self._store.cache("nodes.").records):
             with contextlib.suppress(StatusError):
-                found.append(self.kubelet_address(node))
-        return found
+                addresses.append(self.kubelet_address(node))
+        return addresses
 
     def kubelet_address(self, node: str) -> KubeletAddress:
         """Return the address of the kubelet of a node.

@@ -1,10 +1,9 @@
-"""exec and attach over WebSockets: messages forwarded between client and kubelet.
+"""exec and attach: messages forwarded between client and kubelet.
 
-Both sides use the channel framing of Kubernetes (the first byte of a message is its channel), so a
-message is forwarded unchanged. ``spdy_streams`` serves clients of the older SPDY protocol, over a
-connection that is taken over from the HTTP server (``HijackedConnection``).
-
-exec and attach for clients that use SPDY, bridged to the kubelet's WebSocket.
+Current clients use WebSockets. Both sides then have the channel framing of Kubernetes (the first
+byte of a message is its channel), so a message is forwarded unchanged. Clients of the older SPDY
+protocol have a stream for each channel, over a connection that is taken over from the HTTP server
+(``HijackedConnection``); the kubelet still gets a WebSocket.
 """
 
 import asyncio

@@ -5,8 +5,8 @@ Functions documented as *in place* change their argument, which the server has j
 errors are ``gangline.api.meta.objects.StatusCause`` values, and all of them are returned together.
 ``now`` is always an aware datetime.
 
-Packages, low to high: ``schema`` (pruning, defaulting and validation by schema, compiled),
-``patch`` (JSON, merge and strategic merge patches), ``openapi``, ``protobuf`` (request bodies of
-newer kubectl), ``apply`` (server-side apply, managed fields), ``defaults`` and ``validation``
-(rules of built-in kinds beyond their schema), ``printing`` (the Table of ``kubectl get``).
+Low to high: ``schema`` (pruning, defaulting and validation by schema, compiled), ``patches``,
+``openapi``, ``encoding`` (JSON and protobuf bodies), ``managed_fields``, ``server_side_apply``,
+``defaults`` and ``validation`` (rules of built-in kinds beyond their schema), ``printing`` (the
+Table of ``kubectl get``).
 """

@@ -3,18 +3,9 @@
 Custom kinds get the defaults of their schema (``StructuralSchema``). The functions change the
 object in place, never overwrite a given value, and leave values of the wrong type to validation.
 
-Defaults of kinds that no component of this cluster acts on, as Kubernetes sets them.
-
-Defaults of pods: spec, containers, probes, volumes, the values set by admission, the QoS class.
-
 A pod template gets ``default_pod_spec``. A pod also gets requests from limits, service links, a
-service account and the tolerations for failed nodes.
-
-Defaults of batch/v1 Jobs, with the selector that the server generates.
-
-Defaults of StatefulSets, DaemonSets and CronJobs, as Kubernetes sets them.
-
-No controller of this cluster acts on these kinds. Controllers that do, such as those of
+service account and the tolerations for failed nodes. No controller of this cluster acts on
+StatefulSets, DaemonSets and CronJobs; controllers that do, such as those of
 kube-controller-manager, read the defaulted fields without a check for their absence.
 """
 
@@ -268,18 +259,18 @@ COMPUTE_RESOURCES = ("cpu", "memory")
 def qos_class(spec: Json) -> str:
     """Return Guaranteed, Burstable or BestEffort, from the containers' requests and limits."""
     resources = [subobject(container, "resources") for container in all_containers(spec)]
-    requests = [_compute_quantities(subobject(each, "requests")) for each in resources]
-    limits = [_compute_quantities(subobject(each, "limits")) for each in resources]
+    requests = [_compute_quantities(subobject(amounts, "requests")) for amounts in resources]
+    limits = [_compute_quantities(subobject(amounts, "limits")) for amounts in resources]
     if not any((*requests, *limits)):
         return "BestEffort"
-    complete = all(len(each) == len(COMPUTE_RESOURCES) for each in limits)
+    complete = all(len(amounts) == len(COMPUTE_RESOURCES) for amounts in limits)
     equal = all({**top, **low} == top for low, top in zip(requests, limits, strict=True))
     return "Guaranteed" if complete and equal else "Burstable"
 
 
 def _compute_quantities(of: Mapping[str, Any]) -> dict[str, Quantity]:
-    found = {name: quantity_or_none(of.get(name, 0)) for name in COMPUTE_RESOURCES}
-    return {name: value for name, value in found.items() if value}
+    quantities = {name: quantity_or_none(of.get(name, 0)) for name in COMPUTE_RESOURCES}
+    return {name: value for name, value in quantities.items() if value}
 
 
 BATCH = "batch.kubernetes.io"

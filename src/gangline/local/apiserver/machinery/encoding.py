@@ -1,14 +1,13 @@
-"""Request bodies in the protobuf encoding of Kubernetes, which clients in Go send for known kinds.
+"""Request bodies: JSON, decoded in slices, and the protobuf encoding of Kubernetes.
 
-A body is an envelope (four magic bytes, the type, the bytes of the object) around messages with
-numbered fields. ``api.schema.field_table`` has their names and types. An unknown field is an error:
-an object without it would mean something else.
+JSON: one call of a C function holds the interpreter lock until it returns, so a thread that decodes
+a long text stops the event loop as well: 20,000 ``managedFields`` take 30 ms, 99,000 numbers such
+as ``1.5e-300`` take 600 ms. Long texts are therefore read in slices, between which other threads
+run.
 
-Decoding JSON of clients without holding the interpreter lock for long.
-
-One call of a C function holds the lock until it returns, so a thread that decodes a long text stops
-the event loop as well: 20,000 ``managedFields`` take 30 ms, 99,000 numbers such as ``1.5e-300``
-take 600 ms. Long texts are therefore read in slices. Between two slices, other threads run.
+Protobuf, which clients in Go send: a body is an envelope (four magic bytes, the type, the bytes of
+the object) around messages with numbered fields. ``api.schema.field_table`` has their names and
+types. An unknown field is an error: an object without it would mean something else.
 """
 
 import base64
@@ -161,12 +160,12 @@ _ENVELOPE = 4
 
 def _known(raw: bytes, message: str, last: int) -> dict[int, WireValue]:
     """Return the fields of a small message, whose numbers are 1 to ``last``."""
-    found: dict[int, WireValue] = {}
+    pieces: dict[int, WireValue] = {}
     for number, piece in _fields(raw):
         if not 1 <= number <= last:
             raise _unknown(number, message)
-        found[number] = piece
-    return found
+        pieces[number] = piece
+    return pieces
 
 
 def _unknown(number: int, message: str) -> ProtobufError:
@@ -189,7 +188,7 @@ def _message(raw: bytes, name: str, depth: int, counter: _ValueCounter) -> Json:
     if depth > limits.MAX_DEPTH:
         raise ProtobufError("the messages are nested too deep")
     fields = message_fields(name)
-    found: Json = {}
+    obj: Json = {}
     for number, piece in _fields(raw):
         counter.add_one()
         field = fields.get(number)
@@ -198,14 +197,14 @@ def _message(raw: bytes, name: str, depth: int, counter: _ValueCounter) -> Json:
         if field.container == "{}":
             entry = _known(_bytes(piece), f"an entry of {field.name}", 2)
             value = _value(entry.get(2, b""), field.type, depth, counter)
-            found.setdefault(field.name, {})[_text(entry.get(1, b""))] = value
+            obj.setdefault(field.name, {})[_text(entry.get(1, b""))] = value
         elif field.container:
-            found.setdefault(field.name, []).append(_value(piece, field.type, depth, counter))
+            obj.setdefault(field.name, []).append(_value(piece, field.type, depth, counter))
         elif not field.name:
-            found.update(_value(piece, field.type, depth, counter))
+            obj.update(_value(piece, field.type, depth, counter))
         elif (value := _value(piece, field.type, depth, counter)) not in _ZEROS or field.keeps_zero:
-            found[field.name] = value
-    return found
+            obj[field.name] = value
+    return obj
 
 
 _ZEROS: tuple[Any, ...] = (None, "", 0, {}, [])
@@ -240,10 +239,10 @@ def _micro_time(raw: bytes) -> str | None:
 
 
 def _moment(raw: bytes, precision: str) -> str | None:
-    found = _known(raw, "Time", 2)
-    if not found.get(1):
+    pieces = _known(raw, "Time", 2)
+    if not pieces.get(1):
         return None
-    seconds, nanos = _signed(_number(found[1])), _number(found.get(2, 0))
+    seconds, nanos = _signed(_number(pieces[1])), _number(pieces.get(2, 0))
     try:
         moment = EPOCH + timedelta(seconds=seconds, microseconds=nanos // 1000)
     except OverflowError:
@@ -252,10 +251,10 @@ def _moment(raw: bytes, precision: str) -> str | None:
 
 
 def _int_or_string(raw: bytes) -> int | str:
-    found = _known(raw, "IntOrString", 3)
-    if found.get(1):
-        return _text(found.get(3, b""))
-    return _signed(_number(found.get(2, 0)))
+    pieces = _known(raw, "IntOrString", 3)
+    if pieces.get(1):
+        return _text(pieces.get(3, b""))
+    return _signed(_number(pieces.get(2, 0)))
 
 
 def _embedded_json(raw: bytes) -> Any:

@@ -1,15 +1,13 @@
-"""``metadata.managedFields``: which writer manages which fields of an object.
+"""``metadata.managedFields``: which writer owns which fields of an object.
+
+A path is a tuple of segments in the notation of ``fieldsV1``: ``f:NAME`` is a field, ``k:{...}`` an
+item of a keyed list, ``v:VALUE`` a member of a set. Maps are owned by field and keyed lists by
+item; atomic lists and maps are owned as one unit.
 
 A writer that applies or updates owns the fields that it changes. One exception keeps the hot path
 cheap: updates of Gangline's own components are tracked only if some manager applied to the object.
 The first apply to an untracked object assigns all existing fields to ``before-first-apply``, as
 Kubernetes does for objects that predate managed fields.
-
-Sets of fields of an object: the unit of ownership in server-side apply.
-
-A path is a tuple of segments in the notation of ``fieldsV1``: ``f:NAME`` is a field, ``k:{...}`` an
-item of a keyed list, ``v:VALUE`` a member of a set. Maps are owned by field and keyed lists by
-item; atomic lists and maps are owned as one unit.
 """
 
 import json
@@ -57,9 +55,9 @@ def field_set(value: Json, schema: Schema) -> set[FieldPath]:
     Raises:
         ListKeyError: items of a keyed list lack a key or share one.
     """
-    found: set[FieldPath] = set()
-    _collect(value, schema, (), found, parents=False)
-    return found
+    paths: set[FieldPath] = set()
+    _collect(value, schema, (), paths, parents=False)
+    return paths
 
 
 def diff_fields(old: Any, new: Any, schema: Schema) -> FieldChanges:
@@ -68,15 +66,19 @@ def diff_fields(old: Any, new: Any, schema: Schema) -> FieldChanges:
     Raises:
         ListKeyError: items of a keyed list lack a key or share one.
     """
-    found = FieldChanges()
-    _compare(old, new, schema, (), found)
-    return found
+    changes = FieldChanges()
+    _compare(old, new, schema, (), changes)
+    return changes
 
 
 def field_schema(schema: Schema, name: str) -> Schema:
     """Return the schema of a field, or an empty one if the schema does not describe it."""
-    found: Schema | None = schema.get("properties", _EMPTY).get(name)
-    return found if found is not None else additional_properties(schema) or _EMPTY
+    properties_schema: Schema | None = schema.get("properties", _EMPTY).get(name)
+    return (
+        properties_schema
+        if properties_schema is not None
+        else additional_properties(schema) or _EMPTY
+    )
 
 
 def is_granular_map(value: Any, schema: Schema) -> bool:
@@ -95,15 +97,15 @@ def items_by_segment(value: Any, schema: Schema, path: FieldPath = ()) -> dict[s
     segment = _segmenter(schema)
     if segment is None:
         return None
-    found: dict[str, Any] = {}
+    items: dict[str, Any] = {}
     for item in value:
         own = segment(item, path)
-        if own in found:
+        if own in items:
             raise ListKeyError(
                 f"{format_path(path)}: duplicate entries for key {format_path((own,))}"
             )
-        found[own] = item
-    return found
+        items[own] = item
+    return items
 
 
 def format_path(path: FieldPath) -> str:
@@ -166,55 +168,55 @@ def _decoded(tree: Any, path: FieldPath) -> Iterator[FieldPath]:
 
 
 def _collect(
-    value: Any, schema: Schema, path: FieldPath, found: set[FieldPath], parents: bool
+    value: Any, schema: Schema, path: FieldPath, paths: set[FieldPath], parents: bool
 ) -> None:
     """Add the fields of a value; with ``parents`` also the maps and items that contain them."""
     if is_granular_map(value, schema):
         if not value or parents:
-            found.add(path)
+            paths.add(path)
         named = schema.get("properties", _EMPTY)
         for name, child in value.items():
             below = (*path, f"f:{name}")
-            _collect(child, field_schema(schema, name), below, found, parents)
+            _collect(child, field_schema(schema, name), below, paths, parents)
             # An entry of a map is owned itself, a field of a struct only through its leaves.
             if name not in named or child is None:
-                found.add(below)
+                paths.add(below)
         return
     items = items_by_segment(value, schema, path)
     if not items or parents:
-        found.add(path)
+        paths.add(path)
     item_schema = schema.get("items", _EMPTY)
     for segment, item in (items or _EMPTY).items():
         below = (*path, segment)
-        _collect(item, item_schema, below, found, parents)
-        found.add(below)
+        _collect(item, item_schema, below, paths, parents)
+        paths.add(below)
 
 
-def _compare(old: Any, new: Any, schema: Schema, path: FieldPath, found: FieldChanges) -> None:
+def _compare(old: Any, new: Any, schema: Schema, path: FieldPath, changes: FieldChanges) -> None:
     if is_granular_map(old, schema) and is_granular_map(new, schema):
         for name in {**old, **new}:
-            _compare_part(old, new, name, field_schema(schema, name), (*path, f"f:{name}"), found)
+            _compare_part(old, new, name, field_schema(schema, name), (*path, f"f:{name}"), changes)
         return
     if old == new and json_equal(old, new):
         return
     before, after = items_by_segment(old, schema, path), items_by_segment(new, schema, path)
     if before is None or after is None:
-        found.modified.add(path)
+        changes.modified.add(path)
         return
     item_schema = schema.get("items", _EMPTY)
     for segment in {**before, **after}:
-        _compare_part(before, after, segment, item_schema, (*path, segment), found)
+        _compare_part(before, after, segment, item_schema, (*path, segment), changes)
 
 
 def _compare_part(
-    old: Json, new: Json, key: str, schema: Schema, path: FieldPath, found: FieldChanges
+    old: Json, new: Json, key: str, schema: Schema, path: FieldPath, changes: FieldChanges
 ) -> None:
     if key not in new:
-        _collect(old[key], schema, path, found.removed, parents=True)
+        _collect(old[key], schema, path, changes.removed, parents=True)
     elif key not in old:
-        _collect(new[key], schema, path, found.added, parents=True)
+        _collect(new[key], schema, path, changes.added, parents=True)
     else:
-        _compare(old[key], new[key], schema, path, found)
+        _compare(old[key], new[key], schema, path, changes)
 
 
 def _segmenter(schema: Schema) -> Callable[[Any, FieldPath], str] | None:
@@ -380,7 +382,7 @@ def track_update(
             named = {**new, "apiVersion": api_version} if api_version else new
             _set_managed_fields(new, _creation_entries(named, schema, manager, now, subresource))
             return
-        found = diff_fields(old if old is not None else {}, new, schema)
+        changes = diff_fields(old if old is not None else {}, new, schema)
         # Only the server's own form may be stored again as it is.
         stored = old is not None and kept == managed_fields(old)
         entries = parse_entries(kept, stored=stored)
@@ -389,12 +391,12 @@ def track_update(
     except ListKeyError:
         _set_managed_fields(new, kept)  # Validation reports such a list.
         return
-    changed = ownable_fields(found.added | found.modified)
+    changed = ownable_fields(changes.added | changes.modified)
     api_version = api_version or str(new.get("apiVersion", ""))
     own_entry = find_or_add_entry(entries, manager, UPDATE, subresource, api_version)
-    changed_by_manager = changed | found.removed
+    changed_by_manager = changed | changes.removed
     for entry in entries:
-        entry.remove(found.removed if entry is own_entry else changed_by_manager)
+        entry.remove(changes.removed if entry is own_entry else changed_by_manager)
     if changed:
         own_entry.time = format_entry_time(now)
         own_entry.add(changed)
@@ -403,8 +405,8 @@ def track_update(
 
 def managed_fields(obj: Json) -> list[Any]:
     metadata = obj.get("metadata")
-    found = metadata.get("managedFields") if isinstance(metadata, dict) else None
-    return found if isinstance(found, list) else []
+    entries = metadata.get("managedFields") if isinstance(metadata, dict) else None
+    return entries if isinstance(entries, list) else []
 
 
 def parse_entries(values: Iterable[Any], *, stored: bool = False) -> list[ManagedFieldsEntry]:
@@ -412,7 +414,7 @@ def parse_entries(values: Iterable[Any], *, stored: bool = False) -> list[Manage
 
     ``stored`` means that this server has written them.
     """
-    found: dict[tuple[str, str, str, str, str], ManagedFieldsEntry] = {}
+    entries: dict[tuple[str, str, str, str, str], ManagedFieldsEntry] = {}
     for value in values:
         if not isinstance(value, dict) or value.get("operation") not in (APPLY, UPDATE):
             continue
@@ -427,8 +429,10 @@ def parse_entries(values: Iterable[Any], *, stored: bool = False) -> list[Manage
         )
         # The identity of an entry in Kubernetes: an applier has one for all times.
         time = entry.time if entry.operation == UPDATE else ""
-        found[(entry.manager, entry.operation, entry.api_version, entry.subresource, time)] = entry
-    return list(found.values())
+        entries[(entry.manager, entry.operation, entry.api_version, entry.subresource, time)] = (
+            entry
+        )
+    return list(entries.values())
 
 
 def find_or_add_entry(

@@ -1,15 +1,11 @@
-"""The OpenAPI v2 document in the protobuf encoding that kubectl requests.
-
-The messages are those of ``openapi.v2`` in google/gnostic: each key of the JSON document is a
-numbered field. Only keys that ``openapi`` produces are encoded. Keys with the prefix ``x-`` become
-vendor extensions, written as YAML (JSON is YAML).
-
-OpenAPI documents of the server, derived from the schemas of its kinds.
+"""OpenAPI documents of the server, derived from the schemas of its kinds.
 
 Version 2 is one document for all kinds. Older kubectl reads it for ``explain``, validation and
-patches. Version 3 has one document for each group and version, for newer kubectl and its plugins.
-Schemas are written out in full; only ObjectMeta is a shared definition. Paths contain what clients
-use: the kind of a path, and that writes accept dry runs and field validation.
+patches, in JSON or in the protobuf encoding of google/gnostic, where each key is a numbered field
+and keys with the prefix ``x-`` are vendor extensions, written as YAML (JSON is YAML). Version 3 has
+one document for each group and version, for newer kubectl and its plugins. Schemas are written out
+in full; only ObjectMeta is a shared definition. Paths contain what clients use: the kind of a path,
+and that writes accept dry runs and field validation.
 
 Version 2 has neither nullable values nor alternatives, and kubectl refuses fields that a schema
 does not name. A schema that preserves unknown fields therefore names no fields in version 2.
@@ -119,7 +115,11 @@ class OpenAPIEntry:
 
     @property
     def patch_types(self) -> list[str]:
-        return [each for each in _PATCH_TYPES if not (self.custom and "strategic" in each)]
+        return [
+            patch_type
+            for patch_type in _PATCH_TYPES
+            if not (self.custom and "strategic" in patch_type)
+        ]
 
     @property
     def prefix(self) -> str:
@@ -204,7 +204,7 @@ def _paths(entry: OpenAPIEntry, operation: OperationFunction) -> Json:
     collection = {verb: operation(entry, verb) for verb in ("get", "post")}
     item = {verb: operation(entry, verb) for verb in ("get", "put", "patch", "delete")}
     in_path = ["namespace"] if entry.namespaced else []
-    found = {
+    paths = {
         entry.collection_path: {**collection, "parameters": _path_parameters(in_path, operation)},
         entry.collection_path + "/{name}": {
             **item,
@@ -213,8 +213,8 @@ def _paths(entry: OpenAPIEntry, operation: OperationFunction) -> Json:
     }
     if entry.namespaced:
         everywhere = f"/{entry.prefix}/{entry.plural}"
-        found[everywhere] = {"get": operation(entry, "get")}
-    return found
+        paths[everywhere] = {"get": operation(entry, "get")}
+    return paths
 
 
 def _path_parameters(names: Iterable[str], operation: OperationFunction) -> list[Json]:
@@ -271,7 +271,7 @@ def _patch_body(entry: OpenAPIEntry) -> Json:
 
 
 def _address(entries: Sequence[OpenAPIEntry], prefix: str) -> str:
-    served = [[each.kind, each.schema] for each in entries if each.prefix == prefix]
+    served = [[entry.kind, entry.schema] for entry in entries if entry.prefix == prefix]
     digest = hashlib.sha256(json.dumps(served, sort_keys=True, default=str).encode())
     return f"/openapi/v3/{prefix}?hash={digest.hexdigest().upper()[:32]}"
 
@@ -357,7 +357,8 @@ def _response(response: Json) -> bytes:
 
 def _parameters(number: int, parameters: Iterable[Json]) -> bytes:
     return b"".join(
-        _field(number, _field(1, _field(2, _parameter_message(each)))) for each in parameters
+        _field(number, _field(1, _field(2, _parameter_message(parameter))))
+        for parameter in parameters
     )
 
 

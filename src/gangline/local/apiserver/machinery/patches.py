@@ -1,6 +1,9 @@
-"""Strategic merge patch: a merge patch that merges lists by key, as the schema describes.
+"""JSON patch, JSON merge patch (RFC 6902, RFC 7396) and strategic merge patch.
 
-Directives in a patch:
+A patch never changes its arguments, because a failed write must leave the stored object as it was.
+The result shares no parts with the arguments, because the server changes it in place afterwards.
+
+A strategic merge patch merges lists by key, as the schema describes. Its directives:
 
   ``$patch: replace | delete | merge``       for an object, or for an item of a keyed list
   ``$retainKeys: [names]``                   fields of an object to keep; others are removed
@@ -9,11 +12,6 @@ Directives in a patch:
 
 Lists without a merge strategy in the schema are replaced. A merged list has the order of the patch
 first; other items keep the server's order (``order_elements``).
-
-JSON patch and JSON merge patch (RFC 6902, RFC 7396), and the errors of invalid ones.
-
-A patch never changes its arguments, because a failed write must leave the stored object as it was.
-The result shares no parts with the arguments, because the server changes it in place afterwards.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -368,8 +366,10 @@ def _strip_directives(value: Any) -> Any:
 
 def _field_schema(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     properties: Mapping[str, Any] = schema.get("properties", _EMPTY)
-    found: Mapping[str, Any] | None = properties.get(name)
-    return found if found is not None else additional_properties(schema) or _EMPTY
+    property_schema: Mapping[str, Any] | None = properties.get(name)
+    return (
+        property_schema if property_schema is not None else additional_properties(schema) or _EMPTY
+    )
 
 
 def _strategies(schema: Mapping[str, Any]) -> list[str]:

@@ -224,8 +224,8 @@ def _apply(
         merge_applied(live, applied, schema), own_entry.fields - own, kept, schema
     )
 
-    found = diff_fields(live, result, schema)
-    changed = ownable_fields(found.added | found.modified)
+    changes = diff_fields(live, result, schema)
+    changed = ownable_fields(changes.added | changes.modified)
     conflicts = [(other, path) for other in others for path in sorted(other.fields & changed)]
     if (
         conflicts
@@ -233,10 +233,10 @@ def _apply(
         and not _owned_by_client_side_apply(live, schema, manager, conflicts)
     ):
         raise ApplyConflict(conflicts)
-    changed_by_manager = changed | found.removed
+    changed_by_manager = changed | changes.removed
     for entry in others:
         entry.remove(changed_by_manager)
-    if own != own_entry.fields or changed or found.removed:
+    if own != own_entry.fields or changed or changes.removed:
         own_entry.fields, own_entry.time = own, format_entry_time(now)
     store_entries(result, entries)
     return result

@@ -1,9 +1,8 @@
 """Files and directories that survive a power failure once a function of this module has returned.
 
 A file is durable when its content and its entry in the directory are both on disk. POSIX requires
-an ``fsync`` of each: that of the file does not cover its name.
-
-What an acknowledged write survives.
+an ``fsync`` of each: that of the file does not cover its name. ``Durability`` is the setting of
+what an acknowledged write survives.
 """
 
 import errno

@@ -169,7 +169,7 @@ def parse_keys(text: str, origin: str) -> dict[str, bytes]:
     Raises:
         EncryptionKeyError: a line is malformed, or there is no key.
     """
-    found: dict[str, bytes] = {}
+    keys: dict[str, bytes] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         entry = line.partition("#")[0].strip()
         if not entry:
@@ -184,9 +184,9 @@ def parse_keys(text: str, origin: str) -> dict[str, bytes]:
                 f"{origin}, line {number}: not a key; write 'NAME:' and {KEY_BYTES} random bytes "
                 'in base64, as printed by: echo "key1:$(head -c 32 /dev/urandom | base64)"'
             )
-        if name in found:
+        if name in keys:
             raise EncryptionKeyError(f"{origin}, line {number}: key {name!r} exists twice")
-        found[name] = key
-    if not found:
+        keys[name] = key
+    if not keys:
         raise EncryptionKeyError(f"{origin} holds no key; a key is a line 'NAME:BASE64'")
-    return found
+    return keys

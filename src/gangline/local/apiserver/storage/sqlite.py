@@ -122,9 +122,9 @@ class StateDatabase:
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")
             check_format(connection, self.path)
             # Before the first write: a damaged file is left as it is.
-            found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if found != "ok":
-                raise self.damaged(found.splitlines()[-1])
+            result = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if result != "ok":
+                raise self.damaged(result.splitlines()[-1])
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
             connection.execute("PRAGMA wal_autocheckpoint=0")
@@ -283,11 +283,11 @@ class StateDatabase:
             DatabaseError: it is damaged.
         """
         try:
-            found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            result = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
         except sqlite3.Error as error:
             raise self._explain(error) from error
-        if found != "ok":
-            raise self.damaged(found.splitlines()[-1])
+        if result != "ok":
+            raise self.damaged(result.splitlines()[-1])
 
     def copy_current(self, path: Path) -> int:
         """Write a state file of the present objects, without history, to ``path``.
@@ -406,8 +406,8 @@ def _with_checksum(row: LogRow) -> _StoredRow:
 
 
 def _mark(connection: sqlite3.Connection, name: str) -> int:
-    found = connection.execute("SELECT value FROM mark WHERE name=?", (name,)).fetchone()
-    return int(found[0]) if found else 0
+    row = connection.execute("SELECT value FROM mark WHERE name=?", (name,)).fetchone()
+    return int(row[0]) if row else 0
 
 
 def _set_mark(connection: sqlite3.Connection, name: str, value: int) -> None:

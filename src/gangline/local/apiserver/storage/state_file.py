@@ -10,13 +10,9 @@ page only if its structure is damaged. Format 0 had none, and no application id.
   means that the log, and with it the last acknowledged writes, is lost.
 - ``vacuum``: 1 while free pages may hold Secrets in plain text.
 
-The free pages of the state file: how many there are, and their return to the file system.
-
 SQLite reuses the pages of deleted rows and never makes a file smaller by itself. With
-``auto_vacuum=INCREMENTAL`` the last pages of the file can be moved to free ones, a few at a time.
-That mode is set when a file is created, or by one ``VACUUM``.
-
-The records of the last backup and the last restore, in the data folder.
+``auto_vacuum=INCREMENTAL``, set when a file is created or by one ``VACUUM``, the last pages of the
+file can be moved to free ones, a few at a time. The last backup and restore are recorded beside it.
 """
 
 import contextlib
@@ -149,9 +145,9 @@ def damaged(
 ) -> DamagedDatabase:
     """Return the error for a damaged state file, with the remedies."""
     last = read_record(path.with_name(LAST_BACKUP))
-    known = f" (the last backup is {last.file} of {last.at:%Y-%m-%d %H:%M} UTC)" if last else ""
+    backup = f" (the last backup is {last.file} of {last.at:%Y-%m-%d %H:%M} UTC)" if last else ""
     return DamagedDatabase(
-        f"{reason}: restore it from a copy with 'gangline restore FILE --force'{known}, "
+        f"{reason}: restore it from a copy with 'gangline restore FILE --force'{backup}, "
         f"or {otherwise}"
     )
 
@@ -229,8 +225,8 @@ def _lacks_its_log(path: Path) -> bool:
     try:
         if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
             return False
-        found = connection.execute("SELECT value FROM mark WHERE name='logged'").fetchone()
-        return found is not None and found[0] == 1
+        row = connection.execute("SELECT value FROM mark WHERE name='logged'").fetchone()
+        return row is not None and row[0] == 1
     finally:
         connection.close()
 

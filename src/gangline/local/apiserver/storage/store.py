@@ -113,10 +113,10 @@ class ObjectStore:
 
     def cache(self, name: str) -> WatchCache:
         """Return the cache of this name, created on first use."""
-        found = self._caches.get(name)
-        if found is None:
-            found = self._caches[name] = WatchCache(name, self._horizon)
-        return found
+        cache = self._caches.get(name)
+        if cache is None:
+            cache = self._caches[name] = WatchCache(name, self._horizon)
+        return cache
 
     def add_listener(self, name: str, listener: Callable[[CacheEvent], None]) -> None:
         """Call ``listener`` with each committed change of a kind, before its client gets a
@@ -173,8 +173,18 @@ class ObjectStore:
     async def _commit_all(self) -> None:
         """Commit batches until no write is staged and all are published, and the file is small.
 
-        Writes that are staged while all syncs are busy form the next batch. Between two steps that
-        make the file smaller, staged writes come first.
+        One task runs this; ``stage`` starts it. Each turn does the first of these that applies:
+
+        1. Commit all staged writes as one batch, if a sync thread is free for it. Writes that are
+           staged while all syncs are busy wait, and form the next batch: the slower the disk, the
+           larger the batches.
+        2. Wait for the oldest sync, or for a write with which step 1 can begin the next one; then
+           publish the batches that are on disk. Between commit and publication, a crash of the
+           machine may lose a batch: no reader has seen it, and no client has a response.
+        3. Nothing is staged or syncing: make the file smaller by one step of some milliseconds.
+
+        Afterwards, if the write-ahead log is large: publish all batches, then checkpoint, during
+        which nothing can be committed or published.
         """
         while self._staged or self._dropping or self._syncing or self._shrinking:
             if (self._staged or self._dropping) and len(self._syncing) < CONCURRENT_SYNCS:
@@ -190,6 +200,8 @@ class ObjectStore:
         self._committing = None
 
     async def _commit_batch(self) -> None:
+        # No await between taking the batch and its commit: the batches are in the log in the order
+        # in which their revisions were assigned.
         batch, self._staged = self._staged, []
         dropped = self._obsolete_rows[:MAX_DROPPED_ROWS] if self._dropping else []
         rows = [
@@ -224,7 +236,11 @@ class ObjectStore:
         self._write_staged = None
 
     def _publish_synced(self) -> None:
-        """Publish finished batches in the order of their commits."""
+        """Publish finished batches in the order of their commits.
+
+        A later batch may be on disk first. It waits, because its writes may be based on those of an
+        earlier one. For the same reason all later batches fail with one whose sync failed.
+        """
         while self._syncing and self._syncing[0][1].done():
             batch, sync = self._syncing.popleft()
             error = sync.exception()
@@ -262,6 +278,7 @@ class ObjectStore:
         for cache, event, done in batch:
             key = event.record.key
             cache.publish(event)
+            # Unless a newer write of the object is staged: later writes are based on that one.
             if cache.in_flight.get(key) is done:
                 del cache.in_flight[key]
                 del cache.staged[key]
@@ -279,7 +296,9 @@ class ObjectStore:
             self.compact(older_than=float("-inf"))
 
     def _fail(self, batch: list[_StagedWrite], error: DatabaseError) -> None:
-        # Writes staged meanwhile may be based on the failed ones, so they fail too.
+        # Writes staged meanwhile may be based on the failed ones, so they fail too. Afterwards
+        # nothing is staged: the next write is based on what readers see. Revisions of failed writes
+        # are not assigned again.
         failed, self._staged = [*batch, *self._staged], []
         for cache, _event, done in failed:
             cache.staged.clear()

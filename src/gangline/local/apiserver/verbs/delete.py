@@ -63,8 +63,8 @@ def read_deletion_request(request: ApiRequest, options: Any) -> DeletionRequest:
     if not policy and orphan is not None:
         policy = "Orphan" if orphan else "Background"
     if policy and policy not in POLICIES:
-        known = ", ".join(sorted(POLICIES))
-        raise bad_request(f"propagationPolicy: Unsupported value: {policy!r}: one of {known}")
+        policies = ", ".join(sorted(POLICIES))
+        raise bad_request(f"propagationPolicy: Unsupported value: {policy!r}: one of {policies}")
     if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool)):
         raise bad_request("gracePeriodSeconds must be a number")
     expected = expect_object(given.get("preconditions"), "preconditions")

@@ -1,6 +1,6 @@
 """Reads of objects: get, and lists by selector, with pages of one consistent revision.
 
-Responses in the requested format: as stored, as a Table, only metadata, as YAML.
+Responses have the requested format: as stored, as a Table, only metadata, as YAML.
 """
 
 import base64
@@ -109,8 +109,8 @@ def open_list(store: ObjectStore, request: ApiRequest) -> ListQuery:
     else:
         revision = _requested_revision(store, cache, request)
     revision = store.revision if revision <= 0 else revision
-    found = _candidates(cache, revision, store.revision, request.namespace, chosen)
-    return ListQuery(found, revision, limit, after, chosen)
+    records = _candidates(cache, revision, store.revision, request.namespace, chosen)
+    return ListQuery(records, revision, limit, after, chosen)
 
 
 def _candidates(
@@ -118,14 +118,14 @@ def _candidates(
 ) -> list[ObjectRevision]:
     if chosen.key is not None:
         at = cache.records.get(chosen.key) if revision == newest else None
-        found = [at] if at else []
+        records = [at] if at else []
         if revision != newest:
-            found = [r for r in cache.state_at(revision, namespace) if r.key == chosen.key]
+            records = [r for r in cache.state_at(revision, namespace) if r.key == chosen.key]
     elif revision < newest:
-        found = cache.state_at(revision, namespace)
+        records = cache.state_at(revision, namespace)
     else:
-        found = [cache.records[key] for key in cache.keys(namespace)]
-    return found
+        records = [cache.records[key] for key in cache.keys(namespace)]
+    return records
 
 
 def _paginate(

@@ -107,7 +107,7 @@ class ResourceHandler:
         return ApiResponse(*await self._flow.compute(request.user, read.render_list, request, page))
 
     async def decode_body(self, request: ApiRequest) -> Any:
-        """Return the decoded body of a request; a long one is decoded in the lane of its user.
+        """Return the decoded body of a request; a long one is decoded in a thread.
 
         Raises:
             StatusError: 400, 413 or 415, as ``read_body``.
@@ -115,9 +115,9 @@ class ResourceHandler:
         return await self._compute(request, read_body, request.body, request.content_type)
 
     async def decode_stored(self, request: ApiRequest, body: bytes) -> Json:
-        """Return a stored object; a long one is decoded in the lane of the user."""
-        found: Json = await self._flow.compute_by_size(request.user, len(body), read_json, body)
-        return found
+        """Return a stored object; a long one is decoded in a thread."""
+        obj: Json = await self._flow.compute_by_size(request.user, len(body), read_json, body)
+        return obj
 
     async def _create(self, request: ApiRequest) -> ApiResponse:
         given = await self.decode_body(request)

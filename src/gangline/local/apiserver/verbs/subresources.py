@@ -1,8 +1,6 @@
-"""Subresources with their own objects: scale, binding, eviction.
+"""Subresources with their own objects: scale, binding, eviction, service account tokens.
 
-Evictions: deletions of pods, subject to disruption budgets.
-
-The token subresource of service accounts: TokenRequest.
+An eviction deletes a pod, subject to disruption budgets.
 """
 
 from collections.abc import Callable
@@ -95,12 +93,14 @@ class EvictionHandler:
                 BUDGETS, "update", request.namespace, name, "status", {}, request.user
             )
             taking.user_agent = request.user_agent
-            await self._writer.update(taking, lambda found: count_disruption(found, request.name))
+            await self._writer.update(
+                taking, lambda budget_now: count_disruption(budget_now, request.name)
+            )
 
     def _budgets(self, namespace: str, labels: dict[str, str]) -> list[Json]:
         cache = self._store.cache(BUDGETS.storage_name)
-        found = [cache.latest(key) for key in cache.keys(namespace)]
-        budgets = (read_json(record.body) for record in found if record is not None)
+        records = [cache.latest(key) for key in cache.keys(namespace)]
+        budgets = (read_json(record.body) for record in records if record is not None)
         return [
             budget for budget in budgets if budget_selects(budget["spec"].get("selector"), labels)
         ]
@@ -243,11 +243,11 @@ class TokenRequestHandler:
         if record is None:
             raise not_found(plural, "", name)
         obj = read_json(record.body)
-        found = obj["metadata"]["uid"]
-        if uid and uid != found:
+        own_uid = obj["metadata"]["uid"]
+        if uid and uid != own_uid:
             why = f"the UID in the bound object reference ({uid}) does not match the UID in record"
             raise conflict(plural, "", name, f"{why}. The object might have been deleted and "
-                           f"then recreated (the UID is now {found})")  # fmt: skip
+                           f"then recreated (the UID is now {own_uid})")  # fmt: skip
         node = None
         if kind == "Pod":
             account = obj["spec"].get("serviceAccountName") or "default"
@@ -257,7 +257,7 @@ class TokenRequestHandler:
                     f'different serviceaccount name "{account}".'
                 )
             node = self._node_claim(obj["spec"].get("nodeName"))
-        return BoundObject(kind, ObjectClaim(name, found), node, obj)
+        return BoundObject(kind, ObjectClaim(name, own_uid), node, obj)
 
     def _node_claim(self, name: str | None) -> ObjectClaim | None:
         record = self._store.cache("nodes.").records.get(name or "")
@@ -346,15 +346,15 @@ def _set_path(obj: Json, parts: list[str], value: object) -> Json:
     return {**obj, head: below}
 
 
-def _selector(found: Any) -> str:
-    if isinstance(found, str):
-        return found
-    if not isinstance(found, dict):
+def _selector(selector: Any) -> str:
+    if isinstance(selector, str):
+        return selector
+    if not isinstance(selector, dict):
         return ""
-    if "matchLabels" not in found and "matchExpressions" not in found:
-        return ",".join(f"{key}={value}" for key, value in sorted(found.items()))
+    if "matchLabels" not in selector and "matchExpressions" not in selector:
+        return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
     try:
-        return str(selector_from_object(msgspec.convert(found, LabelSelector)))
+        return str(selector_from_object(msgspec.convert(selector, LabelSelector)))
     except (SelectorError, msgspec.ValidationError):
         return ""
 

@@ -86,7 +86,7 @@ class WatchHandler:
         """Return the lines of the selected objects. Each is formatted when it is sent, so that a
         client that reads slowly needs no memory for the others.
 
-        Many watches may start at the same time, so the selection is made in the lane of the user.
+        Many watches may start at the same time, so the selection is made in a thread.
         """
         if len(state) * view.selection.terms > LONG_SELECTION:
             state = await self._flow.compute(api_request.user, _select, view, state)

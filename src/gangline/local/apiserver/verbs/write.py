@@ -1,4 +1,4 @@
-"""The write path: create, update, patch, delete.
+"""The write path: create, update, patch, apply, delete.
 
 Invariant: between reading the current state and staging the new one, the event loop does not
 switch tasks, so no other write intervenes. Optimistic concurrency only concerns what clients saw.
@@ -7,8 +7,6 @@ The wait for the commit comes afterwards.
 Webhook calls do switch tasks, and so do long computations, which run in a thread. After them the
 current state is compared with the one that the write is based on. If it changed, the write starts
 again, as in Kubernetes, until the webhooks' time limit.
-
-Server-side apply requests: parsing the configuration and merging it into the current object.
 """
 
 import asyncio
@@ -409,7 +407,7 @@ class WritePath:
         return record
 
     def _check_rules(self, request: ApiRequest, old: Json | None, new: Json) -> None:
-        """Apply the rules. Not in a lane: they read the store."""
+        """Apply the rules. Not in a thread: they read the store."""
         for rule in self._rules:
             rule.check(request, old, new)
 

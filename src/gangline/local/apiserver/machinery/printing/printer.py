@@ -104,9 +104,9 @@ AGE = TableColumn("Age", description="How long ago the object was created.")
 
 def make_columns(*names: str) -> tuple[TableColumn, ...]:
     """Return text columns. ``Name`` and ``Age`` are predefined, ``+`` marks a wide column."""
-    known = {"Name": NAME, "Age": AGE}
+    common = {"Name": NAME, "Age": AGE}
     return tuple(
-        known.get(name) or TableColumn(name.removeprefix("+"), priority=int(name.startswith("+")))
+        common.get(name) or TableColumn(name.removeprefix("+"), priority=int(name.startswith("+")))
         for name in names
     )
 

@@ -3,8 +3,7 @@
 A ``TablePrinter`` has the columns of a kind and a function that returns the cells of one object.
 Built-in kinds have their own printers, custom kinds those of ``additionalPrinterColumns``. All
 other kinds show name and age. Columns with a priority above zero appear with ``-o wide``.
-
-Printers of nodes, namespaces, configuration, events, volumes, roles and definitions.
+Printers of kinds without workloads (nodes, events, volumes, roles, definitions) are here.
 """
 
 import json
@@ -74,7 +73,7 @@ def _node(obj: Json, now: datetime) -> list[Any]:
 
 def _node_status(obj: Json) -> str:
     conditions = objects_in(subobject(obj, "status").get("conditions"))
-    ready = next((each for each in conditions if each.get("type") == "Ready"), None)
+    ready = next((condition for condition in conditions if condition.get("type") == "Ready"), None)
     states = [
         "Unknown" if ready is None else "Ready" if ready.get("status") == "True" else "NotReady"
     ]
@@ -334,10 +333,10 @@ def _path(text: str) -> JSONPath | None:
 
 
 def _crd_cell(kind: str, path: JSONPath | None, obj: Json, now: datetime) -> Any:
-    found = path.find(obj) if path else []
-    if not found or found[0] is None:
+    values = path.find(obj) if path else []
+    if not values or values[0] is None:
         return None
-    first = found[0]
+    first = values[0]
     match kind:
         case "date":
             return format_age(first, now)
@@ -347,7 +346,7 @@ def _crd_cell(kind: str, path: JSONPath | None, obj: Json, now: datetime) -> Any
             return first if isinstance(first, int | float) else None
         case "boolean":
             return first if isinstance(first, bool) else None
-    return " ".join(map(_text, found))
+    return " ".join(map(_text, values))
 
 
 def _text(value: Any) -> str:

@@ -1,6 +1,6 @@
-"""Printers of services, endpoints, deployments, replica sets and autoscalers.
+"""Printers of pods, services, endpoints, deployments, replica sets, jobs and autoscalers.
 
-Printer of pods: readiness, a status with the reason of a failure, restarts, node.
+The status of a pod contains the reason of a failure, as in kubectl.
 """
 
 from collections.abc import Mapping
@@ -130,7 +130,7 @@ def _is_sidecar(container: Json) -> bool:
 
 def _condition(pod: Json, kind: str) -> Json:
     conditions = objects_in(subobject(pod, "status").get("conditions"))
-    return next((each for each in conditions if each.get("type") == kind), {})
+    return next((condition for condition in conditions if condition.get("type") == kind), {})
 
 
 def _condition_is_true(pod: Json, kind: str) -> bool:
@@ -211,19 +211,19 @@ def _external_addresses(obj: Json, kind: str) -> str:
     addresses = list(spec.get("externalIPs") or [])
     if kind == "LoadBalancer":
         ingress = objects_in(subobject(obj, "status", "loadBalancer").get("ingress"))
-        given = [each.get("ip") or each.get("hostname") or "" for each in ingress]
+        given = [address.get("ip") or address.get("hostname") or "" for address in ingress]
         return join_or_none([*given, *addresses]) if given or addresses else "<pending>"
     return join_or_none(addresses)
 
 
 def _endpoints_text(obj: Json) -> str:
-    found = []
+    addresses = []
     for subset in objects_in(obj.get("subsets")):
         ports = objects_in(subset.get("ports"))
         for address in objects_in(subset.get("addresses")):
             ip = address.get("ip", "")
-            found += [f"{ip}:{port.get('port')}" for port in ports] or [ip]
-    return _first(found, ENDPOINTS_SHOWN)
+            addresses += [f"{ip}:{port.get('port')}" for port in ports] or [ip]
+    return _first(addresses, ENDPOINTS_SHOWN)
 
 
 def _first(texts: list[str], shown: int, separator: str = ",") -> str:
@@ -238,8 +238,8 @@ def _slice_ports(obj: Json) -> str:
 
 def _slice_addresses(obj: Json) -> str:
     endpoints = objects_in(obj.get("endpoints"))
-    found = [address for endpoint in endpoints for address in endpoint.get("addresses", [])]
-    return _first(found, ENDPOINTS_SHOWN)
+    addresses = [address for endpoint in endpoints for address in endpoint.get("addresses", [])]
+    return _first(addresses, ENDPOINTS_SHOWN)
 
 
 def _template_cells(obj: Json) -> list[Any]:
@@ -293,9 +293,9 @@ def _job(obj: Json, now: datetime) -> list[Any]:
 
 def _job_state(obj: Json) -> str:
     true = {
-        each.get("type")
-        for each in objects_in(subobject(obj, "status").get("conditions"))
-        if each.get("status") == "True"
+        condition.get("type")
+        for condition in objects_in(subobject(obj, "status").get("conditions"))
+        if condition.get("status") == "True"
     }
     if subobject(obj, "metadata").get("deletionTimestamp"):
         return "Terminating"

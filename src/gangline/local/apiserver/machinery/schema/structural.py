@@ -1,19 +1,13 @@
 """The compiled structural schema of a kind: pruning, defaulting and validation of its objects.
 
-The server runs them in this order on every write: prune unknown fields, set defaults, validate.
-``apiVersion``, ``kind`` and ``metadata`` are always preserved, whatever the schema contains.
+The server runs them in this order on every write: prune unknown fields and invalid nulls, set
+defaults, validate. ``apiVersion``, ``kind`` and ``metadata`` are always preserved.
 
-Compilers of pruning (unknown fields, invalid nulls) and of defaulting.
-
-A schema is compiled once into nested closures. A node below which nothing can be pruned or
-defaulted compiles to None and is never visited.
-
-Compiler of schema validation: all errors, with the wording of Kubernetes' own validation.
-
-A schema is compiled once into closures ``(value, parent path, own segment, causes)``, one for each
-node. Rules that a schema does not use cost nothing at run time. Lists are also checked for unique
-keys, set members and ``uniqueItems``. CEL rules (``x-kubernetes-validations``) are not evaluated:
-use a real cluster's API server for them.
+A schema is compiled once into closures, one for each node. A node below which nothing can be pruned
+or defaulted compiles to None and is never visited; rules that a schema does not use cost nothing at
+run time. Validation finds all errors, with the wording of Kubernetes' own, among them duplicate
+keys and set members. CEL rules (``x-kubernetes-validations``) are not evaluated: use a real
+cluster's API server for them.
 """
 
 import contextlib
@@ -70,7 +64,7 @@ class PrunerCompiler(SchemaCompiler[Pruner]):
 
     def _object_pruner(self, schema: Json, extra: Json | None) -> Pruner:
         properties: Json = schema["properties"]
-        known = {name: self.compile(child_schema) for name, child_schema in properties.items()}
+        pruners = {name: self.compile(child_schema) for name, child_schema in properties.items()}
         segments = {name: f".{name}" for name in properties}
         not_null = frozenset(
             n for n, child_schema in properties.items() if not child_schema.get("nullable")
@@ -84,11 +78,11 @@ class PrunerCompiler(SchemaCompiler[Pruner]):
             path = (parent, segment)
             dropped: list[str] = []
             for name, child in value.items():
-                if name in known:
+                if name in pruners:
                     if child is None:
                         if name in not_null:
                             dropped.append(name)
-                    elif (inner := known[name]) is not None:
+                    elif (inner := pruners[name]) is not None:
                         inner(child, path, segments[name], unknown)
                 elif extra is not None:
                     if of_extra is not None:
@@ -344,7 +338,7 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
             n: self.compile(child_schema)
             for n, child_schema in schema.get("properties", {}).items()
         }
-        known = {
+        checks_by_name = {
             name: (child_schema, f".{name}")
             for name, child_schema in compiled.items()
             if child_schema is not None
@@ -369,7 +363,7 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
             for rule in rules:
                 rule(value, parent, segment, causes)
             for name, child in value.items():
-                if (entry := known.get(name)) is not None:
+                if (entry := checks_by_name.get(name)) is not None:
                     entry[0](child, path, entry[1], causes)
                 elif of_extra is not None and name not in named:
                     of_extra(child, path, f"[{name}]", causes)
@@ -460,8 +454,8 @@ def _logical_validator(
         if any_of and not any(map(accepted_by, any_of)):
             add("must validate at least one schema (anyOf)")
         if one_of and (count := sum(map(accepted_by, one_of))) != 1:
-            found = "valid alternatives more than one" if count else "none valid"
-            add(f"must validate one and only one schema (oneOf). Found {found}")
+            detail = "valid alternatives more than one" if count else "none valid"
+            add(f"must validate one and only one schema (oneOf). Found {detail}")
         for branch in all_of:
             if branch is not None:
                 branch(value, parent, segment, causes)

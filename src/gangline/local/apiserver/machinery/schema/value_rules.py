@@ -1,9 +1,7 @@
 """Rules of a schema for one value: bounds, lengths, patterns, enums, and formats by name.
 
-Regular expressions of users, with the syntax of Go and in time linear in the text.
-
-Kubernetes compiles the ``pattern`` of a schema with Go's ``regexp``. RE2, from which that package
-is derived, has the same syntax and never backtracks: ``^(a+)+$`` takes as long as ``^a+$``.
+Kubernetes compiles a ``pattern`` with Go's ``regexp``. RE2, from which that package is derived, has
+the same syntax and never backtracks: ``^(a+)+$`` takes as long as ``^a+$``.
 """
 
 import base64

@@ -1,12 +1,8 @@
 """Validation of built-in kinds on creation and on update, beyond their schema.
 
-``validate_create`` and ``validate_update`` check ``metadata`` for every kind and dispatch by kind.
-Functions yield all errors. Values of the wrong JSON type are reported by the schema and ignored
-here.
-
-Validation of ResourceQuotas: names of limits, quantities and scopes.
-
-Validation of roles and their bindings.
+``validate_create`` and ``validate_update`` check ``metadata`` for every kind and dispatch by kind:
+small kinds, quotas and roles are here. Functions yield all errors. Values of the wrong JSON type
+are reported by the schema and ignored here.
 """
 
 import base64
@@ -99,11 +95,11 @@ def _scope_causes(spec: Json, hard: Json) -> Causes:
         if scope not in SCOPES:
             yield field_causes.unsupported(indexed("spec.scopes", index), scope, SCOPES)
     path = "spec.scopeSelector.matchExpressions"
-    for index, each in enumerate(
+    for index, expression in enumerate(
         objects_in(subobject(spec, "scopeSelector").get("matchExpressions"))
     ):
-        yield from _expression_causes(indexed(path, index), each)
-        chosen.append(str(each.get("scopeName")))
+        yield from _expression_causes(indexed(path, index), expression)
+        chosen.append(str(expression.get("scopeName")))
     for scope in chosen:
         for name in hard:
             if not _allowed_in(scope, name):

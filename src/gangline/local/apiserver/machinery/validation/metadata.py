@@ -92,9 +92,9 @@ def metadata_update_causes(old: Json, new: Json) -> Causes:
         added = set(after.get("finalizers") or []) - set(before.get("finalizers") or [])
         if added:
             detail = "no new finalizers can be added if the object is being deleted"
-            found = ", ".join(sorted(map(str, added)))
+            names = ", ".join(sorted(map(str, added)))
             yield field_causes.forbidden(
-                "metadata.finalizers", f"{detail}, found new finalizers: {found}"
+                "metadata.finalizers", f"{detail}, found new finalizers: {names}"
             )
 
 
@@ -110,6 +110,6 @@ def _owner_causes(metadata: Json) -> Causes:
         if owner.get("controller") is True:
             controllers.append(f"{owner.get('kind')}/{owner.get('name')}")
     if len(controllers) > 1:
-        found = " and ".join(controllers)
-        detail = f"Only one reference can have Controller set to true. Found {found}"
+        owners = " and ".join(controllers)
+        detail = f"Only one reference can have Controller set to true. Found {owners}"
         yield field_causes.invalid("metadata.ownerReferences", len(controllers), detail)

@@ -1,12 +1,9 @@
-"""Validation of webhook configurations.
+"""Validation of webhook configurations, and of kinds that no component of this cluster acts on.
 
-Enums and required fields are left to the schema. CEL expressions are refused. Ignoring a match
-condition would call a webhook for requests that its author excluded.
-
-Validation of kinds that no component of this cluster acts on.
-
-The rules are those of Kubernetes that keep the objects usable for their readers: required fields,
-and fields that cannot change. CEL expressions are not compiled.
+Enums and required fields are left to the schema. CEL expressions of match conditions are refused:
+ignoring one would call a webhook for requests that its author excluded. Other kinds have those
+rules of Kubernetes that keep their objects usable for their readers: required fields, and fields
+that cannot change.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -112,7 +109,10 @@ def _node_drivers(obj: Json) -> Causes:
 
 
 def _node_drivers_update(old: Json, new: Json) -> Causes:
-    before = {each.get("name"): each for each in objects_in(subobject(old, "spec").get("drivers"))}
+    before = {
+        old_driver.get("name"): old_driver
+        for old_driver in objects_in(subobject(old, "spec").get("drivers"))
+    }
     for index, driver in enumerate(objects_in(subobject(new, "spec").get("drivers"))):
         former = before.get(driver.get("name"))
         if former is not None and former != driver:
@@ -257,12 +257,12 @@ def _name(path: str, name: Any) -> Causes:
 
 def _review_versions(path: str, hook: Json) -> Causes:
     listed = hook.get("admissionReviewVersions")
-    known = ", ".join(REVIEW_VERSIONS)
+    versions = ", ".join(REVIEW_VERSIONS)
     if not listed:
-        yield field_causes.required(path, f"must specify one of {known}")
+        yield field_causes.required(path, f"must specify one of {versions}")
         return
     if not {*REVIEW_VERSIONS} & {*listed}:
-        yield field_causes.invalid(path, listed, f"must include at least one of {known}")
+        yield field_causes.invalid(path, listed, f"must include at least one of {versions}")
     seen: set[str] = set()
     for index, version in enumerate(listed):
         yield from rule_causes(names.validate_service_name, indexed(path, index), version)
@@ -369,5 +369,5 @@ def _service(path: str, service: Json) -> Causes:
         if not step and index < len(steps) - 1:
             yield field_causes.invalid(where, route, f"segment[{index}] may not be empty")
         elif step:
-            for found in rule_causes(names.validate_dns_subdomain, where, step):
-                yield field_causes.invalid(where, route, f"segment[{index}]: {found.message}")
+            for cause in rule_causes(names.validate_dns_subdomain, where, step):
+                yield field_causes.invalid(where, route, f"segment[{index}]: {cause.message}")

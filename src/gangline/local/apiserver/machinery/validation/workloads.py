@@ -1,15 +1,9 @@
-"""Validation of changes to pods, and of deployments, replica sets and autoscalers.
+"""Validation of changes to pods, of deployments, replica sets, jobs and autoscalers.
 
+Scheduling gates (KEP-3521, KEP-3838) can be removed and never added. While a pod has gates, its
+node selector and its required node affinity can be narrowed, and its preferred node affinity can be
+replaced: admission systems such as Kueue place a gated pod so, and then remove the gate.
 Autoscalers have their stored form, autoscaling/v2.
-
-Validation of batch/v1 Jobs.
-
-Validation of changes to the scheduling of pods that have scheduling gates.
-
-Rules of Kubernetes (KEP-3521, KEP-3838): gates can be removed and never added. While a pod has
-gates, its node selector and its required node affinity can be narrowed, and its preferred node
-affinity can be replaced. Admission systems such as Kueue place a gated pod so, and then
-remove the gate.
 """
 
 import json
@@ -108,7 +102,7 @@ def job_update_causes(old: Json, new: Json) -> Causes:
         elif completions != parallelism:
             detail = "can only be modified in tandem with spec.parallelism"
             yield field_causes.invalid("spec.completions", completions, detail)
-    templates = [copy_json(subobject(each, "template")) for each in (before, after)]
+    templates = [copy_json(subobject(job, "template")) for job in (before, after)]
     if before.get("suspend") and not subobject(old, "status").get("startTime"):
         for template in templates:
             _remove_scheduling_fields(template)
@@ -137,9 +131,9 @@ _TERM_LISTS = ("matchExpressions", "matchFields")
 
 def added_gate_causes(before: Json, after: Json) -> Causes:
     """Check that no gate was added, given the two pod specs."""
-    known = [gate.get("name") for gate in objects_in(before.get("schedulingGates"))]
+    names = [gate.get("name") for gate in objects_in(before.get("schedulingGates"))]
     for index, gate in enumerate(objects_in(after.get("schedulingGates"))):
-        if gate.get("name") not in known:
+        if gate.get("name") not in names:
             detail = f"only deletion is allowed, but found new scheduling gate '{gate.get('name')}'"
             yield field_causes.forbidden(f"{indexed(_GATES, index)}.name", detail)
 

@@ -13,7 +13,7 @@ locked = sed -n '/^\# section $(1)$$/,/^\# section $(2)$$/p' constraints.txt > $
   && $(PIP) install --quiet --require-hashes --no-deps --requirement $(VENV)/locked.txt
 TORCH = $(shell sed -n 's/^demo = .*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 
-.PHONY: help setup lock test-versions demo test test-all release-check lint docs e2e test-frameworks mutation benchmarks crds manifests image clean
+.PHONY: help setup lock test-versions demo test test-all test-unit release-check lint docs e2e test-frameworks mutation benchmarks crds manifests image clean
 
 help:
 	@sed -n '2s/^# //p' Makefile
@@ -87,11 +87,8 @@ demo: $(VENV)/.demo
 # All unit tests, and a core of the integration tests (tests/core.py); test-all runs these completely.
 STAGES := $(BIN)/python tools/stages.py $(AGAIN)
 
-test: $(VENV)/.dev
-	$(STAGES) test
-
-test-all: $(VENV)/.dev
-	$(STAGES) test-all
+test test-all test-unit: $(VENV)/.dev
+	$(STAGES) $(@:test-unit=unit)
 
 # What a release needs beyond that, and records in .ci/stages.json; `.ci/tools all` installs the programs for it.
 release-check: export GANGLINE_REQUIRE_DATABASES := 1

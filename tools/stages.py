@@ -146,6 +146,7 @@ def groups() -> dict[str, list[Stage]]:
     # A file in front: without any, pytest would run all tests.
     near = f"tests/unit/test_select_tests.py $({PYTHON} tools/select_tests.py --since {commit})"
     return {
+        "unit": [unit],
         "test": [unit, Stage("core", tests=f"--numprocesses 2 {core}")],
         "test-all": [unit, *folders],
         "release": release,

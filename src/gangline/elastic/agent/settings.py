@@ -49,8 +49,6 @@ class SpareSettings:
     enabled: bool = True
     preload: tuple[str, ...] = ()
     """Modules to import in addition to those learned from the first start."""
-    tiny_step: bool = True
-    """True if a spare trains one step of a tiny layer, when torch is among its modules."""
     reserve_bytes: int = 1 << 30
     """Memory that must stay free beside the spares; below it there are no spares."""
 
@@ -139,11 +137,11 @@ class NodeIdentity:
     node_rank: int
     host: str
     local_world_size: int
-    min_nodes: int
-    max_nodes: int
-    node_unit: int
-    last_call_s: float
-    join_timeout_s: float
+    min_nodes: int = 1
+    max_nodes: int = 1
+    node_unit: int = 1
+    last_call_s: float = 0.0
+    join_timeout_s: float = 0.0
     connect_timeout_s: float = 60.0
     topology: tuple[str, ...] = ()
     pod: str = ""

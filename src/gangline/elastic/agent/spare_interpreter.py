@@ -62,16 +62,9 @@ class SpareInterpreter:
             process = start_process(arguments, hook, channel=theirs, prepare=prepare)
         return cls(process, *await asyncio.open_connection(sock=ours))
 
-    async def warm(
-        self, modules: Sequence[str], *, nice: int, tiny_step: bool = False, quiet: bool = True
-    ) -> bool:
-        """Import modules. Returns True if the spare can be used.
-
-        Args:
-            tiny_step: True to train one step of a tiny layer.
-            quiet: True to discard what the modules print.
-        """
-        order = {"modules": list(modules), "step": tiny_step, "nice": nice, "quiet": quiet}
+    async def warm(self, modules: Sequence[str], nice: int) -> bool:
+        """Import modules, then run with this priority. Returns True if the spare can be used."""
+        order = {"modules": list(modules), "nice": nice}
         try:
             await self._send_order(order)
             line = await asyncio.wait_for(self.reader.readline(), _WARM_TIMEOUT_S)

@@ -225,10 +225,8 @@ class WorkerGroup:
         await self._tee.end()
 
     def exits(self) -> list[RankExit]:
-        node, causes = (
-            self._settings.node_name,
-            {failure.rank: failure.failure.cause for failure in self.failures()},
-        )
+        node = self._settings.node_name
+        causes = {failure.rank: failure.failure.cause for failure in self.failures()}
         return [
             RankExit(worker.rank, worker.process.pid, node, causes.get(worker.rank, ""))
             for worker in self.workers
@@ -248,39 +246,30 @@ class WorkerGroup:
     async def _add_worker(
         self, local_rank: int, environment: dict[str, str], streams: WorkerFiles
     ) -> None:
-        worker = await self._start_worker(local_rank, environment, streams)
-        self.workers.append(worker)
-        self._tee.start(streams, worker.rank, local_rank)
-
-    async def _start_worker(
-        self, local_rank: int, env: dict[str, str], streams: WorkerFiles
-    ) -> Worker:
+        process = await self._start_warm(local_rank, environment, streams)
+        process = process or self._start_process(local_rank, environment, streams)
         rank = self._world.first_rank + local_rank
-        spare = self._spares.take(local_rank) if self._spares else None
-        if spare:
-            stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks_file}"}
+        self.workers.append(Worker(rank, local_rank, process, streams))
+        self._tee.start(streams, rank, local_rank)
+
+    async def _start_warm(
+        self, local_rank: int, environment: dict[str, str], streams: WorkerFiles
+    ) -> Process | None:
+        """Start a worker in an interpreter of the node check, or as a fork; None without either."""
+        if self._spares is None:
+            return None
+        environment = _with_stacks(environment, streams)
+        learns = self._learns_imports(local_rank)
+        if spare := self._spares.take(local_rank):
             try:
-                channel = await spare.activate(
-                    {**env, **stacks}, streams, reports_imports=self._learns_imports(local_rank)
-                )
-                if channel and self._spares:
-                    self._spares.learn_from(channel)
-                return Worker(rank, local_rank, spare.process, streams)
+                channel = await spare.activate(environment, streams, reports_imports=learns)
             except ConnectionError:
                 log.warning("a spare interpreter has died; its worker starts without it")
-        if self._spares and (forked := await self._fork_process(local_rank, env, streams)):
-            return Worker(rank, local_rank, forked, streams)
-        process = self._start_process(local_rank, env, streams)
-        return Worker(rank, local_rank, process, streams)
-
-    async def _fork_process(
-        self, local_rank: int, env: dict[str, str], streams: WorkerFiles
-    ) -> Process | None:
-        assert self._spares is not None
-        stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks_file}"}
-        return await self._spares.fork(
-            local_rank, {**env, **stacks}, streams, reports_imports=self._learns_imports(local_rank)
-        )
+            else:
+                if channel:
+                    self._spares.learn_from(channel)
+                return spare.process
+        return await self._spares.fork(local_rank, environment, streams, reports_imports=learns)
 
     def _start_process(self, local_rank: int, env: dict[str, str], streams: WorkerFiles) -> Process:
         arguments = worker_arguments(self._settings, local_rank)
@@ -293,8 +282,8 @@ class WorkerGroup:
             return run(env)
         learns = self._learns_imports(local_rank)
         ours, theirs = socket.socketpair()
-        stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks_file}"}
-        hook = hook_environment({**env, **stacks}, "learn" if learns else "plain", theirs)
+        env = _with_stacks(env, streams)
+        hook = hook_environment(env, "learn" if learns else "plain", theirs)
         with theirs:
             process = run(hook, channel=theirs)
         if learns and self._spares:
@@ -305,6 +294,11 @@ class WorkerGroup:
 
     def _learns_imports(self, local_rank: int) -> bool:
         return self._spares is not None and local_rank == 0 and not self._spares.has_learned
+
+
+def _with_stacks(environment: Mapping[str, str], streams: WorkerFiles) -> dict[str, str]:
+    """Add the variable by which the worker hook writes stacks when the agent asks for them."""
+    return {**environment, STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks_file}"}
 
 
 def _failure_of(worker: Worker, out_of_memory: bool, full_disk: str) -> WorkerFailure | None:

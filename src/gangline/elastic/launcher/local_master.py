@@ -150,10 +150,6 @@ class HostedMaster(MasterChild):
         if self.is_port_taken and isinstance(ending[1], RendezvousError):
             log.warning("another program listens on port %d of this node", self._port)
 
-    @property
-    def pid(self) -> int | None:
-        return self._child.pid if self._child and not self._child.ended.done() else None
-
     async def wait_until_listening(self) -> None:
         """Wait until a process listens on the port, so that no timeout covers this master's start.
 
@@ -252,10 +248,7 @@ _ID_BITS = 31
 
 
 def node_identity(
-    settings: AgentSettings,
-    config: RendezvousConfig,
-    *,
-    pod: str = "",
+    settings: AgentSettings, config: RendezvousConfig, *, pod: str = ""
 ) -> NodeIdentity:
     """Return this node's identity. A node without a number draws a random one."""
     assert config.master_address is not None, "a single node needs no identity"
@@ -278,17 +271,5 @@ def node_identity(
 
 
 def single_node_identity(settings: AgentSettings) -> NodeIdentity:
-    return NodeIdentity(
-        job=settings.run_id,
-        master_address="",
-        node_id=0,
-        node_rank=0,
-        host=settings.node_name,
-        local_world_size=settings.local_world_size,
-        min_nodes=1,
-        max_nodes=1,
-        node_unit=1,
-        last_call_s=0.0,
-        join_timeout_s=0.0,
-        pod=settings.node_name,
-    )
+    name = settings.node_name
+    return NodeIdentity(settings.run_id, "", 0, 0, name, settings.local_world_size, pod=name)

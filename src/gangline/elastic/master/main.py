@@ -106,10 +106,8 @@ def downtime_s(state: PersistentState, at: float, now: ClockReading) -> float:
     Args:
         at: the end of the journal on the job's clock; 0 for a new one.
     """
-    if not at:
+    if not at or state.moment is None:
         return 0.0
-    if state.moment is None:  # an earlier release wrote it, whose job clock started as wall clock
-        return max(0.0, now.wall_s - at - state.down_s)
     return max(0.0, state.moment.seconds_until(now) - (at - state.moment_at))
 
 

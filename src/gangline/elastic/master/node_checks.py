@@ -44,18 +44,12 @@ class LongPolls(Generic[K]):
         self._expired = expired
         self._by_key: dict[K, dict[LongPoll, None]] = {}
 
-    def __len__(self) -> int:
-        return sum(len(polls) for polls in self._by_key.values())
-
     def add(self, key: K, poll: LongPoll, wait_s: float) -> None:
         """Store a waiting request; after ``wait_s`` it is removed and ``expired`` is called."""
         patience = min(max(wait_s, 0.0), MAX_WAIT_S)
         loop = asyncio.get_running_loop()
         poll.timer = loop.call_later(patience, self._expire, key, poll)
         self._by_key.setdefault(key, {})[poll] = None
-
-    def of(self, key: K) -> list[LongPoll]:
-        return [*self._by_key.get(key, ())]
 
     def all(self) -> Iterator[tuple[K, LongPoll]]:
         """Yield all waiting requests. They may be removed meanwhile."""

@@ -90,7 +90,7 @@ class CheckInterpreters:
 
 
 async def _warm_up(spare: SpareInterpreter) -> SpareInterpreter:
-    await spare.warm(_MODULES, nice=os.getpriority(os.PRIO_PROCESS, 0), quiet=False)
+    await spare.warm(_MODULES, os.getpriority(os.PRIO_PROCESS, 0))
     return spare
 
 

@@ -29,6 +29,7 @@ from gangline.elastic.protocol.wire import (
     MasterUnreachableError,
     RequestRefusedError,
     enable_keepalive,
+    require_reply,
 )
 from gangline.elastic.variables import split_address
 
@@ -76,11 +77,7 @@ class BlockingClient:
 
     def ask(self, message: ProtocolMessage, kind: type[R], *, timeout_s: float = 60.0) -> R:
         """Send a request, and require one type of reply; errors as in the asynchronous client."""
-        reply = self.call(message, timeout_s=timeout_s)
-        if not isinstance(reply, kind):
-            problem = f"the reply is {type(reply).__name__}, expected {kind.__name__}"
-            raise RequestRefusedError(RequestRefused(reason="BadReply", message=problem))
-        return reply
+        return require_reply(self.call(message, timeout_s=timeout_s), kind)
 
     def _call(self, number: int, body: bytes, deadline: float, timeout_s: float) -> Reply:
         pause = MIN_RETRY_PAUSE_S

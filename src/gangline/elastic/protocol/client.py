@@ -41,6 +41,7 @@ from gangline.elastic.protocol.wire import (
     RequestRefusedError,
     enable_keepalive,
     installed_version,
+    require_reply,
 )
 from gangline.elastic.variables import SECRET_VARIABLE, split_address
 
@@ -190,12 +191,7 @@ class MasterClient:
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
-        for pending in self._asked.values():
-            if not pending.reply.done():
-                pending.reply.set_exception(
-                    MasterUnreachableError(self.address, 0.0, "the client was closed")
-                )
-                pending.reply.exception()  # the waiting task may be gone; avoids a warning
+        self._fail_pending(MasterUnreachableError(self.address, 0.0, "the client was closed"))
         self._asked.clear()
 
     @property
@@ -261,11 +257,7 @@ class MasterClient:
         Raises:
             MasterUnreachableError, RequestRefusedError: as ``call``; refused also for another type.
         """
-        reply = await self.call(message, timeout_s=timeout_s)
-        if not isinstance(reply, kind):
-            problem = f"the reply is {type(reply).__name__}, expected {kind.__name__}"
-            raise RequestRefusedError(RequestRefused(reason="BadReply", message=problem))
-        return reply
+        return require_reply(await self.call(message, timeout_s=timeout_s), kind)
 
     async def commands(self, wait_s: float = 30.0) -> AsyncIterator[NodeCommand]:
         """Yield the node's commands as they arrive, for ever; each once.
@@ -316,9 +308,12 @@ class MasterClient:
             )
             await asyncio.sleep(random.uniform(pause / 2, pause))
             pause = min(pause * 2, MAX_RETRY_PAUSE_S)
+        self._fail_pending(RequestRefusedError(self._refused))
+
+    def _fail_pending(self, error: wire.ProtocolError) -> None:
         for pending in self._asked.values():
             if not pending.reply.done():
-                pending.reply.set_exception(RequestRefusedError(self._refused))
+                pending.reply.set_exception(error)
                 pending.reply.exception()  # the waiting task may be gone; avoids a warning
 
     def _troubled(self, error: OSError, link: _MasterConnection) -> None:

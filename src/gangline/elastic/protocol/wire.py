@@ -24,6 +24,7 @@ _requests: "msgspec.msgpack.Decoder[Request]" = msgspec.msgpack.Decoder(Request)
 _replies: "msgspec.msgpack.Decoder[Reply]" = msgspec.msgpack.Decoder(Reply)
 
 T = TypeVar("T")
+M = TypeVar("M", bound=ProtocolMessage)
 
 
 class EnvelopeError(Exception):
@@ -129,3 +130,15 @@ class RequestRefusedError(ProtocolError):
         self.reason = refused.reason
         """One CamelCase word; see the refusal message."""
         self.message = refused.message
+
+
+def require_reply(reply: Reply, kind: type[M]) -> M:
+    """Return a reply of this type.
+
+    Raises:
+        RequestRefusedError: it has another type.
+    """
+    if not isinstance(reply, kind):
+        problem = f"the reply is {type(reply).__name__}, expected {kind.__name__}"
+        raise RequestRefusedError(RequestRefused(reason="BadReply", message=problem))
+    return reply

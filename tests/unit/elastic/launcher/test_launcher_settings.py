@@ -1,6 +1,7 @@
 """Agent settings from flags and environment."""
 
 import math
+import resource
 import signal
 from pathlib import Path
 
@@ -16,9 +17,16 @@ from gangline.elastic.launcher.machine import (
     device_shortage,
     parse_cpu_list,
     processors_near,
+    tightest_worker_limit,
 )
 from gangline.elastic.launcher.rendezvous_config import build_rendezvous_config
-from gangline.elastic.launcher.settings import NodeCheckOptions, build_settings
+from gangline.elastic.launcher.settings import (
+    NodeCheckOptions,
+    build_settings,
+    installation_paths,
+    speaks_agent_store,
+    torch_release,
+)
 from gangline.elastic.nodecheck.result import CheckWorkload
 
 SCRIPT = __file__
@@ -304,3 +312,98 @@ def test_the_processors_near_a_device_are_those_of_its_numa_node(tmp_path: Path)
     (tmp_path / "devices/system/node/node1/cpulist").write_text("2-3,8\n")
     assert processors_near("00000000:3B:00.0", tmp_path) == {2, 3, 8}
     assert parse_cpu_list("5") == {5}
+
+
+def installed(folder: Path, name: str) -> Path:
+    (folder / name).mkdir(parents=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "release"),
+    [
+        ("torch-2.13.0+cpu.dist-info", (2, 13)),
+        ("torch-1.13.1.egg-info", (1, 13)),
+        ("torch-2.2.0a0+git1234.dist-info", (2, 2)),
+        ("torch_geometric-2.1.0.dist-info", None),
+        ("torch", None),
+    ],
+)
+def test_release_of_an_installation(
+    tmp_path: Path, name: str, release: tuple[int, int] | None
+) -> None:
+    assert torch_release([str(tmp_path / "absent"), str(installed(tmp_path, name))]) == release
+
+
+def test_first_installation_of_the_search_path_counts(tmp_path: Path) -> None:
+    old = installed(tmp_path / "old", "torch-2.0.1.dist-info")
+    new = installed(tmp_path / "new", "torch-2.6.0.dist-info")
+    assert torch_release([str(old), str(new)]) == (2, 0)
+    assert torch_release([str(new), str(old)]) == (2, 6)
+
+
+@pytest.mark.parametrize(("name", "speaks"), [("torch-2.1.2", False), ("torch-2.2.0", True)])
+def test_interpreter_of_another_environment(tmp_path: Path, name: str, speaks: bool) -> None:
+    packages = installed(tmp_path / "lib" / "python3.9" / "site-packages", f"{name}.dist-info")
+    python = str(tmp_path / "bin" / "python")
+    assert installation_paths(python) == [str(packages)]
+    assert speaks_agent_store(python) is speaks
+    assert speaks_agent_store("/usr/no/bin/python") is True, "unknown"
+
+
+MEMORY_MIB = 4096
+FILES, PROCESSES = 5000, 3000
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine of 4 GiB whose users may open 5,000 files and have 3,000 processes."""
+    kernel = tmp_path / "sys/kernel"
+    kernel.mkdir(parents=True)
+    (kernel / "pid_max").write_text("32768\n")
+    (kernel / "threads-max").write_text("190000\n")
+    kib = MEMORY_MIB << 10
+    (tmp_path / "meminfo").write_text(f"MemTotal: {kib} kB\nMemAvailable: {kib} kB\n")
+    limits = {resource.RLIMIT_NOFILE: FILES, resource.RLIMIT_NPROC: PROCESSES}
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (limits[what],) * 2)
+    return tmp_path
+
+
+def limit(machine: Path, *, is_python: bool = True, is_root: bool = True):
+    group = machine / "cgroup"
+    return tightest_worker_limit(is_python=is_python, is_root=is_root, proc=machine, cgroup=group)
+
+
+def test_interpreters_need_memory(machine):
+    found = limit(machine)
+    assert found.max_workers == MEMORY_MIB // 2
+    assert f"there are {MEMORY_MIB} MiB of memory" in found.reason
+
+
+def test_memory_limit_applies_to_python_only(machine):
+    found = limit(machine, is_python=False)
+    assert (found.max_workers, found.reason) == (
+        FILES,
+        "the launcher may open 5000 files (ulimit -n)",
+    )
+
+
+def test_limits_of_users_hold_for_all_but_root(machine):
+    found = limit(machine, is_python=False, is_root=False)
+    assert found.max_workers == PROCESSES
+    assert "(ulimit -u)" in found.reason
+
+
+@pytest.mark.parametrize("name", ["pids.max", "pids/pids.max"])
+def test_a_container_has_a_limit_of_its_own(machine, name):
+    path = machine / "cgroup" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("100\n")
+    assert (limit(machine).max_workers, limit(machine).reason) == (100, f"{path} is 100")
+    path.write_text("max\n")
+    assert limit(machine).max_workers == MEMORY_MIB // 2
+
+
+def test_without_limits_kernel_maxima_apply(machine, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    assert limit(machine, is_python=False, is_root=False).max_workers == 32768

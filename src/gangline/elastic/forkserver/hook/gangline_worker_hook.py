@@ -28,7 +28,6 @@ def _find_and_load(name, import_):
     note(name)
     return original(name, import_)
 """
-_STEP_SIZE = 8
 _INTEGER = 4
 """Size of a file descriptor in a control message."""
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
@@ -111,11 +110,9 @@ def _wait_for_order(descriptor: int) -> Any:
     """Execute orders until the one to become a worker; return that one."""
     orders = _OrderChannel(descriptor)
     streams = [os.dup(1), os.dup(2)]
-    nothing = os.open(os.devnull, os.O_WRONLY)
     while "env" not in (order := orders.read()):
         if "modules" in order:
-            shown = nothing if order["quiet"] else streams[1]
-            os.dup2(shown, 1), os.dup2(shown, 2)
+            os.dup2(streams[1], 1)
             _send(descriptor, {"missing": _warm_up(order)})
         elif "child" in order:
             code = _run_child(orders, order["child"], streams[1])
@@ -126,15 +123,12 @@ def _wait_for_order(descriptor: int) -> Any:
         os.close(source)
         if source != original:
             os.close(original)
-    os.close(nothing)
     return order
 
 
 def _warm_up(order: Any) -> list[str]:
-    """Import modules and train a tiny step; return the names that could not be imported."""
+    """Import modules; return the names that could not be imported."""
     missing = _preload(order["modules"])
-    if order["step"] and "torch" in sys.modules:
-        _tiny_step(sys.modules["torch"])
     _regain_priority(order["nice"])
     return missing
 
@@ -212,18 +206,6 @@ def _preload(modules: list[str]) -> list[str]:
             except Exception:
                 missing.append(name)
     return missing
-
-
-def _tiny_step(torch: Any) -> None:
-    """Train one step on the processor, so that threads, kernels and caches are initialized."""
-    state = torch.get_rng_state()
-    layer = torch.nn.Linear(_STEP_SIZE, _STEP_SIZE)
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    for _ in range(2):
-        optimizer.zero_grad()
-        layer(torch.randn(_STEP_SIZE, _STEP_SIZE)).pow(2).mean().backward()
-        optimizer.step()
-    torch.set_rng_state(state)
 
 
 def _regain_priority(nice: int) -> None:

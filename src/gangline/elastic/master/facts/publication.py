@@ -12,26 +12,27 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from gangline.api.jobs.training_facts import TrainingFacts
 from gangline.api.volcano.eviction_saves import (
     SAVE_ANSWER_ANNOTATION,
     SAVES_ANNOTATION,
-    SaveAnswerAnnotation,
     SaveRequestAnnotation,
     read_save_answer,
     read_save_request,
 )
 from gangline.elastic.master.facts.collector import FactsCollector
 from gangline.elastic.master.segments.document import JobIdentity, encode_facts
-from gangline.elastic.protocol.messages import Tuning
 from gangline.kube.errors import ApiError
+
+if TYPE_CHECKING:
+    from gangline.elastic.master.facts.cluster import ClusterFacts
+    from gangline.elastic.master.service import EvictionSaves, MasterService
 
 log = logging.getLogger(__name__)
 
@@ -113,60 +114,13 @@ WATCH_PAUSE_S = 1.0
 """Pause after a watch that the server has ended, in case it ends each at once."""
 
 
-class SaveCluster(Protocol):
-    """The objects of the job."""
-
-    queue_changed: Callable[[str], None]
-    """Called with the queue of the PodGroup when it is read, and after each change."""
-
-    async def facts_annotations(self) -> Mapping[str, str]:
-        """Return the annotations of the ConfigMap of facts."""
-        ...
-
-    async def annotate_facts(self, annotations: Mapping[str, str | None]) -> bool:
-        """Write annotations of the ConfigMap of facts; return whether they are written."""
-        ...
-
-    def watch_group(self) -> AsyncGenerator[Mapping[str, str], None]:
-        """Yield the annotations of the PodGroup; raises ``ApiError``."""
-        ...
-
-    def log_group_error(self, error: ApiError) -> None:
-        """Log once that the PodGroup cannot be read."""
-        ...
-
-
-class SavingService(Protocol):
-    """The master, as far as requests to save need it."""
-
-    changed: asyncio.Event
-
-    @property
-    def can_save(self) -> bool:
-        """True if all members have a complete checkpoint."""
-        ...
-
-    @property
-    def answer(self) -> SaveAnswerAnnotation | None:
-        """The last answer."""
-        ...
-
-    def request(self, name: str, wait_s: float, beneficiary: str) -> None:
-        """Ask all members to save."""
-        ...
-
-    def withdraw(self) -> None:
-        """Let the workers continue."""
-        ...
-
-
 class SaveRelay:
     """Relays the requests of one job."""
 
     def __init__(
         self,
-        cluster: SaveCluster,
-        service: SavingService,
+        cluster: "ClusterFacts",
+        service: "EvictionSaves",
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._cluster, self._service, self._wall_clock = cluster, service, wall_clock
@@ -249,69 +203,31 @@ class SaveRelay:
             self._written |= changed
 
 
-class TuningSource(Protocol):
-    """The ConfigMaps of the job."""
-
-    async def published(self) -> TrainingFacts | None:
-        """Return the facts that an earlier master has published; None without any."""
-        ...
-
-    async def watch_tuning(self, changed: Callable[[Tuning], None]) -> None:
-        """Pass each tuning to ``changed``, for ever."""
-        ...
-
-
-class PublishingService(Protocol):
-    """The master, as far as publication needs it."""
-
-    is_over: asyncio.Event
-
-    @property
-    def facts(self) -> FactsCollector:
-        """The facts of the job."""
-        ...
-
-    @property
-    def eviction_saves(self) -> SavingService:
-        """Saves before an eviction."""
-        ...
-
-    def set_queue(self, queue: str) -> None:
-        """Record the job's queue, for the metrics."""
-        ...
-
-    def set_tuning(self, tuning: Tuning) -> None:
-        """Pass a tuning on to all nodes, unless it is older than the last one."""
-        ...
-
-
 @dataclass(slots=True)
 class Publication:
     """Publishes facts and receives tuning while a master serves. It never delays the master."""
 
     job: JobIdentity
     sinks: Sequence[FactsSink]
-    source: TuningSource | None = None
-    cluster: SaveCluster | None = None
-    """Where requests to save before an eviction come from."""
+    cluster: "ClusterFacts | None" = None
+    """Where tuning and requests to save before an eviction come from; a sink too."""
     _publisher: FactsPublisher | None = None
 
-    async def run(self, service: PublishingService) -> None:
+    async def run(self, service: "MasterService") -> None:
         """Publish and receive until it is cancelled. An unexpected error ends only this."""
         try:
             await self._run(service)
         except Exception:  # a defect here must not end the master, on which the training depends
             log.exception("facts of this job are no longer published")
 
-    async def _run(self, service: PublishingService) -> None:
-        if self.source is not None and (earlier := await self.source.published()) is not None:
+    async def _run(self, service: "MasterService") -> None:
+        if self.cluster is not None and (earlier := await self.cluster.published()) is not None:
             service.facts.load(earlier)
         self._publisher = FactsPublisher(self.job, service.facts, self.sinks)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._publisher.run(service.is_over))
-            if self.source is not None:
-                group.create_task(self.source.watch_tuning(service.set_tuning))
             if self.cluster is not None:
+                group.create_task(self.cluster.watch_tuning(service.set_tuning))
                 self.cluster.queue_changed = service.set_queue
                 group.create_task(SaveRelay(self.cluster, service.eviction_saves).run())
 
@@ -339,4 +255,4 @@ async def open_publication(
 
             cluster = await stack.enter_async_context(cluster_facts(job.namespace, job.name))
             sinks.append(cluster)
-        yield Publication(job, sinks, cluster, cluster) if sinks else None
+        yield Publication(job, sinks, cluster) if sinks else None

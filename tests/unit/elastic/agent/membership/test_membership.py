@@ -10,7 +10,7 @@ import pytest
 
 from gangline.api.failure import failure_of_exit
 from gangline.elastic.agent.membership import membership
-from gangline.elastic.agent.membership.membership import Membership
+from gangline.elastic.agent.membership.membership import Membership, PendingOrders
 from gangline.elastic.agent.rendezvous import WorldSpec
 from gangline.elastic.agent.settings import NodeIdentity
 from gangline.elastic.master.journal import FileJournal
@@ -121,3 +121,28 @@ async def test_wait_for_first_node_has_a_time_limit(
 ) -> None:
     other = await asyncio.wait_for(nodes.joining, PATIENCE_S)
     assert (other.round, other.store_port) == (nodes.world.round, nodes.world.store_port)
+
+
+def test_restart_order_before_its_world_is_retained():
+    orders = PendingOrders()
+    orders.order_leave(3, "a node is lost")
+    assert orders.notice(None) is None  # there is no round to leave
+    assert orders.notice(2).reason == orders.notice(3).reason == "a node is lost"
+
+
+def test_newer_world_is_not_left():
+    orders = PendingOrders()
+    orders.order_leave(3, "")
+    assert orders.notice(4) is None
+    orders.order_leave(2, "late")
+    assert orders.notice(4) is None
+    assert not orders.notice(3).stops
+
+
+def test_stop_applies_to_any_round():
+    orders = PendingOrders()
+    orders.order_stop("suspended")
+    orders.order_leave(9, "")
+    orders.order_stop("again")
+    assert all(orders.notice(each).stops for each in (None, 0, 99))
+    assert orders.notice(99).reason == "suspended"

@@ -231,7 +231,7 @@ async def test_facts_that_a_sink_could_not_publish_are_published_again_without_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("gangline.elastic.master.facts.publication.CHECK_EVERY_S", 0.001)
-    monkeypatch.setattr("gangline.elastic.master.facts.publication.SAVE_RETRY_S", (0.001, 0.002))
+    monkeypatch.setattr("gangline.elastic.master.facts.publication.RETRY_S", (0.001, 0.002))
     master, failing, working = Master(), Sink(failures=2), Sink()
     publisher = FactsPublisher(JobIdentity("train"), master.facts, [failing, working])
     master.train(30)

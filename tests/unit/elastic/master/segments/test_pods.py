@@ -2,10 +2,21 @@
 
 import math
 
-from hypothesis import given
+import msgspec
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline.api.jobs.training_facts import PodFacts
+from gangline.api.jobs.training_facts import (
+    FACTS_MAX_BYTES,
+    NodeFacts,
+    PodFacts,
+    RestartFacts,
+    SegmentFacts,
+    SlowestNode,
+    StepSeconds,
+    TrainingFacts,
+)
+from gangline.elastic.master.segments.document import FactsContent, JobIdentity, encode_facts
 from gangline.elastic.master.segments.pods import PodTable, PodUsage
 from gangline.elastic.protocol.messages import Heartbeat, NodeReport, NodeResources
 
@@ -69,3 +80,68 @@ def test_percentiles_are_ordered_and_within_a_bucket(means: list[float]) -> None
     assert p50 <= p95 <= most
     exact = sorted(means)[math.ceil(len(means) * 0.95) - 1] * 1000
     assert min(exact - 1, most) <= p95 <= max(exact * 1.05, 1) + 1
+
+
+NAMES = st.text(max_size=253)
+COUNTS = st.integers(0, 1 << 62)
+
+
+def segment(number: int, name: str = "p" * 63) -> SegmentFacts:
+    return SegmentFacts(
+        round=number, since=1_700_000_000_000 + number, until=1_700_000_300_000, nodes=1000,
+        procs=8000, steps=600, step_seconds=StepSeconds(600, 0.512345, 0.00123456),
+        quality="disturbed", devices_per_node=8, device_model="NVIDIA H100 80GB HBM3",
+        micro_batch=8, accumulation=4, global_batch=256_000, step_first=100, step_last=700,
+        compute_seconds=0.412345, sync_seconds=0.0812345, data_seconds=0.00212345,
+        slowest=SlowestNode(name, 17, 0.551234, 1.23456), grad_sqr=1.23456e-05, grad_var=98.7654,
+        memory_peak={"NVIDIA H100 80GB HBM3": 71_000_000_000},
+        restarts=RestartFacts(1, {"restarting": 12.34, "checkpoint": 1.23, "lost": 4.56}),
+    )  # fmt: skip
+
+
+def pod(number: int, peak: int | None, name: str = "") -> PodFacts:
+    return PodFacts(
+        name or f"train-edljob-worker-{number}", number, 0, 1, peak, 900, 1000, 1100, 60
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(NAMES, max_size=25),
+    st.lists(st.tuples(NAMES, COUNTS), max_size=60),
+    st.lists(st.tuples(NAMES, st.floats(0, 1e6)), max_size=60),
+    NAMES,
+)
+def test_size_is_bounded_and_the_latest_segment_survives(
+    segments: list[str],
+    pods: list[tuple[str, int]],
+    nodes: list[tuple[str, float]],
+    name: str,
+) -> None:
+    content = FactsContent(
+        segments=[segment(number, slowest) for number, slowest in enumerate(segments)],
+        pods=[pod(number, peak, each) for number, (each, peak) in enumerate(pods)],
+        nodes=[NodeFacts(each, 0, 1, True, factor) for each, factor in nodes],
+    )
+    written = encode_facts(JobIdentity(name, name, name), content)
+    assert len(written) <= FACTS_MAX_BYTES
+    facts = msgspec.json.decode(written, type=TrainingFacts)
+    assert (facts.v, facts.pods_total) == (1, len(pods))
+    if segments:
+        assert facts.segments[-1] == content.segments[-1]
+        kept = [*content.segments][-len(facts.segments) :]
+        assert [*facts.segments] == kept, "they are the latest ones, in order"
+
+
+def test_job_of_a_thousand_pods_keeps_its_segments_rank_0_and_the_highest_peaks() -> None:
+    content = FactsContent(
+        segments=[segment(number) for number in range(30)],
+        pods=[pod(number, 10_000 + number if number % 7 else None) for number in range(1000)],
+    )
+    written = encode_facts(JobIdentity("train", "team", "uid"), content)
+    facts = msgspec.json.decode(written, type=TrainingFacts)
+    assert len(written) <= FACTS_MAX_BYTES
+    assert [each.round for each in facts.segments] == list(range(10, 30))
+    assert facts.pods[0].rank == 0
+    assert facts.pods[1].rank == 999
+    assert facts.pods_total == 1000

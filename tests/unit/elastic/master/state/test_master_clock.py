@@ -13,7 +13,6 @@ from gangline.elastic.master.state.state import (
     ClockReading,
     JobClock,
     MasterState,
-    PersistentState,
     read_clocks,
 )
 from gangline.elastic.protocol.messages import GoodputReport, NodePhase
@@ -133,15 +132,6 @@ def test_a_clock_jump_during_a_masters_run_is_no_absence() -> None:
     steps = [("run", 60.0, "training"), ("jump", 3600.0, ""), ("run", 30.0, "training")]
     moved = [*steps, ("note", 0.0, ""), ("away", 5.0, "two")]
     assert played(moved).core.state.persistent.down_s == pytest.approx(5.0)
-
-
-def test_a_journal_of_an_earlier_release_is_read_by_the_wall_clock() -> None:
-    kept = PersistentState(down_s=7.0)
-    assert downtime_s(kept, BEGIN + 100, ClockReading(BEGIN + 120, "one", 1.0)) == pytest.approx(
-        13.0
-    )
-    assert downtime_s(kept, BEGIN + 100, ClockReading(BEGIN - 120, "one", 1.0)) == 0.0
-    assert downtime_s(kept, 0.0, ClockReading(BEGIN, "one", 1.0)) == 0.0, "a new one"
 
 
 def test_clock_readings_of_this_machine_increase() -> None:

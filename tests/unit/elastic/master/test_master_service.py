@@ -1,8 +1,10 @@
 """The master asks all members for a save, and answers once all of them have."""
 
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import msgspec
+import pytest
 
 from gangline.api.volcano.eviction_saves import (
     SAVE_ANSWER_ANNOTATION,
@@ -12,8 +14,9 @@ from gangline.api.volcano.eviction_saves import (
     SaveRequestAnnotation,
     read_save_answer,
 )
+from gangline.elastic.master import service as lives_module
 from gangline.elastic.master.facts.publication import SaveRelay
-from gangline.elastic.master.service import EvictionSaves
+from gangline.elastic.master.service import EvictionSaves, LivenessTracker
 from gangline.elastic.master.state import state as rec
 from gangline.elastic.master.state.core import MasterCore
 from gangline.elastic.protocol import messages as msg
@@ -140,3 +143,57 @@ def test_answer_is_published_beside_the_announcement() -> None:
     written = rig.relay.desired()[SAVE_ANSWER_ANNOTATION]
     assert written is not None
     assert read_save_answer({SAVE_ANSWER_ANNOTATION: written}) == SaveAnswerAnnotation(id="first")
+
+
+@dataclass
+class Watch:
+    """A liveness tracker with a clock that the test sets."""
+
+    monkeypatch: pytest.MonkeyPatch
+    lost: list[int] = field(default_factory=list)
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.monkeypatch.setattr(lives_module, "_now", lambda: self.now)
+        self.lives = LivenessTracker(15.0, 2.0, lambda node, _: self.lost.append(node))
+
+    def heard(self, *nodes: int) -> None:
+        for node in nodes:
+            self.lives.mark_alive(node)
+
+    def at(self, now: float) -> None:
+        self.now = now
+        self.lives.check()
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    return Watch(monkeypatch)
+
+
+def test_a_node_that_is_silent_alone_is_dead(watch: Watch) -> None:
+    watch.heard(1, 2)
+    watch.at(14)
+    watch.heard(1)
+    watch.at(16)
+    assert watch.lost == [2]
+
+
+def test_when_all_nodes_are_silent_none_is_reported(watch: Watch) -> None:
+    watch.heard(1, 2)
+    watch.at(100)
+    watch.at(200)
+    assert not watch.lost
+
+
+def test_after_a_common_silence_all_timeouts_restart(watch: Watch) -> None:
+    watch.heard(1, 2)
+    watch.at(100)
+    watch.heard(1)
+    watch.at(101)
+    watch.heard(1)
+    watch.at(115)
+    assert not watch.lost
+    watch.heard(1)
+    watch.at(117)
+    assert watch.lost == [2]

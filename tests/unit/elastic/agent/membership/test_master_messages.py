@@ -3,12 +3,17 @@
 import asyncio
 import logging
 import re
+import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from gangline.elastic.agent.membership.master_messages import wait_for_master
+from gangline.elastic.agent.membership.master_messages import (
+    decode_modules,
+    encode_modules,
+    wait_for_master,
+)
 from gangline.elastic.agent.rendezvous import RendezvousError
 from gangline.elastic.master.journal import FileJournal
 from gangline.elastic.master.main import run_master
@@ -85,3 +90,17 @@ async def test_incompatible_master_fails_immediately(
         joining = wait_for_master(client, 1000 * PATIENCE_S)
         with pytest.raises(RendezvousError, match=message):
             await asyncio.wait_for(joining, PATIENCE_S)
+
+
+def test_a_list_is_read_as_it_was_written():
+    modules = ("torch", "torch.distributed", "numpy")
+    assert decode_modules(encode_modules(modules)) == modules
+
+
+@pytest.mark.parametrize("held", [b"", b"torch", zlib.compress(b"{"), zlib.compress(b'{"a": 1}')])
+def test_invalid_list_is_empty(held):
+    assert decode_modules(held) == ()
+
+
+def test_only_names_are_imported():
+    assert decode_modules(zlib.compress(b'["torch", 3, null]')) == ("torch",)

@@ -222,13 +222,13 @@ async def answered_requests(target: Target) -> Counter[str]:
     connection = await Connection.open(target)
     _, answer = await connection.request("GET", "/metrics")
     connection.close()
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for line in answer.decode().splitlines():
         if line.startswith("apiserver_request_total{"):
             labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
             what = f"{labels['resource']}/{labels['subresource']}".rstrip("/")
-            found[f"{labels['verb']} {what or '(no resource)'}"] += int(float(line.split()[-1]))
-    return found
+            counts[f"{labels['verb']} {what or '(no resource)'}"] += int(float(line.split()[-1]))
+    return counts
 
 
 async def scheduled(
@@ -247,10 +247,10 @@ async def scheduled(
     async def let_go() -> None:
         process.send_signal(signal.SIGCONT)
 
-    found = await measured(target, kubeconfig, namespace, let_go, process.pid)
+    measurements = await measured(target, kubeconfig, namespace, let_go, process.pid)
     await asyncio.sleep(SETTLE_S)  # its last events and statuses
     await clear(target, namespace)
-    return found
+    return measurements
 
 
 async def bare(target: Target, kubeconfig: Path, namespace: str, nodes: int) -> Rate:
@@ -260,9 +260,9 @@ async def bare(target: Target, kubeconfig: Path, namespace: str, nodes: int) -> 
     async def work() -> None:
         await bind_all(target, namespace, nodes)
 
-    found = await measured(target, kubeconfig, namespace, work, os.getpid())
+    measurements = await measured(target, kubeconfig, namespace, work, os.getpid())
     await clear(target, namespace)
-    return found
+    return measurements
 
 
 def measure(kubeconfig: Path, nodes: int, kube_scheduler: Path) -> None:

@@ -176,9 +176,9 @@ def preemption() -> None:
 
 
 def resident_mib() -> float:
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found.group(1)) / 1024
+    resident = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert resident is not None
+    return int(resident.group(1)) / 1024
 
 
 def memory(nodes: int = 5_000, pods: int = 50_000) -> None:

@@ -142,7 +142,7 @@ def main() -> None:
     for name, token in tokens.items():
         body = list_body(token)
         turns = [measure(body) for _ in range(TURNS)]
-        decode, store = (min(each) for each in zip(*turns, strict=True))
+        decode, store = (min(times) for times in zip(*turns, strict=True))
         print(
             f"{name}: {len(body) / PODS:.0f} bytes, {decode:.1f} µs decoding and {store:.1f} µs "
             f"storing each of {PODS:,} pods (best of {TURNS})"

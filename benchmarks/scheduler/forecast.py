@@ -41,7 +41,7 @@ class Calibration:
             )
             if job.size * dict(job.request).get("nvidia.com/gpu", 0) <= limit
         ]
-        known = {
+        run_times = {
             GangId(f"sim/{job.name}"): stated_run_time(job.duration + job.fails_after, random)
             for job in trace
         }
@@ -59,17 +59,17 @@ class Calibration:
             moments.pop(0)
             name = random.choice(names)
             asked.add(name)
-            forecaster = Forecaster(state, now, run_times=known, seed=self.seed)
-            found = forecaster.forecast(GangId(name), samples=self.samples, budget_s=60.0)
-            self.made.append((name, now, found))
+            forecaster = Forecaster(state, now, run_times=run_times, seed=self.seed)
+            start = forecaster.forecast(GangId(name), samples=self.samples, budget_s=60.0)
+            self.made.append((name, now, start))
 
         history = Simulation(cluster, trace, watchers=[watch]).run()
         covered = []
-        for name, now, found in self.made:
+        for name, now, start in self.made:
             started = history.runs[name.partition("/")[2]].first_started
             after = math.inf if started is None else started - now
-            earliest = math.inf if found.earliest_s is None else found.earliest_s
-            latest = math.inf if found.latest_s is None else found.latest_s
+            earliest = math.inf if start.earliest_s is None else start.earliest_s
+            latest = math.inf if start.latest_s is None else start.latest_s
             covered.append(earliest - 1 <= after <= latest + 1)
         return covered
 
@@ -88,9 +88,9 @@ def stated_run_time(total_s: float, random: Random) -> RunTime:
 def main() -> None:
     covered: list[bool] = []
     for shape, seed in HELD_OUT:
-        found = Calibration(shape, seed).run()
-        covered += found
-        print(f"{shape} {seed}: {sum(found)} of {len(found)} starts in the interval of 80 %")
+        inside = Calibration(shape, seed).run()
+        covered += inside
+        print(f"{shape} {seed}: {sum(inside)} of {len(inside)} starts in the interval of 80 %")
     share = sum(covered) / len(covered)
     print(f"all: {share:.0%} of {len(covered)} starts; target: 70 to 90 %")
 

@@ -210,8 +210,8 @@ def main() -> None:
             for name, command in commands.items():
                 if turn and name != "gangline":
                     continue
-                found = asyncio.run(start(target, kubeconfig, command, name))
-                print(f"  {name}: {found}", flush=True)
+                phases = asyncio.run(start(target, kubeconfig, command, name))
+                print(f"  {name}: {phases}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,15 @@
-"""Informers that keep the scheduler cache current."""
+"""Informers that keep the scheduler cache current, and those of CSI objects.
+
+The CSI kinds are optional: attach limits are unlimited on nodes without a CSINode, and storage
+capacity is considered only if the cluster serves all of its kinds.
+"""
 
 import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
+from gangline.api.cluster.quota import ResourceQuota
 from gangline.api.core.core import (
     Namespace,
     PersistentVolume,
@@ -26,11 +31,11 @@ from gangline.api.resources import (
     POD_GROUPS,
     PRIORITY_CLASSES,
     QUEUES,
+    RESOURCE_QUOTAS,
     STORAGE_CLASSES,
 )
 from gangline.api.volcano.scheduling import (
     DEFAULT_QUEUE,
-    RUN_TIME_FAMILY_ANNOTATION,
     PodGroup,
     Queue,
 )
@@ -40,15 +45,21 @@ from gangline.kube.informers.informer import Informer
 from gangline.scheduler.apply.reservation_store import read_reservation
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.convert import (
+    attach_limits,
     budget_info,
+    capacity_info,
+    claim_info,
     class_names,
     group_info,
     have_same_shape,
     hypernode_info,
     node_info,
     pod_info,
+    publishes_capacity,
     queue_info,
     read_protected_run_time,
+    storage_class_info,
+    volume_info,
 )
 from gangline.scheduler.cache.convert_placement import (
     has_namespace_selector,
@@ -56,11 +67,10 @@ from gangline.scheduler.cache.convert_placement import (
     slim_node,
     slim_node_with_images,
 )
-from gangline.scheduler.cache.convert_storage import claim_info, storage_class_info, volume_info
 from gangline.scheduler.preemption.reservations import LOST_MEMBER_RESERVATION_S
-from gangline.scheduler.queueing.hierarchy import QueueHierarchy
+from gangline.scheduler.queueing.queue_tree import QueueHierarchy
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     GroupKey,
     NodeInfo,
     NodeName,
@@ -69,18 +79,23 @@ from gangline.scheduler.types.types import (
     QueueInfo,
     Reservation,
 )
-from gangline.scheduler.types.wire import (
+from gangline.scheduler.wire import (
+    BETA_STORAGE_CAPACITIES,
+    CSI_DRIVERS,
+    CSI_NODES,
     IMAGED_PODS,
     LEAN_PODS,
-    RESOURCE_QUOTAS,
+    STORAGE_CAPACITIES,
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
     LeanPod,
     LeanPodSpec,
-    ResourceQuota,
     slim_pod,
 )
 
 F = TypeVar("F")
-
+K = TypeVar("K", bound=str)
 log = logging.getLogger(__name__)
 
 
@@ -104,8 +119,6 @@ class SchedulerInformers:
     """The informers, and the cache that they update.
 
     Args:
-        client: the API client.
-        settings: the settings of the scheduler.
         listener: called after changes of the cache.
         clock: the time in seconds since the epoch.
     """
@@ -124,8 +137,6 @@ class SchedulerInformers:
         self._scheduler_names = settings.scheduler_names
         self._hierarchy, self._hierarchical = QueueHierarchy(), settings.hierarchical
         self._listener, self._clock = listener, clock
-        self._warned = False
-        """True once a removed annotation was seen: one warning is enough."""
         self._priorities: dict[str, int] = {}
         self._nodes: dict[NodeName, NodeInfo] = {}
         self._last_converted: tuple[LeanPodSpec, PodInfo] | None = None
@@ -221,25 +232,18 @@ class SchedulerInformers:
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> None:
         facts = claim_info(new) if new is not None else None
-        self._store_storage_object(self.state.storage.claims, _key_of(new or old), facts)
+        if _update(self.state.storage.claims, _key_of(new or old), facts):
+            self._storage_changed()
 
     def _on_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
         facts = volume_info(new) if new is not None else None
-        self._store_storage_object(self.state.storage.volumes, _name_of(new or old), facts)
+        if _update(self.state.storage.volumes, _name_of(new or old), facts):
+            self._storage_changed()
 
     def _on_storage_class(self, old: StorageClass | None, new: StorageClass | None) -> None:
         facts = storage_class_info(new) if new is not None else None
-        self._store_storage_object(self.state.storage.classes, _name_of(new or old), facts)
-
-    def _store_storage_object(self, table: dict[str, F], key: str, facts: F | None) -> None:
-        """Store a storage object, and notify listeners if it has changed."""
-        if table.get(key) == facts:
-            return
-        if facts is None:
-            table.pop(key)
-        else:
-            table[key] = facts
-        self._storage_changed()
+        if _update(self.state.storage.classes, _name_of(new or old), facts):
+            self._storage_changed()
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         if new is None:
@@ -257,9 +261,7 @@ class SchedulerInformers:
             self._listener.on_change()
 
     def _on_pod(self, old: LeanPod | None, new: LeanPod | None) -> None:
-        known = new or old
-        assert known is not None
-        key = PodKey(f"{known.metadata.namespace}/{known.metadata.name}")
+        key = PodKey(_key_of(new or old))
         before = self.state.pods.get(key)
         facts = self._convert_pod(new, old, before) if new is not None else None
         if new is not None and has_namespace_selector(new.spec):
@@ -291,15 +293,17 @@ class SchedulerInformers:
         The API server refuses such quantities. A changed pod, and the pods of one gang, mostly have
         an unchanged spec; converting it again would be most of the work.
         """
-        like = None
+        template = None
         if old is not None and before is not None and have_same_shape(pod.spec, old.spec):
-            like = before
+            template = before
         elif self._last_converted is not None and have_same_shape(
             pod.spec, self._last_converted[0]
         ):
-            like = self._last_converted[1]
+            template = self._last_converted[1]
         try:
-            facts = pod_info(pod, self._priorities, self._scheduler_names, self._namespaces, like)
+            facts = pod_info(
+                pod, self._priorities, self._scheduler_names, self._namespaces, template
+            )
         except QuantityError as error:
             fields = {"namespace": pod.metadata.namespace, "pod": pod.metadata.name}
             log.warning("pod ignored: %s", error, extra=fields)
@@ -308,16 +312,13 @@ class SchedulerInformers:
         return facts
 
     def _on_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
-        known = new or old
-        assert known is not None
-        key = GroupKey(f"{known.metadata.namespace}/{known.metadata.name}")
+        key = GroupKey(_key_of(new or old))
         before = self.state.groups.get(key)
         if new is None:
             self.state.remove_group(key)
         else:
             facts = group_info(new, self._priorities)
             self.state.set_group(facts)
-            self._warn_of_removed_annotation(new)
             if old is None and (reservation := read_reservation(new)) is not None:
                 self.state.reservations.setdefault(key, reservation)
                 self._listener.on_reservation_found(key, reservation)
@@ -328,13 +329,6 @@ class SchedulerInformers:
         self._listener.on_group_changed(key)
         if before != self.state.groups.get(key):
             self._listener.on_change()
-
-    def _warn_of_removed_annotation(self, group: PodGroup) -> None:
-        if self._warned or RUN_TIME_FAMILY_ANNOTATION not in group.metadata.annotations:
-            return
-        self._warned = True
-        fields = {"namespace": group.metadata.namespace, "group": group.metadata.name}
-        log.warning("annotation without effect: %s", RUN_TIME_FAMILY_ANNOTATION, extra=fields)
 
     def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
         before = dict(self.state.queues)
@@ -356,30 +350,18 @@ class SchedulerInformers:
         self._listener.on_change()
 
     def _on_quota(self, old: ResourceQuota | None, new: ResourceQuota | None) -> None:
-        known = new or old
-        assert known is not None
-        namespace, name = known.metadata.namespace, known.metadata.name
+        namespace, _, name = _key_of(new or old).partition("/")
         facts = quota_info(new) if new is not None else None
-        quotas = self.state.quotas.setdefault(namespace, {})
-        if facts == quotas.get(name):
+        if not _update(self.state.quotas.setdefault(namespace, {}), name, facts):
             return
-        if facts is not None:
-            quotas[name] = facts
-        else:
-            quotas.pop(name, None)
         for key in self.state.groups:
             if key.startswith(f"{namespace}/"):
                 self._listener.on_group_changed(key)
         self._listener.on_change()
 
     def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
-        known = new or old
-        assert known is not None
-        name = known.metadata.name
-        before = self._namespaces.pop(name, None)
-        if new is not None:
-            self._namespaces[name] = new.metadata.labels
-        if before == self._namespaces.get(name):
+        labels = new.metadata.labels if new is not None else None
+        if not _update(self._namespaces, _name_of(new or old), labels):
             return
         for key in sorted(self._pods_with_namespace_selectors):
             namespace, _, pod_name = key.partition("/")
@@ -419,14 +401,91 @@ class SchedulerInformers:
                 self._on_pod(pod, pod)
 
 
-def _name_of(known: Object | None) -> str:
-    assert known is not None
-    return known.metadata.name
+class CSINodeInformer:
+    """Keeps attach limits in the cache current.
+
+    Args:
+        changed: called when the next cycle may have another result.
+    """
+
+    def __init__(
+        self, client: ApiClient, state: SchedulerCache, changed: Callable[[], None]
+    ) -> None:
+        self._state, self._changed = state, changed
+        self.informer: Informer[CSINode] = Informer(client, CSI_NODES, from_cache=True)
+        self.informer.add_listener(self._on_node)
+
+    def _on_node(self, old: CSINode | None, new: CSINode | None) -> None:
+        name = NodeName(_name_of(new or old))
+        limits = attach_limits(new) if new is not None else {}
+        if _update(self._state.storage.limits, name, limits or None):
+            self._state.storage_changed()
+            self._changed()
 
 
-def _key_of(known: Object | None) -> str:
-    assert known is not None
-    return f"{known.metadata.namespace}/{known.metadata.name}"
+class StorageCapacityInformers:
+    """Keeps storage capacity in the cache current.
+
+    Args:
+        changed: called when the next cycle may have another result.
+    """
+
+    def __init__(
+        self, client: ApiClient, state: SchedulerCache, changed: Callable[[], None]
+    ) -> None:
+        self._state, self._changed = state, changed
+        self._capacities = state.storage.capacities
+        self.drivers: Informer[CSIDriver] = Informer(client, CSI_DRIVERS)
+        self.drivers.add_listener(self._on_driver)
+        self.versions: tuple[Informer[CSIStorageCapacity], ...] = (
+            Informer(client, STORAGE_CAPACITIES),
+            Informer(client, BETA_STORAGE_CAPACITIES),
+        )
+        """One informer per version, the newest first: a cluster serves one of them, or none."""
+        for informer in self.versions:
+            informer.add_listener(self._on_capacity)
+
+    def start_using(self) -> None:
+        """Make cycles consider storage capacity: everything has been read."""
+        self._capacities.synced = True
+        self._notify()
+
+    def _on_driver(self, old: CSIDriver | None, new: CSIDriver | None) -> None:
+        name, drivers = _name_of(new or old), self._capacities.publishing_drivers
+        if (new is not None and publishes_capacity(new)) != (name in drivers):
+            drivers ^= {name}
+            self._notify()
+
+    def _on_capacity(self, old: CSIStorageCapacity | None, new: CSIStorageCapacity | None) -> None:
+        facts = capacity_info(new) if new is not None else None
+        if _update(self._capacities.facts, _key_of(new or old), facts):
+            self._notify()
+
+    def _notify(self) -> None:
+        if self._capacities.synced:
+            self._state.storage_changed()
+            self._changed()
+
+
+def _update(table: dict[K, F], key: K, value: F | None) -> bool:
+    """Set an entry, or remove it (None); return whether the table has changed."""
+    if table.get(key) == value:
+        return False
+    if value is None:
+        del table[key]
+    else:
+        table[key] = value
+    return True
+
+
+def _name_of(present: Object | None) -> str:
+    assert present is not None
+    return present.metadata.name
+
+
+def _key_of(present: Object | None) -> str:
+    assert present is not None
+    return f"{present.metadata.namespace}/{present.metadata.name}"
 
 
 def _is_lost_member(before: PodInfo, after: PodInfo | None) -> bool:

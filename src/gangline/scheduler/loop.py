@@ -4,51 +4,63 @@ result.
 There is no period. A change sets a flag, and changes within a short interval share one cycle. The
 next cycle runs while the last result is still being applied. Cycles take at most half of the time,
 so that many changes cannot starve the other tasks of the process.
+
+``run`` starts it: alone (``gangline scheduler``) or inside a cluster (``gangline up``), and as the
+leader of several copies where that is set. If Volcano's own scheduler runs in the cluster, pods
+that name it are left to it.
 """
 
 import asyncio
 import gc
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from gangline.api.meta.objects import Object, ObjectMeta
 from gangline.api.meta.resource import Resource
-from gangline.api.resources import QUEUES
+from gangline.api.resources import DEPLOYMENTS, LEASES, QUEUES
 from gangline.api.volcano.scheduling import DEFAULT_QUEUE, Queue, QueueSpec
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
-from gangline.kube.errors import AlreadyExists, KubeError, NotFound
+from gangline.kube.controller.leader_election import LeaderElector
+from gangline.kube.errors import AlreadyExists, ApiError, KubeError, NotFound, Unreachable
 from gangline.kube.informers.informer import Informer
-from gangline.scheduler.apply.binder import Binder
-from gangline.scheduler.apply.eviction_saves import EvictionSaves
-from gangline.scheduler.apply.evictor import Evictor
+from gangline.kube.probes import Health, serve_probes
+from gangline.scheduler.apply.binder import Binder, VolumeBinder
+from gangline.scheduler.apply.evictor import Evictor, SavesBeforeEviction
 from gangline.scheduler.apply.reservation_store import ReservationStore
 from gangline.scheduler.apply.throttle import BindingsInFlight
-from gangline.scheduler.apply.volume_binder import VolumeBinder
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cycle.cycle import run_cycle
-from gangline.scheduler.informers import SchedulerInformers
-from gangline.scheduler.informers_csi import CSINodeInformer, StorageCapacityInformers
+from gangline.scheduler.informers import (
+    CSINodeInformer,
+    SchedulerInformers,
+    StorageCapacityInformers,
+)
 from gangline.scheduler.metrics import (
     BINDINGS,
     CYCLE_DURATION,
     CYCLE_PHASES,
     GANG_WAIT,
     PENDING_PODS,
+    START_DURATION,
     gang_size_class,
 )
-from gangline.scheduler.preemption.protection import ProtectedGangs
-from gangline.scheduler.reporting.queue_metrics import QUEUE_METRICS, SchedulerSnapshot
-from gangline.scheduler.reporting.queue_status import QueueStatusReporter
+from gangline.scheduler.preemption.victims import ProtectedGangs
+from gangline.scheduler.reporting.queue_status import (
+    QUEUE_METRICS,
+    QueueStatusReporter,
+    SchedulerSnapshot,
+)
 from gangline.scheduler.reporting.reporter import PendingReporter, ScheduledEventSender
-from gangline.scheduler.reporting.start import StartReporter
 from gangline.scheduler.reporting.start_forecasts import StartForecasts, forecast_in_process
 from gangline.scheduler.reporting.warnings import NodeContradictionReporter, UnreadableFieldReporter
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     CycleResult,
     GroupKey,
     PodBinding,
@@ -57,9 +69,7 @@ from gangline.scheduler.types.types import (
 )
 
 log = logging.getLogger(__name__)
-
 K = TypeVar("K", bound=Object)
-
 COALESCE_S = 0.002
 """Wait for further changes: the pods of one gang are created one after the other."""
 MAX_BACKLOG_S = 0.25
@@ -70,56 +80,52 @@ QUEUE_RETRY_S = 5.0
 OPTIONAL_KINDS_TIMEOUT_S = 3.0
 """How long the first cycle waits for pod groups and queues, which a cluster may not serve."""
 COMPONENT = "gangline-scheduler"
-
-
 MAX_FILL_S = 60.0
 """The garbage collector is off for at most this time while the cache is filled: the attempts to
 reach a server that does not answer leave garbage.
 """
+VOLCANO = "volcano"
+_NAMESPACE = "volcano-system"
+_LABEL = "app=volcano-scheduler"
+_LEASES = ("volcano", "vc-scheduler")
+_LEASE_MAX_AGE = timedelta(minutes=1)
+"""A lease that was renewed within this time belongs to a running scheduler."""
 
 
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Switch the garbage collector off: nearly all objects that are made meanwhile are kept.
+async def run(
+    client: ApiClient,
+    settings: SchedulerSettings,
+    stop: asyncio.Event,
+    health: Health | None = None,
+) -> None:
+    """Schedule pods until ``stop`` is set. Unfinished work is found again at the next start.
 
-    Traversing each of them once takes a tenth of the time in which they are decoded; with the usual
-    thresholds it takes as long as decoding.
+    Raises:
+        ConfigError: the address for metrics or probes cannot be used.
+        ExceptionGroup: a task of the scheduler has failed; the caller handles it.
     """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    timer = asyncio.get_running_loop().call_later(MAX_FILL_S, gc.enable)
-    try:
-        yield
-    finally:
-        timer.cancel()
-        gc.enable()
 
+    async def lead() -> None:
+        state.ready = True
+        # A copy that lost its lease starts with an empty cache when it leads again.
+        await SchedulerLoop(client, await without_volcano_name(client, settings)).run()
 
-class CyclePhaseTimer:
-    """Observes the duration of the phases of one cycle."""
-
-    def __init__(self, began: float) -> None:
-        self._since = began
-
-    def ended(self, phase: str) -> None:
-        """Observe a phase; the next one begins."""
-        now = time.perf_counter()
-        CYCLE_PHASES.labels(phase).observe(now - self._since)
-        self._since = now
-
-
-def _observe_waits(state: SchedulerCache, result: CycleResult, now: float) -> None:
-    """Observe how long the gangs that now have their nodes were pending."""
-    gangs: dict[str, list[PodInfo]] = {}
-    for binding in result.bindings:
-        pod = state.pods.get(binding.pod)
-        if pod is not None:
-            gangs.setdefault(binding.group or binding.pod, []).append(pod)
-    for pods in gangs.values():
-        oldest = min(pod.created for pod in pods)
-        GANG_WAIT.labels(gang_size_class(len(pods))).observe(max(0.0, now - oldest.timestamp()))
+    warn_of_ignored_settings(settings)
+    state = health or Health()
+    # A standby copy is ready: a rollout that waits for it must not wait for the lease.
+    state.ready = settings.leader_election
+    async with (
+        serve_probes(settings.metrics_address, settings.health_address, state),
+        asyncio.TaskGroup() as tasks,
+    ):
+        work = (
+            _run_with_leader_election(client, settings, lead)
+            if settings.leader_election
+            else lead()
+        )
+        scheduling = tasks.create_task(work, name="scheduler")
+        await stop.wait()
+        scheduling.cancel()
 
 
 class SchedulerLoop:
@@ -134,7 +140,7 @@ class SchedulerLoop:
         self._reservation_store = ReservationStore(client)
         self._informers = SchedulerInformers(client, settings, self)
         self._start = StartReporter(self._informers)
-        self._eviction_saves = EvictionSaves(
+        self._eviction_saves = SavesBeforeEviction(
             client, self._informers.groups, self._informers.state, settings.save_wait_s
         )
         self._bindings_in_flight = BindingsInFlight()
@@ -185,7 +191,7 @@ class SchedulerLoop:
                 prepare=volumes.prepare,
                 bound=lambda binding: self._on_bound(binding, announcer),
                 released=self.on_change,
-                rush=self._bindings_in_flight,
+                in_flight=self._bindings_in_flight,
             )
             announcer = ScheduledEventSender(
                 self._events, self._bindings_in_flight.idle, time.monotonic
@@ -327,7 +333,6 @@ class SchedulerLoop:
         """Run the informer of the first version of a kind that the API server serves.
 
         Args:
-            tasks: the task group that runs it.
             versions: informers of each version, the preferred one first.
 
         Returns:
@@ -344,14 +349,14 @@ class SchedulerLoop:
         path = f"/apis/{resource.api_version}" if resource.group else f"/api/{resource.version}"
         while True:
             try:
-                known = await self._client.request_json("GET", path)
+                discovery = await self._client.request_json("GET", path)
             except NotFound:
                 return False
             except KubeError as error:
                 log.debug("cannot discover kinds: %s", error)
                 await asyncio.sleep(QUEUE_RETRY_S)
             else:
-                return any(each["name"] == resource.plural for each in known["resources"])
+                return any(kind["name"] == resource.plural for kind in discovery["resources"])
 
     async def _ensure_default_queue(self) -> None:
         """Create the default queue if it does not exist; retry while the kind is not served."""
@@ -366,3 +371,145 @@ class SchedulerLoop:
                 await asyncio.sleep(QUEUE_RETRY_S)
             else:
                 return
+
+
+class StartReporter:
+    """Measures the time from its creation to the end of the first cycle.
+
+    The phases of the list of pods are ``list`` (waiting for the server), ``decode`` and ``cache``.
+    ``sync`` is the time until all kinds had been read, and includes them.
+    """
+
+    def __init__(self, informers: SchedulerInformers) -> None:
+        self._informers = informers
+        self._began = time.perf_counter()
+        self._sync_s: float | None = None
+        self._reported = False
+
+    def synced(self) -> None:
+        """Note that everything has been read."""
+        self._sync_s = time.perf_counter() - self._began
+
+    def cycle_ended(self, took_s: float) -> None:
+        """Report the phases after the first cycle; later ones are ignored."""
+        if self._reported or self._sync_s is None:
+            return
+        self._reported = True
+        phases = {"sync": self._sync_s, "first_cycle": took_s}
+        fields: dict[str, object] = {"pods": len(self._informers.pods)}
+        for times in self._informers.pods.list_times:
+            phases |= {"list": times.list_s, "decode": times.decode_s, "cache": times.cache_s}
+            fields["protobuf"] = times.is_protobuf
+        for phase, duration_s in phases.items():
+            START_DURATION.labels(phase).set(duration_s)
+            fields[f"{phase}_s"] = round(duration_s, 3)
+        log.info("started", extra=fields)
+
+
+class CyclePhaseTimer:
+    """Observes the duration of the phases of one cycle."""
+
+    def __init__(self, began: float) -> None:
+        self._since = began
+
+    def ended(self, phase: str) -> None:
+        """Observe a phase; the next one begins."""
+        now = time.perf_counter()
+        CYCLE_PHASES.labels(phase).observe(now - self._since)
+        self._since = now
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Switch the garbage collector off: nearly all objects that are made meanwhile are kept.
+
+    Traversing each of them once takes a tenth of the time in which they are decoded; with the usual
+    thresholds it takes as long as decoding.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    timer = asyncio.get_running_loop().call_later(MAX_FILL_S, gc.enable)
+    try:
+        yield
+    finally:
+        timer.cancel()
+        gc.enable()
+
+
+def _observe_waits(state: SchedulerCache, result: CycleResult, now: float) -> None:
+    """Observe how long the gangs that now have their nodes were pending."""
+    gangs: dict[str, list[PodInfo]] = {}
+    for binding in result.bindings:
+        pod = state.pods.get(binding.pod)
+        if pod is not None:
+            gangs.setdefault(binding.group or binding.pod, []).append(pod)
+    for pods in gangs.values():
+        oldest = min(pod.created for pod in pods)
+        GANG_WAIT.labels(gang_size_class(len(pods))).observe(max(0.0, now - oldest.timestamp()))
+
+
+def warn_of_ignored_settings(settings: SchedulerSettings) -> None:
+    if settings.ignored_settings:
+        log.warning("settings without effect: %s", "; ".join(settings.ignored_settings))
+
+
+async def _run_with_leader_election(
+    client: ApiClient, settings: SchedulerSettings, lead: Callable[[], Awaitable[None]]
+) -> None:
+    elector = LeaderElector(
+        client,
+        settings.leader_election_name,
+        settings.leader_election_namespace,
+        settings.identity,
+        timing=settings.leader_election_timing,
+    )
+    await elector.run(lead)
+
+
+async def without_volcano_name(client: ApiClient, settings: SchedulerSettings) -> SchedulerSettings:
+    """Return the settings without the scheduler name ``volcano`` if Volcano itself serves it."""
+    if VOLCANO not in settings.scheduler_names:
+        return settings
+    volcano = await _find_volcano_deployment(client) or await _find_volcano_lease(client)
+    if not volcano:
+        return settings
+    log.warning(
+        "Volcano's scheduler runs here (%s): pods with schedulerName volcano are left to it",
+        volcano,
+    )
+    return replace(settings, scheduler_names=settings.scheduler_names - {VOLCANO})
+
+
+async def _find_volcano_deployment(client: ApiClient) -> str:
+    """Return the deployment of Volcano's scheduler; empty: none, or it may not be listed."""
+    try:
+        deployments = (await client.list(DEPLOYMENTS, labels=_LABEL)).items
+    except Unreachable:
+        raise
+    except ApiError as error:
+        log.debug("cannot list deployments: %s", error)
+        return ""
+    for deployment in deployments:
+        if deployment.spec.replicas != 0:
+            return f"deployment {deployment.metadata.namespace}/{deployment.metadata.name}"
+    return ""
+
+
+async def _find_volcano_lease(client: ApiClient) -> str:
+    """Return the lease that Volcano's scheduler renews; empty: none, or it may not be read."""
+    for name in _LEASES:
+        try:
+            lease = await client.get(LEASES, name, _NAMESPACE)
+        except NotFound:
+            continue
+        except Unreachable:
+            raise
+        except ApiError as error:
+            log.debug("cannot read leases: %s", error)
+            return ""
+        renewed = lease.spec.renew_time
+        if renewed is not None and datetime.now(UTC) - renewed < _LEASE_MAX_AGE:
+            return f"lease {_NAMESPACE}/{name}"
+    return ""

@@ -9,7 +9,7 @@ from gangline.kube.probes import Address
 from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.preemption.preempt import EvictionPolicy
 from gangline.scheduler.preemption.save_first import DEFAULT_SAVE_WAIT_S
-from gangline.scheduler.queueing.fair_share import ORDER_BY_AGE, FairnessPolicy
+from gangline.scheduler.queueing.order import ORDER_BY_AGE, FairnessPolicy
 
 
 @dataclass(frozen=True, slots=True)

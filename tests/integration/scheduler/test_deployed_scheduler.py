@@ -27,7 +27,7 @@ from gangline.kube.errors import NotFound
 from gangline.kube.probes import Address, Health
 from gangline.local import custom_resources
 from gangline.local.apiserver.server import ApiServer
-from gangline.scheduler.main import run, without_volcano_name
+from gangline.scheduler.loop import run, without_volcano_name
 from gangline.scheduler.settings import SchedulerSettings
 from integration.operator.process import apply, kubeconfig_of
 

@@ -13,7 +13,7 @@ from gangline.cli.errors import ExitCode
 from gangline.kube.client.client import ApiClient
 from gangline.local import custom_resources
 from gangline.local.apiserver.server import ApiServer
-from gangline.scheduler.main import run
+from gangline.scheduler.loop import run
 from gangline.scheduler.settings import SchedulerSettings
 
 PATIENCE_S = 60.0

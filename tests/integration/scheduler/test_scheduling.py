@@ -33,9 +33,9 @@ from gangline.local import custom_resources
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 from gangline.scheduler.apply.binder import Binder
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.main import run
+from gangline.scheduler.loop import run
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     NodeName,
     PlacementConstraints,
     PodBinding,

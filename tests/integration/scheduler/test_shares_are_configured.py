@@ -14,10 +14,10 @@ from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import AlreadyExists
 from gangline.local import custom_resources
 from gangline.local.apiserver.server import ApiServer
-from gangline.scheduler.config.volcano import read_configuration
-from gangline.scheduler.main import run
+from gangline.scheduler.loop import run
 from gangline.scheduler.reporting.replay import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE
 from gangline.scheduler.settings import SchedulerSettings
+from gangline.scheduler.volcano_config import read_configuration
 
 PATIENCE_S = 60.0
 WRITTEN = """

@@ -15,9 +15,9 @@ from gangline.api.resources import (
 )
 from gangline.kube.client.client import ApiClient
 from gangline.local import custom_resources
-from gangline.scheduler.main import run
+from gangline.scheduler.loop import run
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.types.wire import BETA_STORAGE_CAPACITIES, CSI_DRIVERS
+from gangline.scheduler.wire import BETA_STORAGE_CAPACITIES, CSI_DRIVERS
 
 PATIENCE_S = 60.0
 DRIVER = "disk.example.com"

@@ -18,7 +18,7 @@ from gangline.kube.client.client import ApiClient
 from gangline.local import custom_resources
 from gangline.local.controllers import manager
 from gangline.local.controllers.context import ControllerSettings
-from gangline.scheduler.main import run
+from gangline.scheduler.loop import run
 from gangline.scheduler.settings import SchedulerSettings
 
 PATIENCE_S = 60.0

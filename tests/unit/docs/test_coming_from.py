@@ -17,8 +17,7 @@ from gangline.elastic.launcher.flags import (
 from gangline.elastic.launcher.settings import build_settings
 from gangline.operator.frameworks.pytorch import PyTorchFramework
 from gangline.operator.frameworks.tensorflow import TensorFlowFramework
-from gangline.scheduler.config.volcano import BUILT_IN, UNSUPPORTED, read_configuration
-from gangline.scheduler.config.weights import SCORING
+from gangline.scheduler.volcano_config import BUILT_IN, SCORING, UNSUPPORTED, read_configuration
 from unit.docs.guides import GUIDES, flags, quoted, table, text_of
 from unit.operator.elastic_jobs import ElasticWorld
 from unit.operator.elastic_jobs import variables as elastic_variables

@@ -7,7 +7,7 @@ from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.node_table import DEFAULT_WEIGHTS, NodeTable
 from gangline.scheduler.cycle.cycle import run_cycle
 from gangline.scheduler.plugins.scores import ScoreWeights
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     EPOCH,
     CycleResult,
     GroupKey,

@@ -2,34 +2,17 @@
 
 from typing import cast
 
-import pytest
-
 from gangline.api.meta.objects import ObjectMeta
 from gangline.api.volcano.scheduling import (
     PREVIOUS_NODES_ANNOTATION,
     RESERVED_ANNOTATION,
-    RUN_TIME_FAMILY_ANNOTATION,
     PodGroup,
 )
 from gangline.kube.client.client import ApiClient
 from gangline.scheduler.informers import SchedulerInformers
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.types.types import GroupKey
+from gangline.scheduler.types import GroupKey
 from unit.scheduler.builders import RecordingListener
-
-
-def test_removed_annotation_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
-    listener = RecordingListener()
-    found = SchedulerInformers(cast("ApiClient", None), SchedulerSettings(), listener)
-    for name in ("a", "b"):
-        annotations = {RUN_TIME_FAMILY_ANNOTATION: "x"}
-        metadata = ObjectMeta(name=name, namespace="d", annotations=annotations)
-        found._on_group(None, PodGroup(metadata=metadata))
-    assert set(found.state.groups) == {"d/a", "d/b"}
-    assert (listener.groups, listener.changes) == (["d/a", "d/b"], 2)
-    (record,) = caplog.records
-    assert record.levelname == "WARNING"
-    assert "gangline.dev/run-time-family" in record.getMessage()
 
 
 def test_stored_reservation_is_found_and_expiry_of_previous_nodes_is_awaited() -> None:

@@ -1,10 +1,8 @@
 """Typical situations of batch scheduling, each with the expected result."""
 
-from pathlib import Path
-
 import pytest
 
-from gangline.scheduler.types.types import CycleResult
+from gangline.scheduler.types import CycleResult
 from unit.scheduler.scenarios.reading import Expected, Play, Scenario, arrangements, scenarios
 
 SCENARIOS = list(scenarios())
@@ -21,51 +19,12 @@ def test_names_and_positions_do_not_matter(scenario: Scenario) -> None:
         _play(Play(arranged), arranged)
 
 
-class IdlePlay(Play):
-    """A scenario that is played by a scheduler that does nothing and says nothing."""
-
-    def decide(self) -> CycleResult:
-        return CycleResult()
-
-
-@pytest.mark.parametrize("scenario", [pytest.param(s, id=s.id) for s in SCENARIOS])
-def test_a_scheduler_that_does_nothing_fails_each_scenario(scenario: Scenario) -> None:
-    play = IdlePlay(scenario)
-    with pytest.raises((AssertionError, KeyError)):
-        _play(play, scenario)
-
-
 @pytest.mark.parametrize("scenario", [pytest.param(s, id=s.id) for s in SCENARIOS if not s.then])
-@pytest.mark.parametrize("cycles", [1, 2, 3, 4])
+@pytest.mark.parametrize("cycles", [1, 4])
 def test_end_state_does_not_depend_on_how_fast_evicted_pods_end(
     scenario: Scenario, cycles: int
 ) -> None:
     _compare(Play(scenario, slow=cycles), scenario.expect)
-
-
-def test_every_scenario_has_a_name_of_its_own() -> None:
-    assert len({scenario.id for scenario in SCENARIOS}) == len(SCENARIOS)
-
-
-def test_every_file_in_the_folder_is_read() -> None:
-    folder = Path(__file__).parent / "scenarios"
-    files = {path for path in folder.rglob("*") if path.suffix in {".yaml", ".yml"}}
-    ids = [
-        line.removeprefix("- id: ").strip()
-        for path in sorted(files)
-        for line in path.read_text("utf-8").splitlines()
-        if line.startswith("- id: ")
-    ]
-    assert len(files) > 1
-    assert sorted(ids) == sorted(scenario.id for scenario in SCENARIOS)
-
-
-@pytest.mark.parametrize("scenario", [pytest.param(s, id=s.id) for s in SCENARIOS])
-def test_a_scenario_in_which_something_waits_expects_a_reason_or_has_a_next_step(
-    scenario: Scenario,
-) -> None:
-    waiting = Play(scenario).decide().pending_reasons
-    assert scenario.expect.reasons or scenario.then or not waiting
 
 
 def _play(play: Play, scenario: Scenario) -> None:

@@ -15,7 +15,7 @@ from gangline.api.volcano.scheduling import (
 )
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import KubeError, NotFound
-from gangline.scheduler.types.types import GroupKey, NodeName, PodGroupInfo, PodKey, Reservation
+from gangline.scheduler.types import GroupKey, NodeName, PodGroupInfo, PodKey, Reservation
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ class BindingsInFlight:
     """The number of bindings in flight, and since when their series has lasted.
 
     Args:
-        clock: a monotonic clock in seconds.
         pause_s: a series of bindings has ended when none was in flight for so long.
     """
 

@@ -1,4 +1,4 @@
-"""The scheduler cache: nodes as arrays, pods by node and by gang, groups and queues.
+"""The scheduler cache: nodes as arrays, pods by node and by gang, groups, queues and their usage.
 
 The cache is updated incrementally: each change costs only what it concerns. A pod whose binding the
 API server has not confirmed yet is *assumed*: its request counts on the chosen node, so that the
@@ -8,6 +8,7 @@ next cycle does not allocate the same resources again.
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import TypeVar
 
 import numpy as np
@@ -15,13 +16,10 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gangline.api.volcano.scheduling import DEFAULT_QUEUE
-from gangline.scheduler.cache.implied_groups import implied_group_info
 from gangline.scheduler.cache.node_table import DEFAULT_WEIGHTS, NodeTable
-from gangline.scheduler.cache.quota import QuotaInfo
-from gangline.scheduler.cache.usage import UsageLedger
 from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.plugins.volumes import StorageState
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     DisruptionBudgetInfo,
     GangId,
     GroupKey,
@@ -32,10 +30,16 @@ from gangline.scheduler.types.types import (
     PodKey,
     PodShape,
     QueueInfo,
+    QuotaInfo,
+    Request,
     Reservation,
 )
 
 K = TypeVar("K", bound=str)
+MAX_CHARGED = 1000
+"""Charged gangs above which cached results are dropped; nothing may ask for them again."""
+NO_QUEUE = ""
+"""The queue of gangs whose group does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,6 @@ class DerivedGangs:
     """
 
     def drop(self, group: GroupKey) -> None:
-        """Drop what depends on a group."""
         self.pending.pop(group, None)
         self.running.pop(GangId(group), None)
 
@@ -126,7 +129,7 @@ class SchedulerCache:
 
     def set_node(self, node: NodeInfo) -> None:
         """Add or change a node. Pods that were seen on it before it was known are counted."""
-        known = node.name in self.nodes.rows
+        exists = node.name in self.nodes.rows
         self.counted_resources.clear()
         self.nodes.set(node)
         (
@@ -134,7 +137,7 @@ class SchedulerCache:
             if node.overreported_resources
             else self.overreporting_nodes.discard
         )(node.name)
-        if not known:
+        if not exists:
             self.derived.running.clear()
             for pod in self._on_node.get(node.name, {}).values():
                 self.nodes.charge_pod(pod)
@@ -147,10 +150,10 @@ class SchedulerCache:
 
     def set_pod(self, pod: PodInfo) -> None:
         """Add or change a pod. A pod of the same name with another uid replaces the old one."""
-        known = self.pods.get(pod.key)
+        former = self.pods.get(pod.key)
         assumed = self._assumed.get(pod.key)
-        if known is not None and assumed is not None:
-            if known.uid == pod.uid and pod.node is None:
+        if former is not None and assumed is not None:
+            if former.uid == pod.uid and pod.node is None:
                 # The event may be older than the binding. The assumption holds until the API
                 # server shows a node.
                 pod = replace(pod, node=assumed)
@@ -160,23 +163,23 @@ class SchedulerCache:
             pod = replace(pod, is_terminating=True)
         else:
             self._evicted.pop(pod.key, None)
-        if known == pod:
+        if former == pod:
             # The API server confirms the assumption, or the change does not affect any cycle.
             return
-        if known is not None:
-            self._remove(known)
+        if former is not None:
+            self._remove(former)
         self._add(pod)
 
     def remove_pod(self, key: PodKey) -> None:
         self._assumed.pop(key, None)
         self._evicted.pop(key, None)
-        known = self.pods.get(key)
-        if known is not None:
-            self._remove(known)
-            if known.group is not None and known.group in self.groups and known.node is not None:
-                self.former_members[known.group][key] = known
-            if known.group is not None and known.implied_group is not None:
-                self._update_implied_group(known.group)
+        former = self.pods.get(key)
+        if former is not None:
+            self._remove(former)
+            if former.group is not None and former.group in self.groups and former.node is not None:
+                self.former_members[former.group][key] = former
+            if former.group is not None and former.implied_group is not None:
+                self._update_implied_group(former.group)
 
     def set_group(self, group: PodGroupInfo) -> None:
         self._implied_groups.discard(group.key)
@@ -383,9 +386,113 @@ class SchedulerCache:
             self.usage.charge(pod.group, pod.shape.request, sign)
 
 
+class UsageLedger:
+    """Requested amounts charged to gangs, and through them to queues."""
+
+    def __init__(self, single_pod_queue: str) -> None:
+        self.by_group: dict[GroupKey, Counter[str]] = defaultdict(Counter)
+        self.by_queue: dict[str, Counter[str]] = defaultdict(Counter)
+        self._queue_of: dict[GroupKey, str] = {}
+        self._single_pod_queue = single_pod_queue
+        """Queue that pods without a group are charged to."""
+        self._largest: dict[tuple[str, int], list[tuple[int, GroupKey]]] = {}
+        """Cached results of ``largest``, in descending order."""
+        self._charged: set[GroupKey] = set()
+        """Gangs that were charged since these results were computed."""
+
+    def charge(self, group: GroupKey | None, request: Request, sign: int = 1) -> None:
+        """Add a pod's request (``sign`` -1: subtract it)."""
+        queue = self.by_queue[self.queue_of(group)]
+        if group is None:
+            for resource, amount in request:
+                queue[resource] += sign * amount
+            return
+        if self._largest:
+            self._record_charge(group)
+        own = self.by_group[group]
+        for resource, amount in request:
+            queue[resource] += sign * amount
+            own[resource] += sign * amount
+        if not any(own.values()):
+            del self.by_group[group]
+
+    def _record_charge(self, group: GroupKey) -> None:
+        self._charged.add(group)
+        if len(self._charged) > MAX_CHARGED:
+            self._largest.clear()
+            self._charged.clear()
+
+    def largest(self, resource: str, count: int) -> list[tuple[GroupKey, int]]:
+        """Return the gangs with the largest usage of a resource; ties go to the last name."""
+        if self._charged:
+            # All gangs are scanned only if one of the largest has shrunk.
+            for key, cached in list(self._largest.items()):
+                self._largest[key] = self._updated(*key, cached)
+                if not self._largest[key]:
+                    del self._largest[key]
+            self._charged.clear()
+        ranked = self._largest.get((resource, count))
+        if ranked is None:
+            everybody = ((used[resource], group) for group, used in self.by_group.items())
+            ranked = self._largest[resource, count] = nlargest(count, everybody)
+        return [(group, amount) for amount, group in ranked]
+
+    def _updated(
+        self, resource: str, count: int, cached: list[tuple[int, GroupKey]]
+    ) -> list[tuple[int, GroupKey]]:
+        """Return the updated result; empty if the cached one does not determine it."""
+        kept = [entry for entry in cached if entry[1] not in self._charged]
+        charged = [(self.by_group[g][resource], g) for g in self._charged if g in self.by_group]
+        ranked = nlargest(count, [*kept, *charged])
+        if len(cached) < count:
+            # The cached result had all gangs.
+            return ranked
+        # A gang that is neither cached nor charged is smaller than the last cached one.
+        return ranked if len(ranked) == count and ranked[-1] >= cached[-1] else []
+
+    def queue_of(self, group: GroupKey | None) -> str:
+        """Return the queue that a gang is charged to."""
+        return self._single_pod_queue if group is None else self._queue_of.get(group, NO_QUEUE)
+
+    def assign(self, group: GroupKey, queue: str) -> None:
+        """Charge a gang to a queue, including its earlier usage."""
+        former = self.queue_of(group)
+        if former == queue:
+            return
+        self._queue_of[group] = queue
+        own = self.by_group.get(group, Counter())
+        self.by_queue[former].subtract(own)
+        self.by_queue[queue].update(own)
+
+    def release(self, group: GroupKey) -> None:
+        """Charge a gang to no queue any more: its group was deleted."""
+        self.assign(group, NO_QUEUE)
+        self._queue_of.pop(group, None)
+
+
 def _discard(index: dict[K, dict[PodKey, PodInfo]], key: K, pod: PodKey) -> None:
     entry = index.get(key)
     if entry is not None:
         entry.pop(pod, None)
         if not entry:
             del index[key]
+
+
+def implied_group_info(key: GroupKey, members: Iterable[PodInfo]) -> PodGroupInfo | None:
+    """Return the gang that its members describe; None: none of them does.
+
+    The oldest member decides, so that the order of arrival does not matter.
+    """
+    described = [pod for pod in members if pod.implied_group is not None]
+    first = min(described, key=lambda pod: (pod.created, pod.key), default=None)
+    if first is None or first.implied_group is None:
+        return None
+    return PodGroupInfo(
+        key=key,
+        min_member=first.implied_group.min_member,
+        queue=first.implied_group.queue,
+        priority=first.priority,
+        priority_class=first.quota_attributes.priority_class or "",
+        created=first.created,
+        min_resources=first.implied_group.min_resources,
+    )

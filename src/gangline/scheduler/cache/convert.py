@@ -1,29 +1,46 @@
-"""Converts API objects to scheduler values: nodes, pods, groups, queues and HyperNodes."""
+"""Converts API objects to scheduler values: nodes, pods, groups, queues, HyperNodes, and storage.
 
-from collections.abc import Mapping
+Pods may describe their gang by annotations, as Volcano's controller of pod groups would create it.
+A pod that names no PodGroup in ``scheduling.k8s.io/group-name`` may state its queue, and the size
+of its gang. The pods of one owner (a Job, a ReplicaSet) are one gang then; without an owner a pod
+is alone. No PodGroup is written: the gang exists in the cache while it has pods.
+"""
+
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import msgspec
 from msgspec import structs
 
 from gangline.api.brain.job_advice import RUN_TIME_ESTIMATE_ANNOTATION
-from gangline.api.core.affinity import NodeSelectorRequirement, NodeSelectorTerm
-from gangline.api.core.core import PodDisruptionBudget, PriorityClass
+from gangline.api.core.affinity import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from gangline.api.core.core import (
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodDisruptionBudget,
+    PriorityClass,
+    StorageClass,
+)
 from gangline.api.core.node import Node
 from gangline.api.meta.field_doc import ResourceList
-from gangline.api.meta.objects import ObjectMeta
-from gangline.api.meta.selectors import Selector, SelectorError, selector_from_object
-from gangline.api.quantity import QuantityError
+from gangline.api.meta.objects import LabelSelector, ObjectMeta
+from gangline.api.meta.selectors import EVERYTHING, Selector, SelectorError, selector_from_object
+from gangline.api.quantity import QuantityError, parse_whole
 from gangline.api.resource_list import PODS, parse_resource, pod_request
 from gangline.api.volcano.scheduling import (
     CHECKPOINT_ANNOTATION,
     DEFAULT_QUEUE,
+    GROUP_MIN_MEMBER_ANNOTATION,
+    GROUP_MIN_RESOURCES_ANNOTATION,
+    GROUP_NAME_ANNOTATION,
     JOINING_PODS_ANNOTATION,
-    OLD_PREVIOUS_NODES_ANNOTATION,
     PREVIOUS_NODES_ANNOTATION,
     PROTECTED_RUN_TIME_ANNOTATION,
+    QUEUE_NAME_ANNOTATION,
     RUN_TIME_ANNOTATION,
+    VOLCANO_GROUP_NAME_ANNOTATION,
     JoiningPods,
     NetworkTopology,
     PodGroup,
@@ -32,6 +49,7 @@ from gangline.api.volcano.scheduling import (
     SubGroupPolicy,
 )
 from gangline.api.volcano.topology import HyperNode
+from gangline.scheduler import types
 from gangline.scheduler.cache.convert_placement import (
     NO_NAMESPACES,
     Namespaces,
@@ -42,22 +60,34 @@ from gangline.scheduler.cache.convert_placement import (
     pod_quota_attributes,
     preferred_node_group_terms,
 )
-from gangline.scheduler.cache.implied_groups import read_group
 from gangline.scheduler.plugins.task_topology import parse_role_affinity
-from gangline.scheduler.types import types
-from gangline.scheduler.types.types import (
+from gangline.scheduler.plugins.volumes import (
+    ClaimInfo,
+    StorageCapacities,
+    StorageCapacityInfo,
+    StorageClassInfo,
+    VolumeInfo,
+)
+from gangline.scheduler.types import (
     DisruptionBudgetInfo,
     GroupKey,
+    ImpliedGroup,
+    LabelExpression,
     NodeName,
+    NodeTerm,
     PodKey,
     Request,
     shape_of,
 )
-from gangline.scheduler.types.wire import (
+from gangline.scheduler.wire import (
     AFFINITY_KEY,
     ANTI_AFFINITY_KEY,
+    IMPLIED_GROUP_ANNOTATIONS,
     PREEMPTABLE_KEY,
     ROLE_KEY,
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
     LeanPod,
     LeanPodSpec,
     LeanVolume,
@@ -68,6 +98,10 @@ DEFAULT_SCHEDULER = "default-scheduler"
 MAX_AMOUNT = 2**50
 """Larger amounts are clamped, so that sums cannot overflow: a pebibyte, or 2**50 units."""
 _CLOSED = frozenset({"Closed", "Closing"})
+MAX_MEMBERS = 100_000
+"""Larger minimums are ignored, like those that are not numbers."""
+PREFIX = "podgroup-"
+"""Volcano's prefix of the names of such gangs."""
 
 
 def node_info(node: Node, *, images: bool = False) -> types.NodeInfo:
@@ -101,11 +135,9 @@ def pod_info(
     """Convert a pod.
 
     Args:
-        pod: the pod.
-        priorities: the values of priority classes.
         scheduler_names: the scheduler names that this scheduler serves.
         namespaces: the labels of namespaces; empty: unknown.
-        like: a pod with an equivalent spec, if the caller knows one (see ``have_same_shape``).
+        template: a pod with an equivalent spec, if the caller has one (see ``have_same_shape``).
 
     Raises:
         QuantityError: a resource quantity cannot be parsed.
@@ -149,13 +181,13 @@ def pod_info(
     )
 
 
-def have_same_shape(spec: LeanPodSpec, known: LeanPodSpec) -> bool:
+def have_same_shape(spec: LeanPodSpec, other: LeanPodSpec) -> bool:
     """Return whether pods with these specs certainly have one shape, on whatever node.
 
     Inter-pod rules also depend on the pod's labels, and on namespaces.
     """
     wants_nothing = spec.affinity is None and not spec.topology_spread_constraints
-    return wants_nothing and structs.replace(spec, node_name=known.node_name) == known
+    return wants_nothing and structs.replace(spec, node_name=other.node_name) == other
 
 
 def group_info(group: PodGroup, priorities: Mapping[str, int]) -> types.PodGroupInfo:
@@ -185,11 +217,15 @@ def group_info(group: PodGroup, priorities: Mapping[str, int]) -> types.PodGroup
     )
 
 
-def class_names(known: PriorityClass | None) -> tuple[str, ...]:
+def class_names(priority_class: PriorityClass | None) -> tuple[str, ...]:
     """Return the names by which a PriorityClass is found; "" stands for the global default."""
-    if known is None:
+    if priority_class is None:
         return ()
-    return (known.metadata.name, "") if known.global_default else (known.metadata.name,)
+    return (
+        (priority_class.metadata.name, "")
+        if priority_class.global_default
+        else (priority_class.metadata.name,)
+    )
 
 
 def budget_info(budget: PodDisruptionBudget) -> DisruptionBudgetInfo:
@@ -320,9 +356,9 @@ def _joining_pod(group: PodGroup, role: JoiningPods, name: str) -> types.PodInfo
     spec = msgspec.convert(role.spec, LeanPodSpec)
     # A constant scheduler name: it is placed with its gang, by whichever name the gang has.
     spec = structs.replace(spec, node_name="", scheduling_gates=[], scheduler_name="")
-    known = pod_info(LeanPod(metadata=metadata, spec=spec), {}, frozenset({DEFAULT_SCHEDULER}))
+    template = pod_info(LeanPod(metadata=metadata, spec=spec), {}, frozenset({DEFAULT_SCHEDULER}))
     return structs.replace(
-        known,
+        template,
         created=_created_at(group.metadata),
         group=GroupKey(_key(group.metadata)),
         role=role.role,
@@ -332,9 +368,7 @@ def _joining_pod(group: PodGroup, role: JoiningPods, name: str) -> types.PodInfo
 
 def read_previous_nodes(group: PodGroup) -> types.PreviousNodes | None:
     """Return the previous nodes of a restarting gang; None: none, or they cannot be parsed."""
-    annotations = group.metadata.annotations
-    written = annotations.get(PREVIOUS_NODES_ANNOTATION)
-    written = written or annotations.get(OLD_PREVIOUS_NODES_ANNOTATION)
+    written = group.metadata.annotations.get(PREVIOUS_NODES_ANNOTATION)
     if not written:
         return None
     try:
@@ -373,11 +407,11 @@ def queue_info(queue: Queue) -> types.QueueInfo:
 
 
 def _parse_amounts(written: ResourceList) -> Request:
-    found = {}
+    amounts = {}
     for name, quantity in written.items():
         with suppress(QuantityError):
-            found[name] = max(0, parse_resource(name, quantity))
-    return _clamped_request(found)
+            amounts[name] = max(0, parse_resource(name, quantity))
+    return _clamped_request(amounts)
 
 
 def _host_ports(spec: LeanPodSpec) -> dict[str, int]:
@@ -429,3 +463,208 @@ def _key(metadata: ObjectMeta) -> str:
 
 def _created_at(metadata: ObjectMeta) -> datetime:
     return metadata.creation_timestamp or types.EPOCH
+
+
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+"""Annotation of a claim: the node for which its volume is provisioned."""
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_NO_PROVISIONER = "kubernetes.io/no-provisioner"
+_ZONES = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
+_ZONE_SEPARATOR = "__"
+"""Separates the zones of one volume."""
+
+
+def claim_info(claim: PersistentVolumeClaim) -> ClaimInfo:
+    metadata, spec = claim.metadata, claim.spec
+    bound = claim.status.phase == "Bound"
+    return ClaimInfo(
+        key=f"{metadata.namespace}/{metadata.name}",
+        uid=metadata.uid,
+        volume=spec.volume_name if bound else "",
+        is_prebound=bool(spec.volume_name) and not bound,
+        storage_class=spec.storage_class_name,
+        modes=frozenset(spec.access_modes),
+        size=_size(spec.resources.requests),
+        block=spec.volume_mode == "Block",
+        selector=_selector(claim),
+        selected_node=metadata.annotations.get(SELECTED_NODE, ""),
+        is_terminating=metadata.deletion_timestamp is not None,
+    )
+
+
+def volume_info(volume: PersistentVolume) -> VolumeInfo:
+    spec = volume.spec
+    owner = spec.claim_ref
+    return VolumeInfo(
+        name=volume.metadata.name,
+        terms=_reachable_terms(volume),
+        storage_class=spec.storage_class_name,
+        modes=frozenset(spec.access_modes),
+        size=_size(spec.capacity),
+        block=spec.volume_mode == "Block",
+        labels=tuple(sorted(volume.metadata.labels.items())),
+        claim=f"{owner.namespace}/{owner.name}" if owner else "",
+        driver=spec.csi.driver if spec.csi is not None else "",
+        is_usable=volume.metadata.deletion_timestamp is None
+        and volume.status.phase not in {"Released", "Failed"},
+    )
+
+
+def storage_class_info(made_by: StorageClass) -> StorageClassInfo:
+    terms = [
+        NodeTerm(
+            tuple(
+                LabelExpression(requirement["key"], "In", tuple(requirement["values"]))
+                for requirement in topology.get("matchLabelExpressions") or ()
+            )
+        )
+        for topology in made_by.allowed_topologies
+    ]
+    return StorageClassInfo(
+        name=made_by.metadata.name,
+        waits_for_consumer=made_by.volume_binding_mode == "WaitForFirstConsumer",
+        can_provision=made_by.provisioner != _NO_PROVISIONER,
+        driver=made_by.provisioner,
+        allowed_terms=tuple(terms),
+        is_default=made_by.metadata.annotations.get(_DEFAULT_CLASS) == "true",
+    )
+
+
+def attach_limits(node: CSINode) -> dict[str, int]:
+    """Return the attach limits of a node by driver; drivers without a limit are absent."""
+    return {
+        driver.name: max(0, driver.allocatable.count)
+        for driver in node.spec.drivers
+        if driver.allocatable is not None and driver.allocatable.count is not None
+    }
+
+
+def capacity_info(capacity: CSIStorageCapacity) -> StorageCapacityInfo:
+    """Convert a storage capacity. A size that cannot be parsed counts as 0."""
+    largest = capacity.maximum_volume_size
+    if largest is None:
+        largest = capacity.capacity
+    return StorageCapacityInfo(
+        storage_class=capacity.storage_class_name,
+        nodes=_topology_term(capacity.node_topology),
+        max_volume_bytes=_size({"storage": largest}) if largest is not None else None,
+    )
+
+
+def read_capacities(
+    drivers: Iterable[CSIDriver], capacities: Iterable[CSIStorageCapacity]
+) -> StorageCapacities:
+    return StorageCapacities(
+        synced=True,
+        publishing_drivers={
+            driver.metadata.name for driver in drivers if publishes_capacity(driver)
+        },
+        facts={
+            f"{capacity.metadata.namespace}/{capacity.metadata.name}": capacity_info(capacity)
+            for capacity in capacities
+        },
+    )
+
+
+def publishes_capacity(driver: CSIDriver) -> bool:
+    """Return whether a driver wants its storage capacity to be considered."""
+    return driver.spec.storage_capacity is True
+
+
+_EXPRESSIONS = {
+    "=": "In",
+    "in": "In",
+    "!=": "NotIn",
+    "notin": "NotIn",
+    "exists": "Exists",
+    "!": "DoesNotExist",
+}
+
+
+def _topology_term(topology: LabelSelector | None) -> NodeTerm | None:
+    """Return the term that selects the topology's nodes; None: it selects none."""
+    if topology is None:
+        return None
+    try:
+        chosen = selector_from_object(topology).requirements
+    except SelectorError:
+        return None
+    return NodeTerm(
+        tuple(
+            LabelExpression(requirement.key, _EXPRESSIONS[requirement.operator], requirement.values)
+            for requirement in chosen
+        )
+    )
+
+
+def _reachable_terms(volume: PersistentVolume) -> tuple[NodeTerm, ...] | None:
+    """Return the terms of the nodes that reach a volume: its node affinity, within its zone."""
+    affinity = volume.spec.node_affinity
+    required: NodeSelector | None = affinity.required if affinity else None
+    zone = tuple(
+        LabelExpression(key, "In", tuple(value.split(_ZONE_SEPARATOR)))
+        for key, value in sorted(volume.metadata.labels.items())
+        if key in _ZONES
+    )
+    if required is None:
+        return (NodeTerm(zone),) if zone else None
+    terms = map(node_term, required.node_selector_terms)
+    return tuple(NodeTerm((*term.labels, *zone), term.fields) for term in terms)
+
+
+def _selector(claim: PersistentVolumeClaim) -> Selector:
+    if claim.spec.selector is None:
+        return EVERYTHING
+    try:
+        return selector_from_object(claim.spec.selector)
+    except SelectorError:
+        return Selector(matches_nothing=True)
+
+
+def _size(amounts: dict[str, int | float | str]) -> int:
+    try:
+        return parse_whole(amounts.get("storage", 0))
+    except QuantityError:
+        return 0
+
+
+def read_group(metadata: ObjectMeta) -> tuple[GroupKey | None, ImpliedGroup | None]:
+    """Return the gang of a pod, and what its annotations say about it."""
+    annotations = metadata.annotations
+    named = annotations.get(GROUP_NAME_ANNOTATION)
+    if named:
+        return GroupKey(f"{metadata.namespace}/{named}"), None
+    described = not IMPLIED_GROUP_ANNOTATIONS.isdisjoint(annotations)
+    named = annotations.get(VOLCANO_GROUP_NAME_ANNOTATION)
+    if named:
+        # Without a size the PodGroup decides: a member must not start alone before it exists.
+        has_size = GROUP_MIN_MEMBER_ANNOTATION in annotations
+        implied = _implied_group(annotations) if has_size else None
+        return GroupKey(f"{metadata.namespace}/{named}"), implied
+    if not described:
+        return None, None
+    owner = metadata.controller
+    uid = owner.uid if owner is not None else metadata.uid
+    return GroupKey(f"{metadata.namespace}/{PREFIX}{uid}"), _implied_group(annotations)
+
+
+def _implied_group(annotations: Mapping[str, str]) -> ImpliedGroup:
+    return _parsed(
+        annotations.get(QUEUE_NAME_ANNOTATION, ""),
+        annotations.get(GROUP_MIN_MEMBER_ANNOTATION, ""),
+        annotations.get(GROUP_MIN_RESOURCES_ANNOTATION, ""),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _parsed(queue: str, min_member: str, min_resources: str) -> ImpliedGroup:
+    """Return one object for equal annotations: there may be very many pods."""
+    count = 1
+    with suppress(ValueError):
+        count = int(min_member or 1)
+    amounts: dict[str, int] = {}
+    with suppress(msgspec.DecodeError, QuantityError):
+        written = msgspec.json.decode(min_resources or "{}", type=dict[str, str | int | float])
+        amounts = {name: max(0, parse_resource(name, value)) for name, value in written.items()}
+    size = count if 0 < count <= MAX_MEMBERS else 1
+    return ImpliedGroup(queue or DEFAULT_QUEUE, size, tuple(sorted(amounts.items())))

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from gangline.api.cluster.quota import ResourceQuota, ScopedSelectorRequirement
 from gangline.api.core.affinity import PodAffinity, PodAffinityTerm, TopologySpreadConstraint
 from gangline.api.core.node import ContainerImage, Node
 from gangline.api.meta.objects import LabelSelector
@@ -24,29 +25,25 @@ from gangline.api.meta.selectors import (
 from gangline.api.quantity import QuantityError
 from gangline.api.resource_list import CPU, MEMORY, parse_resource
 from gangline.api.volcano.scheduling import NodeGroups, QueueAffinity
-from gangline.scheduler.cache.quota import QuotaInfo
 from gangline.scheduler.plugins.image_locality import PodImages, normalize_image_name
-from gangline.scheduler.types.quota_scopes import (
+from gangline.scheduler.types import (
     PRIORITY_CLASS,
-    QuotaAttributes,
-    QuotaScopeRule,
-    quota_attributes_of,
-)
-from gangline.scheduler.types.types import (
     InterPodRules,
     LabelExpression,
     NodeTerm,
     PodTerm,
+    QuotaAttributes,
+    QuotaInfo,
+    QuotaScopeRule,
     RequiredNodeTerms,
     SpreadTerm,
+    quota_attributes_of,
 )
-from gangline.scheduler.types.wire import (
+from gangline.scheduler.wire import (
     NODE_GROUP_KEY,
     ImagedPodSpec,
     LeanPodSpec,
     LeanResources,
-    QuotaScope,
-    ResourceQuota,
 )
 
 Namespaces: TypeAlias = Mapping[str, Mapping[str, str]]
@@ -64,12 +61,14 @@ def inter_pod_rules(
     A namespace selector selects all namespaces while their labels are unknown.
     """
     affinity = spec.affinity
-    found = InterPodRules(
+    rules = InterPodRules(
         affinity=_terms(affinity.pod_affinity if affinity else None, labels, namespaces),
         anti_affinity=_terms(affinity.pod_anti_affinity if affinity else None, labels, namespaces),
-        spread=tuple(_spread(each, labels) for each in spec.topology_spread_constraints),
+        spread=tuple(
+            _spread(constraint, labels) for constraint in spec.topology_spread_constraints
+        ),
     )
-    return found if found.affinity or found.anti_affinity or found.spread else None
+    return rules if rules.affinity or rules.anti_affinity or rules.spread else None
 
 
 def has_namespace_selector(spec: LeanPodSpec) -> bool:
@@ -86,11 +85,11 @@ def crosses_namespaces(spec: LeanPodSpec) -> bool:
 def _all_terms(spec: LeanPodSpec) -> Iterator[PodAffinityTerm]:
     """Yield all inter-pod terms, required and preferred."""
     affinity = spec.affinity
-    for each in (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity else ():
-        if each is not None:
-            yield from each.required_during_scheduling_ignored_during_execution
-            for liked in each.preferred_during_scheduling_ignored_during_execution:
-                yield liked.pod_affinity_term
+    for terms in (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity else ():
+        if terms is not None:
+            yield from terms.required_during_scheduling_ignored_during_execution
+            for preferred in terms.preferred_during_scheduling_ignored_during_execution:
+                yield preferred.pod_affinity_term
 
 
 def _terms(
@@ -103,8 +102,8 @@ def _terms(
     return (
         *(_pod_term(term, labels, 0, namespaces) for term in required),
         *(
-            _pod_term(liked.pod_affinity_term, labels, liked.weight, namespaces)
-            for liked in preferred
+            _pod_term(preference.pod_affinity_term, labels, preference.weight, namespaces)
+            for preference in preferred
         ),
     )
 
@@ -155,8 +154,8 @@ def _selector(
         selector = selector_from_object(written)
     except SelectorError:
         return Selector(matches_nothing=True)
-    alike = [Requirement(key, "in", (labels[key],)) for key in equal if key in labels]
-    return Selector((*selector.requirements, *alike), selector.matches_nothing)
+    equal_values = [Requirement(key, "in", (labels[key],)) for key in equal if key in labels]
+    return Selector((*selector.requirements, *equal_values), selector.matches_nothing)
 
 
 NODE_GROUP_MISMATCH = "node(s) didn't match the node groups of the queue"
@@ -168,23 +167,22 @@ def node_group_terms(affinity: QueueAffinity | None) -> tuple[RequiredNodeTerms,
     """Return the node terms of a queue: node groups to use, and node groups to avoid."""
     if affinity is None:
         return ()
-    found = []
+    terms = []
     for operator, groups in _affinity_pairs(affinity):
         if required := groups.required_during_scheduling_ignored_during_execution:
-            found.append(
+            terms.append(
                 RequiredNodeTerms((_node_group_term(operator, required),), NODE_GROUP_MISMATCH)
             )
-    return tuple(found)
+    return tuple(terms)
 
 
 def preferred_node_group_terms(affinity: QueueAffinity | None) -> tuple[tuple[int, NodeTerm], ...]:
-    """Return the preferred node terms of a queue, with weights."""
     if affinity is None:
         return ()
     return tuple(
-        (PREFERRED_NODE_GROUP_WEIGHT, _node_group_term(operator, liked))
+        (PREFERRED_NODE_GROUP_WEIGHT, _node_group_term(operator, preferred))
         for operator, groups in _affinity_pairs(affinity)
-        if (liked := groups.preferred_during_scheduling_ignored_during_execution)
+        if (preferred := groups.preferred_during_scheduling_ignored_during_execution)
     )
 
 
@@ -192,7 +190,7 @@ def quota_info(quota: ResourceQuota) -> QuotaInfo:
     hard = quota.status.hard or quota.spec.hard
     key = f"{quota.metadata.namespace}/{quota.metadata.name}"
     chosen = quota.spec.scope_selector
-    scopes = [QuotaScope(name, "Exists") for name in quota.spec.scopes]
+    scopes = [ScopedSelectorRequirement(name, "Exists") for name in quota.spec.scopes]
     scopes += chosen.match_expressions if chosen else []
     return QuotaInfo(key, _amounts(hard), _amounts(quota.status.used), tuple(map(_scope, scopes)))
 
@@ -203,7 +201,7 @@ def pod_quota_attributes(spec: LeanPodSpec) -> QuotaAttributes:
     Raises:
         QuantityError: a resource quantity cannot be parsed.
     """
-    containers = [each.resources for each in (*spec.containers, *spec.init_containers)]
+    containers = [container.resources for container in (*spec.containers, *spec.init_containers)]
     asked = [*containers, spec.resources] if spec.resources is not None else containers
     return quota_attributes_of(
         spec.active_deadline_seconds is not None,
@@ -225,7 +223,7 @@ def _node_group_term(operator: str, groups: list[str]) -> NodeTerm:
 _OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}
 
 
-def _scope(written: QuotaScope) -> QuotaScopeRule:
+def _scope(written: ScopedSelectorRequirement) -> QuotaScopeRule:
     """Convert a scope. One that cannot be parsed selects no pods: no API server admits it."""
     if written.scope_name != PRIORITY_CLASS:
         return QuotaScopeRule(written.scope_name)
@@ -248,11 +246,11 @@ def _asks_for_something(resources: LeanResources) -> bool:
 
 def _amounts(written: dict[str, int | float | str]) -> tuple[tuple[str, int], ...]:
     """Return amounts by the quota's own names, in the units of requests (CPU in thousandths)."""
-    found = {}
+    amounts = {}
     for name, quantity in written.items():
         with suppress(QuantityError):
-            found[name] = parse_resource(name.removeprefix("requests."), quantity)
-    return tuple(sorted(found.items()))
+            amounts[name] = parse_resource(name.removeprefix("requests."), quantity)
+    return tuple(sorted(amounts.items()))
 
 
 MAX_IMAGE_BYTES = 2**50
@@ -275,7 +273,6 @@ def slim_node_with_images(node: Node) -> Node:
 
 
 def node_images(node: Node) -> _Listed:
-    """Return the images of a node, by each of their names."""
     sizes: dict[str, tuple[str, int]] = {}
     for image in node.status.images:
         for entry in _entries(tuple(image.names), image.size_bytes):

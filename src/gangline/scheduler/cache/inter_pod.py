@@ -9,7 +9,7 @@ from gangline.scheduler.cache.node_table import NodeTable
 from gangline.scheduler.plugins import inter_pod
 from gangline.scheduler.plugins.inter_pod import Counts, Mask, PodSelection
 from gangline.scheduler.plugins.scores import Scores
-from gangline.scheduler.types.types import PodInfo, PodKey, PodTerm
+from gangline.scheduler.types import PodInfo, PodKey, PodTerm
 
 TentativePods = Sequence[tuple[PodInfo, int]]
 """Tentatively placed pods and their rows."""
@@ -36,21 +36,21 @@ def inter_pod_mask(
 
 def count_inter_pod_messages(nodes: NodeTable, pod: PodInfo, placed: TentativePods) -> Counter[str]:
     """Return the number of rows that inter-pod rules exclude, by the first message of each."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     left = nodes.eligible(pod.shape.constraints).accepted.copy()
     for why, rows in _rules(nodes, pod, placed):
-        found[why] += int(np.count_nonzero(left & ~rows))
+        counts[why] += int(np.count_nonzero(left & ~rows))
         left &= rows
-    return +found
+    return +counts
 
 
 def inter_pod_messages_by_row(nodes: NodeTable, pod: PodInfo) -> dict[int, str]:
     """Return why running pods keep a pod off rows, by row."""
-    found: dict[int, str] = {}
+    messages: dict[int, str] = {}
     for why, rows in _rules(nodes, pod, ()):
         for row in np.flatnonzero(~rows).tolist():
-            found.setdefault(row, why)
-    return found
+            messages.setdefault(row, why)
+    return messages
 
 
 def inter_pod_score(nodes: NodeTable, pod: PodInfo, placed: TentativePods) -> Scores:
@@ -77,12 +77,9 @@ def blocking_pods(
     """Return the running pods whose anti-affinity, or that of ``pod``, keeps it off a row.
 
     Args:
-        nodes: the nodes.
-        pod: the pod to place.
-        row: the row.
         gone: keys of running pods that count as ended.
     """
-    found: dict[PodKey, PodInfo] = {}
+    blocking: dict[PodKey, PodInfo] = {}
     relations = pod.shape.constraints.inter_pod
     for term in relations.anti_affinity if relations is not None else ():
         if not term.weight:
@@ -90,14 +87,14 @@ def blocking_pods(
             rows = np.flatnonzero(nodes.count_pods(meant)).tolist()
             for other in _pods_in_domain(nodes, row, term, rows):
                 if meant.matches(other):
-                    found[other.key] = other
+                    blocking[other.key] = other
     for owner, owners in nodes.anti_affinity_owners.items():
         if owner.matches(pod):
             for other in _pods_in_domain(nodes, row, owner.term, list(owners)):
                 if owner in _required_anti_affinity(other):
-                    found[other.key] = other
+                    blocking[other.key] = other
     skipped = set(gone)
-    return [found[key] for key in sorted(found) if key not in skipped]
+    return [blocking[key] for key in sorted(blocking) if key not in skipped]
 
 
 def _pods_in_domain(
@@ -106,9 +103,9 @@ def _pods_in_domain(
     parts = nodes.topology_domains_of(term.topology_key)
     if parts[row] < 0:
         return
-    for each in rows:
-        if parts[each] == parts[row]:
-            yield from nodes.pods_by_node.get(nodes.name_of(each), {}).values()
+    for candidate in rows:
+        if parts[candidate] == parts[row]:
+            yield from nodes.pods_by_node.get(nodes.name_of(candidate), {}).values()
 
 
 def _required_anti_affinity(pod: PodInfo) -> list[PodSelection]:
@@ -170,23 +167,23 @@ def _anti_affinity_owners(
     """Yield the anti-affinity terms of other pods that select this pod, and the rows of their
     owners.
     """
-    found: dict[PodSelection, Counts] = {}
+    owners: dict[PodSelection, Counts] = {}
     for owner, rows in nodes.anti_affinity_owners.items():
         if owner.matches(pod):
-            found[owner] = np.zeros(len(nodes.infos), dtype=np.int64)
-            found[owner][list(rows)] = list(rows.values())
+            owners[owner] = np.zeros(len(nodes.infos), dtype=np.int64)
+            owners[owner][list(rows)] = list(rows.values())
     for other, row in gone:
         for owner in _required_anti_affinity(other):
-            if owner in found:
-                found[owner][row] -= 1
+            if owner in owners:
+                owners[owner][row] -= 1
     for other, row in placed:
         relations = other.shape.constraints.inter_pod
         for term in relations.anti_affinity if relations is not None else ():
             owner = _selection(other, term)
             if not term.weight and owner.matches(pod):
-                counts = found.setdefault(owner, np.zeros(len(nodes.infos), dtype=np.int64))
+                counts = owners.setdefault(owner, np.zeros(len(nodes.infos), dtype=np.int64))
                 counts[row] += 1
-    yield from found.items()
+    yield from owners.items()
 
 
 def _selection(pod: PodInfo, term: PodTerm) -> PodSelection:

@@ -6,27 +6,33 @@ data is updated in place as nodes and pods change. A cycle copies only the free 
 
 Equally good nodes are ordered by name. With a seed they are ordered by a hash of seed and name, so
 that added or removed nodes do not change the order of the others.
+
+Network domains (HyperNodes) are sets of rows. A domain has a tier, 1 being the closest. Its members
+are nodes, or domains of lower tiers.
 """
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.scheduler.cache.domains import TopologyDomain, topology_domains
 from gangline.scheduler.cache.node_stats import (
     CountedResource,
     DeviceModels,
     NodeStats,
     ResourceDemand,
+    Rows,
+    ScoreCache,
+    ScoringInputs,
     columns_needed,
     resource_demand,
+    score_rows,
 )
-from gangline.scheduler.cache.scoring import Rows, ScoreCache, ScoringInputs, score_rows
-from gangline.scheduler.cache.shared_volumes import AttachmentColumn
+from gangline.scheduler.cache.volume_limits import AttachmentColumn
 from gangline.scheduler.plugins.filters import count_prefer_no_schedule, filter_message
 from gangline.scheduler.plugins.image_locality import ImageLocality
 from gangline.scheduler.plugins.inter_pod import PodSelection
@@ -36,9 +42,11 @@ from gangline.scheduler.plugins.scores import (
     ScoreWeights,
     preference_score,
 )
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     HOST_PORT_PREFIX,
     HyperNodeInfo,
+    HyperNodeMemberInfo,
+    NetworkTopologyRule,
     NodeInfo,
     NodeName,
     PlacementConstraints,
@@ -47,6 +55,18 @@ from gangline.scheduler.types.types import (
     PodShape,
     Request,
 )
+
+Mask = NDArray[np.bool_]
+DEFAULT_WEIGHTS = ScoreWeights()
+MAX_CACHED_CONSTRAINTS = 1024
+"""Cached evaluations, one for each distinct set of constraints; the oldest is dropped."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TopologyDomain:
+    name: str
+    tier: int
+    rows: Mask
 
 
 @dataclass(slots=True)
@@ -71,50 +91,6 @@ class NodeEligibility:
         if why:
             self.counts[why] += 1
         self.messages[row] = why
-
-
-class TieOrder:
-    """Computed on demand and cached until nodes are added or removed.
-
-    Args:
-        seed: which order; 0: by name.
-    """
-
-    def __init__(self, seed: int = 0) -> None:
-        self._seed = seed
-        self._rank: NDArray[np.intp] | None = None
-        self._is_row_order = False
-
-    def invalidate(self) -> None:
-        self._rank = None
-
-    def rank(self, rows: Mapping[NodeName, int], size: int) -> NDArray[np.intp]:
-        """Return the rank of each row; undefined for empty rows.
-
-        Args:
-            rows: the row of each node.
-            size: the number of rows.
-        """
-        if self._rank is None:
-            self._rank = np.zeros(size, dtype=np.intp)
-            names = sorted(rows, key=self._seeded_key) if self._seed else sorted(rows)
-            ordered = [rows[name] for name in names]
-            self._rank[ordered] = np.arange(len(ordered))
-            self._is_row_order = ordered == sorted(ordered)
-        return self._rank
-
-    def is_row_order(self, rows: Mapping[NodeName, int], size: int) -> bool:
-        """Return whether the first of several rows is also the first in this order."""
-        self.rank(rows, size)
-        return self._is_row_order
-
-    def _seeded_key(self, name: NodeName) -> tuple[bytes, NodeName]:
-        return blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest(), name
-
-
-DEFAULT_WEIGHTS = ScoreWeights()
-MAX_CACHED_CONSTRAINTS = 1024
-"""Cached evaluations, one for each distinct set of constraints; the oldest is dropped."""
 
 
 class NodeTable:
@@ -290,15 +266,15 @@ class NodeTable:
 
     def count_pods(self, meant: PodSelection) -> NDArray[np.int64]:
         """Return the number of selected pods on each row; counted once, then updated."""
-        known = self._counts.get(meant)
-        if known is None:
-            known = np.zeros(len(self.infos), dtype=np.int64)
+        counts = self._counts.get(meant)
+        if counts is None:
+            counts = np.zeros(len(self.infos), dtype=np.int64)
             for name, row in self.rows.items():
-                known[row] = sum(map(meant.matches, self.pods_by_node.get(name, {}).values()))
+                counts[row] = sum(map(meant.matches, self.pods_by_node.get(name, {}).values()))
             if len(self._counts) >= MAX_CACHED_CONSTRAINTS:
                 self._counts.pop(next(iter(self._counts)))
-            self._counts[meant] = known
-        return known
+            self._counts[meant] = counts
+        return counts
 
     def _count_inter_pod(self, pod: PodInfo, row: int, sign: int) -> None:
         for meant, counts in self._counts.items():
@@ -453,3 +429,93 @@ class NodeTable:
         if ports:
             self._port_columns += ports
             self.allocatable[np.ix_(ports, list(self.rows.values()))] = 1
+
+
+class TieOrder:
+    """Computed on demand and cached until nodes are added or removed.
+
+    Args:
+        seed: which order; 0: by name.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+        self._rank: NDArray[np.intp] | None = None
+        self._is_row_order = False
+
+    def invalidate(self) -> None:
+        self._rank = None
+
+    def rank(self, rows: Mapping[NodeName, int], size: int) -> NDArray[np.intp]:
+        """Return the rank of each row; undefined for empty rows."""
+        if self._rank is None:
+            self._rank = np.zeros(size, dtype=np.intp)
+            names = sorted(rows, key=self._seeded_key) if self._seed else sorted(rows)
+            ordered = [rows[name] for name in names]
+            self._rank[ordered] = np.arange(len(ordered))
+            self._is_row_order = ordered == sorted(ordered)
+        return self._rank
+
+    def is_row_order(self, rows: Mapping[NodeName, int], size: int) -> bool:
+        """Return whether the first of several rows is also the first in this order."""
+        self.rank(rows, size)
+        return self._is_row_order
+
+    def _seeded_key(self, name: NodeName) -> tuple[bytes, NodeName]:
+        return blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest(), name
+
+
+def topology_domains(
+    hypernodes: Mapping[str, HyperNodeInfo], nodes: Iterable[NodeInfo | None]
+) -> list[TopologyDomain]:
+    """Return all domains, the closest tier first. A cycle of domains ends where it closes."""
+    listed = list(nodes)
+    masks: dict[str, Mask] = {}
+
+    def rows(name: str, above: frozenset[str]) -> Mask:
+        if name in masks:
+            return masks[name]
+        mask = np.zeros(len(listed), dtype=bool)
+        for member in hypernodes[name].members:
+            if member.hypernode:
+                for other in hypernodes:
+                    if other not in above and _matches_name(member, other):
+                        mask |= rows(other, above | {other})
+            else:
+                mask |= np.array([node is not None and _selects(member, node) for node in listed])
+        masks[name] = mask
+        return mask
+
+    domains = [
+        TopologyDomain(n, hypernode.tier, rows(n, frozenset({n})))
+        for n, hypernode in hypernodes.items()
+    ]
+    return sorted(domains, key=lambda domain: (domain.tier, domain.name))
+
+
+def _matches_name(member: HyperNodeMemberInfo, name: str) -> bool:
+    if member.exact:
+        return name == member.exact
+    try:
+        return bool(member.pattern) and re.search(member.pattern, name) is not None
+    except re.error:
+        return False
+
+
+def _selects(member: HyperNodeMemberInfo, node: NodeInfo) -> bool:
+    if member.labels:
+        return set(member.labels) <= set(node.labels)
+    return _matches_name(member, node.name)
+
+
+def highest_tier(rule: NetworkTopologyRule, hypernodes: Mapping[str, HyperNodeInfo]) -> int:
+    """Return the highest tier of a domain that may hold the gang."""
+    tiers = [hypernode.tier for hypernode in hypernodes.values()]
+    if rule.tier_name:
+        named = [
+            hypernode.tier
+            for hypernode in hypernodes.values()
+            if hypernode.tier_name == rule.tier_name
+        ]
+        return max(named, default=0)
+    return rule.tier if rule.tier is not None else max(tiers, default=0)

@@ -6,6 +6,14 @@ is a resource of its own (see ``shared_volumes``). Attachments of pods without a
 last for ever, so that attachments of gangs that will end can be reserved.
 
 Amounts are counted on demand, and again for all pending pods when nodes or claims have changed.
+
+Volume attachments of claims that several pods share, in a scratch allocation.
+
+The first pod on a node attaches the claim for all of them. The free amount of a claim's column on a
+node encodes its state: ``ATTACHED_ON_NODE`` if it is attached, ``ATTACHABLE`` if the driver has a
+free attachment for it, 0 otherwise. Each pod takes one, which never changes one state into the
+next. Pods with several claims need all attachments together: how many such pods a node holds is a
+column of its own.
 """
 
 from collections import Counter, defaultdict
@@ -14,20 +22,124 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
 
-from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.node_stats import CountedResource
-from gangline.scheduler.cache.shared_volumes import (
-    ATTACHED_ON_NODE,
-    AttachmentColumn,
-    pods_that_fit,
-)
+from gangline.scheduler.plugins.scores import Amounts
 from gangline.scheduler.plugins.volumes import (
     ClaimInfo,
     NodeAttachments,
     StorageState,
     VolumeRequirements,
 )
-from gangline.scheduler.types.types import ATTACHMENT_PREFIX, NodeName, PodInfo, Request
+from gangline.scheduler.types import ATTACHMENT_PREFIX, NodeName, PodInfo, Request
+
+ATTACHABLE = 2**40
+ATTACHED_ON_NODE = 2 * ATTACHABLE
+_ATTACHED_THRESHOLD = (ATTACHABLE + ATTACHED_ON_NODE) // 2
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentColumn:
+    """A column whose free amount depends on the attachments of a driver."""
+
+    limit_column: int
+    """The column of the driver's attachments."""
+    claim_columns: tuple[int, ...] = ()
+    """Columns of the shared claims that are used together; empty: the column is one of these
+    itself.
+    """
+    own_claims: int = 0
+    """Number of unshared claims of each pod."""
+
+
+def pods_that_fit(free: int, lacking: int, own: int) -> int:
+    """Return how many pods with these claims a node holds.
+
+    Args:
+        lacking: shared claims that are not attached to the node.
+        own: unshared claims of each pod.
+    """
+    left = free - lacking
+    if not own:
+        return ATTACHABLE if left >= 0 else 0
+    return max(0, left // own)
+
+
+class SharedAttachments:
+    """Updates attachment columns while free amounts are spent.
+
+    Args:
+        free: the free amounts by column and row; changed in place.
+    """
+
+    def __init__(self, free: Amounts, takings: Mapping[int, AttachmentColumn]) -> None:
+        self._free = free
+        self._takings = takings
+        self._places = {taking.limit_column for taking in takings.values()}
+        self._users: Counter[tuple[int, int, bool]] = Counter()
+        """Tentative users of shared claims, by column, row, and whether the use is only reserved.
+        """
+        self._charged: set[tuple[int, int, bool]] = set()
+        """Uses for which an attachment was taken."""
+
+    def update_row(self, row: int, columns: Iterable[int], count: int, planned: bool) -> None:
+        """Update a row after columns were charged on it.
+
+        Args:
+            count: number of pods; negative: they are released.
+            planned: True for a reservation: it takes attachments that other pods cannot share yet.
+        """
+        touched = set()
+        for column in columns:
+            taking = self._takings.get(column)
+            if taking is not None:
+                touched.add(taking.limit_column)
+                if not taking.claim_columns:
+                    self._count_users((column, row, planned), taking.limit_column, count)
+            elif column in self._places:
+                touched.add(column)
+        if touched:
+            for column, taking in self._takings.items():
+                if taking.limit_column in touched:
+                    self._update_column(column, taking, row)
+
+    def detach(self, row: int, limit_column: int, claims: Iterable[int]) -> None:
+        """Update a row after attachments were freed; ``claims`` are columns of detached claims."""
+        for column in claims:
+            self._free[column, row] = 0
+        for column, taking in self._takings.items():
+            if taking.limit_column == limit_column:
+                self._update_column(column, taking, row)
+
+    def _update_column(self, column: int, taking: AttachmentColumn, row: int) -> None:
+        free = self._free
+        if not taking.claim_columns and free[column, row] >= _ATTACHED_THRESHOLD:
+            return
+        lacking = sum(
+            int(free[claim_column, row] < _ATTACHED_THRESHOLD)
+            for claim_column in taking.claim_columns or (column,)
+        )
+        free[column, row] = pods_that_fit(
+            int(free[taking.limit_column, row]), lacking, taking.own_claims
+        )
+
+    def _count_users(self, user: tuple[int, int, bool], place: int, count: int) -> None:
+        column, row, planned = user
+        if planned and self._free[column, row] < _ATTACHED_THRESHOLD:
+            # A reservation has no amount here: it follows from the free attachments.
+            self._free[column, row] = 0
+        self._users[user] += count
+        if self._users[user] > 0 and self._free[column, row] < _ATTACHED_THRESHOLD:
+            if user not in self._charged:
+                self._charged.add(user)
+                self._free[place, row] -= 1
+            if not planned:
+                self._free[column, row] = ATTACHED_ON_NODE - self._users[user]
+        elif self._users[user] <= 0 and user in self._charged:
+            self._charged.remove(user)
+            self._free[place, row] += 1
+            if not planned:
+                self._free[column, row] = 0
+
 
 UNLIMITED_ATTACHMENTS = CountedResource(ATTACHED_ON_NODE)
 """The amount for drivers without a limit, as in Kubernetes."""
@@ -44,7 +156,7 @@ def volume_requirements_of(storage: StorageState, pod: PodInfo) -> VolumeRequire
 
 
 def count_attachments(
-    storage: StorageState, pod: PodInfo, nodes: Iterable[NodeName], known: Container[str] = ()
+    storage: StorageState, pod: PodInfo, nodes: Iterable[NodeName], skip: Container[str] = ()
 ) -> dict[str, dict[NodeName, CountedResource]]:
     """Return the attachments that a pod needs, counted on each node by resource; ``known`` are
     skipped.
@@ -52,37 +164,34 @@ def count_attachments(
     listed = list(nodes)
     taken = [_AttachmentResource.read(name) for name, _ in _attachment_request(storage, pod)]
     taken += [_AttachmentResource(place.driver) for place in taken]
-    found: dict[str, dict[NodeName, CountedResource]] = {}
+    counted: dict[str, dict[NodeName, CountedResource]] = {}
     for place in taken:
         name = str(place)
-        if name not in known and name not in found:
+        if name not in skip and name not in counted:
             attached = _attached(storage, place.driver)
-            found[name] = {node: _counted_attachments(attached.get(node), place) for node in listed}
-    return found
+            counted[name] = {
+                node: _counted_attachments(attached.get(node), place) for node in listed
+            }
+    return counted
 
 
 def attachment_columns(
     names: Iterable[str], columns: Mapping[str, int]
 ) -> dict[int, AttachmentColumn]:
-    """Return the columns that depend on attachments.
-
-    Args:
-        names: resources.
-        columns: the column of each resource.
-    """
-    found: dict[int, AttachmentColumn] = {}
+    """Return the columns that depend on attachments."""
+    result: dict[int, AttachmentColumn] = {}
     for name in names:
         if not name.startswith(ATTACHMENT_PREFIX):
             continue
         place = _AttachmentResource.read(name)
         if place.claims:
             joint = place.claims if place.joint else ()
-            found[columns[name]] = AttachmentColumn(
+            result[columns[name]] = AttachmentColumn(
                 columns[str(_AttachmentResource(place.driver))],
                 tuple(columns[str(_AttachmentResource(place.driver, (claim,)))] for claim in joint),
                 place.own_claims,
             )
-    return found
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +267,9 @@ def _free_shared(place: _AttachmentResource, most: int, attached: Set[str]) -> i
 
 def _attached(storage: StorageState, driver: str) -> dict[NodeName, NodeAttachments]:
     """Return the attachments of a driver on limited nodes; counted once for all pods."""
-    known = storage.attached.get(driver)
-    if known is None:
-        known = storage.attached[driver] = {
+    attached = storage.attached.get(driver)
+    if attached is None:
+        attached = storage.attached[driver] = {
             node: NodeAttachments(
                 limit,
                 _claims_of(storage, storage.users_by_node.get(node, ()), driver),
@@ -170,7 +279,7 @@ def _attached(storage: StorageState, driver: str) -> dict[NodeName, NodeAttachme
             for name, limit in limits.items()
             if _escape_name(name) == driver
         }
-    return known
+    return attached
 
 
 def _claims_of(storage: StorageState, claims: Iterable[str], driver: str) -> Set[str]:
@@ -225,33 +334,3 @@ def _attaching_driver(storage: StorageState, claim: ClaimInfo | None) -> str:
 def _escape_name(name: str) -> str:
     """Escape the characters that mark a device or separate parts of the name."""
     return name.replace("/", "|").replace(":", "|").replace("+", "|")
-
-
-def refresh_counted_resources(state: SchedulerCache) -> None:
-    """Count what pending pods need again, if it may have changed."""
-    if state.counted_resources or not state.storage.synced:
-        return
-    state.counted_resources.add("")
-    state.nodes.attachment_columns.clear()
-    waiting = state.storage.waiting_pods.values()
-    for key in sorted({key for keys in waiting for key in keys}):
-        count_requirements(state, state.pods[key])
-
-
-def count_requirements(state: SchedulerCache, pod: PodInfo) -> VolumeRequirements:
-    """Return what a pod's claims require of its node, after counting it on all nodes."""
-    needs = volume_requirements_of(state.storage, pod)
-    if any(name not in state.counted_resources for name, _ in needs.request):
-        listed = [node for node in state.nodes.infos if node is not None]
-        supply = {
-            name: {node: CountedResource(count) for node, count in counts.items()}
-            for name, counts in state.storage.count_free_volumes(pod, listed).items()
-        }
-        supply |= count_attachments(
-            state.storage, pod, [node.name for node in listed], state.counted_resources
-        )
-        for name, counted in supply.items():
-            state.nodes.set_counted_resource(name, counted)
-            state.counted_resources.add(name)
-        state.nodes.attachment_columns |= attachment_columns(supply, state.nodes.columns)
-    return needs

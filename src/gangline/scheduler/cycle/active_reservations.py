@@ -20,7 +20,7 @@ from gangline.scheduler.preemption.preempt import PreemptionEvaluator, eviction_
 from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.gangs import PendingGang
 from gangline.scheduler.queueing.queue_tree import QueueTree
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     GangId,
     NodeName,
     PodEviction,
@@ -42,9 +42,6 @@ class ActiveReservations:
     """The valid reservations of preemptors.
 
     Args:
-        scratch: the allocation of the cycle.
-        tree: the queues.
-        preemption: the search for victims.
         reserved: reserved placements of the cycle, by gang.
     """
 
@@ -64,7 +61,6 @@ class ActiveReservations:
         """Gangs that have lost their reservation, and why, as a sentence of their messages."""
 
     def add(self, reservation: ActiveReservation) -> None:
-        """Add a reservation, and charge it."""
         self._known[reservation.gang.id] = self._unserved[reservation.gang.id] = reservation
         self.charge(reservation)
 
@@ -80,6 +76,7 @@ class ActiveReservations:
 
     def charge(self, reservation: ActiveReservation) -> None:
         """Charge nodes, the limits of queues, and shares."""
+        # `release` undoes exactly this: a part that is forgotten there would leak for the cycle.
         gang = reservation.gang
         self._scratch.reserve(reservation.placements)
         self._reserved[gang.id] = reservation.placements
@@ -98,17 +95,21 @@ class ActiveReservations:
         """Return the reservations that give way to a gang, in the order in which they do."""
         if not self._unserved:
             return []
-        listed = sorted(self._unserved.values(), key=lambda each: each.gang.order, reverse=True)
+        listed = sorted(
+            self._unserved.values(), key=lambda reservation: reservation.gang.order, reverse=True
+        )
         listed.sort(key=self._tier)
-        others = [each.gang for each in listed if each.gang.queue != gang.queue]
+        others = [
+            reservation.gang for reservation in listed if reservation.gang.queue != gang.queue
+        ]
         owing = {
-            each.id for each in (self._preemption.may_displace(gang, others) if others else ())
+            owner.id for owner in (self._preemption.may_displace(gang, others) if others else ())
         }
         return [
-            each
-            for each in listed
-            if each.gang.id in owing
-            or (each.gang.queue == gang.queue and each.gang.priority < gang.priority)
+            reservation
+            for reservation in listed
+            if reservation.gang.id in owing
+            or (reservation.gang.queue == gang.queue and reservation.gang.priority < gang.priority)
         ]
 
     def _tier(self, reservation: ActiveReservation) -> tuple[int, int]:
@@ -130,6 +131,7 @@ class ActiveReservations:
             if condition():
                 return ()
             if self._holds_without(yielding, condition):
+                # More free resources never make a condition fail: bisection finds the fewest.
                 low, high = 1, len(yielding)
                 while low < high:
                     middle = (low + high) // 2
@@ -139,24 +141,24 @@ class ActiveReservations:
                         low = middle + 1
                 yielding = yielding[:low]
                 break
-        for each in yielding:
-            self.release(each)
+        for reservation in yielding:
+            self.release(reservation)
         return yielding
 
     def _holds_without(
         self, yielding: Sequence[ActiveReservation], condition: Callable[[], bool]
     ) -> bool:
-        for each in yielding:
-            self.release(each)
+        for reservation in yielding:
+            self.release(reservation)
         holds = condition()
-        for each in yielding:
-            self.charge(each)
+        for reservation in yielding:
+            self.charge(reservation)
         return holds
 
     def restore(self, released: Iterable[ActiveReservation]) -> None:
         """Charge released reservations again: the gang could not use them."""
-        for each in released:
-            self.charge(each)
+        for reservation in released:
+            self.charge(reservation)
 
     def displace(self, released: Iterable[ActiveReservation], gang: PendingGang) -> bool:
         """Drop the released reservations that do not fit any more beside what a gang got.
@@ -165,14 +167,14 @@ class ActiveReservations:
             Whether one was dropped: then the rest of its resources is free.
         """
         before = len(self.displaced)
-        for each in sorted(released, key=lambda each: each.gang.order):
-            if self._preemption.still_fits(self._scratch, each.gang, each.placements):
-                self.charge(each)
+        for reservation in sorted(released, key=lambda reservation: reservation.gang.order):
+            if self._preemption.still_fits(self._scratch, reservation.gang, reservation.placements):
+                self.charge(reservation)
             else:
-                del self._known[each.gang.id], self._unserved[each.gang.id]
-                within = each.gang.queue == gang.queue
+                del self._known[reservation.gang.id], self._unserved[reservation.gang.id]
+                within = reservation.gang.queue == gang.queue
                 text = messages.DISPLACED if within else messages.DISPLACED_BY_SHARE
-                self.displaced[each.gang.id] = text.format(gang.name)
+                self.displaced[reservation.gang.id] = text.format(gang.name)
         return len(self.displaced) > before
 
 
@@ -185,12 +187,11 @@ def awaited_pods(
     """Return the terminating pods that preempting reservations need, with their present owners.
 
     Args:
-        state: the cache.
         scratch: the allocation at the end of the cycle, to which all reservations are charged.
         owners: the gangs with reservations, and the placements that are charged for them.
         victims: pods that this cycle evicts: they count as terminating.
     """
-    listed = [each for each in owners if each[2]]
+    listed = [owner for owner in owners if owner[2]]
     after = scratch.fork(scratch.free.copy())
     for _, _, placements in listed:
         after.release(placements)

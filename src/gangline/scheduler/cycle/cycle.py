@@ -1,10 +1,14 @@
 """One scheduling cycle: from the cache to bindings, evictions, reservations and reasons.
 
-A cycle serves pending gangs in scheduling order. Each gang is placed tentatively, completely or not
-at all. The first gang that stays pending gets a reservation on the nodes where it can start
-soonest. Later gangs run only where they leave the reservation untouched, or end before it starts
-(backfill). So a stream of small jobs cannot starve a large one, and idle nodes outside the
-reservation are used.
+1. Collect the pending gangs. Gangs that cannot be tried (no queue, missing pods) get their reason.
+2. Charge the reservations of earlier cycles: of preemptors, of members that are to be recreated,
+   and of pods that join running gangs.
+3. Serve the gangs in scheduling order. Each is placed tentatively, completely or not at all; else
+   victims are searched for it. The first gang that stays pending gets a reservation on the nodes
+   where it can start soonest. Later gangs run only where they leave it untouched, or end before it
+   starts (backfill). So a stream of small jobs cannot starve a large one, and idle nodes outside
+   the reservation are used.
+4. Find the terminating pods that the reservations of the result need.
 
 Invariants:
 
@@ -13,6 +17,7 @@ Invariants:
   explanation of the first failure serves all of them. Where a gang leaves a reservation that it
   does not need any more, or displaces one, the failures so far are forgotten.
 - Reservations are charged to the scratch allocation like placements, so no gang uses them twice.
+- All state is local: a cycle that fails has decided nothing.
 """
 
 from collections import Counter, deque
@@ -24,31 +29,30 @@ from gangline.scheduler.cycle.active_reservations import (
     ActiveReservations,
     awaited_pods,
 )
-from gangline.scheduler.cycle.allocations import Allocations
+from gangline.scheduler.cycle.allocations import Allocations, ExtraPods
 from gangline.scheduler.cycle.diagnosis import PlacementDiagnosis, PlacementFailure, queue_limit
-from gangline.scheduler.cycle.extra_pods import ExtraPods
 from gangline.scheduler.placement.gang import ReservationPlanner, place_gang, placed_pods
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
-from gangline.scheduler.preemption.backfill import BackfillWindow, earliest_start
-from gangline.scheduler.preemption.plain_pods import EvictablePlainPods
 from gangline.scheduler.preemption.preempt import (
+    EvictablePlainPods,
     EvictionPolicy,
     PreemptionEvaluator,
     PreemptionResult,
 )
 from gangline.scheduler.preemption.reservations import (
+    BackfillWindow,
     PreemptorReservations,
     RestartReservation,
+    earliest_start,
     joining_reservations,
     restart_reservations,
     valid_reservations,
 )
 from gangline.scheduler.queueing import messages
-from gangline.scheduler.queueing.fair_share import NamespaceShares
 from gangline.scheduler.queueing.gangs import PendingGang, pending_gangs
-from gangline.scheduler.queueing.order import QueueEntry, SchedulingOrder
+from gangline.scheduler.queueing.order import NamespaceShares, QueueEntry, SchedulingOrder
 from gangline.scheduler.queueing.queue_tree import QueueTree, Vector
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     CycleResult,
     GroupKey,
     NodeName,
@@ -76,19 +80,22 @@ def run_cycle(
         policy: which evictions are allowed, and which shares order gangs.
         phase_ended: called with ``collect``, ``prepare`` and ``place`` when these phases end.
     """
-    gangs, refused = pending_gangs(state, now)
+    gangs, refused = pending_gangs(state, now)  # 1.
     phase_ended("collect")
     if not gangs:
         # Reservations of other gangs matter only to a gang that could use their nodes.
         return CycleResult(pending_reasons=tuple(refused))
     preemptors = valid_reservations(state, gangs, now)
     current = _Cycle(state, [preemptors.with_nominated_nodes(gang) for gang in gangs], now, policy)
-    current.add_preemptor_reservations(preemptors, gangs)
+    # 2. The order matters: victims of preemptors were evicted already, so their reservations always
+    # hold. Members return to nodes that these leave free. Joining pods have no node yet and take
+    # what is left; a gang has at most one of the first two kinds.
+    current.charge_preemptor_reservations(preemptors, gangs)
     for reserved in restart_reservations(state, now):
-        current.add_restart_reservation(reserved)
-    current.reserve_joining_pods()
+        current.charge_restart_reservation(reserved)
+    current.charge_joining_pods()
     phase_ended("prepare")
-    current.run()
+    current.serve_all()  # 3.
     phase_ended("place")
     return CycleResult(
         bindings=tuple(current.allocations.bindings),
@@ -96,13 +103,17 @@ def run_cycle(
         placed=frozenset(current.placed),
         evictions=tuple(current.evictions),
         reservations=current.reservations,
-        displaced=frozenset(current.claims.displaced),
-        awaited=current.awaited_pods(),
+        displaced=frozenset(current.preemptors.displaced),
+        awaited=current.awaited_pods(),  # 4.
     )
 
 
 class _Cycle:
-    """The state of one cycle: what it has decided so far."""
+    """The state of one cycle: what it has decided so far.
+
+    Between two gangs the scratch allocation and the queues hold exactly: the allocations of this
+    cycle, the reservations of gangs that were not served yet, and those of gangs that stay pending.
+    """
 
     def __init__(
         self,
@@ -153,7 +164,10 @@ class _Cycle:
         """Restart reservations by gang and pod: a gang may use its own."""
         self._joining_amounts: dict[str, Vector] = {}
         """Amounts that are reserved in queues for pods that join running gangs, by gang."""
-        self.claims = ActiveReservations(self.scratch, self.tree, self._preemption, self._reserved)
+        self.preemptors = ActiveReservations(
+            self.scratch, self.tree, self._preemption, self._reserved
+        )
+        """Reservations of preemptors from earlier cycles."""
         self._displaces = False
         """True if reservations are released for the gang that is served now."""
         self._owners: dict[str, PendingGang] = {}
@@ -164,17 +178,17 @@ class _Cycle:
             self.scratch, self.tree, self.order, self.allocations, self._preemption.evicts_from
         )
 
-    def add_preemptor_reservations(
+    def charge_preemptor_reservations(
         self, preemptors: "PreemptorReservations", gangs: Iterable[PendingGang]
     ) -> None:
         """Reserve the resources that earlier evictions freed, for the gangs that caused them."""
         for gang in gangs:
             if gang.id in preemptors.placements:
-                self.claims.add(ActiveReservation(gang, preemptors.placements[gang.id]))
+                self.preemptors.add(ActiveReservation(gang, preemptors.placements[gang.id]))
 
     def awaited_pods(self) -> dict[PodKey, PodEviction]:
         """Return the terminating pods that the preempting reservations of the result need."""
-        if not any(each.preempting for each in self.reservations.values()):
+        if not any(reservation.preempting for reservation in self.reservations.values()):
             return {}
         owners = [
             (self._owners[name], reservation, self._reserved.get(name, []))
@@ -183,22 +197,22 @@ class _Cycle:
         victims = [eviction.pod for eviction in self.evictions]
         return awaited_pods(self.state, self.scratch, owners, victims)
 
-    def add_restart_reservation(self, reserved: RestartReservation) -> None:
+    def charge_restart_reservation(self, reserved: RestartReservation) -> None:
         """Reserve the node of a lost or restarting member, unless the gang has a preemptor
         reservation.
         """
-        if reserved.group not in self.claims and self.scratch.has_capacity(reserved.placement):
+        if reserved.group not in self.preemptors and self.scratch.has_capacity(reserved.placement):
             self._reserve([reserved.placement], reserved.group)
             self._restart_placements.setdefault(reserved.group, {})[reserved.pod] = (
                 reserved.placement
             )
 
-    def reserve_joining_pods(self) -> None:
+    def charge_joining_pods(self) -> None:
         """Reserve nodes, and shares of queues, for pods that join running gangs."""
         if not self.state.joining_groups:
             return
         for gang, placements in joining_reservations(self.state, self.scratch):
-            if gang.id in self.claims or gang.queue not in self.state.queues:
+            if gang.id in self.preemptors or gang.queue not in self.state.queues:
                 continue
             own = self._restart_placements.setdefault(gang.id, {})
             for placement in placements:
@@ -210,7 +224,7 @@ class _Cycle:
             self.tree.reserve(gang.queue, amount)
             self._joining_amounts[gang.id] = amount
 
-    def run(self) -> None:
+    def serve_all(self) -> None:
         while (entry := self.order.pop()) is not None:
             if entry.is_extra:
                 self.pending_reasons += self._extra_pods.serve(entry)
@@ -225,58 +239,70 @@ class _Cycle:
     def _schedule(self, gang: PendingGang) -> None:
         """Place a gang, or record why it is pending.
 
-        A gang with a reservation of its own is tried with that reservation released. If it stays
-        pending, the reservation is charged again, so that later gangs cannot use it. Reservations
-        that give way to the gang are released, too, and charged again unless it has used them.
+        1. Skip a gang that certainly fails: an equivalent one has failed, or its pods are evicted.
+        2. Release what is reserved for the gang itself: it may use that.
+        3. Release the reservations that yield to the gang, unless it starts on its reserved nodes.
+        4. Place it, or explain why it is pending.
+        5. Charge again what it has not used, so that later gangs cannot use it either.
         """
-        known = self._known_failure(gang) if self._unschedulable else None
-        if (
-            known is not None
-            and gang.id not in self.claims
-            and gang.id not in self._restart_placements
-        ):
-            # Nothing is left but backfill: its run time is not part of the equivalence key.
-            if not self._backfill(gang):
-                self._add_pending_reason(
-                    gang, messages.NOT_ENOUGH_RESOURCES, known.gang_message, known.pod_message
-                )
-            return
-        if self._preemption.evicts_from(gang.id):
-            self._add_pending_reason(gang, messages.NOT_ENOUGH_RESOURCES, messages.EVICTED)
+        if self._is_skipped(gang):
             return
         amount = self.tree.request_vector(gang.requested)
-        claim = self.claims.take(gang.id)
-        own = self._restart_placements.get(gang.id, {})
-        if own:
+        # 2. From here to step 5 the scratch allocation lacks reservations: no early return.
+        reservation = self.preemptors.take(gang.id)
+        returning = self._restart_placements.get(gang.id, {})
+        if returning:
             self.scratch.release(self._reserved.pop(gang.id, []))
         joining = self._joining_amounts.pop(gang.id, None)
         if joining is not None:
             self.tree.reserve(gang.queue, -joining)
-        placed = claim is not None and self._place_as_reserved(gang, claim)
-        released = () if placed else self._release_yielding(gang, amount, claim)
-        failures = self._failures
-        self._displaces = bool(released)
+        # 3.
+        placed = reservation is not None and self._place_as_reserved(gang, reservation)
+        released = () if placed else self._release_yielding(gang, amount, reservation)
+        # 4. While reservations are released more is free than for the gangs that have failed:
+        # their failures say nothing, and a failure now says nothing about later gangs.
+        failures, self._displaces = self._failures, bool(released)
         if released:
-            # Without these reservations more is free than for the gangs that have failed.
             self._failures = {}
         if not placed and not self._blocked_by_queue(gang, amount, reserves=not released):
             placed = self._place_or_explain(gang)
         self._failures = failures
-        if own:
+        # 5. Pods that are placed now, or have a new reservation, do not return to their nodes.
+        if returning:
             settled = placed or gang.id in self.reservations
-            waiting = {pod.key for pod in gang.pending if settled}
-            kept = [each for name, each in own.items() if name not in waiting]
-            self._reserve(kept, gang.id)
+            pending = {pod.key for pod in gang.pending if settled}
+            self._reserve([p for key, p in returning.items() if key not in pending], gang.id)
         if joining is not None and not placed:
             self.tree.reserve(gang.queue, joining)
         if released:
             self._settle_released(gang, released, placed)
-        if claim is not None and placed:
+        if reservation is not None and placed:
+            # The gang may have started elsewhere: then its reserved nodes are free.
             self._forget_failures()
-        elif claim is not None:
-            self.claims.charge(claim)
+        elif reservation is not None:
+            self.preemptors.charge(reservation)
             self.reservations[gang.id] = self.state.reservations[gang.id]
             self._owners[gang.id] = gang
+
+    def _is_skipped(self, gang: PendingGang) -> bool:
+        """Handle a gang for which nothing but backfill is possible; return whether it is one."""
+        failure = (
+            self._unschedulable.get((self._equivalence_key(gang), gang.queue, gang.priority))
+            if self._unschedulable
+            else None
+        )
+        has_own = gang.id in self.preemptors or gang.id in self._restart_placements
+        if failure is not None and not has_own:
+            # The run time is not part of the equivalence key: the gang may backfill nevertheless.
+            if not self._backfill(gang):
+                self._add_pending_reason(
+                    gang, messages.NOT_ENOUGH_RESOURCES, failure.gang_message, failure.pod_message
+                )
+            return True
+        if self._preemption.evicts_from(gang.id):
+            self._add_pending_reason(gang, messages.NOT_ENOUGH_RESOURCES, messages.EVICTED)
+            return True
+        return False
 
     def _release_yielding(
         self, gang: PendingGang, amount: Vector, own: ActiveReservation | None
@@ -286,7 +312,7 @@ class _Cycle:
         It is tried to start the gang now, then to let it wait for pods that are ending; each first
         without them. A gang with a reservation of its own waits for that instead.
         """
-        yielding = self.claims.yielding_to(gang)
+        yielding = self.preemptors.yielding_to(gang)
         if not yielding:
             return ()
         key = (self._equivalence_key(gang), gang.queue, gang.priority)
@@ -306,17 +332,17 @@ class _Cycle:
             return self._preemption.fits_after_endings(self.scratch, gang)
 
         if own is not None:
-            return self.claims.release_for(yielding, [starts_now])
-        return self.claims.release_for(yielding, [starts_now, starts_after_endings])
+            return self.preemptors.release_for(yielding, [starts_now])
+        return self.preemptors.release_for(yielding, [starts_now, starts_after_endings])
 
     def _settle_released(
         self, gang: PendingGang, released: Sequence[ActiveReservation], placed: bool
     ) -> None:
         """Charge the released reservations again, except those that the gang has displaced."""
-        known = self.reservations.get(gang.id)
-        if not placed and (known is None or not known.preempting):
-            self.claims.restore(released)
-        elif self.claims.displace(released, gang):
+        new = self.reservations.get(gang.id)
+        if not placed and (new is None or not new.preempting):
+            self.preemptors.restore(released)
+        elif self.preemptors.displace(released, gang):
             self._forget_failures()
 
     def _forget_failures(self) -> None:
@@ -325,23 +351,15 @@ class _Cycle:
         self._unschedulable.clear()
         self._preemption_failed.clear()
 
-    def _known_failure(self, gang: PendingGang) -> PlacementFailure | None:
-        """Return the failure of an equivalent gang for which nothing more is possible; None:
-        unknown.
-        """
-        return self._unschedulable.get((self._equivalence_key(gang), gang.queue, gang.priority))
-
     def _blocked_by_queue(self, gang: PendingGang, amount: Vector, reserves: bool) -> bool:
         """Record the reason if the limit or the FIFO order of the queue blocks a gang.
 
         Args:
-            gang: the gang.
-            amount: its request.
             reserves: whether the limit may be reserved for it: not while a preemptor has a
                 reservation within it, whose victims were evicted already.
         """
         first = self._head_of_line.get(gang.queue)
-        if first is not None and not (gang.is_urgent or gang.id in self.claims):
+        if first is not None and not (gang.is_urgent or gang.id in self.preemptors):
             self._add_pending_reason(
                 gang, messages.QUEUE_LIMIT, messages.fifo_message(gang.queue, first)
             )
@@ -351,16 +369,12 @@ class _Cycle:
             return False
         limit = queue_limit(self.tree, queue, amount)
         users = self._diagnosis.largest_users(queue, next(iter(limit.limit)))
-        message = messages.queue_limit_message(limit, users)
         consequence = self._preempt(gang)
-        if consequence:
-            message = messages.clip_message(message, consequence)
+        message = messages.clip_message(messages.queue_limit_message(limit, users), consequence)
         self._add_pending_reason(gang, messages.QUEUE_LIMIT, message)
-        if consequence:
-            self._record_head_of_line(gang)
-            return True
         if (
-            reserves
+            not consequence
+            and reserves
             and not queue.reserved.any()
             and all(limit.requested[name] <= most for name, most in limit.limit.items())
         ):
@@ -373,7 +387,7 @@ class _Cycle:
         if self.state.queues.get(gang.queue, _ANY_QUEUE).fifo:
             self._head_of_line.setdefault(gang.queue, gang.name)
 
-    def _place_as_reserved(self, gang: PendingGang, claim: ActiveReservation) -> bool:
+    def _place_as_reserved(self, gang: PendingGang, reservation: ActiveReservation) -> bool:
         """Place a preemptor on its reserved nodes, also where the first pending gang has planned
         to start later; return whether it is placed.
         """
@@ -383,7 +397,7 @@ class _Cycle:
             return False
         self.scratch.release(planned)
         mark = self.scratch.mark()
-        for placement in claim.placements:
+        for placement in reservation.placements:
             for pod in placement.pods:
                 self.scratch.place_on_row(pod, placement.row)
         placements = self.scratch.since(mark)
@@ -429,8 +443,8 @@ class _Cycle:
         """Return the key by which gangs fit equally. Inter-pod rules depend on labels: then a gang
         is unique.
         """
-        alone = gang.has_inter_pod_rules or self.state.nodes.anti_affinity_owners
-        return (gang.equivalence_key, gang.id) if alone else gang.equivalence_key
+        is_unique = gang.has_inter_pod_rules or self.state.nodes.anti_affinity_owners
+        return (gang.equivalence_key, gang.id) if is_unique else gang.equivalence_key
 
     def _preempt_or_reserve(self, gang: PendingGang) -> str:
         """Evict pods for a gang if that is allowed and sufficient; else reserve nodes for the first
@@ -439,8 +453,7 @@ class _Cycle:
         Returns:
             The consequence for the gang, as a sentence of its message; empty: none.
         """
-        consequence = self._preempt(gang)
-        if consequence:
+        if consequence := self._preempt(gang):
             return consequence
         # Only the first pending gang of a cycle gets a reservation. More of them would delay each
         # other, and leave fewer nodes for backfill.
@@ -457,7 +470,7 @@ class _Cycle:
 
     def _preempt(self, gang: PendingGang) -> str:
         """Evict pods for a gang if that is allowed and sufficient; return the consequence."""
-        if gang.id in self.claims:
+        if gang.id in self.preemptors:
             return messages.PREEMPTING
         key = (self._equivalence_key(gang), gang.queue, gang.priority)
         if key in self._preemption_failed:
@@ -471,12 +484,11 @@ class _Cycle:
 
     def _backfill(self, gang: PendingGang) -> bool:
         """Backfill: place a gang on reserved nodes if it ends before the reservation starts."""
-        window = self._window
-        if not window.fits_before_start(gang, self.now):
+        if not self._window.fits_before_start(gang, self.now):
             return False
-        # Its queue allows it: `_schedule` has checked the limit, and a gang with a known failure is
-        # in a queue without limits.
-        placed = window.place(self.scratch, gang)
+        # Its queue allows it: `_schedule` has checked the limit, and a gang that is skipped is in a
+        # queue without limits.
+        placed = self._window.place(self.scratch, gang)
         if placed:
             self._accept(gang, placed)
         return bool(placed)
@@ -513,18 +525,17 @@ class _Cycle:
         replaces.
         """
         self._reserve(plan, gang.id)
-        known = self.state.reservations.get(gang.id)
-        places = tuple((pod.key, self.state.nodes.name_of(p.row)) for p in plan for pod in p.pods)
-        places = tuple(sorted(places))
-        since = known.created_at if known is not None and not cleared else self.now
-        self.reservations[gang.id] = Reservation(places, cleared, since)
+        former = self.state.reservations.get(gang.id)
+        nodes = [(pod.key, self.state.nodes.name_of(p.row)) for p in plan for pod in p.pods]
+        since = former.created_at if former is not None and not cleared else self.now
+        self.reservations[gang.id] = Reservation(tuple(sorted(nodes)), cleared, since)
         self._owners[gang.id] = gang
 
     def _add_pending_reason(
         self, gang: PendingGang, reason: str, gang_message: str, pod_message: str | None = None
     ) -> None:
         message = gang_message if pod_message is None else pod_message
-        if (cause := self.claims.displaced.get(gang.id)) is not None:
+        if (cause := self.preemptors.displaced.get(gang.id)) is not None:
             gang_message = messages.clip_message(gang_message, cause)
             message = messages.clip_message(message, cause)
         if gang.group is not None:

@@ -27,7 +27,7 @@ from gangline.scheduler.queueing.messages import (
     ResourceHolders,
 )
 from gangline.scheduler.queueing.queue_tree import QueueAttributes, QueueTree, Vector
-from gangline.scheduler.types.types import GangId, GroupKey, NodeName, PodInfo
+from gangline.scheduler.types import GangId, GroupKey, NodeName, PodInfo
 
 
 def queue_limit(tree: QueueTree, queue: QueueAttributes, amount: Vector) -> QueueLimit:
@@ -78,7 +78,6 @@ class PlacementDiagnosis:
         """Roll the allocation back to ``mark`` and return why the gang is pending.
 
         Args:
-            gang: the gang that did not fit.
             mark: the point where its placement began.
             unfit: one of its pods that found no node.
             held: reserved placements, by the name of their gang.
@@ -135,8 +134,8 @@ class PlacementDiagnosis:
         return ReservationSummary(tuple(sorted(nodes)), tuple(ordered))
 
     def largest_users(self, queue: QueueAttributes, resource: str) -> ResourceHolders:
-        known = self._users.get((queue.info.name, resource))
-        if known is None:
+        users = self._users.get((queue.info.name, resource))
+        if users is None:
             running = self._state.usage
             below = _queue_names(queue)
             used = {
@@ -144,9 +143,9 @@ class PlacementDiagnosis:
                 for group, amounts in running.by_group.items()
                 if amounts.get(resource) and running.queue_of(group) in below
             }
-            known = _holders(resource, used, sum(used.values()), 0)
-            self._users[queue.info.name, resource] = known
-        return known
+            users = _holders(resource, used, sum(used.values()), 0)
+            self._users[queue.info.name, resource] = users
+        return users
 
     def _capacity_without_reservations(
         self, gang: PendingGang, held: Mapping[str, Sequence[Placement]]
@@ -186,14 +185,14 @@ class PlacementDiagnosis:
             )
         accepts = self._accepting_rows(gang)
         evictable = {pod.key for pod in self._planner.evictable_pods(gang)}
-        found = [
+        largest = [
             (str(pod.key), _amount(pod, resource))
             for pod in self._lasting[resource]
             if _amount(pod, resource)
             and pod.key not in evictable
             and accepts[nodes.rows[pod.node or NodeName("")]]
         ]
-        return tuple(found[:MAX_SHOWN])
+        return tuple(largest[:MAX_SHOWN])
 
     def _accepting_rows(self, gang: PendingGang) -> NDArray[np.bool_]:
         nodes = self._state.nodes

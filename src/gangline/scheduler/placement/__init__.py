@@ -1,5 +1,5 @@
 """Placement: finds nodes for the pods of one gang, tentatively and with rollback.
 
-`scratch` holds the tentative allocation, `gang` places a gang in it; `backtracking` and
-`colocation` are tried where they can do better than packing. Imports `queueing` and below.
+`scratch` holds the tentative allocation, `gang` places a gang in it; `colocation` is tried where it
+can do better than packing. Imports `queueing` and below.
 """

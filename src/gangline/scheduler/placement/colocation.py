@@ -20,7 +20,7 @@ from gangline.scheduler.cache.node_table import NodeTable
 from gangline.scheduler.placement.scratch import ScratchAllocation
 from gangline.scheduler.plugins.scores import is_device
 from gangline.scheduler.queueing.gangs import PendingGang
-from gangline.scheduler.types.types import PodInfo, PodShape
+from gangline.scheduler.types import PodInfo, PodShape
 
 PlacePods = Callable[[ScratchAllocation, PendingGang, Sequence[PodInfo]], list[PodInfo]]
 OrderPods = Callable[
@@ -38,10 +38,6 @@ def place_colocated(
     """Place pods of a gang, on fewer nodes than packing if that costs less; return the rest.
 
     Args:
-        scratch: the scratch allocation.
-        gang: the gang.
-        pods: the pods to place.
-        place: places pods by packing.
         order: groups and sorts pods for placing.
     """
     weight = scratch.nodes.weights.fewer_nodes
@@ -97,13 +93,13 @@ def _unused_nodes(scratch: ScratchAllocation) -> NDArray[np.bool_]:
 
 
 def _cost(scratch: ScratchAllocation, mark: int, unused: NDArray[np.bool_], weight: float) -> float:
-    rows = {each.row for each in scratch.since(mark) if each.demand.wants_device}
+    rows = {placement.row for placement in scratch.since(mark) if placement.demand.wants_device}
     return weight * len(rows) + sum(bool(unused[row]) for row in rows)
 
 
 def is_satisfied(scratch: ScratchAllocation, gang: PendingGang, mark: int) -> bool:
     """Return whether the gang may start with the placements since ``mark``."""
-    return gang.satisfied_by(pod for each in scratch.since(mark) for pod in each.pods)
+    return gang.satisfied_by(pod for placement in scratch.since(mark) for pod in placement.pods)
 
 
 def place_on_one_device_model(
@@ -112,9 +108,6 @@ def place_on_one_device_model(
     """Place pods of a gang, on one model if that holds as many of them; return the rest.
 
     Args:
-        scratch: the scratch allocation.
-        gang: the gang.
-        pods: the pods to place.
         place: places pods on the rows that the allocation allows.
     """
     models = _device_models(scratch.nodes)
@@ -149,10 +142,6 @@ def place_on_models_in_use(
     """Place further pods of a gang, first on the models that it uses; return the rest.
 
     Args:
-        scratch: the scratch allocation.
-        gang: the gang.
-        shape: the shape of the pods.
-        pods: the pods.
         rows: rows of pods of the gang that were placed in this cycle.
     """
     models = (

@@ -4,9 +4,14 @@ A gang is placed in the closest allowed network domain, on one device model if p
 previous nodes, then by role buckets, then by packing, then by backtracking. Each step that does not
 satisfy the gang is rolled back. Everything works on a scratch allocation and leaves the cache
 alone.
+
+Packing goes through the pods once and never revises a placement. That is nearly always optimal, and
+always for pods of one shape. A gang of several kinds of pods may still fit in another way. Where
+few nodes accept any of them, those ways are tried within fixed bounds, so that a gang that fits
+nowhere does not delay the cycle.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Protocol
 
 import numpy as np
@@ -14,17 +19,14 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gangline.scheduler.cache import inter_pod
-from gangline.scheduler.cache.domains import TopologyDomain, highest_tier
-from gangline.scheduler.cache.node_table import NodeTable
-from gangline.scheduler.placement.backtracking import place_by_backtracking
+from gangline.scheduler.cache.node_table import NodeTable, TopologyDomain, highest_tier
 from gangline.scheduler.placement.colocation import place_colocated, place_on_one_device_model
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
 from gangline.scheduler.plugins.task_topology import anti_affine_roles, role_buckets
 from gangline.scheduler.queueing import messages
-from gangline.scheduler.queueing.gangs import PendingGang
+from gangline.scheduler.queueing.gangs import PendingGang, Subgroup, subgroup_key
 from gangline.scheduler.queueing.messages import GangCapacity
-from gangline.scheduler.queueing.subgroups import Subgroup, subgroup_key
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     NetworkTopologyRule,
     NodeName,
     PodInfo,
@@ -32,6 +34,89 @@ from gangline.scheduler.types.types import (
     PodShape,
     Reservation,
 )
+
+MAX_PODS = 12
+MAX_NODES = 16
+"""Bound on nodes with free resources for any of the pods: with more, packing finds a way."""
+MAX_STEPS = 300
+"""Maximal number of placements that are tried."""
+MAX_ROW_CHECKS = 20_000
+"""Maximal number of tried placements times nodes, for pods with inter-pod rules: each of their
+placements compares all nodes.
+"""
+
+PodKind = tuple[Hashable, ...]
+"""Pods that are equivalent, also to the rules of other pods."""
+
+
+def place_by_backtracking(
+    scratch: ScratchAllocation, gang: PendingGang, pods: Sequence[PodInfo]
+) -> bool:
+    """Place all of these pods or none of them; return whether they are placed."""
+    if not 2 <= len(pods) <= MAX_PODS or len(pods) > gang.needed:
+        return False
+    kinds: dict[PodKind, list[PodInfo]] = {}
+    for pod in pods:
+        kinds.setdefault((pod.shape, pod.labels), []).append(pod)
+    related = any(scratch.has_inter_pod_rules(pod.shape) for pod in pods)
+    if len(kinds) == 1 and not related:
+        return False
+    rows = {kind: scratch.rows_for(same_kind[0].shape) for kind, same_kind in kinds.items()}
+    if not all(rows.values()) or len(set().union(*rows.values())) > MAX_NODES:
+        return False
+    if not _has_enough_in_total(scratch, pods, sorted(set().union(*rows.values()))):
+        return False
+    steps = min(MAX_STEPS, max(1, MAX_ROW_CHECKS // len(scratch.nodes))) if related else MAX_STEPS
+    return _Backtracking(scratch, rows, related, steps).extend(kinds, {})
+
+
+def _has_enough_in_total(
+    scratch: ScratchAllocation, pods: Sequence[PodInfo], rows: Sequence[int]
+) -> bool:
+    asked: dict[int, int] = {}
+    for pod in pods:
+        for column, amount, _ in scratch.nodes.demand(pod.shape.request).terms:
+            asked[column] = asked.get(column, 0) + amount
+    free = np.maximum(scratch.free[:, rows], 0).sum(axis=1)
+    return all(free[column] >= amount for column, amount in asked.items())
+
+
+class _Backtracking:
+    def __init__(
+        self, scratch: ScratchAllocation, rows: dict[PodKind, list[int]], related: bool, steps: int
+    ) -> None:
+        self._scratch = scratch
+        self._rows = rows
+        self._related = related
+        """True if the order of the pods matters."""
+        self._steps = steps
+
+    def extend(self, left: dict[PodKind, list[PodInfo]], first: dict[PodKind, int]) -> bool:
+        """Place the remaining pods.
+
+        Args:
+            first: index of the node that took the last pod of each kind. They are equivalent,
+                so the next one starts at this node.
+        """
+        if not left:
+            return True
+        for kind in left if self._related else list(left)[:1]:
+            pod, *others = left[kind]
+            rest = {key: others if key == kind else pods for key, pods in left.items()}
+            if not others:
+                del rest[kind]
+            begin = 0 if self._related else first.get(kind, 0)
+            for index in range(begin, len(self._rows[kind])):
+                if not self._steps:
+                    return False
+                self._steps -= 1
+                mark = self._scratch.mark()
+                if self._scratch.place_on_row(pod, self._rows[kind][index]):
+                    if self.extend(rest, {**first, kind: index}):
+                        return True
+                    self._scratch.rollback(mark)
+        return False
+
 
 MAX_CACHED_FEASIBILITY = 4096
 _NO_NODE = NodeName("")
@@ -97,8 +182,8 @@ def allowed_domains(
 ) -> list[TopologyDomain]:
     """Return the domains that contain all placed members: closest tier first, then fullest."""
     highest = highest_tier(rule, nodes.hypernodes)
-    known = (nodes.rows.get(pod.node or _NO_NODE) for pod in gang.running)
-    running = [*placed, *(row for row in known if row is not None)]
+    running_rows = (nodes.rows.get(pod.node or _NO_NODE) for pod in gang.running)
+    running = [*placed, *(row for row in running_rows if row is not None)]
     allowed = [
         domain
         for domain in nodes.domains()
@@ -110,7 +195,6 @@ def allowed_domains(
 
 
 def subgroup_as_gang(gang: PendingGang, subgroup: Subgroup, pods: Sequence[PodInfo]) -> PendingGang:
-    """Return a subgroup as a gang with these pods to place."""
     placed = len(subgroup.pending) - len(pods)
     return replace(
         gang,
@@ -230,8 +314,8 @@ def _place_role_buckets(
         rows = {row} if row is not None else _place_bucket_in_domain(scratch, bucket.pods, avoid)
         if not rows:
             return set()
-        for each in rows:
-            taken.setdefault(each, set()).update(roles)
+        for used_row in rows:
+            taken.setdefault(used_row, set()).update(roles)
         settled |= {pod.key for pod in bucket.pods}
     return settled
 
@@ -356,12 +440,12 @@ class ReservationPlanner:
         if gang.running or gang.has_inter_pod_rules or nodes.anti_affinity_owners:
             return self.plan(gang) is not None
         key = (gang.equivalence_key, self._evictable.priority_bound(gang))
-        known = nodes.feasibility.get(key)
-        if known is None:
+        is_possible = nodes.feasibility.get(key)
+        if is_possible is None:
             if len(nodes.feasibility) >= MAX_CACHED_FEASIBILITY:
                 nodes.feasibility.clear()
-            known = nodes.feasibility[key] = self.plan(gang) is not None
-        return known
+            is_possible = nodes.feasibility[key] = self.plan(gang) is not None
+        return is_possible
 
     def evictable_pods(self, gang: PendingGang) -> Iterable[PodInfo]:
         """Return the pods that may never end and that the gang may evict."""
@@ -398,8 +482,6 @@ def unavailable_message(
     """Return, in Kubernetes' wording, why no node accepts ``pod`` now.
 
     Args:
-        scratch: the allocation with the free amounts.
-        pod: the pod.
         shortages: the shortages of its shape, if the caller knows them.
     """
     nodes = scratch.nodes

@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gangline.scheduler.cache import inter_pod
-from gangline.scheduler.cache.node_stats import ResourceDemand
+from gangline.scheduler.cache.node_stats import ResourceDemand, ScoringInputs, score_row, score_rows
 from gangline.scheduler.cache.node_table import NodeTable
-from gangline.scheduler.cache.scoring import ScoringInputs, score_row, score_rows
-from gangline.scheduler.cache.shared_volumes import SharedAttachments
+from gangline.scheduler.cache.volume_limits import SharedAttachments
 from gangline.scheduler.plugins.scores import Amounts, Scores
-from gangline.scheduler.types.types import PodInfo, PodShape, shape_of
+from gangline.scheduler.types import PodInfo, PodShape, shape_of
 
 EXTRA_SCORE_WEIGHT = 10.0
 FEW_ROWS = 8
@@ -166,8 +165,8 @@ class ScratchAllocation:
         """Return the rows where a pod of this shape fits now, the best first."""
         score = self._scores_of(shape, self.nodes.demand(shape.request)).score
         rows = np.flatnonzero((score > -np.inf) & (True if self.within is None else self.within))
-        found: list[int] = rows[np.lexsort((self.nodes.rank()[rows], -score[rows]))].tolist()
-        return found
+        ordered: list[int] = rows[np.lexsort((self.nodes.rank()[rows], -score[rows]))].tolist()
+        return ordered
 
     def tentative(self) -> list[tuple[PodInfo, int]]:
         """Return all tentatively placed pods, with their rows."""
@@ -209,7 +208,6 @@ class ScratchAllocation:
         """Place all of these pods on the one best row; return it, or None if no row holds them.
 
         Args:
-            pods: the pods.
             avoid: rows that must not be used.
         """
         if any(self.has_inter_pod_rules(pod.shape) for pod in pods):
@@ -305,9 +303,7 @@ class ScratchAllocation:
         """Free attachments of a driver on a row.
 
         Args:
-            row: the row.
             driver_column: the column of the driver's attachments.
-            count: the number of attachments.
             claims: columns of claims of several pods that are not attached there any more.
         """
         self.free[driver_column, row] += count

@@ -7,7 +7,7 @@ filter that refuses a node determines the message.
 from collections.abc import Callable, Mapping
 
 from gangline.api.core.affinity import tolerates
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     LabelExpression,
     NodeInfo,
     NodeTerm,

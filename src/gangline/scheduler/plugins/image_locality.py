@@ -9,7 +9,7 @@ from collections.abc import Set
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.scheduler.types.types import NodeInfo
+from gangline.scheduler.types import NodeInfo
 
 MIN_BYTES = 23 * 2**20
 """Bytes: smaller images are pulled quickly and do not count."""
@@ -32,7 +32,6 @@ def image_locality_score(bytes_there: NDArray[np.float64], containers: int) -> N
 
     Args:
         bytes_there: bytes of the images on each row, each weighted by the fraction of its nodes.
-        containers: number of containers of the pod.
     """
     most = MAX_BYTES_PER_CONTAINER * containers
     return (np.clip(bytes_there, MIN_BYTES, most) - MIN_BYTES) / (most - MIN_BYTES)
@@ -70,14 +69,14 @@ class ImageLocality:
             self._nodes += more
             self._scores.clear()
             return self._sizes.keys()
-        for names in [each for each in self._scores if not moved.isdisjoint(each)]:
+        for names in [images for images in self._scores if not moved.isdisjoint(images)]:
             del self._scores[names]
         return moved
 
     def scores(self, names: PodImages, size: int) -> NDArray[np.float64]:
         """Return a score for each of ``size`` rows; read-only."""
-        known = self._scores.get(names)
-        if known is None:
+        cached = self._scores.get(names)
+        if cached is None:
             there = np.zeros(size)
             for name in names:
                 if sizes := self._sizes.get(name):
@@ -86,8 +85,8 @@ class ImageLocality:
                     there[rows] += amounts * (len(sizes) / self._nodes)
             if len(self._scores) >= MAX_CACHED_SCORES:
                 self._scores.pop(next(iter(self._scores)))
-            known = self._scores[names] = image_locality_score(there, len(names))
-        return known
+            cached = self._scores[names] = image_locality_score(there, len(names))
+        return cached
 
     def _set(self, name: str, row: int, size: int | None) -> None:
         """Set the bytes of an image on a row; None: the node does not have it."""

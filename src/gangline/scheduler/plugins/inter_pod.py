@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.scheduler.types.types import PodInfo, PodTerm, SpreadTerm
+from gangline.scheduler.types import PodInfo, PodTerm, SpreadTerm
 
 Counts = NDArray[np.int64]
 TopologyDomains = NDArray[np.intp]

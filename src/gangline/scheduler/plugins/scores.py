@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gangline.scheduler.plugins.filters import term_matches
-from gangline.scheduler.types.types import NodeInfo, PlacementConstraints
+from gangline.scheduler.types import NodeInfo, PlacementConstraints
 
 Amounts = NDArray[np.int64]
 Scores = NDArray[np.float64]

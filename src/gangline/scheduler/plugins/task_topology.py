@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gangline.scheduler.types.types import PodInfo, RoleAffinity
+from gangline.scheduler.types import PodInfo, RoleAffinity
 
 SERVERS = frozenset({"ps", "parameter-server", "parameterserver"})
 WORKER = "worker"
@@ -54,7 +54,7 @@ def role_buckets(pods: Sequence[PodInfo], wished: RoleAffinity) -> list[RoleBuck
     for pod in pods:
         by_role[pod.role].append(pod)
     spread = {group[0] for group in wished.anti_affinity if len(group) == 1}
-    found: list[RoleBucket] = []
+    buckets: list[RoleBucket] = []
     seen: set[str] = set()
     for group in (*wished.affinity, *((role,) for role in sorted(spread))):
         roles = [role for role in group if role in by_role and role not in seen]
@@ -64,9 +64,9 @@ def role_buckets(pods: Sequence[PodInfo], wished: RoleAffinity) -> list[RoleBuck
         for role in roles:
             for index, pod in enumerate(by_role[role]):
                 shares[index % count].append(pod)
-        alone = any(role in spread for role in roles)
-        found += [RoleBucket(tuple(share), alone) for share in shares if share]
-    return found
+        is_exclusive = any(role in spread for role in roles)
+        buckets += [RoleBucket(tuple(share), is_exclusive) for share in shares if share]
+    return buckets
 
 
 def anti_affine_roles(role: str, wished: RoleAffinity) -> frozenset[str]:

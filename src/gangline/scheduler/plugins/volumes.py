@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from gangline.api.meta.selectors import EVERYTHING, Selector
 from gangline.api.quantity import Quantity, QuantityFormat
 from gangline.scheduler.plugins.filters import term_matches
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     VOLUME_PREFIX,
     LabelExpression,
     NodeInfo,
@@ -60,10 +60,12 @@ class StorageCapacities:
         """Return the terms of the nodes for which a volume can be provisioned; None: all nodes."""
         if not (self.synced and size and driver in self.publishing_drivers):
             return None
-        found = {
-            each.nodes for each in self.facts.values() if each.can_provision(storage_class, size)
+        node_terms = {
+            capacity.nodes
+            for capacity in self.facts.values()
+            if capacity.can_provision(storage_class, size)
         }
-        terms = [term for term in found if term is not None]
+        terms = [term for term in node_terms if term is not None]
         if NodeTerm() in terms:
             return None
         return tuple(sorted(terms, key=repr))
@@ -227,17 +229,17 @@ class StorageState:
     ) -> dict[str, dict[NodeName, int]]:
         """Return the number of matching free volumes on each node, by resource."""
         listed = list(nodes)
-        found: dict[str, dict[NodeName, int]] = {}
+        counts: dict[str, dict[NodeName, int]] = {}
         for key in pod.claims:
             claim = self.claims.get(key)
             if claim is not None and not claim.volume:
                 free = self._matching_volumes(claim)
-                found[volume_resource(claim)] = {
+                counts[volume_resource(claim)] = {
                     node.name: count
                     for node in listed
                     if (count := sum(volume.is_reachable_from(node) for volume in free))
                 }
-        return found
+        return counts
 
     def provisioner(self, claim: ClaimInfo) -> str:
         return self._class_of(claim).driver
@@ -246,15 +248,17 @@ class StorageState:
         return self._class_of(claim).can_provision
 
     def unbound_claims(self, pod: PodInfo) -> list[ClaimInfo]:
-        found = (self.claims.get(key) for key in pod.claims)
-        return [claim for claim in found if claim is not None and not claim.volume]
+        claims = (self.claims.get(key) for key in pod.claims)
+        return [claim for claim in claims if claim is not None and not claim.volume]
 
     def volume_for(self, claim: ClaimInfo, node: NodeInfo) -> VolumeInfo | None:
         """Return the smallest free volume for a claim that a node reaches; None: there is none."""
         fitting = [
             volume for volume in self._matching_volumes(claim) if volume.is_reachable_from(node)
         ]
-        return min(fitting, key=lambda each: (not each.claim, each.size, each.name), default=None)
+        return min(
+            fitting, key=lambda volume: (not volume.claim, volume.size, volume.name), default=None
+        )
 
     def _blocking_message(self, pod: PodInfo, key: str, claim: ClaimInfo | None) -> str:
         """Return why a claim keeps its pod off all nodes; empty: it does not."""
@@ -310,7 +314,14 @@ class StorageState:
     def _class_of(self, claim: ClaimInfo) -> StorageClassInfo:
         name = claim.storage_class
         if name is None:
-            name = min((each.name for each in self.classes.values() if each.is_default), default="")
+            name = min(
+                (
+                    storage_class.name
+                    for storage_class in self.classes.values()
+                    if storage_class.is_default
+                ),
+                default="",
+            )
         return self.classes.get(name, StorageClassInfo(name, can_provision=False))
 
     def _matching_volumes(self, claim: ClaimInfo) -> list[VolumeInfo]:

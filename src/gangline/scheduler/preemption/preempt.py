@@ -6,17 +6,19 @@ rules are strict orders, so an evicted gang can never evict the gang it was evic
 
 One search places the gang on what is free now, what is ending, and what may be evicted. Queues'
 shares, guarantees and limits, priorities and disruption budgets are constraints inside the search
-(``rights``), the cost of the victims is its order (``victim_sets``). A broken gang is evicted
-completely, since the rest of it could not continue. If pods that are ending make enough resources
-free, nobody is evicted.
+(``rights``), the cost of the victims is its order (``victims``). A broken gang is evicted
+completely, since the rest of it could not continue.
 
-The search is bounded. First the lowest priority is found below which victims are sufficient if all
-of their gangs were evicted: one placement for each step of a bisection. Then at most
-``MAX_REGIONS`` network domains, at most 1,024 nodes for each shape of pods, at most 256 steps on
-each node, 32 placements to spare victims and 16 to break a single gang are tried (``gang_search``,
-``row_options``, ``row_search``). No gang is in the result without which the gang could be placed,
-as long as these 32 placements suffice. Where the bound ends the search a gang waits although other
-victims might be sufficient; it never evicts more than its rights.
+1. If pods that are ending make enough resources free, nobody is evicted.
+2. The lowest priority is found below which victims are sufficient if all of their gangs were
+   evicted: one placement for each step of a bisection.
+3. From this priority up, the cheapest victims are searched (``gang_search``): in at most
+   ``MAX_REGIONS`` network domains, on at most 1,024 nodes for each shape of pods, with at most 256
+   steps on each node, 32 placements to spare victims and 16 to break a single gang.
+
+No gang is in the result without which the gang could be placed, as long as these 32 placements
+suffice. Where a bound ends the search a gang waits although other victims might be sufficient; it
+never evicts more than its rights.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,28 +26,32 @@ from dataclasses import dataclass
 from itertools import islice
 
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.cache.domains import TopologyDomain
+from gangline.scheduler.cache.node_table import TopologyDomain
 from gangline.scheduler.placement.gang import allowed_domains
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
 from gangline.scheduler.plugins.scores import Amounts
-from gangline.scheduler.preemption.clearing import Clearing, end_pods, ending_pods
 from gangline.scheduler.preemption.gang_search import GangSearch, VictimSet, place_needed
-from gangline.scheduler.preemption.protection import ProtectedGangs
 from gangline.scheduler.preemption.reservations import has_expired
 from gangline.scheduler.preemption.rights import EvictionRights, EvictionTally, ReclaimState
-from gangline.scheduler.preemption.running_gangs import known_gangs, placed_on_rows
-from gangline.scheduler.preemption.victim_sets import (
+from gangline.scheduler.preemption.victims import (
     NO_COST,
+    Clearing,
     EvictionUnit,
+    ProtectedGangs,
     RunningGang,
+    end_pods,
+    ending_pods,
     eviction_units,
+    is_evictable,
+    placed_gangs,
+    placed_on_rows,
     pods_to_evict,
     without_overlap,
 )
-from gangline.scheduler.queueing.fair_share import ORDER_BY_AGE, FairnessPolicy
 from gangline.scheduler.queueing.gangs import PendingGang
+from gangline.scheduler.queueing.order import ORDER_BY_AGE, FairnessPolicy
 from gangline.scheduler.queueing.queue_tree import QueueTree
-from gangline.scheduler.types.types import PodInfo
+from gangline.scheduler.types import PodInfo
 
 PREEMPTED = "preempted by {} of higher priority"
 RECLAIMED = "reclaimed for {}: its queue is above its fair share"
@@ -83,9 +89,6 @@ class PreemptionEvaluator:
     """Searches victims among the running gangs, for one cycle.
 
     Args:
-        state: the cache.
-        tree: the queues.
-        policy: which evictions are allowed.
         now: the time in seconds since the epoch.
         was_bound: whether this cycle has bound pods of a gang: such a gang is no victim.
     """
@@ -123,7 +126,6 @@ class PreemptionEvaluator:
 
         Args:
             scratch: the allocation; it is left as it was.
-            preemptor: the gang.
             displaces: whether reservations give way to the gang: then it may wait for pods that
                 are ending, even if it may evict nobody.
         """
@@ -132,11 +134,14 @@ class PreemptionEvaluator:
             return None
         gangs = self._running()
         rights, clearing = self._rights_of(preemptor), self._clearing_for(scratch, preemptor)
+        # 1. Ending pods count for every gang: what others wait for is charged as a reservation.
         placements = _place_after_endings(clearing, rights, preemptor)
         if placements is not None:
             return self._accept(preemptor, VictimSet((), tuple(placements)))
         if not may_evict:
             return None
+        # 2. Units that the gang may not take, whatever else is chosen, must not raise the bound of
+        # the bisection below.
         units = [
             unit
             for gang in gangs
@@ -145,10 +150,14 @@ class PreemptionEvaluator:
             if rights.may_ever_take(unit)
         ]
         units.sort(key=lambda unit: unit.order)
-        if not units or not _limits_reachable(rights, units):
+        if not units:
             return None
-        found = self._search(clearing, rights, preemptor, units)
-        return self._accept(preemptor, found) if found is not None else None
+        if rights.excess and not rights.could_cover_limits(without_overlap(units)):
+            return None  # cheap, and saves the placements of a search in vain
+        # 3. The victims of this gang count as ending for the gangs that follow (`_accept`), so two
+        # preemptors of one cycle never count on the same pods.
+        victims = self._search(clearing, rights, preemptor, units)
+        return self._accept(preemptor, victims) if victims is not None else None
 
     def fits_after_endings(self, scratch: ScratchAllocation, preemptor: PendingGang) -> bool:
         """Return whether pods that are ending are sufficient for a gang that displaces others."""
@@ -165,8 +174,6 @@ class PreemptionEvaluator:
 
         Args:
             scratch: the allocation, to which the reservation is not charged.
-            gang: the owner of the reservation.
-            placements: its placements.
         """
         self._running()
         if not self._rights_of(gang).covers_limits(EvictionTally()):
@@ -190,7 +197,6 @@ class PreemptionEvaluator:
         they had started: they give way to it already now.
 
         Args:
-            preemptor: the gang.
             owners: owners of reservations, the first to give way first.
         """
         if not self._policy.reclaim:
@@ -200,33 +206,40 @@ class PreemptionEvaluator:
         rights = EvictionRights(
             self.reclaim_state, preemptor.queue, asked, {}, counts_expected=True
         )
-        tally, found = EvictionTally(), []
+        tally, yielding = EvictionTally(), []
         for owner in owners:
             pods = owner.pending[: owner.needed]
             started = RunningGang(owner.id, owner.queue, owner.priority, pods, None)
             added = tally.copy()
             if rights.add(added, EvictionUnit(started, pods, True, NO_COST)):
                 tally = added
-                found.append(owner)
-        return found
+                yielding.append(owner)
+        return yielding
 
     def _may_evict(self, preemptor: PendingGang) -> bool:
-        """Return quickly whether a gang may evict pods at all."""
-        if self._none_evictable(preemptor) or not _may_preempt(preemptor):
+        """Return quickly whether a gang may evict pods at all.
+
+        Mostly all priorities are equal, and there are no queues besides the root and the default.
+        """
+        preempts = self._policy.preempt and preemptor.priority > self._lowest
+        reclaims = self._policy.reclaim and len(self._tree.queues) > 2
+        if not (preempts or reclaims) or not _may_preempt(preemptor):
             return False
         # Ending pods need not be counted yet: they only reduce what other queues owe.
-        return self._preempts(preemptor) or (
-            self._policy.reclaim and self._rights_of(preemptor).may_reclaim()
-        )
+        return preempts or self._rights_of(preemptor).may_reclaim()
 
     def _rights_of(self, preemptor: PendingGang) -> EvictionRights:
         asked = self._tree.request_vector(preemptor.requested)
         return EvictionRights(self.reclaim_state, preemptor.queue, asked, self._state.budgets)
 
     def _clearing_for(self, scratch: ScratchAllocation, preemptor: PendingGang) -> Clearing:
-        known = self._state.reservations.get(preemptor.id)
+        reservation = self._state.reservations.get(preemptor.id)
         # Pods that did not end while a reservation waited for them may never end.
-        waited = known is not None and known.preempting and has_expired(known, self._now)
+        waited = (
+            reservation is not None
+            and reservation.preempting
+            and has_expired(reservation, self._now)
+        )
         ending = placed_on_rows(self._state, self._victims)
         if not waited:
             ending += placed_on_rows(self._state, ending_pods(self._state))
@@ -240,6 +253,8 @@ class PreemptionEvaluator:
         units: Sequence[EvictionUnit],
     ) -> VictimSet | None:
         """Search among the units of the lowest priorities that are sufficient."""
+        # Evicting a complete level ignores rights, so it bounds what the search can reach from
+        # above: a level that does not suffice is skipped, one that suffices may still fail.
         levels = _levels(units)
         freeable: dict[int, Amounts] = {}
 
@@ -258,9 +273,9 @@ class PreemptionEvaluator:
             if level not in freeable:
                 suffices(level)
             search = GangSearch(clearing, rights, preemptor, levels[level], freeable[level])
-            found = self._best_of_regions(search, clearing, preemptor, levels[level])
-            if found is not None:
-                return found
+            victims = self._best_of_regions(search, clearing, preemptor, levels[level])
+            if victims is not None:
+                return victims
         return None
 
     def _best_of_regions(
@@ -275,17 +290,17 @@ class PreemptionEvaluator:
         if rule is None:
             return search.best(None)
         tier = -1
-        found: list[VictimSet] = []
+        sets: list[VictimSet] = []
         domains = self._sufficient_domains(clearing, preemptor, units)
         for domain in islice(domains, MAX_REGIONS):
-            if found and domain.tier > tier:
+            if sets and domain.tier > tier:
                 break
             tier = domain.tier
             within = search.best(domain.rows)
-            found += [within] if within is not None else []
-        if not found and not rule.hard:
+            sets += [within] if within is not None else []
+        if not sets and not rule.hard:
             return search.best(None)
-        return min(found, key=lambda each: each.order, default=None)
+        return min(sets, key=lambda victims: victims.order, default=None)
 
     def _sufficient_domains(
         self, clearing: Clearing, preemptor: PendingGang, units: Sequence[EvictionUnit]
@@ -297,16 +312,16 @@ class PreemptionEvaluator:
             if place_needed(clearing.after(listed), preemptor, domain.rows) is not None:
                 yield domain
 
-    def _accept(self, preemptor: PendingGang, found: VictimSet) -> PreemptionResult:
-        self._chosen_gangs |= {unit.gang.id for unit in found.units}
-        victims = pods_to_evict(found.units)
+    def _accept(self, preemptor: PendingGang, chosen: VictimSet) -> PreemptionResult:
+        self._chosen_gangs |= {unit.gang.id for unit in chosen.units}
+        victims = pods_to_evict(chosen.units)
         self._victims += victims
         for pod in victims:
             self.reclaim_state.add_leaving(self._state.usage.queue_of(pod.group), pod)
         self.reclaim_state.add_expected(preemptor.id, preemptor.queue, preemptor.requested)
-        within = all(unit.gang.queue == preemptor.queue for unit in found.units)
+        within = all(unit.gang.queue == preemptor.queue for unit in chosen.units)
         reason = eviction_reason(preemptor.name, within)
-        return PreemptionResult(victims, found.placements, reason)
+        return PreemptionResult(victims, chosen.placements, reason)
 
     def _units_of(self, gang: RunningGang) -> list[EvictionUnit]:
         units = self._units.get(gang.id)
@@ -329,23 +344,12 @@ class PreemptionEvaluator:
     def _running(self) -> list[RunningGang]:
         if self._gangs is None:
             self._gangs = []
-            for _, known in known_gangs(self._state):
-                if known.gang is not None:
-                    self._gangs.append(known.gang)
-                for pod in known.leaving:
-                    self.reclaim_state.add_leaving(known.queue, pod)
+            for _, placed in placed_gangs(self._state):
+                if placed.gang is not None:
+                    self._gangs.append(placed.gang)
+                for pod in placed.leaving:
+                    self.reclaim_state.add_leaving(placed.queue, pod)
         return self._gangs
-
-    def _preempts(self, preemptor: PendingGang) -> bool:
-        """Return whether some running gang may have a lower priority."""
-        return self._policy.preempt and preemptor.priority > self._lowest
-
-    def _none_evictable(self, preemptor: PendingGang) -> bool:
-        """Return quickly whether no gang may be evicted, in the most frequent case: equal
-        priorities.
-        """
-        reclaims = len(self._tree.queues) > 2 and self._policy.reclaim
-        return not (reclaims or self._preempts(preemptor))
 
 
 def _may_preempt(gang: PendingGang) -> bool:
@@ -367,6 +371,48 @@ def _levels(units: Sequence[EvictionUnit]) -> list[list[EvictionUnit]]:
     return [[unit for unit in units if unit.cost.broken_tier <= tier] for tier in tiers]
 
 
-def _limits_reachable(rights: EvictionRights, units: Iterable[EvictionUnit]) -> bool:
-    """Return whether all units together free what the limits of queues lack."""
-    return not rights.excess or rights.could_cover_limits(without_overlap(units))
+NO_PRIORITY = float("-inf")
+ANY_PRIORITY = float("inf")
+
+
+@dataclass(slots=True)
+class EvictablePlainPods:
+    """Finds these pods, for one cycle."""
+
+    state: SchedulerCache
+    tree: QueueTree
+    policy: EvictionPolicy
+    _candidates: list[PodInfo] | None = None
+
+    def priority_bound(self, gang: PendingGang) -> float:
+        """Return the priority below which a gang may evict plain pods; -inf: none.
+
+        Gangs with equal bounds may evict the same pods.
+        """
+        if not self.state.nodes.lasting_pods or not all(pod.may_preempt for pod in gang.pending):
+            return NO_PRIORITY
+        queue = self.state.usage.queue_of(None)
+        if gang.queue == queue:
+            return gang.priority if self.policy.preempt else NO_PRIORITY
+        reclaims = self.policy.reclaim and self._may_reclaim(gang, queue)
+        return ANY_PRIORITY if reclaims else NO_PRIORITY
+
+    def below(self, bound: float) -> Iterable[PodInfo]:
+        """Return the plain pods that gangs with this bound may evict."""
+        if bound == NO_PRIORITY:
+            return ()
+        if self._candidates is None:
+            lasting = self.state.nodes.lasting_pods.values()
+            self._candidates = [pod for pod in lasting if pod.preemptable and is_evictable(pod)]
+        return [pod for pod in self._candidates if pod.priority < bound]
+
+    def _may_reclaim(self, gang: PendingGang, other: str) -> bool:
+        """Return whether the gang's queue stays within its fair share, and the other exceeds it."""
+        own_path, below = self.tree.diverging_paths(gang.queue, other)
+        amount = self.tree.request_vector(gang.requested)
+        if not below or not all(queue.info.reclaimable for queue in below):
+            return False
+        if any(queue.would_exceed_fair_share(amount) for queue in own_path):
+            return False
+        asked = amount > 0
+        return all((queue.used > queue.fair_share)[asked].any() for queue in below)

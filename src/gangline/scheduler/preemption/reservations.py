@@ -1,35 +1,39 @@
-"""Reservations of preemptors, and of members that are about to be created.
+"""Reservations: of preemptors, of members that are about to be created, and backfill beside them.
 
-Resources freed by an eviction stay reserved for the gang that caused it: for at most 10 minutes,
-and only while the gang still fits there once all terminating pods have ended.
+- Preemptor: resources freed by an eviction stay reserved for the gang that caused it, for at most
+  10 minutes, and only while the gang still fits there once all terminating pods have ended.
+- Restart: some time passes between the end of a pod and the creation of its successor. If another
+  pod takes the node in that interval, the complete gang stops. A running gang that has lost a
+  member (observed here) keeps the node for 30 seconds. A gang that restarts announces the node of
+  each pod and an expiry on its group.
+- Joining pods: some pods, such as a launcher, are created only when the other members run. The gang
+  starts only where they fit too, and every cycle first places them again before it serves other
+  gangs. No node is recorded: their resources are free as long as each cycle reserves them.
+- Head of line: the first pending gang of a cycle. Its nodes stay usable until the reservation can
+  start: the latest known end of the pods that have to end there. A gang may backfill if its run
+  time is bounded (``activeDeadlineSeconds``, or the run-time annotation of its group) and it ends
+  before that.
 
-Some time passes between the end of a pod and the creation of its successor. If another pod takes
-the node in that interval, the complete gang stops. There are two kinds: a running gang that has
-lost a member (observed here, reserved for 30 seconds), and a gang that restarts (announced on its
-group, with the node of each pod and an expiry).
-
-Some pods of a gang are created only when its other members run, such as a launcher. The gang starts
-only where they fit too, and every cycle first places them again before it serves other gangs. No
-node is recorded: their resources are free as long as each cycle reserves them.
+Invariant: a backfilled gang never delays the reservation.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from msgspec.structs import replace
 
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.placement.gang import place_gang, placed_pods
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
-from gangline.scheduler.preemption.clearing import end_pods
-from gangline.scheduler.preemption.running_gangs import placed_on_rows
+from gangline.scheduler.preemption.victims import end_pods, placed_on_rows
 from gangline.scheduler.queueing.gangs import (
     PendingGang,
     active_previous_nodes,
     counts_towards_min_member,
     joining_gangs,
 )
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     GroupKey,
     NodeName,
     PodGroupInfo,
@@ -39,6 +43,84 @@ from gangline.scheduler.types.types import (
     Request,
     Reservation,
 )
+
+
+def latest_end(state: SchedulerCache, pod: PodInfo, now: float) -> float:
+    """Return when a running pod will have ended at the latest; infinite: unknown."""
+    if pod.is_terminating:
+        return now
+    group = state.groups.get(pod.group) if pod.group is not None else None
+    limits = (pod.max_run_time_s, group.max_run_time_s if group is not None else 0.0)
+    limit = min((seconds for seconds in limits if seconds > 0), default=inf)
+    # A pod that has not started yet has its full run time left.
+    return (pod.started_at or now) + limit
+
+
+def earliest_start(
+    state: SchedulerCache, scratch: ScratchAllocation, plan: Iterable[Placement], now: float
+) -> float:
+    """Return the time in seconds when the planned nodes can be free; 0: unknown.
+
+    Args:
+        scratch: the scratch allocation, to which the plan was charged already.
+        now: the time in seconds since the epoch.
+    """
+    rows = {placement.row for placement in plan}
+    latest = max((_row_earliest_start(state, scratch, row, now) for row in rows), default=now)
+    return latest if latest < inf else 0.0
+
+
+def _row_earliest_start(
+    state: SchedulerCache, scratch: ScratchAllocation, row: int, now: float
+) -> float:
+    lacking = {
+        name: -int(scratch.free[column, row])
+        for name, column in state.nodes.columns.items()
+        if scratch.free[column, row] < 0
+    }
+    node = state.nodes.infos[row]
+    if node is None or not lacking:
+        return now
+    ending = sorted(
+        ((latest_end(state, pod, now), pod.key, pod) for pod in state.pods_on(node.name)),
+        key=lambda entry: entry[:2],
+    )
+    for when, _, pod in ending:
+        for name, amount in pod.shape.request:
+            if name in lacking:
+                lacking[name] -= amount
+        if all(amount <= 0 for amount in lacking.values()):
+            return when
+    return inf
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillWindow:
+    """Reserved placements of the first pending gang, and when the reservation can start."""
+
+    plan: tuple[Placement, ...] = ()
+    earliest_start: float = 0.0
+
+    def fits_before_start(self, gang: PendingGang, now: float) -> bool:
+        """Return whether a gang certainly ends before the reservation can start."""
+        return 0 < gang.max_run_time_s <= self.earliest_start - now
+
+    def place(self, scratch: ScratchAllocation, gang: PendingGang) -> list[Placement]:
+        """Place a gang, also on the reserved nodes.
+
+        Returns:
+            The placements of its minimum; empty: it does not fit.
+        """
+        scratch.release(self.plan)
+        mark = scratch.mark()
+        place_gang(scratch, gang, gang.pending[: gang.needed])
+        placed = scratch.since(mark)
+        if not gang.satisfied_by(placed_pods(placed)):
+            scratch.rollback(mark)
+            placed = []
+        scratch.reserve(self.plan)
+        return placed
+
 
 PREEMPTOR_RESERVATION_S = 600.0
 """Validity of a preemptor's reservation: longer than the grace period of evicted pods."""
@@ -80,7 +162,7 @@ def valid_reservations(
     scratch = ScratchAllocation(state.nodes)
     leaving = [pod for node in sorted(nodes) for pod in state.pods_on(node) if pod.is_terminating]
     end_pods(state, scratch, placed_on_rows(state, leaving))
-    found: dict[str, list[Placement]] = {}
+    valid: dict[str, list[Placement]] = {}
     # In scheduling order: earlier gangs keep their nodes if not all reservations fit any more.
     for gang in sorted((u for u in gangs if u.id in preempting), key=lambda gang: gang.order):
         mark = scratch.mark()
@@ -90,10 +172,10 @@ def valid_reservations(
             if row is not None:
                 scratch.place_on_row(pod, row)
         if gang.satisfied_by(placed_pods(scratch.since(mark))):
-            found[gang.id] = scratch.since(mark)
+            valid[gang.id] = scratch.since(mark)
         else:
             scratch.rollback(mark)
-    return PreemptorReservations(found, state)
+    return PreemptorReservations(valid, state)
 
 
 LOST_MEMBER_RESERVATION_S = 30.0

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gangline.scheduler.plugins.scores import is_device
-from gangline.scheduler.preemption.victim_sets import EvictionUnit
+from gangline.scheduler.preemption.victims import EvictionUnit
 from gangline.scheduler.queueing.queue_tree import QueueAttributes, QueueTree, Vector
-from gangline.scheduler.types.types import DisruptionBudgetInfo, PodInfo, Request
+from gangline.scheduler.types import DisruptionBudgetInfo, PodInfo, Request
 
 TOLERANCE = 1 + 1e-9
 """Tolerance: shares are floating-point fractions."""
@@ -62,8 +62,8 @@ class ReclaimState:
 
     def _add(self, change: dict[str, Vector], queue: str, amount: Vector) -> None:
         attributes = self.tree.queues.get(queue)
-        for each in attributes.path() if attributes is not None else ():
-            change[each.info.name] = change[each.info.name] + amount
+        for attributes_above in attributes.path() if attributes is not None else ():
+            change[attributes_above.info.name] = change[attributes_above.info.name] + amount
 
 
 @dataclass(slots=True)
@@ -106,9 +106,7 @@ class EvictionRights:
 
     Args:
         state: the usage of queues once everything decided so far has happened.
-        queue: the queue of the gang.
         asked: the request of the pods that the gang cannot start without.
-        budgets: the disruption budgets.
         counts_expected: whether other queues are charged for gangs that are expected to start, too:
             so it is judged whether a gang could be evicted once it has started.
     """
@@ -136,14 +134,14 @@ class EvictionRights:
 
     def _limit_excess(self) -> dict[tuple[str, int], float]:
         excess: dict[tuple[str, int], float] = {}
-        for each in self._tree.queues[self._queue].path():
-            if not each.has_limit:
+        for attributes in self._tree.queues[self._queue].path():
+            if not attributes.has_limit:
                 continue
-            name = each.info.name
-            will_use = each.used + each.reserved + self._asked - self._less[name]
+            name = attributes.info.name
+            will_use = attributes.used + attributes.reserved + self._asked - self._less[name]
             for column in self._asked_columns:
-                if will_use[column] > each.limit[column]:
-                    excess[name, column] = float(will_use[column] - each.limit[column])
+                if will_use[column] > attributes.limit[column]:
+                    excess[name, column] = float(will_use[column] - attributes.limit[column])
         return excess
 
     def may_reclaim(self) -> bool:
@@ -199,12 +197,12 @@ class EvictionRights:
             if column is None or standing is None:
                 return False
             path = self._tree.queues[unit.gang.queue].path()
-            for each in standing.path:
-                key = (each.info.name, column)
+            for attributes in standing.path:
+                key = (attributes.info.name, column)
                 tally.largest[key] = max(tally.largest[key], amounts[column])
-        for each in path:
+        for attributes in path:
             for column, amount in amounts.items():
-                tally.freed[each.info.name, column] += amount
+                tally.freed[attributes.info.name, column] += amount
         return self._are_owed(tally) and self._guarantees_hold(unit, tally)
 
     def covers_limits(self, tally: EvictionTally) -> bool:
@@ -212,19 +210,20 @@ class EvictionRights:
         return all(tally.freed[key] >= amount for key, amount in self.excess.items())
 
     def could_cover_limits(self, units: Iterable[EvictionUnit]) -> bool:
-        """Return whether the limits would allow the gang if all of these units were evicted."""
         freed: Counter[tuple[str, int]] = Counter()
         for unit in units:
             queue = self._tree.queues.get(unit.gang.queue)
-            for each in queue.path() if queue is not None else ():
+            for attributes in queue.path() if queue is not None else ():
                 for column, amount in self._total(unit).items():
-                    freed[each.info.name, column] += amount
+                    freed[attributes.info.name, column] += amount
         return all(freed[key] >= amount for key, amount in self.excess.items())
 
     def eases_limit(self, unit: EvictionUnit, tally: EvictionTally) -> bool:
         """Return whether a unit frees what the limits lack besides the tally."""
         queue = self._tree.queues.get(unit.gang.queue)
-        names = {each.info.name for each in queue.path()} if queue is not None else set()
+        names = (
+            {attributes.info.name for attributes in queue.path()} if queue is not None else set()
+        )
         amounts = self._total(unit)
         return any(
             name in names and amounts[column] > 0 and tally.freed[name, column] < amount
@@ -234,10 +233,10 @@ class EvictionRights:
     def _are_owed(self, tally: EvictionTally) -> bool:
         """Return whether each queue exceeds its fair share until the last, largest unit ends."""
         for (name, column), largest in tally.largest.items():
-            each = self._tree.queues[name]
-            before_last = self._remaining(each)[column]
+            attributes = self._tree.queues[name]
+            before_last = self._remaining(attributes)[column]
             before_last -= tally.freed[name, column] - largest
-            if not before_last > each.fair_share[column] * TOLERANCE:
+            if not before_last > attributes.fair_share[column] * TOLERANCE:
                 return False
         return True
 
@@ -250,12 +249,12 @@ class EvictionRights:
         if unit.gang.queue == self._queue:
             return True
         standing = self._standing(unit.gang.queue)
-        for each in standing.path if standing is not None else ():
-            name = each.info.name
+        for attributes in standing.path if standing is not None else ():
+            name = attributes.info.name
             guarantee = self._tree.structure.guarantees[name]
             for column in np.flatnonzero(guarantee > 0).tolist():
                 freed = tally.freed[name, column]
-                left = self._remaining(each)[column] - freed
+                left = self._remaining(attributes)[column] - freed
                 if freed and left < guarantee[column]:
                     return False
         return True
@@ -269,24 +268,24 @@ class EvictionRights:
     def _compared_with(self, other: str) -> _Standing | None:
         if other not in self._tree.queues or other == self._queue:
             return None
-        own_path, path = self._diverging_paths(other)
+        own_path, path = self._tree.diverging_paths(self._queue, other)
         # Usage of the root itself, where no job belongs, is never reclaimed.
-        if not path or not all(each.info.reclaimable for each in path):
+        if not path or not all(attributes.info.reclaimable for attributes in path):
             return None
         within = np.ones(len(self._asked), dtype=bool)
-        for each in own_path:
+        for attributes in own_path:
             # Its own terminating pods count until they have ended.
-            will_use = each.used + self._more[each.info.name] + self._asked
-            within &= will_use <= each.fair_share * TOLERANCE
+            will_use = attributes.used + self._more[attributes.info.name] + self._asked
+            within &= will_use <= attributes.fair_share * TOLERANCE
         over = np.ones(len(self._asked), dtype=bool)
-        for each in path:
+        for attributes in path:
             # Every queue below the common ancestor must exceed its fair share of the same resource:
             # a queue within its share pays for no sibling. Pods that are expected to start count
             # once they have started.
-            over &= self._remaining(each) > each.fair_share * TOLERANCE
+            over &= self._remaining(attributes) > attributes.fair_share * TOLERANCE
         stated = self._tree.structure.states_deserved
-        theirs = np.any([stated[each.info.name] for each in path], axis=0)
-        named = np.any([theirs, *(stated[each.info.name] for each in own_path)], axis=0)
+        theirs = np.any([stated[attributes.info.name] for attributes in path], axis=0)
+        named = np.any([theirs, *(stated[attributes.info.name] for attributes in own_path)], axis=0)
         asked = self._asked > 0
         return _Standing(
             tuple(path),
@@ -294,16 +293,6 @@ class EvictionRights:
             _columns(asked & ~within),
             _columns(named),
             _columns(theirs & ~over),
-        )
-
-    def _diverging_paths(self, other: str) -> tuple[list[QueueAttributes], list[QueueAttributes]]:
-        """Return the paths of the two queues below their common ancestor."""
-        own_path = list(self._tree.queues[self._queue].path())
-        other_path = list(self._tree.queues[other].path())
-        shared = {each.info.name for each in own_path} & {each.info.name for each in other_path}
-        return (
-            [each for each in own_path if each.info.name not in shared],
-            [each for each in other_path if each.info.name not in shared],
         )
 
     def _total(self, unit: EvictionUnit) -> Counter[int]:

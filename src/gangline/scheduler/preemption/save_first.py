@@ -16,7 +16,7 @@ continues the request of an earlier one, and never prolongs the wait.
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from gangline.scheduler.types.types import GangId, GroupKey, PodEviction, PodKey
+from gangline.scheduler.types import GangId, GroupKey, PodEviction, PodKey
 
 DEFAULT_SAVE_WAIT_S = 30.0
 NO_GANG = GangId("")
@@ -34,7 +34,7 @@ class StoredSaveRequest:
 
 
 @dataclass(slots=True)
-class SaveRequest:
+class OpenSaveRequest:
     """The open request of one gang."""
 
     id: str
@@ -63,7 +63,7 @@ class SaveRequests:
     """The open requests of all gangs."""
 
     def __init__(self) -> None:
-        self.open: dict[GroupKey, SaveRequest] = {}
+        self.open: dict[GroupKey, OpenSaveRequest] = {}
 
     def begin(
         self,
@@ -72,17 +72,17 @@ class SaveRequests:
         now: float,
         wait_s: float,
         new_id: str,
-    ) -> SaveRequest | None:
+    ) -> OpenSaveRequest | None:
         """Begin to wait, or add the evictions to the gang's open request.
 
         Returns:
             The request to write on the group; None if it has one already.
         """
-        known = self.open.get(group)
-        if known is not None:
-            known.evictions += evictions
+        request_open = self.open.get(group)
+        if request_open is not None:
+            request_open.evictions += evictions
             return None
-        request = SaveRequest(new_id, now + wait_s, list(evictions))
+        request = OpenSaveRequest(new_id, now + wait_s, list(evictions))
         self.open[group] = request
         return request
 
@@ -104,7 +104,7 @@ class SaveRequests:
         ):
             return False
         left_s = min(max(stored.deadline - wall_now, 0.0), wait_s)
-        self.open[group] = SaveRequest(stored.id, now + left_s, list(evictions))
+        self.open[group] = OpenSaveRequest(stored.id, now + left_s, list(evictions))
         return True
 
     def transfer(
@@ -131,15 +131,17 @@ class SaveRequests:
         changed = []
         for group, request in self.open.items():
             lost = {
-                each.beneficiary
-                for each in request.evictions
-                if each.beneficiary in displaced or not is_waiting(each.beneficiary)
+                eviction.beneficiary
+                for eviction in request.evictions
+                if eviction.beneficiary in displaced or not is_waiting(eviction.beneficiary)
             }
             for former in sorted(lost):
                 new = _new_beneficiary(request.evictions, former, awaited)
                 request.evictions = [
-                    _transferred(each, new, awaited) if each.beneficiary == former else each
-                    for each in request.evictions
+                    _transferred(eviction, new, awaited)
+                    if eviction.beneficiary == former
+                    else eviction
+                    for eviction in request.evictions
                 ]
                 if new is not None and new.beneficiary != former:
                     changed.append((group, new.beneficiary))
@@ -175,7 +177,7 @@ class SaveRequests:
     def _settle(
         self,
         group: GroupKey,
-        request: SaveRequest,
+        request: OpenSaveRequest,
         now: float,
         is_answered: bool,
         is_waiting: Callable[[str], bool],
@@ -183,8 +185,8 @@ class SaveRequests:
     ) -> SaveOutcome | None:
         present = [eviction for eviction in request.evictions if is_present(eviction)]
         withdraw = [eviction for eviction in present if not is_waiting(eviction.beneficiary)]
-        request.evictions = [each for each in present if each not in withdraw]
-        request.in_progress = [each for each in request.in_progress if is_present(each)]
+        request.evictions = [eviction for eviction in present if eviction not in withdraw]
+        request.in_progress = [eviction for eviction in request.in_progress if is_present(eviction)]
         evict: list[PodEviction] = []
         if request.evictions and (is_answered or now >= request.deadline):
             evict, request.evictions = request.evictions, []
@@ -196,21 +198,27 @@ class SaveRequests:
 
     def next_deadline(self) -> float | None:
         """Return the monotonic time at which the next wait ends; None: nothing waits."""
-        return min((each.deadline for each in self.open.values() if each.evictions), default=None)
+        return min(
+            (request.deadline for request in self.open.values() if request.evictions), default=None
+        )
 
     def undone(self, group: GroupKey, eviction: PodEviction) -> None:
         """Record that the API server has refused an eviction: the pod continues to run."""
-        known = self.open.get(group)
-        if known is not None:
-            known.in_progress = [each for each in known.in_progress if each != eviction]
+        request = self.open.get(group)
+        if request is not None:
+            request.in_progress = [
+                pending for pending in request.in_progress if pending != eviction
+            ]
 
 
 def _new_beneficiary(
     evictions: Iterable[PodEviction], former: GangId, awaited: Mapping[PodKey, PodEviction]
 ) -> PodEviction | None:
     """Return an eviction of the gang that needs these pods now; None: no gang does."""
-    found = (awaited.get(each.pod) for each in evictions if each.beneficiary == former)
-    return next((each for each in found if each is not None), None)
+    successors = (
+        awaited.get(eviction.pod) for eviction in evictions if eviction.beneficiary == former
+    )
+    return next((eviction for eviction in successors if eviction is not None), None)
 
 
 def _transferred(

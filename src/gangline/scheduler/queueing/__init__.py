@@ -1,6 +1,6 @@
 """Queueing: which gangs are pending, what each still needs, and which one is served next.
 
-`queue_tree` computes limits and fair shares, `subgroups` and `gangs` describe pending gangs,
-`admission` says why a gang cannot be tried, `order` serves them. `messages` holds the texts.
+`queue_tree` computes limits and fair shares, `gangs` describes pending gangs, `admission` explains
+why a gang cannot be tried, `order` serves them. `messages` holds the texts.
 Imports `cache` and below.
 """

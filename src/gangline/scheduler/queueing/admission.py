@@ -1,15 +1,152 @@
-"""Reasons of gangs that cannot be tried: the group, the queue or some pods are missing."""
+"""Admission: gangs that cannot be tried, because of their queue, a quota, or missing pods.
 
-from collections.abc import Iterable
+A controller that waits for the phase Inqueue creates pods only then. So a gang that states its
+``minResources`` is judged by them. Without them it is admitted, and its pods are judged by the
+cycle.
 
+A resource quota may count some pods only (its scopes). Missing pods are assumed to equal the
+existing members; a gang without members is described by its group. The API server charges pods to a
+quota when they are created, so existing pods are within it. A gang of which the quota admits only a
+part stays pending with that part, and its reason names the quota. Controllers that create pods
+after admission then create none of them.
+"""
+
+from collections.abc import Iterable, Set
+
+from gangline.api.resource_list import CPU, MEMORY
+from gangline.api.volcano.scheduling import ROOT_QUEUE
+from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.queueing import messages
-from gangline.scheduler.types.types import (
+from gangline.scheduler.queueing.queue_tree import QueueTree, ancestors
+from gangline.scheduler.types import (
     GroupKey,
     PendingReason,
     PodGroupInfo,
     PodInfo,
+    QuotaAttributes,
+    QuotaInfo,
+    Request,
     SubgroupRule,
+    all_in_scopes,
 )
+
+_COUNTS = frozenset({"pods", "count/pods"})
+_REQUESTS = "requests."
+
+
+def check_admission(
+    state: SchedulerCache,
+    group: PodGroupInfo,
+    waiting: Iterable[PodInfo] = (),
+    inner: Set[str] | None = None,
+) -> PendingReason | None:
+    """Return the reason why the gang's queue or a quota does not admit it; None: it is admitted.
+
+    Args:
+        waiting: its pending pods, for the reason.
+        inner: names of the queues that have children, if the caller knows them.
+    """
+    queue = state.queues.get(group.queue)
+    if queue is None:
+        return queue_not_found(group, waiting)
+    if inner is None:
+        inner = {child.parent for child in state.queues.values()}
+    if group.queue in inner or group.queue == ROOT_QUEUE:
+        return queue_not_leaf(group, waiting)
+    for name in (group.queue, *ancestors(state.queues, group.queue)):
+        if not state.queues[name].open:
+            return queue_closed(group, name, waiting)
+    if quotas := state.quotas.get(group.key.partition("/")[0]):
+        members = state.members.get(group.key, {}).values()
+        asked = missing_pods_request(group, members)
+        if figures := exceeded_quota_message(
+            quotas.values(), asked, missing_pods_attributes(group, members)
+        ):
+            return over_quota(group, figures, waiting)
+    return None
+
+
+def check_queue_limit(state: SchedulerCache, group: PodGroupInfo) -> PendingReason | None:
+    """Return the reason if the limit of a gang's queue does not allow its missing pods."""
+    if not group.min_resources or not any(
+        queue.capability or queue.guarantee for queue in state.queues.values()
+    ):
+        return None
+    asked = missing_pods_request(group, state.members.get(group.key, {}).values())
+    if not asked or group.queue not in state.queues:
+        return None
+    tree = QueueTree.of(state)
+    queue = tree.blocking_queue(group.queue, tree.vector(dict(asked)))
+    return over_queue_limit(group, queue.info.name) if queue is not None else None
+
+
+def missing_pods_request(group: PodGroupInfo, members: Iterable[PodInfo]) -> Request:
+    """Return the total request of a gang's missing pods, with their number: those of its minimum,
+    and those that join it later.
+
+    It follows from ``minResources`` of the group; else missing pods are assumed to equal an
+    existing one.
+    """
+    there = _existing(members)
+    lacking = group.size - len(there)
+    if lacking <= 0:
+        return ()
+    size = group.size
+    amounts = {name: -(-amount * lacking // size) for name, amount in group.min_resources}
+    if not amounts and there:
+        amounts = {name: amount * lacking for name, amount in there[0].shape.request}
+    return tuple(sorted({**amounts, "pods": lacking}.items()))
+
+
+def missing_pods_attributes(
+    group: PodGroupInfo, members: Iterable[PodInfo]
+) -> frozenset[QuotaAttributes]:
+    """Return the known quota attributes of a gang's missing pods."""
+    if there := _existing(members):
+        return frozenset(pod.quota_attributes for pod in there)
+    asks = any(amount for name, amount in group.min_resources if name in (CPU, MEMORY))
+    # Without a class the pod may get the default one: unknown.
+    return frozenset(
+        (QuotaAttributes(None, False if asks else None, group.priority_class or None, None),)
+    )
+
+
+def exceeded_quota_message(
+    quotas: Iterable[QuotaInfo], asked: Request, pods: Iterable[QuotaAttributes] = ()
+) -> str:
+    """Return which quota would be exceeded; empty: none.
+
+    Args:
+        pods: known attributes of these pods; empty: they are in every scope.
+    """
+    requested, kinds = dict(asked), list(pods)
+    for quota in sorted(quotas, key=lambda quota: quota.key):
+        if not all_in_scopes(quota.scopes, kinds):
+            continue
+        used = dict(quota.used)
+        for name, hard in quota.hard:
+            resource = "pods" if name in _COUNTS else name.removeprefix(_REQUESTS)
+            amount = requested.get(resource, 0)
+            if amount and used.get(name, 0) + amount > hard:
+                left = _amount_text(name, max(0, hard - used.get(name, 0)))
+                return (
+                    f"quota {quota.key!r}{_scope_text(quota)} has {left} left of "
+                    f"{_amount_text(name, hard)}, and {_amount_text(name, amount)} more is needed"
+                )
+    return ""
+
+
+def _existing(members: Iterable[PodInfo]) -> list[PodInfo]:
+    return [pod for pod in members if not pod.is_terminating and pod.phase != "Failed"]
+
+
+def _scope_text(quota: QuotaInfo) -> str:
+    return f" (for pods in scope {', '.join(map(str, quota.scopes))})" if quota.scopes else ""
+
+
+def _amount_text(name: str, amount: int) -> str:
+    shown = f"{amount / 1000:g}" if name.endswith("cpu") else str(amount)
+    return f"{name} {shown}"
 
 
 def group_not_found(key: GroupKey, pods: Iterable[PodInfo]) -> PendingReason:

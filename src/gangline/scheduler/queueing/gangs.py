@@ -3,37 +3,35 @@
 A single pod is a gang of one. A pending gang holds the pods to place, the minimum that must be
 placed together, and an equivalence key: equal keys fail equally in one cycle. What follows from a
 group and its members alone is cached until one of them changes.
+
+A gang may consist of subgroups (``subGroupPolicy``). A subgroup is complete with ``size`` pods;
+fewer are never placed. The gang may start when ``min_subgroups`` subgroups of each rule are
+complete. A pod belongs to the first rule that selects it.
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import TypeAlias
 
 from msgspec import Struct, structs
 
-from gangline.api.volcano.scheduling import DEFAULT_QUEUE, ROOT_QUEUE
+from gangline.api.volcano.scheduling import DEFAULT_QUEUE
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.cache.quota import (
-    exceeded_quota_message,
-    missing_pods_attributes,
-    missing_pods_request,
+from gangline.scheduler.cache.node_stats import CountedResource
+from gangline.scheduler.cache.volume_limits import (
+    attachment_columns,
+    count_attachments,
+    volume_requirements_of,
 )
-from gangline.scheduler.cache.volume_limits import count_requirements, refresh_counted_resources
 from gangline.scheduler.plugins.task_topology import default_role_affinity
+from gangline.scheduler.plugins.volumes import VolumeRequirements
 from gangline.scheduler.queueing import admission
-from gangline.scheduler.queueing.queue_tree import NodeGroupTerms, ancestors, node_group_terms_of
-from gangline.scheduler.queueing.subgroups import (
-    Subgroup,
-    has_enough_complete,
-    missing_subgroups,
-    order_by_subgroup,
-    split_into_subgroups,
-)
-from gangline.scheduler.types.types import (
+from gangline.scheduler.queueing.queue_tree import NodeGroupTerms, node_group_terms_of
+from gangline.scheduler.types import (
     EPOCH,
     GangId,
     GroupKey,
@@ -57,12 +55,31 @@ MAX_RESTART_RESERVATION_S = 3600.0
 """Longer reservations of previous nodes are ignored: a wrong clock must not take nodes away for
 ever.
 """
-
-
+SubgroupKey = tuple[str, tuple[str, ...]]
+"""The name of the rule, and the label values that distinguish its subgroups."""
 GangOrder: TypeAlias = tuple[int, bool, float, datetime, str, bool]
 """Sort key within a queue: priority, minimum before extra pods (of these the smallest gang's),
 creation time, name (so that the order is total), and gangs before single pods of the same name.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Subgroup:
+    """A subgroup: its pending pods, and its members that count already."""
+
+    key: SubgroupKey
+    size: int
+    pending: tuple[PodInfo, ...] = ()
+    running: tuple[PodInfo, ...] = ()
+    """Members that hold resources."""
+    settled: int = 0
+    """Number of members that count already: they run or have succeeded."""
+    network: NetworkTopologyRule | None = None
+
+    @property
+    def missing(self) -> int:
+        """Number of pods that are missing for a complete subgroup."""
+        return max(0, self.size - self.settled)
 
 
 class PendingGang(Struct, frozen=True, eq=False):
@@ -219,55 +236,44 @@ def _multi_pod_gang(
     group = state.groups.get(key)
     if group is None:
         return admission.group_not_found(key, waiting.values())
-    if (refused := check_admission(state, group, waiting.values(), inner)) is not None:
+    if (refused := admission.check_admission(state, group, waiting.values(), inner)) is not None:
         return refused
-    known = state.derived.pending.get(key)
-    if not isinstance(known, PendingGang | PendingReason):
+    cached = state.derived.pending.get(key)
+    if not isinstance(cached, PendingGang | PendingReason):
         members = state.members[key].values()
         expected = _expected_pods(group, members) if group.joining else ()
         ordered = sorted((*waiting.values(), *expected), key=_task_order)
         pool = node_group_terms_of(state.queues, group.queue)
         restricted = [_with_queue_and_volume_terms(state, pod, pool) for pod in ordered]
-        known = make_pending_gang(group, members, restricted)
-        state.derived.pending[key] = known
-    return known
+        cached = make_pending_gang(group, members, restricted)
+        state.derived.pending[key] = cached
+    return cached
 
 
 def _expected_pods(group: PodGroupInfo, members: Iterable[PodInfo]) -> list[PodInfo]:
-    """Return the pods that join a gang later and do not exist now.
-
-    Pods of the same role under other names, as earlier releases named them, count too.
-    """
-    present = [pod for pod in members if pod.phase != "Failed" and not pod.is_terminating]
-    names, roles = {pod.key for pod in present}, Counter(pod.role for pod in present)
-    missing = Counter(pod.role for pod in group.joining)
-    missing.subtract(roles)
-    expected = []
-    for pod in group.joining:
-        if pod.key not in names and missing[pod.role] > 0:
-            missing[pod.role] -= 1
-            expected.append(pod)
-    return expected
+    """Return the pods that join a gang later and do not exist now."""
+    present = {pod.key for pod in members if pod.phase != "Failed" and not pod.is_terminating}
+    return [pod for pod in group.joining if pod.key not in present]
 
 
 def joining_gangs(state: SchedulerCache) -> list[PendingGang]:
     """Return the running gangs whose joining pods have no nodes yet, as gangs of these pods."""
-    found = []
+    gangs = []
     for key in state.joining_groups:
         group, members = state.groups[key], state.members.get(key, {})
         if not any(pod.holds_resources for pod in members.values()):
             continue
-        pending = [known for pod in group.joining if (known := members.get(pod.key)) is not None]
+        pending = [member for pod in group.joining if (member := members.get(pod.key)) is not None]
         pods = [pod for pod in pending if pod.is_pending] + _expected_pods(group, members.values())
         if not pods:
             continue
         pool = node_group_terms_of(state.queues, group.queue)
         restricted = [_with_queue_and_volume_terms(state, pod, pool) for pod in pods]
-        alone = replace(group, min_member=0, min_task_member=(), joining=())
-        gang = make_pending_gang(alone, members.values(), restricted)
+        members_only = replace(group, min_member=0, min_task_member=(), joining=())
+        gang = make_pending_gang(members_only, members.values(), restricted)
         if isinstance(gang, PendingGang):
-            found.append(structs.replace(gang, missing_members=len(pods)))
-    return sorted(found, key=lambda gang: (gang.created, gang.name))
+            gangs.append(structs.replace(gang, missing_members=len(pods)))
+    return sorted(gangs, key=lambda gang: (gang.created, gang.name))
 
 
 def _with_joining(group: PodGroupInfo) -> PodGroupInfo:
@@ -370,7 +376,6 @@ def with_required_nodes(
     fences: tuple[RequiredNodeTerms, ...],
     preferred: tuple[tuple[int, NodeTerm], ...] = (),
 ) -> PodInfo:
-    """Return the pod with additional required and preferred node terms."""
     if not (fences or preferred):
         return pod
     own = pod.shape.constraints
@@ -409,40 +414,6 @@ def active_previous_nodes(group: PodGroupInfo, now: float) -> tuple[tuple[PodKey
     if nodes is None or not now < nodes.expires_at <= now + MAX_RESTART_RESERVATION_S:
         return ()
     return nodes.nodes
-
-
-def check_admission(
-    state: SchedulerCache,
-    group: PodGroupInfo,
-    waiting: Iterable[PodInfo] = (),
-    inner: Set[str] | None = None,
-) -> PendingReason | None:
-    """Return the reason why the gang's queue or a quota does not admit it; None: it is admitted.
-
-    Args:
-        state: the cache.
-        group: the group.
-        waiting: its pending pods, for the reason.
-        inner: names of the queues that have children, if the caller knows them.
-    """
-    queue = state.queues.get(group.queue)
-    if queue is None:
-        return admission.queue_not_found(group, waiting)
-    if inner is None:
-        inner = {each.parent for each in state.queues.values()}
-    if group.queue in inner or group.queue == ROOT_QUEUE:
-        return admission.queue_not_leaf(group, waiting)
-    for name in (group.queue, *ancestors(state.queues, group.queue)):
-        if not state.queues[name].open:
-            return admission.queue_closed(group, name, waiting)
-    if quotas := state.quotas.get(group.key.partition("/")[0]):
-        members = state.members.get(group.key, {}).values()
-        asked = missing_pods_request(group, members)
-        if figures := exceeded_quota_message(
-            quotas.values(), asked, missing_pods_attributes(group, members)
-        ):
-            return admission.over_quota(group, figures, waiting)
-    return None
 
 
 def counts_towards_min_member(pod: PodInfo) -> bool:
@@ -485,3 +456,104 @@ def _task_order(pod: PodInfo) -> tuple[int, list[str | int], str]:
     subgroups: list[str | int] = list(_DIGITS.split(pod.key))
     subgroups[1::2] = map(int, subgroups[1::2])
     return (-pod.priority, subgroups, pod.key)
+
+
+def refresh_counted_resources(state: SchedulerCache) -> None:
+    """Count what pending pods need again, if it may have changed."""
+    if state.counted_resources or not state.storage.synced:
+        return
+    state.counted_resources.add("")
+    state.nodes.attachment_columns.clear()
+    waiting = state.storage.waiting_pods.values()
+    for key in sorted({key for keys in waiting for key in keys}):
+        count_requirements(state, state.pods[key])
+
+
+def count_requirements(state: SchedulerCache, pod: PodInfo) -> VolumeRequirements:
+    """Return what a pod's claims require of its node, after counting it on all nodes."""
+    needs = volume_requirements_of(state.storage, pod)
+    if any(name not in state.counted_resources for name, _ in needs.request):
+        listed = [node for node in state.nodes.infos if node is not None]
+        supply = {
+            name: {node: CountedResource(count) for node, count in counts.items()}
+            for name, counts in state.storage.count_free_volumes(pod, listed).items()
+        }
+        supply |= count_attachments(
+            state.storage, pod, [node.name for node in listed], state.counted_resources
+        )
+        for name, counted in supply.items():
+            state.nodes.set_counted_resource(name, counted)
+            state.counted_resources.add(name)
+        state.nodes.attachment_columns |= attachment_columns(supply, state.nodes.columns)
+    return needs
+
+
+def split_into_subgroups(
+    rules: Sequence[SubgroupRule], settled: Iterable[PodInfo], waiting: Iterable[PodInfo]
+) -> tuple[Subgroup, ...]:
+    """Return the subgroups of a gang: those with running members first, then by name."""
+    had: dict[SubgroupKey, list[PodInfo]] = defaultdict(list)
+    wait: dict[SubgroupKey, list[PodInfo]] = defaultdict(list)
+    for pods, by_key in ((settled, had), (waiting, wait)):
+        for pod in pods:
+            if (key := subgroup_key(rules, pod)) is not None:
+                by_key[key].append(pod)
+    by_name = {rule.name: rule for rule in rules}
+    parts = [
+        Subgroup(
+            key=key,
+            size=by_name[key[0]].size,
+            pending=tuple(wait[key]),
+            running=tuple(pod for pod in had[key] if pod.holds_resources),
+            settled=len(had[key]),
+            network=by_name[key[0]].network,
+        )
+        for key in sorted(had.keys() | wait.keys())
+    ]
+    return tuple(sorted(parts, key=lambda part: (not part.settled, part.key)))
+
+
+def subgroup_key(rules: Sequence[SubgroupRule], pod: PodInfo) -> SubgroupKey | None:
+    """Return the key of a pod's subgroup; None: it belongs to no subgroup."""
+    labels = dict(pod.labels)
+    for rule in rules:
+        if rule.selector.matches(labels):
+            return rule.name, tuple(labels.get(key, "") for key in rule.keys)
+    return None
+
+
+def has_enough_complete(
+    rules: Sequence[SubgroupRule], parts: Iterable[Subgroup], placed: Iterable[PodInfo]
+) -> bool:
+    """Return whether enough subgroups are complete once ``placed`` have their nodes."""
+    count = Counter(subgroup_key(rules, pod) for pod in placed)
+    complete = Counter(part.key[0] for part in parts if count[part.key] >= part.missing)
+    return all(complete[rule.name] >= rule.min_subgroups for rule in rules)
+
+
+def order_by_subgroup(parts: Iterable[Subgroup], waiting: Sequence[PodInfo]) -> tuple[PodInfo, ...]:
+    """Return the pending pods, one subgroup after the other; pods of no subgroup come last.
+
+    Subgroups that existing pods cannot complete come after those that they can.
+    """
+    listed = list(parts)
+    listed.sort(key=lambda part: len(part.pending) < part.missing)
+    ordered = [pod for part in listed for pod in part.pending]
+    seen: set[PodKey] = {pod.key for pod in ordered}
+    return (*ordered, *(pod for pod in waiting if pod.key not in seen))
+
+
+def missing_subgroups(
+    rules: Sequence[SubgroupRule], parts: Iterable[Subgroup]
+) -> tuple[SubgroupRule, int] | None:
+    """Return the first rule that existing pods cannot satisfy, and how many subgroups they
+    complete.
+    """
+    listed = list(parts)
+    for rule in rules:
+        able = sum(
+            part.key[0] == rule.name and len(part.pending) >= part.missing for part in listed
+        )
+        if able < rule.min_subgroups:
+            return rule, able
+    return None

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from gangline.api.resource_list import PODS
 from gangline.scheduler.plugins.volumes import NO_VOLUMES
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     ATTACHMENT_PREFIX,
     HOST_PORT_PREFIX,
     INTERNAL_RESOURCE_PREFIXES,
@@ -235,7 +235,6 @@ def reservation_message(plan: ReservationSummary, free_at: float = 0.0) -> str:
     """Return the nodes that are reserved for a gang, and which gangs run there now.
 
     Args:
-        plan: the reserved nodes.
         free_at: latest time at which they are free, in seconds since the epoch; 0: unknown.
     """
     held = f"; running there now: {_listed(plan.gangs)}" if plan.gangs else ""

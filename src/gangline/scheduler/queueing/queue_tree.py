@@ -3,22 +3,28 @@
 Jobs run in the leaves of the tree. A queue's *limit* is its capability, reduced by what the
 guarantees of other queues leave. Its *fair share* is its ``deserved`` amount, or its weighted part
 of what the other queues leave (water filling). A queue may borrow what no other queue requests, up
-to its limit.
+to its limit. Parents and weights may come from Volcano's annotations (``volcano.sh/hierarchy``).
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.api.volcano.scheduling import DEFAULT_QUEUE, ROOT_QUEUE
-from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.api.volcano.scheduling import (
+    DEFAULT_QUEUE,
+    HIERARCHY_ANNOTATION,
+    HIERARCHY_WEIGHTS_ANNOTATION,
+    ROOT_QUEUE,
+    Queue,
+)
+from gangline.scheduler.cache.cache import SchedulerCache, UsageLedger
 from gangline.scheduler.cache.node_table import NodeTable
-from gangline.scheduler.cache.usage import UsageLedger
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     INTERNAL_RESOURCE_PREFIXES,
     NodeTerm,
     PlacementConstraints,
@@ -92,23 +98,23 @@ UNCOUNTED_RESOURCE = "pods"
 
 def queue_problems(queues: Mapping[str, QueueInfo]) -> dict[str, str]:
     """Return what is wrong with the configuration of queues, by name."""
-    found = {}
+    problems = {}
     for name, queue in queues.items():
         if ROOT_QUEUE in (name, queue.parent or ROOT_QUEUE):
             continue
         if queue.parent not in queues:
-            found[name] = (
+            problems[name] = (
                 f"its parent {queue.parent!r} does not exist: it is treated as a top-level queue"
             )
         elif name in ancestors(queues, name):
-            found[name] = "it is its own ancestor: it is treated as a top-level queue"
+            problems[name] = "it is its own ancestor: it is treated as a top-level queue"
     for name, queue in queues.items():
         if over := _exceeding_resources(queue.guarantee, queue.capability):
-            found.setdefault(
+            problems.setdefault(
                 name, f"its guarantee of {over} exceeds its capability, which takes precedence"
             )
         if over := _exceeding_resources(queue.deserved, queue.capability):
-            found.setdefault(
+            problems.setdefault(
                 name, f"its deserved {over} exceeds its capability, which takes precedence"
             )
         parent = queues.get(queue.parent)
@@ -118,19 +124,19 @@ def queue_problems(queues: Mapping[str, QueueInfo]) -> dict[str, str]:
             why = (
                 f"its capability of {over} exceeds that of {parent.name!r}, which takes precedence"
             )
-            found.setdefault(name, why)
+            problems.setdefault(name, why)
         for why in _overcommitted_children(queue, [q for q in queues.values() if q.parent == name]):
-            found.setdefault(name, why)
-    return found
+            problems.setdefault(name, why)
+    return problems
 
 
 def _overcommitted_children(queue: QueueInfo, below: Iterable[QueueInfo]) -> Iterator[str]:
     """Yield what the children of a queue are granted beyond the queue's own amounts."""
     guaranteed: Counter[str] = Counter()
     deserved: Counter[str] = Counter()
-    for each in below:
-        guaranteed.update(dict(each.guarantee))
-        deserved.update(dict(each.deserved))
+    for child in below:
+        guaranteed.update(dict(child.guarantee))
+        deserved.update(dict(child.deserved))
     if over := _exceeding_resources(tuple(sorted(guaranteed.items())), queue.capability):
         yield f"the guarantees of its child queues exceed its capability of {over}"
     if over := _exceeding_resources(tuple(sorted(deserved.items())), queue.deserved):
@@ -150,8 +156,8 @@ def ancestors(queues: Mapping[str, QueueInfo], name: str) -> list[str]:
 def node_group_terms_of(queues: Mapping[str, QueueInfo], name: str) -> NodeGroupTerms:
     """Return the node terms of a queue: its own, or those of the nearest ancestor that has any."""
     if name in queues:
-        for each in (name, *ancestors(queues, name)):
-            queue = queues[each]
+        for ancestor in (name, *ancestors(queues, name)):
+            queue = queues[ancestor]
             if queue.required_node_terms or queue.preferred_node_terms:
                 return queue.required_node_terms, queue.preferred_node_terms
     return (), ()
@@ -288,14 +294,14 @@ class QueueTree:
     @classmethod
     def of(cls, state: SchedulerCache) -> "QueueTree":
         """Return the tree of the present state; the structure of the last cycle is used again."""
-        known = state.queue_structure
+        structure = state.queue_structure
         return cls(
             state.queues,
             state.nodes,
             state.usage,
             state.pending_usage,
             state.schedulable_capacity(),
-            known if isinstance(known, QueueStructure) else None,
+            structure if isinstance(structure, QueueStructure) else None,
         )
 
     def __init__(
@@ -329,10 +335,10 @@ class QueueTree:
 
     def request_vector(self, request: Request) -> Vector:
         """Return a request in this tree's columns. Equal requests give the same array."""
-        known = self._request_vectors.get(request)
-        if known is None:
-            known = self._request_vectors[request] = self.vector(dict(request))
-        return known
+        vector = self._request_vectors.get(request)
+        if vector is None:
+            vector = self._request_vectors[request] = self.vector(dict(request))
+        return vector
 
     def add_usage(self, name: str, amount: Vector, sign: int = 1) -> None:
         """Add what a cycle allocates to a queue (``sign`` -1: subtract it)."""
@@ -354,6 +360,15 @@ class QueueTree:
             if over[amount > 0].any():
                 return attributes
         return None
+
+    def diverging_paths(
+        self, first: str, second: str
+    ) -> tuple[list[QueueAttributes], list[QueueAttributes]]:
+        """Return the paths of two queues below their common ancestor."""
+        paths = list(self.queues[first].path()), list(self.queues[second].path())
+        shared = {queue.info.name for queue in paths[0]} & {queue.info.name for queue in paths[1]}
+        own, other = ([q for q in path if q.info.name not in shared] for path in paths)
+        return own, other
 
     def never_blocks(self, name: str) -> bool:
         """Return whether a queue blocks no gang: it has no limit and is not FIFO."""
@@ -452,3 +467,85 @@ class QueueTree:
         rows = accepts & self._usable
         there = [self._nodes.allocatable[self._nodes.columns[n]][rows].sum() for n in self.columns]
         return np.array(there, dtype=np.float64)
+
+
+SEPARATOR = "/"
+
+
+@dataclass(frozen=True, slots=True)
+class HierarchyPosition:
+    """Position of a queue in the hierarchy, from the top down."""
+
+    ancestors: tuple[tuple[str, float], ...]
+    """Names, each with its ancestors (``root/eng``), and weights."""
+    weight: float
+    """Weight of the queue itself among its siblings."""
+
+
+def hierarchy_position(queue: Queue) -> HierarchyPosition | None:
+    """Return a queue's position; None: its annotations state none, or cannot be parsed."""
+    annotations = queue.metadata.annotations
+    path = annotations.get(HIERARCHY_ANNOTATION, "").split(SEPARATOR)
+    written = annotations.get(HIERARCHY_WEIGHTS_ANNOTATION)
+    weights = [1.0] * len(path) if written is None else _weights(written)
+    if not all(path) or len(weights) != len(path):
+        return None
+    if path[0] == ROOT_QUEUE:
+        path, weights = path[1:], weights[1:]
+    if not path:
+        return None
+    names = [SEPARATOR.join((ROOT_QUEUE, *path[:count])) for count in range(1, len(path))]
+    return HierarchyPosition(tuple(zip(names, weights[:-1], strict=True)), weights[-1])
+
+
+def hierarchy_problem(queue: Queue) -> str:
+    """Return the problem with a queue's hierarchy annotations; empty: none."""
+    annotations = queue.metadata.annotations
+    if not annotations.get(HIERARCHY_ANNOTATION) or hierarchy_position(queue) is not None:
+        return ""
+    return (
+        f"{HIERARCHY_ANNOTATION} and {HIERARCHY_WEIGHTS_ANNOTATION} do not state its position "
+        "with one positive weight for each name"
+    )
+
+
+def _weights(written: str) -> list[float]:
+    """Parse weights, raised to at least 1; empty: one of them is invalid."""
+    try:
+        weights = [float(weight) for weight in written.split(SEPARATOR)]
+    except ValueError:
+        return []
+    if not all(weight > 0 and math.isfinite(weight) for weight in weights):
+        return []
+    return [max(1.0, weight) for weight in weights]
+
+
+class QueueHierarchy:
+    """Positions of all queues that have one."""
+
+    def __init__(self) -> None:
+        self._positions: dict[str, HierarchyPosition] = {}
+
+    def update(self, queue: Queue) -> None:
+        place = hierarchy_position(queue)
+        if place is None:
+            self.remove(queue.metadata.name)
+        else:
+            self._positions[queue.metadata.name] = place
+
+    def remove(self, name: str) -> None:
+        self._positions.pop(name, None)
+
+    def apply_to(self, queues: dict[str, QueueInfo]) -> None:
+        """Set parents and weights of queues by their positions.
+
+        If queues disagree about the weight of an ancestor, the first queue by name decides.
+        """
+        for name in [name for name in queues if SEPARATOR in name]:
+            del queues[name]
+        for name, place in sorted(self._positions.items()):
+            parent = ""
+            for ancestor, weight in place.ancestors:
+                queues.setdefault(ancestor, QueueInfo(ancestor, weight=weight, parent=parent))
+                parent = ancestor
+            queues[name] = replace(queues[name], parent=parent, weight=place.weight)

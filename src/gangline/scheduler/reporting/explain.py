@@ -10,17 +10,16 @@ from dataclasses import dataclass, field, replace
 
 from gangline.api.volcano.scheduling import ROOT_QUEUE
 from gangline.scheduler.cache import inter_pod
-from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.cache.usage import NO_QUEUE
+from gangline.scheduler.cache.cache import NO_QUEUE, SchedulerCache
 from gangline.scheduler.cycle.cycle import DEFAULT_POLICY, run_cycle
+from gangline.scheduler.forecast import ExpectedStart, expected_start
 from gangline.scheduler.placement.gang import group_by_shape
 from gangline.scheduler.placement.scratch import ScratchAllocation
 from gangline.scheduler.preemption.preempt import EvictionPolicy
 from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.gangs import pending_gangs
 from gangline.scheduler.queueing.queue_tree import QueueTree, Vector
-from gangline.scheduler.reporting.expectation import ExpectedStart, expected_start
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     CycleResult,
     GangId,
     GroupKey,
@@ -218,14 +217,14 @@ def queue_usages(state: SchedulerCache, queue: str) -> tuple[QueueUsage, ...]:
         return ()
     return tuple(
         QueueUsage(
-            name=each.info.name,
-            used=_amounts(tree, each.used),
-            requested=_amounts(tree, each.requested),
-            entitled=_amounts(tree, each.fair_share),
-            most=_amounts(tree, each.limit) if each.has_limit else "",
-            share=round(min(each.share, 1e9), 3),
+            name=above.info.name,
+            used=_amounts(tree, above.used),
+            requested=_amounts(tree, above.requested),
+            entitled=_amounts(tree, above.fair_share),
+            most=_amounts(tree, above.limit) if above.has_limit else "",
+            share=round(min(above.share, 1e9), 3),
         )
-        for each in attributes.path()
+        for above in attributes.path()
     )
 
 

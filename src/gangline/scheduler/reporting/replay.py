@@ -17,6 +17,7 @@ from gangline.api.resources import (
     POD_GROUPS,
     PRIORITY_CLASSES,
     QUEUES,
+    RESOURCE_QUOTAS,
     STORAGE_CLASSES,
 )
 from gangline.api.volcano.scheduling import DEFAULT_QUEUE, PodGroup
@@ -25,37 +26,34 @@ from gangline.kube.errors import Forbidden, NotFound
 from gangline.scheduler.apply.reservation_store import read_reservation
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.convert import (
+    attach_limits,
     budget_info,
+    claim_info,
     class_names,
     group_info,
     hypernode_info,
     node_info,
     pod_info,
     queue_info,
-    read_protected_run_time,
-)
-from gangline.scheduler.cache.convert_placement import quota_info
-from gangline.scheduler.cache.convert_storage import (
-    attach_limits,
-    claim_info,
     read_capacities,
+    read_protected_run_time,
     storage_class_info,
     volume_info,
 )
+from gangline.scheduler.cache.convert_placement import quota_info
 from gangline.scheduler.cache.node_table import DEFAULT_WEIGHTS
-from gangline.scheduler.config.volcano import read_configuration
 from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.plugins.volumes import StorageState
-from gangline.scheduler.queueing.hierarchy import QueueHierarchy
+from gangline.scheduler.queueing.queue_tree import QueueHierarchy
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.types.types import NodeName, QueueInfo
-from gangline.scheduler.types.wire import (
+from gangline.scheduler.types import NodeName, QueueInfo
+from gangline.scheduler.volcano_config import read_configuration
+from gangline.scheduler.wire import (
     BETA_STORAGE_CAPACITIES,
     CSI_DRIVERS,
     CSI_NODES,
     IMAGED_PODS,
     LEAN_PODS,
-    RESOURCE_QUOTAS,
     STORAGE_CAPACITIES,
     slim_pod,
 )
@@ -79,9 +77,7 @@ async def read_cluster_state(
     must be readable.
 
     Args:
-        client: the API client.
         answers_to: the scheduler names whose pods are scheduled.
-        weights: weights of the scores.
         hierarchical: True if queues take their parents from annotations.
 
     Raises:
@@ -104,12 +100,16 @@ async def read_cluster_state(
         facts = budget_info(budget)
         state.budgets[facts.key] = facts
     classes = await list_if_readable(client, PRIORITY_CLASSES)
-    priorities = {name: each.value for each in classes for name in class_names(each)}
+    priorities = {
+        name: priority_class.value
+        for priority_class in classes
+        for name in class_names(priority_class)
+    }
     state.class_protection = {
         name: seconds
-        for each in classes
-        if (seconds := read_protected_run_time(each.metadata))
-        for name in class_names(each)
+        for priority_class in classes
+        if (seconds := read_protected_run_time(priority_class.metadata))
+        for name in class_names(priority_class)
     }
     _add_groups(state, await list_if_readable(client, POD_GROUPS), priorities)
     await _read_storage(client, state.storage)
@@ -117,8 +117,8 @@ async def read_cluster_state(
         in_namespace = state.quotas.setdefault(quota.metadata.namespace, {})
         in_namespace[quota.metadata.name] = quota_info(quota)
     namespaces = {
-        each.metadata.name: each.metadata.labels
-        for each in await list_if_readable(client, NAMESPACES)
+        namespace.metadata.name: namespace.metadata.labels
+        for namespace in await list_if_readable(client, NAMESPACES)
     }
     for pod in (await client.list(IMAGED_PODS if images else LEAN_PODS)).items:
         # As in the running scheduler, a pod with an invalid quantity is left out.
@@ -144,10 +144,10 @@ async def read_deployed_settings(client: ApiClient) -> SchedulerSettings:
         ConfigurationError: the configuration cannot be read.
     """
     try:
-        found = await client.get(CONFIG_MAPS, CONFIG_MAP, CONFIG_NAMESPACE)
+        config_map = await client.get(CONFIG_MAPS, CONFIG_MAP, CONFIG_NAMESPACE)
     except (NotFound, Forbidden):
         return SchedulerSettings()
-    return read_configuration(found.data.get(CONFIG_KEY, "")).apply_to(SchedulerSettings())
+    return read_configuration(config_map.data.get(CONFIG_KEY, "")).apply_to(SchedulerSettings())
 
 
 async def _read_storage(client: ApiClient, storage: StorageState) -> None:

@@ -4,6 +4,10 @@ Each cycle replaces the table of reasons. A work queue holds the objects whose s
 and workers write them in the background. A new reason is written immediately. If only its numbers
 have changed, it is written after an interval (``SchedulerSettings.message_update_interval_s``).
 
+Phases of groups are Volcano's: Pending (not admitted), Inqueue (admitted; controllers create its
+pods now), Running (its minimum has nodes), Unknown (members run, but the gang is incomplete and
+cannot be completed now), Completed (all pods have ended).
+
 An event costs the API server and this process as much as the binding that it reports. Therefore
 events wait until no binding is in flight, for at most some seconds. They are sent one by one, so
 that the client never drops one for lack of a free slot.
@@ -12,7 +16,7 @@ that the client never drops one for lack of a free slot.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeVar
@@ -22,7 +26,7 @@ import msgspec
 from gangline.api.core.reference import ObjectReference
 from gangline.api.meta.objects import Condition
 from gangline.api.resources import POD_GROUPS
-from gangline.api.volcano.scheduling import PodGroup, PodGroupStatus
+from gangline.api.volcano.scheduling import PodGroup, PodGroupCondition, PodGroupStatus
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.controller import (
     Controller,
@@ -35,82 +39,50 @@ from gangline.kube.errors import NotFound
 from gangline.kube.http.request import PatchKind
 from gangline.scheduler.apply.throttle import BindingsInFlight
 from gangline.scheduler.informers import SchedulerInformers
-from gangline.scheduler.queueing.gangs import check_admission
-from gangline.scheduler.queueing.limit_admission import check_queue_limit
+from gangline.scheduler.queueing import messages
+from gangline.scheduler.queueing.admission import check_admission, check_queue_limit
 from gangline.scheduler.queueing.messages import GANG_CREATION_REASONS
-from gangline.scheduler.reporting.pod_group_status import (
-    START_EXPECTED,
-    UNSCHEDULABLE,
-    pod_group_status,
-)
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     CycleResult,
     GroupKey,
     PendingReason,
     PodBinding,
     PodEviction,
+    PodGroupInfo,
+    PodInfo,
     PodKey,
 )
-from gangline.scheduler.types.wire import LEAN_PODS
+from gangline.scheduler.wire import LEAN_PODS
 
 log = logging.getLogger(__name__)
-
 MAX_EVENT_DELAY_S = 5.0
 MAX_QUEUED_EVENTS = 20_000
 """Further events are dropped: the API server accepts none, or hardly any."""
-
-
-class ScheduledEventSender:
-    """Sends the Scheduled event of each bound pod.
-
-    Args:
-        events: sends the events.
-        resting: set while no binding is in flight.
-        clock: a monotonic clock in seconds.
-    """
-
-    def __init__(
-        self, events: EventRecorder, resting: asyncio.Event, clock: Callable[[], float]
-    ) -> None:
-        self._events, self._idle, self._clock = events, resting, clock
-        self._bound: asyncio.Queue[tuple[float, PodBinding]] = asyncio.Queue(MAX_QUEUED_EVENTS)
-
-    def add_binding(self, binding: PodBinding) -> None:
-        """Queue the event of a bound pod; never waits."""
-        try:
-            self._bound.put_nowait((self._clock(), binding))
-        except asyncio.QueueFull:
-            log.debug("event dropped: the queue is full", extra={"pod": binding.pod})
-
-    async def run(self) -> None:
-        """Send until cancelled."""
-        while True:
-            since, binding = await self._bound.get()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, since + MAX_EVENT_DELAY_S - self._clock())):
-                    await self._idle.wait()
-            message = f"Successfully assigned {binding.pod} to {binding.node}"
-            self._events.event(_binding_reference(binding), "Normal", "Scheduled", message)
-            await self._events.flush()
-
-
-def _binding_reference(binding: PodBinding) -> ObjectReference:
-    namespace, _, name = binding.pod.partition("/")
-    return ObjectReference(
-        kind="Pod", api_version="v1", namespace=namespace, name=name, uid=binding.uid
-    )
-
-
-K = TypeVar("K", bound=str)
-
 POD_SCHEDULED = "PodScheduled"
 FAILED_SCHEDULING = "FailedScheduling"
-
 MAX_STATUS_DELAY_S = 5.0
 """Maximal delay of status writes behind bindings. A status write costs the API server more than a
 binding, and pods bound meanwhile save further ones.
 """
+LIMIT_CHECK_S = 2.0
+"""Interval at which a gang without pods is checked against the limit of its queue."""
+PENDING, INQUEUE, RUNNING, UNKNOWN, COMPLETED = (
+    "Pending",
+    "Inqueue",
+    "Running",
+    "Unknown",
+    "Completed",
+)
+UNSCHEDULABLE, SCHEDULED = "Unschedulable", "Scheduled"
+START_EXPECTED = "StartExpected"
+"""Condition with the place of a pending gang in the line of its queue, and its expected start."""
+FORECAST = "Forecast"
+"""Reason of that condition."""
+_NOT_ADMITTED_REASONS = frozenset(
+    {messages.NO_SUCH_QUEUE, messages.QUEUE_CLOSED, messages.QUOTA_EXCEEDED}
+)
+K = TypeVar("K", bound=str)
 
 
 class ReportSubject(NamedTuple):
@@ -129,10 +101,6 @@ class PodMessage(NamedTuple):
     group: GroupKey | None
 
 
-LIMIT_CHECK_S = 2.0
-"""Interval at which a gang without pods is checked against the limit of its queue."""
-
-
 class PendingReporter:
     """Writes the reasons of the last cycle to conditions and events."""
 
@@ -142,10 +110,10 @@ class PendingReporter:
         feed: SchedulerInformers,
         events: EventRecorder,
         settings: SchedulerSettings,
-        rush: BindingsInFlight,
+        in_flight: BindingsInFlight,
     ) -> None:
         self._client = client
-        self._bindings_in_flight = rush
+        self._bindings_in_flight = in_flight
         self._informers = feed
         self._events = events
         self._settings = settings
@@ -351,12 +319,147 @@ class PendingReporter:
         return 0.0 if since is None else max(0.0, since + span_s - time.monotonic())
 
 
+class ScheduledEventSender:
+    """Sends the Scheduled event of each bound pod.
+
+    Args:
+        resting: set while no binding is in flight.
+    """
+
+    def __init__(
+        self, events: EventRecorder, resting: asyncio.Event, clock: Callable[[], float]
+    ) -> None:
+        self._events, self._idle, self._clock = events, resting, clock
+        self._bound: asyncio.Queue[tuple[float, PodBinding]] = asyncio.Queue(MAX_QUEUED_EVENTS)
+
+    def add_binding(self, binding: PodBinding) -> None:
+        """Queue the event of a bound pod; never waits."""
+        try:
+            self._bound.put_nowait((self._clock(), binding))
+        except asyncio.QueueFull:
+            log.debug("event dropped: the queue is full", extra={"pod": binding.pod})
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        while True:
+            since, binding = await self._bound.get()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, since + MAX_EVENT_DELAY_S - self._clock())):
+                    await self._idle.wait()
+            message = f"Successfully assigned {binding.pod} to {binding.node}"
+            self._events.event(_binding_reference(binding), "Normal", "Scheduled", message)
+            await self._events.flush()
+
+
+def pod_group_status(
+    current: PodGroupStatus,
+    group: PodGroupInfo,
+    members: Collection[PodInfo],
+    verdict: PendingReason | None,
+    now: datetime,
+    expected_start: str = "",
+) -> PodGroupStatus:
+    """Return the desired status; equal to ``current`` if nothing has to be written.
+
+    Args:
+        group: the gang.
+        verdict: why it is pending; None: it is not.
+        now: the time of changed conditions.
+        expected_start: when it is expected to start; empty: unknown.
+    """
+    conditions = _conditions(current.conditions, group, members, verdict)
+    if verdict is not None and expected_start:
+        conditions.append(
+            PodGroupCondition(START_EXPECTED, "True", "", None, FORECAST, expected_start)
+        )
+    return PodGroupStatus(
+        phase=phase_of(current.phase, group, members, verdict),
+        conditions=[_dated(condition, current.conditions, now) for condition in conditions],
+        running=sum(pod.phase == "Running" for pod in members),
+        succeeded=sum(pod.phase == "Succeeded" for pod in members),
+        failed=sum(pod.phase == "Failed" for pod in members),
+    )
+
+
+def phase_of(
+    current: str, group: PodGroupInfo, members: Collection[PodInfo], verdict: PendingReason | None
+) -> str:
+    placed = [pod for pod in members if pod.node is not None or pod.is_finished]
+    if verdict is not None and any(pod.phase == "Running" for pod in placed):
+        return UNKNOWN
+    if len(placed) >= max(1, group.min_member):
+        # A member that is pending, or is being created, keeps the group from being Completed.
+        return COMPLETED if all(pod.is_finished for pod in members) else RUNNING
+    if verdict is not None and verdict.reason == messages.QUEUE_LIMIT:
+        # The limit is checked again and again: a gang that was admitted earlier may be over it now.
+        return PENDING
+    if verdict is not None and verdict.reason in _NOT_ADMITTED_REASONS:
+        return current if current == INQUEUE else PENDING
+    return INQUEUE
+
+
+def _conditions(
+    current: list[PodGroupCondition],
+    group: PodGroupInfo,
+    members: Collection[PodInfo],
+    verdict: PendingReason | None,
+) -> list[PodGroupCondition]:
+    if verdict is not None:
+        desired = [
+            PodGroupCondition(UNSCHEDULABLE, "True", "", None, verdict.reason, verdict.message),
+            PodGroupCondition(SCHEDULED, "False", "", None, verdict.reason, "The gang is pending."),
+        ]
+    elif _is_placed(group, members):
+        message = "All pods that must start together have nodes."
+        desired = [
+            PodGroupCondition(UNSCHEDULABLE, "False", "", None, SCHEDULED, message),
+            PodGroupCondition(SCHEDULED, "True", "", None, SCHEDULED, message),
+        ]
+    else:
+        # It is not pending and not placed: its pods are still to be created, or were deleted.
+        # Earlier conditions about its placement no longer hold.
+        message = "The pods that must start together do not exist."
+        desired = [
+            PodGroupCondition(condition.type, "False", "", None, messages.NOT_ENOUGH_PODS, message)
+            for condition in current
+            if condition.type != START_EXPECTED
+        ]
+    return desired
+
+
+def _is_placed(group: PodGroupInfo, members: Collection[PodInfo]) -> bool:
+    placed = sum(pod.node is not None or pod.is_finished for pod in members)
+    return placed >= max(1, group.min_member)
+
+
+def _dated(
+    desired: PodGroupCondition, current: list[PodGroupCondition], now: datetime
+) -> PodGroupCondition:
+    """Keep the transition time of a condition unless its status has changed."""
+    for condition in current:
+        if condition.type == desired.type and condition.status == desired.status:
+            return msgspec.structs.replace(
+                desired,
+                last_transition_time=condition.last_transition_time,
+                transition_id=condition.transition_id,
+            )
+    stamp = format(int(now.timestamp() * 1_000_000), "x")
+    return msgspec.structs.replace(desired, last_transition_time=now, transition_id=stamp)
+
+
+def _binding_reference(binding: PodBinding) -> ObjectReference:
+    namespace, _, name = binding.pod.partition("/")
+    return ObjectReference(
+        kind="Pod", api_version="v1", namespace=namespace, name=name, uid=binding.uid
+    )
+
+
 def _changed_keys(old: Mapping[K, object], new: Mapping[K, object]) -> set[K]:
     return {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
 
 
 def _without_forecast(status: PodGroupStatus) -> PodGroupStatus:
-    conditions = [each for each in status.conditions if each.type != START_EXPECTED]
+    conditions = [condition for condition in status.conditions if condition.type != START_EXPECTED]
     return msgspec.structs.replace(status, conditions=conditions)
 
 

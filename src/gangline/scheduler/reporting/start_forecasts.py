@@ -22,13 +22,15 @@ from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.queueing import messages
 from gangline.scheduler.reporting import forecast_process
 from gangline.scheduler.reporting.forecast_process import (
+    MAX_GROUPS,
     TIME_LIMIT_S,
     ForecastRequest,
     Forecasts,
+    StatedStart,
+    updated_starts,
 )
-from gangline.scheduler.reporting.start_condition import MAX_GROUPS, StatedStart, updated_starts
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.types.types import GroupKey, PendingReason
+from gangline.scheduler.types import GroupKey, PendingReason
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +69,6 @@ class StartForecasts:
     """Forecasts the starts of pending gangs until cancelled.
 
     Args:
-        state: the scheduler's cache.
-        reporter: writes the status of the gangs.
-        bindings: the bindings in flight.
-        forecast: forecasts gangs.
         interval_s: minimal seconds between two forecasts.
     """
 

@@ -15,7 +15,6 @@ from gangline.api.resource_list import parse_resource
 from gangline.api.volcano.scheduling import (
     CHECKPOINT_ANNOTATION,
     JOINING_PODS_ANNOTATION,
-    OLD_PREVIOUS_NODES_ANNOTATION,
     PREVIOUS_NODES_ANNOTATION,
     RESERVED_ANNOTATION,
     RUN_TIME_ANNOTATION,
@@ -32,9 +31,9 @@ from gangline.scheduler.cache.convert import (
     read_run_time,
 )
 from gangline.scheduler.informers import SchedulerInformers
-from gangline.scheduler.queueing.hierarchy import hierarchy_problem
 from gangline.scheduler.queueing.messages import amounts_text
-from gangline.scheduler.types.types import INTERNAL_RESOURCE_PREFIXES, NodeName
+from gangline.scheduler.queueing.queue_tree import hierarchy_problem
+from gangline.scheduler.types import INTERNAL_RESOURCE_PREFIXES, NodeName
 
 UNREADABLE = "Unreadable"
 MAX_QUOTED = 80
@@ -44,7 +43,6 @@ _READ = {
     RUN_TIME_ANNOTATION: (read_run_time, "is not a number of seconds"),
     CHECKPOINT_ANNOTATION: (read_checkpoint_time, "is not a time (RFC 3339)"),
     PREVIOUS_NODES_ANNOTATION: (read_previous_nodes, "does not list previous nodes"),
-    OLD_PREVIOUS_NODES_ANNOTATION: (read_previous_nodes, "does not list previous nodes"),
     JOINING_PODS_ANNOTATION: (read_joining_pods, "does not list pods"),
     RESERVED_ANNOTATION: (read_reservation, "does not list reserved nodes"),
 }
@@ -74,11 +72,11 @@ def _invalid_amounts(lists: Mapping[str, ResourceList]) -> Iterator[str]:
     for field, amounts in lists.items():
         for name, written in amounts.items():
             try:
-                known = parse_resource(name, written)
+                amount = parse_resource(name, written)
             except QuantityError:
                 yield f"{field} of {name} is not a quantity: {str(written)[:MAX_QUOTED]!r}"
             else:
-                if known < 0:
+                if amount < 0:
                     yield f"{field} of {name} is negative: {written}"
 
 
@@ -100,9 +98,9 @@ class UnreadableFieldReporter:
     def _report(
         self, old: PodGroup | Queue | None, new: PodGroup | Queue | None, problems: str
     ) -> None:
-        known = new or old
-        assert known is not None
-        uid = known.metadata.uid
+        present = new or old
+        assert present is not None
+        uid = present.metadata.uid
         if problems and new is not None and self._reported.get(uid) != problems:
             self._reported[uid] = problems
             self._events.event(new, "Warning", UNREADABLE, f"{problems}. It is ignored.")
@@ -132,13 +130,13 @@ def node_contradictions(state: SchedulerCache) -> Mapping[NodeName, tuple[NodeCo
         if not name.startswith(INTERNAL_RESOURCE_PREFIXES)
     }
     listed = np.array(sorted(columns), dtype=np.intp)
-    found: dict[NodeName, tuple[NodeContradiction, ...]] = {}
+    contradictions: dict[NodeName, tuple[NodeContradiction, ...]] = {}
     for name in sorted(state.overreporting_nodes):
         node = nodes.infos[nodes.rows[name]]
         assert node is not None
         resources = ", ".join(node.overreported_resources)
         message = f"Its allocatable amounts exceed its capacity: {resources}."
-        found[name] = (
+        contradictions[name] = (
             NodeContradiction(ALLOCATABLE_OVER_CAPACITY, node.overreported_resources, message),
         )
     over = nodes.used[listed] > nodes.allocatable[listed]
@@ -147,12 +145,12 @@ def node_contradictions(state: SchedulerCache) -> Mapping[NodeName, tuple[NodeCo
             continue
         name = nodes.name_of(row)
         wrong = {columns[c]: c for c in listed[over[:, row]].tolist()}
-        used = {each: int(nodes.used[c, row]) for each, c in wrong.items()}
-        has = {each: int(nodes.allocatable[c, row]) for each, c in wrong.items()}
+        used = {resource: int(nodes.used[c, row]) for resource, c in wrong.items()}
+        has = {resource: int(nodes.allocatable[c, row]) for resource, c in wrong.items()}
         message = f"Its pods request {amounts_text(used)}; allocatable: {amounts_text(has)}."
         further = NodeContradiction(USED_OVER_ALLOCATABLE, tuple(sorted(wrong)), message)
-        found[name] = (*found.get(name, ()), further)
-    return found
+        contradictions[name] = (*contradictions.get(name, ()), further)
+    return contradictions
 
 
 class NodeContradictionReporter:
@@ -166,11 +164,11 @@ class NodeContradictionReporter:
         """Check all nodes; never waits."""
         current = set()
         for name, wrong in node_contradictions(self._state).items():
-            for each in wrong:
-                key = (name, each.reason, each.resources)
+            for contradiction in wrong:
+                key = (name, contradiction.reason, contradiction.resources)
                 current.add(key)
                 if key not in self._reported:
                     # Kubelets put the node's name into uid, and kubectl searches events by it.
                     node = ObjectReference(kind="Node", api_version="v1", name=name, uid=name)
-                    self._events.event(node, "Warning", each.reason, each.message)
+                    self._events.event(node, "Warning", contradiction.reason, contradiction.message)
         self._reported = current

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from gangline.scheduler.simulate.cluster import SimulatedCluster
 from gangline.scheduler.simulate.engine import JobRun, Sample, SimulationHistory
+from gangline.scheduler.simulate.trace import SimulatedCluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def usage_chart(samples: Sequence[Sample], resource: str, total: int) -> str:
     return "\n".join(
         [
             f"{_line(used)}  {resource} in use",
-            f"{_line([each / most if most else 0.0 for each in waiting])}  gangs waiting, "
+            f"{_line([count / most if most else 0.0 for count in waiting])}  gangs waiting, "
             f"{most:.0f} at most",
         ]
     )

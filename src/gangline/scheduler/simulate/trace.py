@@ -1,4 +1,4 @@
-"""Job traces, as CSV or JSON.
+"""Job traces, as CSV or JSON, clusters to run them on, and synthetic traces.
 
 Columns (or keys) of a job: ``arrival`` (seconds), ``duration`` (seconds), ``size`` (pods).
 Optional: ``name``, ``minimum`` (default: the size), ``cpu`` (1), ``memory`` (0) and ``gpu`` (0) of
@@ -8,36 +8,55 @@ fails once and restarts), ``checkpoint_every`` (seconds of running between check
 evicted immediately), ``save_s`` (seconds that such a save takes), ``max`` (pods that a resizer may
 give it; default: the size), ``restart_s`` (seconds that a change of its pods takes), and its
 scaling: ``r0``, ``r1``, ``x1``, ``noise`` (``Scaling``).
+
+A cluster is YAML or JSON: nodes of a few kinds, and queues.
+
+nodes:
+  - {count: 100, cpu: 96, memory: 1Ti, gpu: 8, name: gpu, labels: {rack: r1}}
+queues:
+  - {name: team, weight: 2, parent: root, deserved: {cpu: 100}, dequeueStrategy: fifo}
+
+Synthetic traces have the shapes of published traces of large GPU clusters, not their records. Most
+jobs are small and short, while few large and long ones use most of the time, and arrivals follow
+the day. Sources: Philly (Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN
+Training Workloads", ATC 2019), Helios (Hu et al., "Characterization and Prediction of Deep Learning
+Workloads in Large-Scale GPU Datacenters", SC 2021) and PAI (Weng et al., "MLaaS in the Wild", NSDI
+2022). The parameters are our own approximations.
 """
 
 import csv
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
+import msgspec
+import yaml
+
+from gangline.api.meta.objects import ObjectMeta
 from gangline.api.quantity import QuantityError
 from gangline.api.resource_list import CPU, GPU, MEMORY, PODS, parse_resource
-from gangline.api.volcano.scheduling import DEFAULT_QUEUE
-from gangline.scheduler.types.types import Request
+from gangline.api.volcano.scheduling import DEFAULT_QUEUE, Queue, QueueSpec
+from gangline.scheduler.cache.convert import queue_info
+from gangline.scheduler.types import NodeInfo, NodeName, QueueInfo, Request
 
-_KNOWN = frozenset(
-    ("name", "arrival", "duration", "size", "minimum", "cpu", "memory", "gpu", "queue", "priority")
-) | {
-    "fails_after",
-    "checkpoint_every",
-    "step_s",
-    "save_s",
-    "max",
-    "restart_s",
-    "r0",
-    "r1",
-    "x1",
-    "noise",
+_OPTIONAL = {
+    "queue": str,
+    "priority": int,
+    "fails_after": float,
+    "checkpoint_every": float,
+    "step_s": float,
+    "save_s": float,
+    "restart_s": float,
 }
-
-
+"""Columns that are named as the fields of a job, with their types."""
+_SCALING = ("r0", "r1", "x1", "noise")
+_KNOWN = {"name", "arrival", "duration", "size", "minimum", "cpu", "memory", "gpu", "max"} | {
+    *_OPTIONAL,
+    *_SCALING,
+}
 _REQUIRED = ("arrival", "duration")
 _FORM = (
     "A trace is CSV whose first line names the columns, such as arrival,duration,size,gpu, "
@@ -195,15 +214,9 @@ def _job(row: object, where: str, number: int) -> TraceJob:
             size=size,
             request=pod_request(given.get("cpu", 1), given.get("memory", 0), given.get("gpu", 0)),
             minimum=int(given.get("minimum", size)),
-            queue=str(given.get("queue", DEFAULT_QUEUE)),
-            priority=int(given.get("priority", 0)),
-            fails_after=float(given.get("fails_after", 0)),
-            checkpoint_every=float(given.get("checkpoint_every", 0)),
-            step_s=float(given.get("step_s", 0)),
-            save_s=float(given.get("save_s", 0)),
             maximum=int(given.get("max", size)),
             scaling=_scaling(given),
-            restart_s=float(given.get("restart_s", 0)),
+            **{name: kind(given[name]) for name, kind in _OPTIONAL.items() if name in given},
         )
     except KeyError as error:
         raise TraceError(f"{where}: no {error.args[0]}") from error
@@ -222,7 +235,7 @@ def _job(row: object, where: str, number: int) -> TraceJob:
 
 
 def _scaling(given: Mapping[str, object]) -> Scaling | None:
-    names = [name for name in ("r0", "r1", "x1", "noise") if name in given]
+    names = [name for name in _SCALING if name in given]
     if not names:
         return None
     values = {name: float(str(given[name])) for name in names}
@@ -245,3 +258,162 @@ def pod_request(cpu: object, memory: object, gpu: object) -> Request:
     if any(count < 0 for count in counts.values()):
         raise ValueError("amounts must not be negative")
     return tuple(sorted((name, count) for name, count in counts.items() if count))
+
+
+PODS_PER_NODE = 110
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedCluster:
+    """Nodes and queues of a simulation."""
+
+    nodes: tuple[NodeInfo, ...]
+    queues: tuple[QueueInfo, ...] = ()
+
+
+class _Nodes(msgspec.Struct, forbid_unknown_fields=True):
+    count: int = 1
+    cpu: str | int | float = 1
+    memory: str | int | float = 0
+    gpu: int = 0
+    name: str = "node"
+    labels: dict[str, str] = {}
+
+
+class _Description(msgspec.Struct, forbid_unknown_fields=True):
+    nodes: list[_Nodes]
+    queues: list[dict[str, object]] = []
+
+
+def read_cluster(path: Path) -> SimulatedCluster:
+    """Read the description of a cluster.
+
+    Raises:
+        TraceError: the file cannot be parsed.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        described = msgspec.convert(raw, _Description)
+        nodes = tuple(node for kind in described.nodes for node in _nodes(kind))
+        queues = tuple(_queue(queue) for queue in described.queues)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError, QuantityError) as error:
+        raise TraceError(f"{path}: {error}") from error
+    if len({node.name for node in nodes}) != len(nodes):
+        raise TraceError(f"{path}: two kinds of nodes have one name")
+    return SimulatedCluster(nodes, queues)
+
+
+def uniform_cluster(count: int, cpu: float, memory: str, gpu: int) -> SimulatedCluster:
+    return SimulatedCluster(tuple(_nodes(_Nodes(count, cpu, memory, gpu))))
+
+
+def _nodes(kind: _Nodes) -> list[NodeInfo]:
+    has = dict(pod_request(kind.cpu, kind.memory, kind.gpu)) | {PODS: PODS_PER_NODE}
+    width = len(str(max(0, kind.count - 1)))
+    return [
+        NodeInfo(
+            name=NodeName(f"{kind.name}-{index:0{width}d}"),
+            allocatable=tuple(sorted(has.items())),
+            labels=tuple(sorted(kind.labels.items())),
+        )
+        for index in range(kind.count)
+    ]
+
+
+def _queue(written: Mapping[str, object]) -> QueueInfo:
+    spec = {key: value for key, value in written.items() if key != "name"}
+    metadata = ObjectMeta(name=str(written.get("name", "")))
+    return queue_info(Queue(metadata=metadata, spec=msgspec.convert(spec, QueueSpec)))
+
+
+DAY_S = 86_400.0
+NIGHT_RATE = 0.4
+"""Arrival rate at the quietest hour, relative to the busiest."""
+MAX_DURATION_S = 30 * DAY_S
+_GPU = "nvidia.com/gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceShape:
+    """Distribution of the jobs of a trace."""
+
+    sizes: tuple[tuple[int, int, float], ...]
+    """Number of pods, GPUs of each, and probability."""
+    median_s: float
+    """Median duration."""
+    spread: float
+    """Standard deviation of the logarithm of the duration."""
+    fails: float
+    """Fraction of jobs that fail once."""
+
+
+TRACE_SHAPES = {
+    "philly": TraceShape(
+        ((1, 1, 0.80), (1, 2, 0.06), (1, 4, 0.06), (1, 8, 0.05), (2, 8, 0.02), (4, 8, 0.01)),
+        median_s=900,
+        spread=2.2,
+        fails=0.25,
+    ),
+    "helios": TraceShape(
+        ((1, 1, 0.62), (1, 4, 0.12), (1, 8, 0.17), (2, 8, 0.06), (8, 8, 0.025), (16, 8, 0.005)),
+        median_s=240,
+        spread=2.3,
+        fails=0.15,
+    ),
+    "pai": TraceShape(
+        ((1, 1, 0.40), (2, 1, 0.2), (4, 1, 0.2), (8, 1, 0.12), (16, 1, 0.05), (64, 1, 0.03)),
+        median_s=600,
+        spread=1.8,
+        fails=0.1,
+    ),
+}
+
+
+def generate_trace(
+    shape: TraceShape,
+    count: int,
+    cluster: SimulatedCluster,
+    load: float,
+    seed: int,
+    queues: Sequence[str] = (DEFAULT_QUEUE,),
+) -> list[TraceJob]:
+    """Return jobs that keep ``cluster`` busy by ``load`` (1: they request all of its GPUs).
+
+    Equal arguments give equal jobs.
+    """
+    random = Random(seed)
+    kinds = [(pods, gpus) for pods, gpus, _ in shape.sizes]
+    chances = [chance for _, _, chance in shape.sizes]
+    drawn = [(*random.choices(kinds, chances)[0], _duration(shape, random)) for _ in range(count)]
+    devices = sum(dict(node.allocatable).get(_GPU, 0) for node in cluster.nodes)
+    asked = sum(pods * gpus * duration for pods, gpus, duration in drawn)
+    span = asked / max(1.0, devices * load)
+    arrivals = sorted(_arrival(span, random) for _ in range(count))
+    width = len(str(count))
+    return [
+        TraceJob(
+            name=f"job-{index:0{width}d}",
+            arrival=arrival,
+            duration=duration,
+            size=pods,
+            request=pod_request(4 * gpus, f"{16 * gpus}Gi", gpus),
+            minimum=pods,
+            queue=random.choice(list(queues)),
+            fails_after=duration * random.random() if random.random() < shape.fails else 0.0,
+        )
+        for index, (arrival, (pods, gpus, duration)) in enumerate(zip(arrivals, drawn, strict=True))
+    ]
+
+
+def _duration(shape: TraceShape, random: Random) -> float:
+    drawn = random.lognormvariate(math.log(shape.median_s), shape.spread)
+    return min(MAX_DURATION_S, max(1.0, drawn))
+
+
+def _arrival(span: float, random: Random) -> float:
+    """Draw an arrival time; the afternoon is busy, the night is quiet."""
+    while True:
+        moment = random.uniform(0, span)
+        hour = math.sin(2 * math.pi * moment / DAY_S) / 2 + 0.5
+        if random.random() < NIGHT_RATE + (1 - NIGHT_RATE) * hour:
+            return moment

@@ -7,7 +7,7 @@ import pytest
 
 from gangline.scheduler.apply.binder import Binder
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.types.types import NodeName, PodBinding, PodKey
+from gangline.scheduler.types import NodeName, PodBinding, PodKey
 from unit.kube.fake_server import Answer, FakeServer, Seen, answering, connected, failing
 from unit.scheduler.builders import cluster, node, pod
 

@@ -6,7 +6,7 @@ import pytest
 from gangline.api.volcano.scheduling import RESERVED_ANNOTATION, PodGroup
 from gangline.scheduler.apply.reservation_store import encode_reservation, read_reservation
 from gangline.scheduler.preemption.reservations import PREEMPTOR_RESERVATION_S
-from gangline.scheduler.types.types import NodeName, PodKey, Reservation
+from gangline.scheduler.types import NodeName, PodKey, Reservation
 from unit.scheduler.builders import cluster, decide, gang, group, node, pod
 
 

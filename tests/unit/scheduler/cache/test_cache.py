@@ -1,9 +1,12 @@
 """The scheduler cache: assumed pods, late events, deletions."""
 
+from heapq import nlargest
+from random import Random
+
 from msgspec.structs import replace
 
-from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.types.types import GroupKey, NodeName, PodKey
+from gangline.scheduler.cache.cache import SchedulerCache, UsageLedger
+from gangline.scheduler.types import GroupKey, NodeName, PodKey
 from unit.scheduler.builders import cluster, group, node, pod
 
 A = NodeName("a")
@@ -106,3 +109,32 @@ def test_gang_whose_group_was_deleted_before_its_pods_leaves_nothing() -> None:
         state.record_lost_member(each, at=100.0, keep_s=60.0)
     assert (state.lost_members, state.former_members, state.members) == ({}, {}, {})
     assert (state.usage.by_group, state.pods, state.placed_members) == ({}, {}, {})
+
+
+def test_largest_users_equal_a_fresh_count() -> None:
+    random = Random(3)
+    ledger = UsageLedger("default")
+    for _ in range(2_000):
+        group = GroupKey(f"d/{random.randrange(20)}")
+        held = ledger.by_group.get(group, {}).get("cpu", 0)
+        more = random.random() < 0.45 or not held
+        ledger.charge(group, (("cpu", random.randint(1, 5) if more else held),), 1 if more else -1)
+        if random.random() < 0.6:
+            everybody = ((used["cpu"], name) for name, used in ledger.by_group.items())
+            expected = [(name, amount) for amount, name in nlargest(4, everybody)]
+            assert ledger.largest("cpu", 4) == expected
+
+
+def test_charges_of_past_gangs_are_not_stored() -> None:
+    ledger = UsageLedger("default")
+    for result_was_read in (False, True):
+        for number in range(3_000):
+            group = GroupKey(f"d/{number}")
+            ledger.charge(group, (("cpu", 1),))
+            ledger.charge(group, (("cpu", 1),), -1)
+            if result_was_read and number == 0:
+                assert ledger.largest("cpu", 4) == []
+        assert len(ledger._charged) <= 1_000
+        assert not ledger.by_group
+    ledger.charge(GroupKey("d/last"), (("cpu", 2),))
+    assert ledger.largest("cpu", 4) == [("d/last", 2)]

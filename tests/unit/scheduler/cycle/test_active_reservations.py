@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cycle.cycle import run_cycle
 from gangline.scheduler.preemption.preempt import EvictionPolicy
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     CycleResult,
     GroupKey,
     NodeName,

@@ -13,7 +13,7 @@ from gangline.api.volcano.scheduling import PodGroup, PodGroupSpec, Queue, Queue
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.convert import budget_info, group_info, node_info, queue_info
 from gangline.scheduler.queueing.queue_tree import queue_problems
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     CycleResult,
     GroupKey,
     HyperNodeInfo,
@@ -208,7 +208,7 @@ def test_amounts_of_nodes_and_queues_that_are_none_neither_overflow_nor_stop_any
 )
 def test_annotations_that_cannot_be_read_mean_nothing(text: str) -> None:
     keys = [
-        "gangline.dev/places",
+        "gangline.dev/previous-nodes",
         "gangline.dev/reserved",
         "gangline.dev/checkpointed-at",
         "volcano.sh/preemptable",

@@ -1,12 +1,10 @@
 """A cycle places complete gangs or nothing, in scheduling order, on real nodes."""
 
-from collections import Counter
-
 import pytest
 
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.preemption.reservations import LOST_MEMBER_RESERVATION_S
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     CycleResult,
     GroupKey,
     LabelExpression,
@@ -39,32 +37,6 @@ def pod_message(decision: CycleResult, name: str) -> str:
     return messages[f"d/{name}"]  # type: ignore[index]
 
 
-def test_gang_that_fits_is_placed_completely() -> None:
-    decision = decide(cluster(node("a", cpu=4), node("b", cpu=4), *gang("job", 4, cpu=2)))
-    assert Counter(placed(decision).values()) == {"a": 2, "b": 2}
-    assert decision.placed == {"d/job"}
-    assert not decision.pending_reasons
-
-
-def test_a_gang_that_does_not_fit_leaves_no_pod_on_a_node() -> None:
-    decision = decide(cluster(node("a", cpu=4), node("b", cpu=4), *gang("job", 5, cpu=2)))
-    assert not decision.bindings
-    assert reason(decision, "job") == "NotEnoughResources"
-
-
-def test_two_gangs_do_not_split_the_resources_of_one() -> None:
-    state = cluster(node("a", gpu=4), *gang("one", 4, age=1, gpu=1), *gang("two", 4, age=0, gpu=1))
-    decision = decide(state)
-    assert {name.rpartition("-worker")[0] for name in placed(decision)} == {"two"}
-    assert reason(decision, "one") == "NotEnoughResources"
-
-
-def test_gang_is_pending_if_only_the_sum_of_nodes_suffices() -> None:
-    decision = decide(cluster(node("a", cpu=3), node("b", cpu=3), *gang("job", 3, cpu=2)))
-    assert not decision.bindings
-    assert reason(decision, "job") == "NotEnoughResources"
-
-
 def test_fragmented_resources_are_named_in_the_message() -> None:
     state = cluster(
         node("a", cpu=4),
@@ -77,34 +49,6 @@ def test_fragmented_resources_are_named_in_the_message() -> None:
     assert "enough in total, but not on single nodes" in message(decide(state), "job")
 
 
-def test_first_come_is_first_served_among_equals() -> None:
-    state = cluster(node("a", cpu=2), *gang("late", 2, age=9), *gang("early", 2, age=3))
-    assert set(placed(decide(state))) == {"early-worker-0", "early-worker-1"}
-
-
-def test_higher_priority_precedes_earlier_creation() -> None:
-    state = cluster(
-        node("a", cpu=2),
-        *gang("early", 2, age=1),
-        group("urgent", 2, age=9, priority=100),
-        pod("u0", group="urgent"),
-        pod("u1", group="urgent"),
-    )
-    assert set(placed(decide(state))) == {"u0", "u1"}
-
-
-def test_gang_that_lost_a_member_is_served_first() -> None:
-    state = cluster(
-        node("a", cpu=2),
-        group("broken", 2, age=50),
-        pod("b0", group="broken", on="a"),
-        pod("b1", group="broken"),
-        group("urgent", 1, age=1, priority=1000),
-        pod("u0", group="urgent"),
-    )
-    assert set(placed(decide(state))) == {"b1"}
-
-
 def test_a_member_that_is_being_deleted_does_not_count() -> None:
     state = cluster(
         node("a", cpu=1),
@@ -114,49 +58,6 @@ def test_a_member_that_is_being_deleted_does_not_count() -> None:
         pod("j1", group="job"),
     )
     assert reason(decide(state), "job") == "NotEnoughTasks"
-
-
-def test_a_member_that_succeeded_counts_and_one_that_failed_does_not() -> None:
-    def state(phase: str) -> CycleResult:
-        return decide(
-            cluster(
-                node("a", cpu=4),
-                group("job", 2),
-                pod("done", group="job", on="a", phase=phase),
-                pod("next", group="job"),
-            )
-        )
-
-    assert set(placed(state("Succeeded"))) == {"next"}
-    assert not placed(state("Failed"))
-
-
-def test_extra_pods_are_placed_while_resources_last() -> None:
-    state = cluster(
-        node("a", cpu=3), group("job", 2), *(pod(f"p{i}", group="job") for i in range(5))
-    )
-    decision = decide(state)
-    assert set(placed(decision)) == {"p0", "p1", "p2"}
-    assert decision.placed == {"d/job"}
-    assert "runs without this pod" in pod_message(decision, "p4")
-    assert all(verdict.group is None for verdict in decision.pending_reasons)
-
-
-def test_without_a_minimum_pods_are_placed_one_by_one() -> None:
-    state = cluster(
-        node("a", cpu=1), group("job", 0), pod("p0", group="job"), pod("p1", group="job")
-    )
-    assert set(placed(decide(state))) == {"p0"}
-
-
-def test_roles_have_minimums_of_their_own_even_above_the_gangs() -> None:
-    roles = (("ps", 1), ("worker", 2))
-    pods = [pod("ps-0", group="job", role="ps", cpu=3)]
-    pods += [pod(f"w{i}", group="job", role="worker") for i in range(3)]
-    small = cluster(node("a", cpu=3), group("job", 2, min_task_member=roles), *pods)
-    assert not decide(small).bindings
-    large = cluster(node("a", cpu=5), group("job", 2, min_task_member=roles), *pods)
-    assert set(placed(decide(large))) == {"ps-0", "w0", "w1"}
 
 
 def test_a_gang_whose_pods_are_not_all_created_waits_for_them() -> None:
@@ -270,16 +171,6 @@ def test_devices_are_counted() -> None:
     assert f"2 Insufficient {GPU}" in message(decision, "job")
 
 
-def test_pods_without_devices_stay_off_nodes_that_have_some() -> None:
-    state = cluster(node("a", gpu=8), node("b"), pod("cpu-only"), pod("training", gpu=1))
-    assert placed(decide(state)) == {"cpu-only": "b", "training": "a"}
-
-
-def test_packing_keeps_unused_nodes_free() -> None:
-    state = cluster(node("a", gpu=8), node("b", gpu=8), pod("x", gpu=4, on="b"), pod("p", gpu=4))
-    assert placed(decide(state)) == {"p": "b"}
-
-
 def test_pods_with_the_least_choice_are_placed_first() -> None:
     pinned = on_label(disk="ssd")
     state = cluster(
@@ -290,20 +181,6 @@ def test_pods_with_the_least_choice_are_placed_first() -> None:
         pod("pinned", cpu=2, group="job", constraints=pinned),
     )
     assert placed(decide(state)) == {"anywhere": "b", "pinned": "a"}
-
-
-def test_a_stream_of_small_jobs_does_not_pass_a_large_one() -> None:
-    state = cluster(
-        node("a", cpu=4),
-        node("b", cpu=4),
-        group("old", 1),
-        pod("old-0", cpu=2, group="old", on="a"),
-        *gang("large", 2, age=1, cpu=4),
-        *gang("small", 1, age=2, cpu=1),
-    )
-    decision = decide(state)
-    assert not decision.bindings
-    assert "reserved for d/large" in message(decision, "small")
 
 
 def test_resources_outside_the_reservation_are_used() -> None:

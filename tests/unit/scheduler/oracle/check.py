@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.types.types import HOST_PORT_PREFIX, CycleResult, GroupKey, PodInfo, Request
+from gangline.scheduler.types import HOST_PORT_PREFIX, CycleResult, GroupKey, PodInfo, Request
 from unit.scheduler.oracle.evictions import eviction_violations
 from unit.scheduler.oracle.node_groups import node_group_violations, subgroup_violations
 from unit.scheduler.oracle.placement import placement_violations

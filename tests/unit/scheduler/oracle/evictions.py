@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     HOST_PORT_PREFIX,
     CycleResult,
     GroupKey,

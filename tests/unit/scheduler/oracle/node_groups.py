@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.plugins.volumes import ClaimInfo
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     CycleResult,
     NetworkTopologyRule,
     NodeInfo,

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     CycleResult,
     HyperNodeMemberInfo,
     LabelExpression,

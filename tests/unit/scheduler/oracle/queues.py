@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from gangline.api.volcano.scheduling import DEFAULT_QUEUE
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     HOST_PORT_PREFIX,
     CycleResult,
     NodeInfo,

@@ -7,7 +7,7 @@ from gangline.api.meta.selectors import parse_label_selector
 from gangline.scheduler.placement.gang import gang_capacity, placing_order
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
 from gangline.scheduler.queueing.gangs import PendingGang, pending_gangs
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     GroupKey,
     InterPodRules,
     NodeInfo,

@@ -9,9 +9,9 @@ from gangline.api.volcano.scheduling import PodGroup
 from gangline.api.volcano.topology import HyperNode
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.convert import group_info, hypernode_info
-from gangline.scheduler.cache.domains import topology_domains
+from gangline.scheduler.cache.node_table import topology_domains
 from gangline.scheduler.plugins.task_topology import parse_role_affinity
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     CycleResult,
     HyperNodeInfo,
     HyperNodeMemberInfo,
@@ -151,37 +151,12 @@ def nodes_of(decision: CycleResult) -> set[str]:
     return {str(binding.node) for binding in decision.bindings}
 
 
-def test_gang_is_placed_in_the_fullest_rack_that_holds_it() -> None:
-    state = racks(pod("a", on="n2"), pod("b", on="n3"), *near(2, 5, tier=1))
-    assert nodes_of(decide(state)) == {"n2", "n3"}
-
-
-def test_a_gang_that_no_rack_takes_waits_if_the_rule_is_hard() -> None:
-    decision = decide(racks(*near(3, 5, tier=1)))
-    assert not decision.bindings
-    assert "one network domain" in decision.pending_reasons[0].message
-
-
-def test_gang_uses_a_higher_tier_if_allowed() -> None:
-    assert nodes_of(decide(racks(*near(3, 5, tier=2)))) <= {"n0", "n1", "n2", "n3"}
-
-
 def test_pods_beyond_the_minimum_stay_near_the_others() -> None:
     state = racks(*near(6, 5, tier=1))
     state.set_group(group("job", 1, age=9, network=NetworkTopologyRule(tier=1)))
     decision = decide(state)
     assert nodes_of(decision) == {"n0", "n1"}
     assert len(decision.bindings) == 2
-
-
-def test_a_soft_rule_is_no_reason_to_wait() -> None:
-    assert len(decide(racks(*near(8, 8, tier=1, hard=False))).bindings) == 8
-
-
-def test_a_lost_member_comes_back_near_the_others() -> None:
-    state = racks(pod("j-9", cpu=5, group="job", on="n6"), *near(1, 5, tier=1))
-    state.set_group(group("job", 2, network=NetworkTopologyRule(tier=1)))
-    assert nodes_of(decide(state)) == {"n7"}
 
 
 def test_a_tier_may_be_given_by_name() -> None:

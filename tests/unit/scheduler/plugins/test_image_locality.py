@@ -25,7 +25,7 @@ from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.queueing.gangs import with_required_nodes
 from gangline.scheduler.reporting.replay import read_cluster_state
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     NodeInfo,
     NodeName,
     PlacementConstraints,
@@ -33,7 +33,7 @@ from gangline.scheduler.types.types import (
     RequiredNodeTerms,
     shape_of,
 )
-from gangline.scheduler.types.wire import IMAGED_PODS, LEAN_PODS, ImagedPod, LeanPod, slim_pod
+from gangline.scheduler.wire import IMAGED_PODS, LEAN_PODS, ImagedPod, LeanPod, slim_pod
 from unit.scheduler.builders import RecordingListener, change_node, cluster, decide, gang, node, pod
 
 MIB = 2**20

@@ -8,7 +8,7 @@ import pytest
 
 from gangline.api.meta.selectors import parse_label_selector
 from gangline.scheduler.cache.convert_placement import inter_pod_rules
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     CycleResult,
     InterPodRules,
     PlacementConstraints,
@@ -17,7 +17,7 @@ from gangline.scheduler.types.types import (
     PodTerm,
     SpreadTerm,
 )
-from gangline.scheduler.types.wire import LeanPodSpec
+from gangline.scheduler.wire import LeanPodSpec
 from unit.scheduler.builders import cluster, decide, group, node, pod
 
 HOST = "kubernetes.io/hostname"

@@ -7,7 +7,7 @@ import pytest
 
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.plugins.scores import ScoreWeights, balance_score
-from gangline.scheduler.types.types import PlacementConstraints, PodKey, TaintInfo, TolerationInfo
+from gangline.scheduler.types import PlacementConstraints, PodKey, TaintInfo, TolerationInfo
 from unit.scheduler.builders import cluster, decide, gang, node, pod
 
 EVEN = ScoreWeights(packing=0, balance=1)

@@ -6,10 +6,10 @@ import pytest
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.scheduler.cache.convert import group_info, pod_info
 from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
-from gangline.scheduler.preemption.backfill import BackfillWindow, earliest_start, latest_end
+from gangline.scheduler.preemption.reservations import BackfillWindow, earliest_start, latest_end
 from gangline.scheduler.queueing.gangs import pending_gangs
-from gangline.scheduler.types.types import CycleResult, PodGroupInfo, PodInfo, QueueInfo
-from gangline.scheduler.types.wire import LeanPod
+from gangline.scheduler.types import CycleResult, PodGroupInfo, PodInfo, QueueInfo
+from gangline.scheduler.wire import LeanPod
 from unit.scheduler.builders import cluster, decide, gang, group, node, pod, request
 
 NOW = 1000.0

@@ -6,10 +6,16 @@ from gangline.api.meta.selectors import parse_label_selector
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.placement.scratch import ScratchAllocation
 from gangline.scheduler.plugins.volumes import ClaimInfo, VolumeInfo
-from gangline.scheduler.preemption.clearing import Clearing, ending_pods
-from gangline.scheduler.preemption.running_gangs import PlacedPod, placed_on_rows
-from gangline.scheduler.preemption.victim_sets import EvictionUnit, RunningGang, eviction_units
-from gangline.scheduler.types.types import (
+from gangline.scheduler.preemption.victims import (
+    Clearing,
+    EvictionUnit,
+    PlacedPod,
+    RunningGang,
+    ending_pods,
+    eviction_units,
+    placed_on_rows,
+)
+from gangline.scheduler.types import (
     GroupKey,
     InterPodRules,
     NodeName,

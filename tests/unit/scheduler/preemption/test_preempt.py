@@ -1,14 +1,22 @@
 """Victims: within a queue by priority, between queues by fair share, and no more than needed."""
 
 import pytest
+from msgspec.structs import replace
 
-from gangline.api.meta.selectors import parse_label_selector
 from gangline.scheduler.cache.cache import SchedulerCache
-from gangline.scheduler.cycle.cycle import run_cycle as decide_with
-from gangline.scheduler.preemption.preempt import EvictionPolicy
-from gangline.scheduler.types.types import (
+from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
+from gangline.scheduler.preemption.preempt import (
+    ANY_PRIORITY,
+    NO_PRIORITY,
+    EvictablePlainPods,
+    EvictionPolicy,
+    PreemptionEvaluator,
+)
+from gangline.scheduler.queueing.gangs import PendingGang, pending_gangs
+from gangline.scheduler.queueing.queue_tree import QueueTree
+from gangline.scheduler.types import (
     CycleResult,
-    DisruptionBudgetInfo,
+    NodeName,
     PodGroupInfo,
     PodInfo,
     QueueInfo,
@@ -60,63 +68,11 @@ FOUR = [node(f"n{index}", cpu=1) for index in range(4)]
 ALL = "n0,n1,n2,n3"
 
 
-def test_an_elastic_gang_shrinks_to_its_minimum() -> None:
-    state = cluster(*FOUR, *job("low", 4, 2, on=ALL), *job("high", 2, 2, priority=9))
-    assert gangs_hit(decide(state, NOW)) == {"low": 2}
-
-
-def test_no_gang_is_broken_while_others_have_pods_to_spare() -> None:
-    state = cluster(
-        *FOUR,
-        *job("a", 2, 1, on="n0,n1"),
-        *job("b", 2, 1, on="n2,n3"),
-        *job("high", 2, 2, priority=9),
-    )
-    assert gangs_hit(decide(state, NOW)) == {"a": 1, "b": 1}
-
-
-def test_broken_gang_is_evicted_completely() -> None:
-    state = cluster(
-        *FOUR,
-        *job("a", 2, 2, on="n0,n1"),
-        *job("b", 2, 2, on="n2,n3"),
-        *job("high", 1, 1, priority=9),
-    )
-    assert sum(gangs_hit(decide(state, NOW)).values()) == 2
-    assert len(gangs_hit(decide(state, NOW))) == 1
-
-
-def test_everything_of_lower_priority_may_go() -> None:
-    state = cluster(*FOUR, *job("low", 4, 4, on=ALL), *job("high", 4, 4, priority=9))
-    assert gangs_hit(decide(state, NOW)) == {"low": 4}
-
-
-def test_one_large_gang_is_broken_rather_than_two_small_ones() -> None:
-    state = cluster(
-        *FOUR,
-        *job("a", 1, 1, on="n0"),
-        *job("b", 1, 1, on="n1"),
-        *job("c", 2, 2, on="n2,n3"),
-        *job("high", 2, 2, priority=9),
-    )
-    assert gangs_hit(decide(state, NOW)) == {"c": 2}
-
-
 def test_gang_with_a_checkpoint_is_evicted_first() -> None:
     state = cluster(
         *FOUR,
         *job("a", 2, 2, on="n0,n1"),
         *job("b", 2, 2, on="n2,n3", checkpointed_at=NOW - 1),
-        *job("high", 2, 2, priority=9),
-    )
-    assert gangs_hit(decide(state, NOW)) == {"b": 2}
-
-
-def test_lower_priority_is_evicted_before_higher() -> None:
-    state = cluster(
-        *FOUR,
-        *job("a", 2, 2, priority=5, on="n0,n1"),
-        *job("b", 2, 2, priority=1, on="n2,n3"),
         *job("high", 2, 2, priority=9),
     )
     assert gangs_hit(decide(state, NOW)) == {"b": 2}
@@ -145,40 +101,6 @@ def test_exempt_pods_and_preemptors_cause_no_eviction(spared: dict[str, dict[str
     high = {"priority": 9} | spared["high"]
     state = cluster(*FOUR, *job("low", 4, 4, on=ALL, **spared["low"]), *job("high", 2, 2, **high))  # type: ignore[arg-type]
     assert not decide(state, NOW).evictions
-
-
-def test_only_permitted_pods_are_evicted() -> None:
-    state = cluster(
-        node("n", cpu=2),
-        group("low", 1),
-        pod("prm", group="low", on="n"),
-        pod("not", group="low", on="n", preemptable=False),
-        *job("high", 2, 1, priority=9),
-    )
-    assert evicted(decide(state, NOW)) == ["prm"]
-
-
-def test_a_budget_protects_the_pods_that_it_covers() -> None:
-    state = cluster(
-        *FOUR,
-        *job("a", 2, 2, on="n0,n1", labels=(("app", "a"),)),
-        *job("b", 2, 2, on="n2,n3"),
-        *job("high", 2, 2, priority=9),
-    )
-    state.budgets["d/keep"] = DisruptionBudgetInfo(
-        "d/keep", "d", parse_label_selector("app=a"), allowed=1
-    )
-    assert gangs_hit(decide(state, NOW)) == {"b": 2}
-
-
-def test_free_nodes_are_used_before_evictions() -> None:
-    state = cluster(*FOUR, *job("low", 3, 1, on="n0,n1,n2"), *job("high", 2, 2, priority=9))
-    assert gangs_hit(decide(state, NOW)) == {"low": 1}
-
-
-def test_eviction_can_be_switched_off() -> None:
-    state = cluster(*FOUR, *job("low", 4, 2, on=ALL), *job("high", 2, 2, priority=9))
-    assert not decide_with(state, NOW, EvictionPolicy(preempt=False)).evictions
 
 
 def carried_out(state: SchedulerCache, decision: CycleResult, now: float = NOW) -> None:
@@ -220,84 +142,6 @@ def queue(name: str, **facts: object) -> QueueInfo:
     return QueueInfo(name, **facts)  # type: ignore[arg-type]
 
 
-def test_a_queue_takes_back_its_share() -> None:
-    state = cluster(
-        *FOUR,
-        queue("q1"),
-        queue("q2"),
-        *job("runs", 4, 1, queue="q2", on=ALL),
-        *job("mine", 2, 2, queue="q1"),
-    )
-    assert gangs_hit(decide(state, NOW)) == {"runs": 2}
-
-
-@pytest.mark.parametrize(
-    ("guarantee", "evicted"),
-    [
-        pytest.param(0, {"runs": 4}, id="without a guarantee"),
-        pytest.param(1, {}, id="guarantee of a part"),
-        pytest.param(2, {}, id="guarantee of the fair share"),
-    ],
-)
-def test_reclaim_never_breaks_a_gang_below_the_guarantee(
-    guarantee: int, evicted: dict[str, int]
-) -> None:
-    state = cluster(
-        *FOUR,
-        queue("q1"),
-        queue("q2", guarantee=request(cpu=guarantee, pods=0)),
-        *job("runs", 4, 4, queue="q2", on=ALL),
-        *job("mine", 2, 2, queue="q1"),
-    )
-    assert gangs_hit(decide(state, NOW)) == evicted
-
-
-def test_a_queue_takes_back_no_more_than_its_share() -> None:
-    state = cluster(
-        *FOUR,
-        queue("q1"),
-        queue("q2"),
-        *job("runs", 4, 1, queue="q2", on=ALL),
-        *job("mine", 3, 3, queue="q1"),
-    )
-    assert not decide(state, NOW).evictions
-
-
-@pytest.mark.parametrize(
-    ("owner", "claimer"),
-    [
-        pytest.param({"reclaimable": False}, {}, id="a queue that is exempt"),
-        pytest.param({}, {"open": False}, id="a closed queue claims nothing"),
-        pytest.param(
-            {"guarantee": request(cpu=4, pods=0)}, {}, id="what is guaranteed is not taken"
-        ),
-        pytest.param({"deserved": request(cpu=4, pods=0)}, {}, id="what is deserved is not taken"),
-    ],
-)
-def test_a_queue_keeps(owner: dict[str, object], claimer: dict[str, object]) -> None:
-    state = cluster(
-        *FOUR,
-        queue("q1", **claimer),
-        queue("q2", **owner),
-        *job("runs", 4, 1, queue="q2", on=ALL),
-        *job("mine", 2, 2, queue="q1"),
-    )
-    assert not decide(state, NOW).evictions
-
-
-def test_the_queue_of_lower_priority_gives_first() -> None:
-    state = cluster(
-        node("n", cpu=4),
-        queue("q1", priority=5),
-        queue("q2", priority=10),
-        queue("q3", priority=1),
-        *job("a", 2, 0, queue="q1", on="n"),
-        *job("b", 2, 0, queue="q2", on="n"),
-        *job("mine", 1, 1, queue="q3"),
-    )
-    assert gangs_hit(decide(state, NOW)) == {"a": 1}
-
-
 def test_queues_below_one_queue_settle_among_themselves() -> None:
     state = cluster(
         *FOUR,
@@ -312,27 +156,171 @@ def test_queues_below_one_queue_settle_among_themselves() -> None:
     assert gangs_hit(decide(state, NOW)) == {"runs": 1}
 
 
-def test_evictions_are_never_mutual() -> None:
-    """Run cycles over half an hour; evicted gangs are recreated immediately."""
+def evaluator(state: SchedulerCache, policy: EvictionPolicy | None = None) -> PreemptionEvaluator:
+    tree = QueueTree(state.queues, state.nodes, state.usage, state.pending_usage)
+    return PreemptionEvaluator(state, tree, policy or EvictionPolicy(), NOW, lambda _: False)
+
+
+def only_pending(state: SchedulerCache) -> PendingGang:
+    (found,), _ = pending_gangs(state, NOW)
+    return found
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_reservation_fits_its_queue_once_the_ending_pods_of_the_queue_have_ended(
+    ends: bool,
+) -> None:
     state = cluster(
         node("n", cpu=8),
-        queue("q1", deserved=request(cpu=3, pods=0)),
-        queue("q2", deserved=request(cpu=5, pods=0)),
-        *job("big", 1, 1, queue="q1", cpu=4, on="n"),
-        *job("half", 1, 1, queue="q2", cpu=4, on="n"),
-        *job("more", 1, 1, queue="q2", cpu=1, age=1),
-        *job("high", 2, 2, queue="q1", cpu=1, age=2, priority=5),
+        QueueInfo("q", capability=request(cpu=4, pods=0)),
+        group("old", 1, queue="q"),
+        pod("old-0", cpu=4, group="old", on="n", is_terminating=ends),
+        group("new", 1, queue="q"),
+        pod("new-0", cpu=4, group="new"),
     )
-    evictions = 0
-    for round_ in range(200):
-        decision = decide(state, NOW + 10 * round_)
-        evictions += len(decision.evictions)
-        carried_out(state, decision)
-        for each in decision.evictions:
-            gone = state.pods[each.pod]
-            state.remove_pod(each.pod)
-            name = each.pod.removeprefix("d/")
-            cpu = dict(gone.shape.request)["cpu"] / 1000
-            owner = str(gone.group).removeprefix("d/")
-            state.set_pod(pod(name, cpu=cpu, group=owner, priority=gone.priority))
-    assert evictions <= 2
+    waits = only_pending(state)
+    row, demand = state.nodes.rows[NodeName("n")], state.nodes.demand(request(cpu=4))
+    placements = [Placement(waits.pending, row, demand)]
+    scratch = ScratchAllocation(state.nodes)
+    assert evaluator(state).still_fits(scratch, waits, placements) is ends
+
+
+@pytest.mark.parametrize("owed", [True, False])
+def test_gang_waits_for_ending_pods_by_a_reservation_only_if_it_may_evict(owed: bool) -> None:
+    """Else any gang would hold resources that others of its rank are waiting for, too."""
+    deserved = request(cpu=2, pods=0) if owed else request(cpu=8, pods=0)
+    state = cluster(
+        node("n0", cpu=4),
+        node("n1", cpu=4),
+        QueueInfo("a", deserved=request(cpu=6, pods=0)),
+        QueueInfo("b", deserved=deserved),
+        group("runs", 1, queue="b"),
+        pod("runs-0", cpu=4, group="runs", on="n0"),
+        group("ends", 1, queue="b"),
+        pod("ends-0", cpu=4, group="ends", on="n1", is_terminating=True),
+        group("wants", 1, queue="a"),
+        pod("wants-0", cpu=4, group="wants"),
+    )
+    found = evaluator(state).find_victims(ScratchAllocation(state.nodes), only_pending(state))
+    assert (found is not None) is owed
+    if found is not None:
+        assert found.victims == ()
+        assert [each.row for each in found.placements] == [state.nodes.rows[NodeName("n1")]]
+
+
+CPU_4 = request(cpu=4, pods=0)
+MEMORY_8 = request(memory=8, pods=0)
+
+
+def bound(
+    *queues: QueueInfo,
+    policy: EvictionPolicy | None = None,
+    plain: dict[str, object] | None = None,
+    **wants: object,
+) -> float:
+    """Return the bound of a gang of queue ``q`` beside plain pods that fill a node."""
+    filling = {"cpu": 8, "memory": 8, **(plain or {})}
+    facts: dict[str, object] = {"cpu": 2, "queue": "q", "priority": 3, **wants}
+    queue, priority = facts.pop("queue"), facts.pop("priority")
+    state = cluster(
+        node("n", cpu=8, memory=16),
+        *queues,
+        pod("plain", on="n", **filling),  # type: ignore[arg-type]
+        group("job", 1, queue=queue, priority=priority),
+        pod("job-0", group="job", **facts),  # type: ignore[arg-type]
+    )
+    (pending,), _ = pending_gangs(state, 0.0)
+    return plain_pods(state, policy or EvictionPolicy()).priority_bound(pending)
+
+
+def plain_pods(state: SchedulerCache, policy: EvictionPolicy) -> EvictablePlainPods:
+    tree = QueueTree(state.queues, state.nodes, state.usage, state.pending_usage)
+    return EvictablePlainPods(state, tree, policy)
+
+
+OWED = QueueInfo("q", deserved=CPU_4)
+
+
+@pytest.mark.parametrize(
+    ("queues", "facts", "expected"),
+    [
+        pytest.param((), {"queue": "default"}, 3, id="of its queue: those of lower priority"),
+        pytest.param((OWED,), {}, ANY_PRIORITY, id="its queue is owed processors"),
+        pytest.param((OWED,), {"cpu": 5}, NO_PRIORITY, id="beyond the share of its queue"),
+        pytest.param((OWED,), {"may_preempt": False}, NO_PRIORITY, id="it never preempts"),
+        pytest.param((OWED,), {"plain": {"belongs_to_job": True}}, NO_PRIORITY, id="none lasts"),
+        pytest.param(
+            (OWED, QueueInfo("default", reclaimable=False)), {}, NO_PRIORITY, id="not reclaimable"
+        ),
+        pytest.param(
+            (OWED, QueueInfo("default", deserved=CPU_4)),
+            {"plain": {"cpu": 4}},
+            NO_PRIORITY,
+            id="the other queue is within its share",
+        ),
+        pytest.param(
+            (
+                QueueInfo("q", deserved=(*CPU_4, *MEMORY_8)),
+                QueueInfo("default", deserved=(*CPU_4, *MEMORY_8)),
+            ),
+            {"plain": {"cpu": 4, "memory": 9}, "cpu": 2},
+            NO_PRIORITY,
+            id="the other queue exceeds its share of something else",
+        ),
+        pytest.param(
+            (QueueInfo("top", deserved=CPU_4), QueueInfo("q", parent="top", deserved=CPU_4)),
+            {},
+            ANY_PRIORITY,
+            id="below a queue that is owed processors",
+        ),
+        pytest.param(
+            (
+                QueueInfo("top"),
+                QueueInfo("default", parent="top"),
+                QueueInfo("q", parent="top", deserved=CPU_4),
+            ),
+            {},
+            ANY_PRIORITY,
+            id="both below a queue that is within its share",
+        ),
+    ],
+)
+def test_bound_follows_from_priorities_and_shares(
+    queues: tuple[QueueInfo, ...], facts: dict[str, object], expected: float
+) -> None:
+    assert bound(*queues, **facts) == expected  # type: ignore[arg-type]
+
+
+def test_policy_decides_whether_plain_pods_are_evicted() -> None:
+    assert bound(queue="default", policy=EvictionPolicy(preempt=False)) == NO_PRIORITY
+    assert bound(OWED, policy=EvictionPolicy(reclaim=False)) == NO_PRIORITY
+
+
+def test_only_evictable_pods_below_the_bound_count() -> None:
+    def lasting(name: str, **facts: object) -> PodInfo:
+        return pod(name, on="n", **facts)  # type: ignore[arg-type]
+
+    state = cluster(
+        node("n", cpu=64),
+        lasting("low", priority=1),
+        lasting("equal", priority=3),
+        lasting("protected", priority=1, preemptable=False),
+        lasting("foreign", priority=1, is_ours=False),
+    )
+    found = plain_pods(state, EvictionPolicy())
+    assert [each.key for each in found.below(3)] == ["d/low"]
+    assert {each.key for each in found.below(ANY_PRIORITY)} == {"d/low", "d/equal"}
+    assert list(found.below(NO_PRIORITY)) == []
+
+
+def test_one_device_that_a_queue_is_owed_is_counted() -> None:
+    state = cluster(
+        node("n", gpu=4),
+        QueueInfo("q", deserved=request(gpu=2, pods=0)),
+        pod("plain", cpu=0, gpu=4, on="n"),
+        group("job", 1, queue="q"),
+        pod("job-0", cpu=0, gpu=1, group="job"),
+    )
+    (pending,), _ = pending_gangs(state, 0.0)
+    pending = replace(pending, requested=request(gpu=1, pods=0))
+    assert plain_pods(state, EvictionPolicy()).priority_bound(pending) == ANY_PRIORITY

@@ -5,7 +5,7 @@ import pytest
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cycle.cycle import run_cycle
 from gangline.scheduler.preemption.preempt import EvictionPolicy
-from gangline.scheduler.types.types import (
+from gangline.scheduler.types import (
     HyperNodeInfo,
     HyperNodeMemberInfo,
     NetworkTopologyRule,

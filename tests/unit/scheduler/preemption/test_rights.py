@@ -8,9 +8,9 @@ import pytest
 from gangline.api.meta.selectors import parse_label_selector
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.preemption.rights import EvictionRights, EvictionTally, ReclaimState
-from gangline.scheduler.preemption.victim_sets import EvictionUnit, RunningGang, eviction_units
+from gangline.scheduler.preemption.victims import EvictionUnit, RunningGang, eviction_units
 from gangline.scheduler.queueing.queue_tree import QueueTree
-from gangline.scheduler.types.types import DisruptionBudgetInfo, QueueInfo
+from gangline.scheduler.types import DisruptionBudgetInfo, QueueInfo
 from unit.scheduler.builders import GPU, cluster, group, node, pod, request
 
 NODE = node("n", cpu=8, memory=64, gpu=8)

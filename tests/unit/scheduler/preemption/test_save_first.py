@@ -11,7 +11,7 @@ from gangline.scheduler.preemption.save_first import (
     SaveRequests,
     StoredSaveRequest,
 )
-from gangline.scheduler.types.types import GangId, GroupKey, NodeName, PodEviction, PodKey
+from gangline.scheduler.types import GangId, GroupKey, NodeName, PodEviction, PodKey
 
 WAIT_S = 30.0
 VICTIM = GroupKey("d/low")

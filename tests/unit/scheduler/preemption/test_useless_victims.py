@@ -2,7 +2,7 @@
 
 import pytest
 
-from gangline.scheduler.types.types import GroupKey, TaintInfo
+from gangline.scheduler.types import GroupKey, TaintInfo
 from unit.scheduler.builders import node, pod
 from unit.scheduler.scenarios.reading import Gang, Node, Play, Pods, Queue, Scenario, scenarios
 

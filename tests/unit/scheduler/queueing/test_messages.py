@@ -14,7 +14,7 @@ from gangline.scheduler.queueing.messages import (
     gang_message,
     queue_limit_message,
 )
-from gangline.scheduler.types.types import CycleResult, QueueInfo
+from gangline.scheduler.types import CycleResult, QueueInfo
 from unit.scheduler.builders import (
     ANYWHERE,
     GPU,

@@ -1,16 +1,41 @@
 """The order of service, compared with one that looks at all queues each time."""
 
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace as changed
 
 from gangline.api.volcano.scheduling import ROOT_QUEUE
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.cycle.cycle import run_cycle
+from gangline.scheduler.preemption.preempt import EvictionPolicy
 from gangline.scheduler.queueing.gangs import PendingGang, pending_gangs
-from gangline.scheduler.queueing.order import QueueEntry, SchedulingOrder
+from gangline.scheduler.queueing.order import (
+    ORDER_BY_AGE,
+    FairnessPolicy,
+    QueueEntry,
+    SchedulingOrder,
+)
 from gangline.scheduler.queueing.queue_tree import QueueAttributes, QueueTree
-from gangline.scheduler.types.types import NodeInfo, PodGroupInfo, PodInfo, QueueInfo
+from gangline.scheduler.settings import SchedulerSettings
+from gangline.scheduler.types import (
+    CycleResult,
+    GroupKey,
+    NodeInfo,
+    PodGroupInfo,
+    PodInfo,
+    PodKey,
+    QueueInfo,
+    Reservation,
+)
+from gangline.scheduler.volcano_config import read_configuration
 from unit.scheduler.builders import cluster, group, node, pod, request
+from unit.scheduler.oracle.check import check_result
 
 HIERARCHY = (
     QueueInfo("a", weight=2),
@@ -137,3 +162,294 @@ def test_minimum_of_a_gang_is_served_before_pods_that_an_older_gang_does_not_nee
     first = order.pop()
     assert first is not None
     assert first.gang.name == "d/newer"
+
+
+Facts = NodeInfo | PodInfo | PodGroupInfo | QueueInfo
+GANGS, NAMESPACES = FairnessPolicy(gangs=True), FairnessPolicy(namespaces=True)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A gang of pods of one CPU."""
+
+    name: str
+    """``namespace/name``."""
+    size: int = 1
+    at: int = 0
+    runs: int = 0
+    """How many of its pods run."""
+    memory: float = 0
+    priority: int = 0
+    queue: str = "default"
+    minimum: int | None = None
+
+    def facts(self, on: str = "n") -> list[Facts]:
+        """Return its group and pods; those that run are on one node."""
+        minimum = self.size if self.minimum is None else self.minimum
+        facts = group(self.name, minimum, self.at, priority=self.priority, queue=self.queue)
+        pods = [
+            pod(f"{index}", cpu=1, memory=self.memory, age=self.at, on=on if runs else None)
+            for index in range(self.size)
+            for runs in [index < self.runs]
+        ]
+        key = GroupKey(self.name)
+        named: list[Facts] = [
+            changed(each, key=PodKey(f"{key}-{index}"), group=key, uid=f"{key}-{index}")
+            for index, each in enumerate(pods)
+        ]
+        return [PodGroupInfo(**{**_fields(facts), "key": key}), *named]
+
+
+def _fields(facts: PodGroupInfo) -> dict[str, object]:
+    return {name: getattr(facts, name) for name in PodGroupInfo.__slots__}
+
+
+def world(cpu: int, jobs: Sequence[Job], *more: Facts, memory: float = 64) -> list[Facts]:
+    return [node("n", cpu=cpu, memory=memory), *more, *(f for job in jobs for f in job.facts())]
+
+
+def served(state: SchedulerCache, fairness: FairnessPolicy) -> list[str]:
+    """Return the placed gangs in order; the oracle checks the result."""
+    decision = decided(state, fairness)
+    return list(dict.fromkeys(str(binding.group) for binding in decision.bindings))
+
+
+def decided(state: SchedulerCache, fairness: FairnessPolicy, now: float = 0.0) -> CycleResult:
+    decision = run_cycle(state, now, EvictionPolicy(fairness=fairness))
+    check_result(state, decision, now)
+    return decision
+
+
+HAS = Job("a/has", 2, runs=2)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "jobs", "by_age", "by_share"),
+    [
+        pytest.param(
+            3,
+            [HAS, Job("a/new", at=1), Job("b/new", at=2)],
+            ["a/new"],
+            ["b/new"],
+            id="who uses less comes first",
+        ),
+        pytest.param(
+            9,
+            [Job("a/1", at=1), Job("a/2", at=2), Job("a/3", at=3), Job("b/1", at=4)],
+            ["a/1", "a/2", "a/3", "b/1"],
+            ["a/1", "b/1", "a/2", "a/3"],
+            id="what is handed out counts at once",
+        ),
+        pytest.param(
+            3,
+            [HAS, Job("a/new", at=1, priority=1), Job("b/new", at=2)],
+            ["a/new"],
+            ["a/new"],
+            id="priority goes before shares",
+        ),
+        pytest.param(
+            5,
+            [
+                Job("a/has", 2, at=9, runs=2),
+                Job("b/has", 2, at=0, runs=2),
+                Job("b/new", at=4),
+                Job("a/new", at=5),
+            ],
+            ["b/new"],
+            ["a/new"],
+            id="nothing counts against a gang that came after it",
+        ),
+        pytest.param(
+            8,
+            [
+                Job("a/has", 2, runs=2),
+                Job("b/has", 1, runs=1, memory=40),
+                Job("b/new", 5, at=1),
+                Job("a/new", 5, at=2),
+            ],
+            ["b/new"],
+            ["a/new"],
+            id="the resource counts of which most is used",
+        ),
+        pytest.param(
+            3,
+            [Job("a/has", 2, runs=2, queue="q"), Job("a/new", at=1), Job("b/new", at=2)],
+            ["a/new"],
+            ["a/new"],
+            id="what another queue pays for does not count",
+        ),
+        pytest.param(
+            6,
+            [Job("a/1", 2, at=1), Job("a/2", 1, at=2), Job("b/1", 3, at=3), Job("b/2", 1, at=4)],
+            ["a/1", "a/2", "b/1"],
+            ["a/1", "b/1", "a/2"],
+            id="within a namespace it is as ever",
+        ),
+        pytest.param(
+            9,
+            [*(Job(f"a/{n}", at=n) for n in (1, 2, 3)), Job("b/1", at=4), Job("b/2", at=5)],
+            ["a/1", "a/2", "a/3", "b/1", "b/2"],
+            ["a/1", "b/1", "a/2", "b/2", "a/3"],
+            id="all that is handed out adds up",
+        ),
+        pytest.param(
+            7,
+            [
+                Job("a/young", 3, at=9, runs=3),
+                Job("a/old", 1, at=1, runs=1),
+                Job("b/has", 2, at=0, runs=2),
+                Job("b/new", at=6),
+                Job("a/new", at=7),
+            ],
+            ["b/new"],
+            ["a/new"],
+            id="only the older ones count, in whatever order they were seen",
+        ),
+    ],
+)
+def test_namespace_with_the_smallest_share_is_served_first(
+    cpu: int, jobs: list[Job], by_age: list[str], by_share: list[str]
+) -> None:
+    things = world(cpu, jobs, QueueInfo("q"))
+    assert served(cluster(*things), ORDER_BY_AGE) == by_age
+    assert served(cluster(*things), NAMESPACES) == by_share
+
+
+def test_pods_without_a_gang_count_for_their_namespace_unless_others_placed_them() -> None:
+    jobs = [Job("d/new", at=1), Job("e/new", at=2)]
+    alone = pod("alone", cpu=1, on="n")
+    assert served(cluster(*world(2, jobs, alone)), NAMESPACES) == ["e/new"]
+    foreign = changed(alone, is_ours=False)
+    assert served(cluster(*world(2, jobs, foreign)), NAMESPACES) == ["d/new"]
+
+
+def test_pods_whose_group_was_deleted_are_charged_to_no_namespace() -> None:
+    jobs = [HAS, Job("a/new", at=1), Job("b/new", at=2)]
+    state = cluster(*world(3, jobs))
+    state.remove_group(GroupKey("a/has"))
+    assert served(state, NAMESPACES) == ["a/new"]
+
+
+def test_reservation_outranks_smaller_shares() -> None:
+    jobs = [Job("a/has", 1, runs=1), Job("b/has", 2, at=1, runs=2), Job("a/large", 4, at=2)]
+    state = cluster(*world(5, jobs))
+    first = decided(state, NAMESPACES)
+    assert not first.bindings
+    assert list(first.reservations) == ["a/large"]
+    state.reservations = dict(first.reservations)
+    for each in Job("c/new", 1, at=3).facts():
+        state.set_pod(each) if isinstance(each, PodInfo) else state.set_group(each)  # type: ignore[arg-type]
+    # It fits, and its namespace has no usage.
+    later = decided(state, NAMESPACES)
+    assert not later.bindings
+    assert list(later.reservations) == ["a/large"]
+    # Had nothing been promised, it would go first.
+    state.reservations = {}
+    assert served(state, NAMESPACES) == ["c/new"]
+
+
+def test_a_promise_is_kept_though_another_of_its_namespace_stands_before_it() -> None:
+    jobs = [Job("a/endless", 9, at=1), Job("a/large", 3, at=2), Job("b/new", 1, at=3)]
+    state = cluster(*world(4, [Job("a/has", 2, runs=2), *jobs]))
+    state.reservations = {
+        "a/large": Reservation(tuple((PodKey(f"a/large-{n}"), "n") for n in range(3)))
+    }  # type: ignore[misc]
+    decision = decided(state, NAMESPACES)
+    assert "a/large" in decision.reservations
+    assert not decision.bindings
+
+
+@pytest.mark.parametrize(("fairness", "gets"), [(ORDER_BY_AGE, "a/more"), (GANGS, "a/less")])
+def test_pods_beyond_a_minimum_go_to_the_gang_that_uses_least(
+    fairness: FairnessPolicy, gets: str
+) -> None:
+    jobs = [
+        Job("a/more", 4, at=1, runs=3, minimum=1),
+        Job("a/less", 4, at=2, runs=1, minimum=1),
+    ]
+    assert served(cluster(*world(5, jobs)), fairness) == [gets]
+
+
+@pytest.mark.parametrize(
+    ("switches", "expected"),
+    [
+        pytest.param("", GANGS, id="named"),
+        pytest.param(", enableJobOrder: false", ORDER_BY_AGE, id="switched off"),
+        pytest.param(
+            ", enableNamespaceOrder: true",
+            FairnessPolicy(gangs=True, namespaces=True),
+            id="namespaces",
+        ),
+    ],
+)
+def test_the_order_is_read_from_the_configuration(switches: str, expected: FairnessPolicy) -> None:
+    found = read_configuration(f"tiers: [{{plugins: [{{name: drf{switches}}}]}}]")
+    assert found.apply_to(SchedulerSettings()).policy.fairness == expected
+    assert (
+        read_configuration("").apply_to(SchedulerSettings()).policy
+        == SchedulerSettings(preempt=False, reclaim=False).policy
+    )
+
+
+LAW = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+
+
+@st.composite
+def shared_clusters(draw: st.DrawFn) -> list[Facts]:
+    names = st.sampled_from("abc")
+    jobs = []
+    for index in range(draw(st.integers(0, 9))):
+        size = draw(st.integers(1, 4))
+        jobs.append(
+            Job(
+                f"{draw(names)}/j{index}",
+                size,
+                at=draw(st.integers(0, 3)),
+                runs=draw(st.sampled_from([0, 0, size, draw(st.integers(0, size))])),
+                priority=draw(st.integers(0, 1)),
+                queue=draw(st.sampled_from(["default", "q"])),
+                minimum=draw(st.integers(0, size)),
+            )
+        )
+    return world(draw(st.integers(1, 12)), jobs, QueueInfo("q"))
+
+
+@LAW
+@given(shared_clusters(), st.randoms(use_true_random=False))
+def test_the_order_in_which_things_are_seen_changes_no_fair_decision(
+    things: list[Facts], random: Random
+) -> None:
+    both = FairnessPolicy(gangs=True, namespaces=True)
+    shuffled = list(things)
+    random.shuffle(shuffled)
+    assert decided(cluster(*things), both) == decided(cluster(*shuffled), both)
+
+
+@LAW
+@given(shared_clusters(), st.integers(1, 3))
+def test_a_large_gang_starts_however_many_small_ones_of_poorer_namespaces_come(
+    things: list[Facts], length: int
+) -> None:
+    """Each cycle the oldest running gang ends and two gangs arrive; no gang starves."""
+    state = cluster(*things, *Job("a/large", 4, at=2).facts())
+    state.set_node(node("n", cpu=12, memory=64))
+    last = 0
+    for cycle in range(60):
+        decision = decided(state, NAMESPACES, float(cycle))
+        state.reservations = dict(decision.reservations)
+        for binding in decision.bindings:
+            state.assume(binding.pod, binding.node)
+            state.set_pod(changed(state.pods[binding.pod], phase="Running"))
+        if any(binding.group == "a/large" for binding in decision.bindings):
+            return
+        running = sorted(
+            (state.groups[GroupKey(name)].created, name) for name in state.placed_members
+        )
+        for _, name in running[:1]:
+            for key in list(state.placed_members[name]):
+                state.set_pod(changed(state.pods[key], phase="Succeeded"))
+        for namespace in "ab":
+            last += 1
+            for each in Job(f"{namespace}/s{last}", length, at=10 + last).facts():
+                state.set_pod(each) if isinstance(each, PodInfo) else state.set_group(each)  # type: ignore[arg-type]
+    raise AssertionError("it waits for ever")

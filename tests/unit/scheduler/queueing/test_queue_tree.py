@@ -5,17 +5,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gangline.api.meta.objects import ObjectMeta
+from gangline.api.volcano.scheduling import (
+    HIERARCHY_ANNOTATION,
+    HIERARCHY_WEIGHTS_ANNOTATION,
+    Queue,
+)
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.cache.convert import queue_info
 from gangline.scheduler.queueing.queue_tree import (
+    HierarchyPosition,
     Matrix,
+    QueueHierarchy,
     QueueTree,
     Vector,
     ancestors,
     dominant_share,
-    queue_problems,
+    hierarchy_position,
+    hierarchy_problem,
     water_fill,
 )
-from gangline.scheduler.types.types import CycleResult, PodGroupInfo, PodInfo, QueueInfo
+from gangline.scheduler.reporting.warnings import unreadable_queue_fields
+from gangline.scheduler.settings import SchedulerSettings
+from gangline.scheduler.types import CycleResult, PodGroupInfo, PodInfo, QueueInfo
+from gangline.scheduler.volcano_config import read_configuration
 from unit.scheduler.builders import cluster, decide, group, node, pod, request
+from unit.scheduler.oracle.check import check_result
 
 Facts = PodGroupInfo | PodInfo
 
@@ -40,30 +55,6 @@ def placed(decision: CycleResult) -> dict[str, str]:
 
 def text(decision: CycleResult, name: str) -> str:
     return next(v.message for v in decision.pending_reasons if v.group == f"d/{name}")
-
-
-def test_pods_beyond_a_minimum_are_shared_between_queues() -> None:
-    state = cluster(
-        node("n1", cpu=2),
-        queue("q1"),
-        queue("q2"),
-        group("a", 0, queue="q1"),
-        group("b", 0, age=1, queue="q2"),
-        *(pod(f"a{i}", group="a") for i in range(2)),
-        *(pod(f"b{i}", group="b") for i in range(2)),
-    )
-    assert sorted(placed(decide(state))) == ["a0", "b0"]
-
-
-def test_a_job_that_cannot_fit_does_not_block_other_queues() -> None:
-    state = cluster(
-        node("n1", cpu=2),
-        queue("q1"),
-        queue("q2"),
-        *job("big", "q1", cpu=3),
-        *job("fits", "q2", age=1),
-    )
-    assert placed(decide(state)) == {"fits-0": "n1"}
 
 
 def test_weights_decide_how_much_each_queue_gets() -> None:
@@ -121,20 +112,6 @@ def test_a_limit_holds_for_the_queue_and_all_above_it() -> None:
     assert "Queue 'q3' is at its limit (3 of 4 cpu in use, 3 requested)" in text(decision, "wants")
 
 
-def test_jobs_belong_in_leaves() -> None:
-    state = cluster(
-        node("n1"),
-        queue("q1", cpu=4),
-        queue("q11", cpu=1, parent="q1"),
-        *job("leaf", "q11"),
-        *job("inner", "q1"),
-        *job("top", "root"),
-    )
-    decision = decide(state)
-    assert placed(decision) == {"leaf-0": "n1"}
-    assert {v.reason for v in decision.pending_reasons} == {"QueueNotLeaf", "QueueNotFound"}
-
-
 def test_job_above_its_queues_limit_is_pending_without_reservation() -> None:
     state = cluster(
         node("n1"), queue("q", cpu=2), *job("huge", "q", cpu=3), *job("small", "q", age=1)
@@ -156,24 +133,6 @@ def test_first_gang_blocked_by_a_limit_is_not_overtaken() -> None:
     decision = decide(state)
     assert placed(decision) == {"elsewhere-0": "n1"}
     assert "An earlier gang waits" in text(decision, "small")
-
-
-@pytest.mark.parametrize(
-    ("guarantee", "asked", "runs"),
-    [
-        pytest.param(2, 0.5, False, id="all is guaranteed to another"),
-        pytest.param(1, 1.5, False, id="the rest is too small"),
-        pytest.param(1, 1, True, id="the rest is enough"),
-    ],
-)
-def test_guarantee_is_never_borrowed(guarantee: float, asked: float, runs: bool) -> None:
-    state = cluster(
-        node("n1", cpu=2),
-        queue("q1", guarantee=request(cpu=guarantee, pods=0)),
-        queue("q2"),
-        *job("job", "q2", cpu=asked),
-    )
-    assert bool(decide(state).bindings) is runs
 
 
 def test_fifo_queue_keeps_its_order() -> None:
@@ -201,45 +160,6 @@ def test_deleted_pending_gang_delays_no_other_gang(sizes: list[int], data: st.Da
         gone = data.draw(st.sampled_from(waiting))
         rest = [fact for i, each in enumerate(jobs) if i != gone for fact in each]
         assert before.placed <= decide(cluster(*things, *rest)).placed
-
-
-def test_a_queue_below_a_closed_one_is_closed() -> None:
-    state = cluster(
-        node("n1"), queue("up", open=False), queue("down", parent="up"), *job("job", "down")
-    )
-    decision = decide(state)
-    assert not decision.bindings
-    assert "'up' is closed" in text(decision, "job")
-
-
-def test_nodes_that_cannot_be_had_are_not_shared_out() -> None:
-    jobs: list[Facts] = []
-    for index in range(4):
-        jobs += job(f"a{index}", "q1", age=index)
-        jobs += job(f"b{index}", "q2", age=10 + index)
-    state = cluster(
-        node("n1", cpu=2),
-        node("n2", cpu=100, ready=False),
-        node("n3", cpu=100, unschedulable=True),
-        queue("q1"),
-        queue("q2"),
-        *jobs,
-    )
-    assert sorted(placed(decide(state))) == ["a0-0", "b0-0"]
-
-
-def test_contradictions_between_queues_are_reported() -> None:
-    queues = [
-        queue("orphan", parent="nowhere"),
-        queue("a", parent="b"),
-        queue("b", parent="a"),
-        queue("greedy", cpu=1, guarantee=request(cpu=2, pods=0)),
-        queue("fine", parent="root"),
-    ]
-    found = queue_problems({each.name: each for each in queues})
-    assert sorted(found) == ["a", "b", "greedy", "orphan"]
-    state = cluster(node("n1"), *queues, *job("job", "a"), *job("own", "greedy"))
-    assert len(decide(state).pending_reasons) == 1
 
 
 AMOUNTS = st.floats(0, 1000, allow_nan=False)
@@ -411,3 +331,140 @@ def test_last_device_is_not_borrowed_from_a_guarantee(guaranteed: int) -> None:
     decision = decide(state)
     assert placed(decision) == {}
     assert "Queue 'q'" in text(decision, "wants")
+
+
+def annotated_queue(name: str, path: str | None = None, weights: str | None = None) -> Queue:
+    written = {HIERARCHY_ANNOTATION: path, HIERARCHY_WEIGHTS_ANNOTATION: weights}
+    annotations = {key: value for key, value in written.items() if value is not None}
+    return Queue(metadata=ObjectMeta(name=name, annotations=annotations))
+
+
+@pytest.mark.parametrize(
+    ("path", "weights", "place"),
+    [
+        ("root/eng/dev", "100/50/8", HierarchyPosition((("root/eng", 50.0),), 8.0)),
+        ("eng/dev", "50/8", HierarchyPosition((("root/eng", 50.0),), 8.0)),
+        ("root/a/b/c", "1/2/3/4", HierarchyPosition((("root/a", 2.0), ("root/a/b", 3.0)), 4.0)),
+        ("root/dev", "1/0.5", HierarchyPosition((), 1.0)),
+        ("root/dev", None, HierarchyPosition((), 1.0)),
+    ],
+)
+def test_a_place_is_read_from_the_top_down(
+    path: str, weights: str | None, place: HierarchyPosition
+) -> None:
+    assert hierarchy_position(annotated_queue("dev", path, weights)) == place
+    assert not unreadable_queue_fields(annotated_queue("dev", path, weights))
+
+
+@pytest.mark.parametrize(
+    ("path", "weights"),
+    [
+        pytest.param("root/eng/dev", "1/2", id="too few weights"),
+        pytest.param("root//dev", "1/2/3", id="a name is missing"),
+        pytest.param("root/eng/dev", "1/many/3", id="no number"),
+        pytest.param("root/eng/dev", "1/-2/3", id="must not be negative"),
+        pytest.param("root/eng/dev", "1/0/3", id="must not be zero"),
+        pytest.param("root/eng/dev", "1/inf/3", id="endless"),
+        pytest.param("root", "1", id="the root itself"),
+    ],
+)
+def test_unreadable_hierarchy_is_reported_and_ignored(path: str, weights: str) -> None:
+    assert hierarchy_position(annotated_queue("dev", path, weights)) is None
+    assert unreadable_queue_fields(annotated_queue("dev", path, weights)).startswith(
+        HIERARCHY_ANNOTATION
+    )
+
+
+def test_queues_without_a_place_have_nothing_wrong_with_it() -> None:
+    assert hierarchy_position(annotated_queue("dev")) is None
+    assert not hierarchy_problem(annotated_queue("dev"))
+
+
+def arranged(*queues: Queue) -> dict[str, QueueInfo]:
+    hierarchy, facts = QueueHierarchy(), {}
+    for each in queues:
+        facts[each.metadata.name] = queue_info(each)
+        hierarchy.update(each)
+    hierarchy.apply_to(facts)
+    once = dict(facts)
+    hierarchy.apply_to(facts)
+    assert facts == once
+    return facts
+
+
+def test_inner_nodes_of_the_path_become_queues() -> None:
+    found = arranged(annotated_queue("dev", "root/eng/dev", "1/2/8"), annotated_queue("own"))
+    assert (found["root/eng"].weight, found["root/eng"].parent) == (2.0, "")
+    assert (found["dev"].weight, found["dev"].parent) == (8.0, "root/eng")
+    assert found["own"] == queue_info(annotated_queue("own"))
+
+
+def test_moved_or_deleted_queue_leaves_no_trace() -> None:
+    hierarchy = QueueHierarchy()
+    facts = {"dev": queue_info(annotated_queue("dev"))}
+    hierarchy.update(annotated_queue("dev", "root/eng/dev", "1/2/8"))
+    hierarchy.apply_to(facts)
+    hierarchy.update(annotated_queue("dev", "root/ops/dev", "1/2/8"))
+    hierarchy.apply_to(facts)
+    assert sorted(facts) == ["dev", "root/ops"]
+    hierarchy.update(annotated_queue("dev"))
+    facts["dev"] = queue_info(annotated_queue("dev"))
+    hierarchy.apply_to(facts)
+    assert facts == {"dev": queue_info(annotated_queue("dev"))}
+
+
+def test_of_two_weights_for_one_queue_the_first_by_name_holds_in_any_order() -> None:
+    both = [
+        annotated_queue("a", "root/eng/a", "1/2/1"),
+        annotated_queue("b", "root/eng/b", "1/7/1"),
+    ]
+    assert arranged(*both) == arranged(*both[::-1])
+    assert arranged(*both)["root/eng"].weight == 2.0
+
+
+TREE = (
+    annotated_queue("dev", "root/eng/dev", "1/3/1"),
+    annotated_queue("prod", "root/eng/prod", "1/3/2"),
+    annotated_queue("sales", "root/sales", "1/1"),
+)
+
+
+def crowded() -> SchedulerCache:
+    """12 CPU, and three queues that would each take all of it, one CPU at a time."""
+    state = cluster(node("n", cpu=12))
+    state.queues |= arranged(*TREE)
+    for name in ("dev", "prod", "sales"):
+        for index in range(12):
+            state.set_group(group(f"{name}-{index}", 1, queue=name))
+            state.set_pod(pod(f"{name}-{index}", cpu=1, group=f"{name}-{index}"))
+    return state
+
+
+def test_weights_divide_level_by_level() -> None:
+    state = crowded()
+    decision = decide(state)
+    check_result(state, decision, 0.0)
+    got = [str(binding.group).removeprefix("d/").partition("-")[0] for binding in decision.bindings]
+    # A quarter for sales; of the others' nine two thirds for prod.
+    assert {name: got.count(name) for name in ("dev", "prod", "sales")} == {
+        "dev": 3,
+        "prod": 6,
+        "sales": 3,
+    }
+
+
+def test_unrequested_share_is_distributed_to_siblings_first() -> None:
+    state = crowded()
+    for key in [key for key in state.pods if key.startswith("d/dev")]:
+        state.remove_pod(key)
+    decision = decide(state)
+    got = [str(binding.group) for binding in decision.bindings]
+    assert sum(name.startswith("d/prod") for name in got) == 9
+
+
+@pytest.mark.parametrize(
+    ("switch", "expected"), [("", False), (", enableHierarchy: true", True)], ids=["usual", "on"]
+)
+def test_places_hold_only_where_that_is_asked_for(switch: str, expected: bool) -> None:
+    found = read_configuration(f"tiers: [{{plugins: [{{name: drf{switch}}}]}}]")
+    assert found.apply_to(SchedulerSettings()).hierarchical is expected

@@ -13,7 +13,7 @@ from gangline.scheduler.reporting.explain import (
     explain_group,
     explain_pod,
 )
-from gangline.scheduler.types.types import GroupKey, PodKey, QueueInfo, TaintInfo
+from gangline.scheduler.types import GroupKey, PodKey, QueueInfo, TaintInfo
 from unit.scheduler.builders import cluster, gang, group, node, on_label, pod
 
 JOB = GroupKey("d/job")

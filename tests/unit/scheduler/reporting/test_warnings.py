@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from gangline.api.core.node import Node
 from gangline.api.volcano.scheduling import (
     CHECKPOINT_ANNOTATION,
     PREVIOUS_NODES_ANNOTATION,
@@ -12,8 +13,17 @@ from gangline.api.volcano.scheduling import (
     Queue,
 )
 from gangline.scheduler.apply.reservation_store import encode_reservation
-from gangline.scheduler.reporting.warnings import unreadable_group_fields, unreadable_queue_fields
-from gangline.scheduler.types.types import Reservation
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.cache.convert import node_info
+from gangline.scheduler.reporting.warnings import (
+    ALLOCATABLE_OVER_CAPACITY,
+    USED_OVER_ALLOCATABLE,
+    node_contradictions,
+    unreadable_group_fields,
+    unreadable_queue_fields,
+)
+from gangline.scheduler.types import Reservation
+from unit.scheduler.builders import GPU, cluster, decide, node, pod
 
 
 def group(resources: dict[str, object] | None = None, **annotations: str) -> PodGroup:
@@ -63,3 +73,50 @@ def test_invalid_amounts_are_reported() -> None:
     assert "capability of cpu is negative: -1" in message
     assert "guarantee of memory is not a quantity" in message
     assert len(message) < 200
+
+
+def node_warnings(state: SchedulerCache) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
+    return {
+        str(name): [(each.reason, each.resources) for each in wrong]
+        for name, wrong in node_contradictions(state).items()
+    }
+
+
+def as_written(allocatable: dict[str, str], capacity: dict[str, str]) -> Node:
+    ready = [{"type": "Ready", "status": "True"}]
+    status = {"allocatable": allocatable, "capacity": capacity, "conditions": ready}
+    return msgspec.convert({"metadata": {"name": "n"}, "status": status}, Node)
+
+
+def test_consistent_nodes_are_not_reported() -> None:
+    full = pod("p", cpu=8, memory=32, port=80, on="n")
+    assert not node_contradictions(cluster(node("n"), full, pod("q", cpu=0, port=80, on="n")))
+    assert not node_info(as_written({"cpu": "4"}, {"cpu": "4"})).overreported_resources
+    assert not node_info(as_written({"cpu": "4"}, {})).overreported_resources
+
+
+def test_allocatable_over_capacity_is_reported() -> None:
+    facts = node_info(as_written({"cpu": "9", "memory": "1Gi"}, {"cpu": "8", "memory": "1Gi"}))
+    state = cluster(facts, pod("p"))
+    assert node_warnings(state) == {"n": [(ALLOCATABLE_OVER_CAPACITY, ("cpu",))]}
+    state.set_node(node_info(as_written({"cpu": "8"}, {"cpu": "8"})))
+    assert not node_contradictions(state)
+
+
+def test_requests_over_allocatable_are_reported() -> None:
+    state = cluster(node("n", gpu=8), pod("p", gpu=8, on="n"), node("m", gpu=1), pod("q", gpu=1))
+    assert not node_contradictions(state)
+    state.set_node(node("n", gpu=6))
+    assert node_warnings(state) == {"n": [(USED_OVER_ALLOCATABLE, (GPU,))]}
+    assert (
+        "nvidia.com/gpu 8; allocatable: nvidia.com/gpu 6"
+        in node_contradictions(state)[node("n").name][0].message
+    )
+    assert [binding.node for binding in decide(state).bindings] == ["m"]
+
+
+def test_deleted_node_is_not_reported() -> None:
+    state = cluster(node_info(as_written({"cpu": "9"}, {"cpu": "8"})), pod("p", cpu=20, on="n"))
+    assert len(node_warnings(state)["n"]) == 2
+    state.remove_node(node("n").name)
+    assert not node_contradictions(state)

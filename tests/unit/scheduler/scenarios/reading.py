@@ -22,10 +22,9 @@ from msgspec.structs import replace
 
 from gangline.api.meta.selectors import Requirement, Selector
 from gangline.api.volcano.scheduling import PodGroupStatus
-from gangline.scheduler.cache.quota import QuotaInfo
 from gangline.scheduler.plugins.volumes import ClaimInfo, VolumeInfo
-from gangline.scheduler.reporting.pod_group_status import phase_of
-from gangline.scheduler.types.types import (
+from gangline.scheduler.reporting.reporter import phase_of
+from gangline.scheduler.types import (
     CycleResult,
     DisruptionBudgetInfo,
     GroupKey,
@@ -39,6 +38,7 @@ from gangline.scheduler.types.types import (
     PodKey,
     PodTerm,
     QueueInfo,
+    QuotaInfo,
     SubgroupRule,
 )
 from unit.scheduler.builders import cluster, decide, group, node, pod, request

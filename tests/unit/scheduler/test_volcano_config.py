@@ -1,0 +1,253 @@
+"""Volcano's configuration file is read, or refused with a reason."""
+
+import pytest
+import yaml
+
+from chart_objects import OFF, chart_objects
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.loop import warn_of_ignored_settings
+from gangline.scheduler.plugins.scores import ScoreWeights
+from gangline.scheduler.reporting.replay import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE
+from gangline.scheduler.settings import SchedulerSettings
+from gangline.scheduler.volcano_config import ConfigurationError, read_configuration
+from unit.scheduler.builders import decide, node, pod
+
+HELM = """
+actions: "enqueue, allocate, backfill"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+    enablePreemptable: false
+  - name: conformance
+- plugins:
+  - name: overcommit
+  - name: drf
+    enablePreemptable: false
+  - name: predicates
+  - name: proportion
+  - name: nodeorder
+  - name: binpack
+"""
+
+TUNED = """
+actions: "enqueue, allocate, preempt, reclaim, backfill"
+tiers:
+- plugins:
+  - name: binpack
+    arguments:
+      binpack.weight: 10
+      binpack.cpu: 2
+      binpack.resources: nvidia.com/gpu, example.com/foo
+      binpack.resources.nvidia.com/gpu: 7
+  - name: nodeorder
+    arguments: {nodeaffinity.weight: 3, imagelocality.weight: 1}
+"""
+
+
+def test_default_file_is_read_without_evictions() -> None:
+    found = read_configuration(HELM)
+    assert (found.preempt, found.reclaim) == (False, False)
+    assert found.weights == ScoreWeights()
+
+
+def test_actions_and_arguments_are_taken_over() -> None:
+    settings = read_configuration(TUNED).apply_to(SchedulerSettings())
+    assert (settings.preempt, settings.reclaim) == (True, True)
+    weights = settings.weights
+    assert (weights.packing, weights.cpu, weights.affinity, weights.images) == (10, 2, 3, 1)
+    assert weights.resource_weight("nvidia.com/gpu") == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("actions: allocate, shuffle", "unknown action 'shuffle'", id="action"),
+        pytest.param("tiers: [{plugins: [{name: gnag}]}]", "unknown plugin 'gnag'", id="plugin"),
+        pytest.param("tiers: [{plugins: [{name: tdm}]}]", "no revocable zones", id="no use"),
+        *(
+            pytest.param(
+                f"tiers: [{{plugins: [{{name: predicates, arguments: {{{key}: {on}}}}}]}}]",
+                f"{key.lower()} of plugin 'predicates': {why}",
+                id=f"{key} {on}",
+            )
+            for key, why in (
+                ("predicate.GPUSharingEnable", "devices are not shared"),
+                ("predicate.DynamicResourceAllocationEnable", "claims of devices"),
+            )
+            for on in ("true", '"True"', '"1"')
+        ),
+        pytest.param(
+            "tiers: [{plugins: [{name: binpack, arguments: {binpack.cup: 1}}]}]",
+            "unknown argument 'binpack.cup'",
+            id="argument",
+        ),
+        pytest.param(
+            "tiers: [{plugins: [{name: nodeorder, arguments: {selectorspread.weight: 1}}]}]",
+            "selectorspread.weight does nothing here: pods state how",
+            id="an argument without effect",
+        ),
+        pytest.param(
+            "tiers: [{plugins: [{name: binpack, arguments: {binpack.cpu: much}}]}]",
+            "not a number",
+            id="value",
+        ),
+        pytest.param(
+            "tiers: [{plugins: [{name: nodeorder, arguments: {balancedresource.weight: .nan}}]}]",
+            "finite",
+            id="no weight at all",
+        ),
+        pytest.param(
+            "tiers: [{plugins: [{name: binpack, arguments: {binpack.resources.a/b: 2}}]}]",
+            "unknown argument 'binpack.resources.a/b'",
+            id="a resource that is not listed",
+        ),
+        pytest.param(
+            "tiers: [{plugins: [{name: gang, argument: {}}]}]", "unknown field 'argument'", id="key"
+        ),
+        pytest.param("tiers: [{plugins: [{name: 3}]}]", "Expected `str`", id="name"),
+        pytest.param("tiers: [{plugins: [{}]}]", "missing required field `name`", id="no name"),
+        pytest.param(
+            "tiers: [{plugins: [{name: drf, enableHierarchy: perhaps}]}]",
+            "Expected `bool`",
+            id="switch",
+        ),
+        pytest.param("tears: []", "tears", id="field"),
+        pytest.param("{", "expected", id="no yaml"),
+    ],
+)
+def test_unknown_names_are_errors(text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        read_configuration(text)
+
+
+def test_settings_without_effect_are_reported() -> None:
+    assert read_configuration(HELM).apply_to(SchedulerSettings()).ignored_settings == (
+        "enablePreemptable of plugin 'gang': its rules cannot be switched off",
+    )
+    text = """
+actions: "allocate, preempt"
+configurations: [{name: preempt, arguments: {enableTopologyAwarePreemption: true}}]
+tiers:
+- plugins:
+  - {name: overcommit, arguments: {overcommit-factor: 1.5}}
+  - {name: priority, enableJobOrder: true}
+  - {name: drf, enableJobOrder: false, enableHierarchy: false}
+"""
+    assert read_configuration(text).ignored_settings == (
+        "overcommit-factor of plugin 'overcommit': its rules always apply",
+        "enableTopologyAwarePreemption of action 'preempt': it is not supported",
+    )
+    assert read_configuration("").ignored_settings == ()
+
+
+def test_settings_without_effect_are_named_in_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    text = """
+configurations: [{name: backfill, arguments: {backfill.learned: true}}]
+tiers: [{plugins: [{name: gang, enablePreemptable: false}]}]
+"""
+    warn_of_ignored_settings(read_configuration(text).apply_to(SchedulerSettings()))
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "enablePreemptable of plugin 'gang'" in record.getMessage()
+    assert "backfill.learned" in record.getMessage()
+
+
+def test_nodes_can_be_filled_evenly_instead() -> None:
+    text = "tiers: [{plugins: [{name: nodeorder, arguments: {leastrequested.weight: 1}}]}]"
+    state = SchedulerCache(read_configuration(text).weights)
+    for name in ("a", "b"):
+        state.set_node(node(name))
+    for index in range(4):
+        state.set_pod(pod(f"p{index}"))
+    nodes = [binding.node for binding in decide(state).bindings]
+    assert sorted(nodes) == ["a", "a", "b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("binpack", "nodeorder", "packing"),
+    [
+        pytest.param({}, {}, 1, id="default"),
+        pytest.param({"binpack.weight": 5}, {}, 5, id="binpack"),
+        pytest.param({}, {"mostrequested.weight": 0}, 0, id="neither full nor empty nodes"),
+        pytest.param({"binpack.weight": 5}, {"leastrequested.weight": 1}, 4, id="both"),
+        pytest.param({"binpack.weight": 5}, {"mostrequested.weight": 2}, 7, id="twice"),
+        pytest.param({}, {"leastrequested.weight": 2}, -2, id="empty nodes only"),
+        pytest.param({}, {"leastrequested.weight": 0}, 1, id="empty nodes count for nothing"),
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_weights_for_full_and_for_empty_nodes_add_up_in_any_order(
+    binpack: dict[str, int], nodeorder: dict[str, int], packing: float, turned: bool
+) -> None:
+    plugins = [
+        {"name": "binpack", "arguments": binpack},
+        {"name": "nodeorder", "arguments": nodeorder},
+    ]
+    text = yaml.safe_dump({"tiers": [{"plugins": plugins[:: -1 if turned else 1]}]})
+    assert read_configuration(text).weights.packing == packing
+
+
+def test_every_weight_of_nodeorder_does_something_or_is_refused() -> None:
+    everything = {
+        "leastrequested": 4,
+        "mostrequested": 2,
+        "nodeaffinity": 5,
+        "podaffinity": 6,
+        "podtopologyspread": 7,
+        "tainttoleration": 8,
+        "balancedresource": 9,
+        "imagelocality": 10,
+        "selectorspread": 0,
+    }
+    arguments = {f"{name}.weight": value for name, value in everything.items()}
+    plugin = {"name": "nodeorder", "arguments": arguments}
+    found = read_configuration(yaml.safe_dump({"tiers": [{"plugins": [plugin]}]})).weights
+    assert found == ScoreWeights(
+        packing=-2, affinity=5, pod_affinity=6, spreading=7, discouraged=8, balance=9, images=10
+    )
+
+
+def test_deployed_configuration_equals_the_defaults() -> None:
+    manifests = chart_objects(operator=OFF)
+    (config_map,) = [each for each in manifests if each["kind"] == "ConfigMap"]
+    assert config_map["metadata"]["name"] == CONFIG_MAP
+    assert config_map["metadata"]["namespace"] == CONFIG_NAMESPACE
+    settings = SchedulerSettings()
+    found = read_configuration(config_map["data"][CONFIG_KEY])
+    assert (found.preempt, found.reclaim) == (settings.preempt, settings.reclaim)
+    assert found.weights == settings.weights
+    (deployment,) = [each for each in manifests if each["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert f"--configuration=/etc/gangline/{CONFIG_KEY}" in container["args"]
+
+
+def test_refused_features_may_be_switched_off() -> None:
+    arguments = (
+        "predicate.GPUSharingEnable: false, predicate.DynamicResourceAllocationEnable: false"
+    )
+    text = f"tiers: [{{plugins: [{{name: predicates, arguments: {{{arguments}}}}}]}}]"
+    assert len(read_configuration(text).ignored_settings) == 2
+
+
+def test_sla_is_accepted() -> None:
+    text = "tiers: [{plugins: [{name: sla, arguments: {sla-waiting-time: 1h2m3s}}]}]"
+    assert read_configuration(text).ignored_settings == (
+        "sla-waiting-time of plugin 'sla': its rules always apply",
+    )
+
+
+def test_the_case_of_names_does_not_matter() -> None:
+    upper = """
+actions: "Enqueue, Allocate, Reclaim"
+tiers:
+- plugins:
+  - name: DRF
+  - name: BinPack
+    arguments: {BinPack.Weight: 10, binpack.Resources: x/GPU, binpack.Resources.x/GPU: 7}
+"""
+    read = read_configuration(upper)
+    assert (read.reclaim, read.preempt, read.fairness.gangs) == (True, False, True)
+    assert (read.weights.packing, read.weights.resource_weight("x/GPU")) == (10, 7)

@@ -4,8 +4,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import pytest
 from gangline.api.core.pod import Pod
 from gangline.api.resources import PODS, SECRETS
 from gangline.kube.client.client import ApiClient
-from integration.cluster.embedded import EmbeddedCluster, embedded, until
+from gangline.kube.errors import AlreadyExists
+from integration.cluster.embedded import EmbeddedCluster, cluster_of_module, until
 from security.spy import SECRET, spy
 
 pytestmark = [
@@ -23,25 +24,24 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that all users can enter, as its parents."""
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    """A cluster in a folder that all users could enter, as its parents, before it started."""
     top = Path(tempfile.mkdtemp(dir="/var/tmp"))
     top.chmod(0o755)
-    yield top
-    shutil.rmtree(top)
-
-
-@pytest.fixture
-async def cluster(open_folder: Path) -> AsyncIterator[EmbeddedCluster]:
-    """A cluster in a folder whose parents are open to all users."""
-    async with embedded(open_folder / "home") as running:
+    older = top / "home/clusters/default"
+    older.mkdir(parents=True)
+    older.chmod(0o755)
+    (older / "old").write_text(SECRET)
+    with cluster_of_module(top / "home") as running:
         yield running
+    shutil.rmtree(top)
 
 
 async def make_secret(client: ApiClient) -> None:
     secret = {"metadata": {"name": "s"}, "stringData": {"key": SECRET}}
-    await client.create(SECRETS, secret, "default")
+    with suppress(AlreadyExists):
+        await client.create(SECRETS, secret, "default")
 
 
 async def start_pod(client: ApiClient, name: str, **spec: Any) -> None:
@@ -101,49 +101,43 @@ READ_ALL = (
 )
 
 
-@pytest.mark.parametrize(
-    ("context", "modes"),
-    [
-        (
-            {},
-            "644:0:0 400:0:0 440:0:0 644:0:0 644:0:0 777:0:0 777:0:0 644:0:0",
-        ),
-        (
-            {"runAsUser": 4321, "fsGroup": 4322},
-            "644:0:4322 440:0:4322 440:0:4322 640:4321:4322 644:0:4322 "
-            "2777:0:4322 2777:0:4322 640:4321:4322",
-        ),
-        (
-            {"runAsUser": 4321},
-            "644:0:0 400:0:0 440:0:0 600:4321:0 644:0:0 777:0:0 777:0:0 600:4321:0",
-        ),
-    ],
-)
-async def test_files_of_volumes_are_open_to_their_pod_only(
-    cluster: EmbeddedCluster, context: dict[str, int], modes: str
-) -> None:
+USERS = {
+    "root": (
+        {},
+        "644:0:0 400:0:0 440:0:0 644:0:0 644:0:0 777:0:0 777:0:0 644:0:0",
+    ),
+    "user-and-group": (
+        {"runAsUser": 4321, "fsGroup": 4322},
+        "644:0:4322 440:0:4322 440:0:4322 640:4321:4322 644:0:4322 "
+        "2777:0:4322 2777:0:4322 640:4321:4322",
+    ),
+    "user": (
+        {"runAsUser": 4321},
+        "644:0:0 400:0:0 440:0:0 600:4321:0 644:0:0 777:0:0 777:0:0 600:4321:0",
+    ),
+}
+"""Security contexts, and the modes and owners of the files."""
+
+
+async def test_files_of_volumes_are_open_to_their_pod_only(cluster: EmbeddedCluster) -> None:
+    body = container(READ_ALL, volumeMounts=MOUNTS, env=[FROM_SECRET])
+    body["readinessProbe"] = {"exec": {"command": ["test", "-e", "/v/memory/copy"]}}
     async with cluster.client() as client:
         await make_secret(client)
-        body = container(READ_ALL, volumeMounts=MOUNTS, env=[FROM_SECRET])
-        body["readinessProbe"] = {"exec": {"command": ["test", "-e", "/v/memory/copy"]}}
         with spy(cluster.root) as watcher:
-            await start_pod(
-                client, "p", containers=[body], volumes=VOLUMES, securityContext=context
-            )
+            for name, (context, _) in USERS.items():
+                spec = {"containers": [body], "volumes": VOLUMES, "securityContext": context}
+                await start_pod(client, name, **spec)
             assert await watcher.findings() == []
-    assert cluster_kubectl(cluster, "logs", "p").split() == modes.split()
+    for name, (_, modes) in USERS.items():
+        assert cluster_kubectl(cluster, "logs", name).split() == modes.split(), name
 
 
-async def test_folder_of_an_older_cluster_is_closed_at_start(open_folder: Path) -> None:
-    folder = open_folder / "home/clusters/default"
-    folder.mkdir(parents=True)
-    folder.chmod(0o755)
-    (folder / "old").write_text(SECRET)
-    async with embedded(open_folder / "home") as cluster:
-        with spy(open_folder) as watcher:
-            assert await watcher.findings() == []
-        modes = [each.stat().st_mode & 0o077 for each in (folder, cluster.home.default_kubeconfig)]
-        assert modes == [0, 0]
+async def test_folder_of_an_older_cluster_is_closed_at_start(cluster: EmbeddedCluster) -> None:
+    with spy(cluster.root) as watcher:
+        assert await watcher.findings() == []
+    files = (cluster.home.folder, cluster.home.default_kubeconfig)
+    assert [path.stat().st_mode & 0o077 for path in files] == [0, 0]
 
 
 @contextmanager

@@ -53,18 +53,18 @@ def start(command: list[str], variables: dict[str, str]) -> subprocess.Popen[byt
 async def test_secrets_of_a_job_are_visible_to_no_other_user(open_folder: Path) -> None:
     (open_folder / "train.py").write_text(TRAIN)
     secret = secrets.token_hex(32)
-    flags = ["--standalone", "--nproc-per-node", "2", "--network-check", "--log-dir"]
+    flags = ["--standalone", "--nproc-per-node", "1", "--network-check", "--log-dir"]
     run = [sys.executable, "-m", "gangline", "run", *flags, str(open_folder / "logs")]
     variables = {"GANGLINE_JOB_SECRET": secret, "HF_TOKEN": secret, "TMPDIR": str(open_folder)}
     with spy(open_folder, secret) as watcher:
         process = start([*run, "--redirects", "3", "train.py", str(open_folder)], variables)
         try:
 
-            async def workers_run() -> bool:
+            async def worker_runs() -> bool:
                 assert process.poll() is None, "the launcher has ended"
-                return all((open_folder / f"up-{rank}").exists() for rank in (0, 1))
+                return (open_folder / "up-0").exists()
 
-            await until(workers_run, 100)
+            await until(worker_runs, 100)
             assert await watcher.findings() == []
         finally:
             (open_folder / "end").touch()

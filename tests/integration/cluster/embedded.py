@@ -5,8 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -154,3 +154,15 @@ async def embedded(root: Path, *arguments: str) -> AsyncIterator[EmbeddedCluster
                 cluster.process.kill()
                 cluster.process.wait()
         await cleanup.remove_leftovers(cluster.home.folder)
+
+
+@contextmanager
+def cluster_of_module(root: Path, *arguments: str) -> Iterator[EmbeddedCluster]:
+    """The same for a fixture of several tests, which has no event loop."""
+    with asyncio.Runner() as runner:
+        context = embedded(root, *arguments)
+        cluster = runner.run(context.__aenter__())
+        try:
+            yield cluster
+        finally:
+            runner.run(context.__aexit__(None, None, None))

@@ -11,8 +11,15 @@ from typing import NamedTuple
 
 from gangline.deploy.chart import Capabilities, Chart, Manifest, ReleaseSettings
 from gangline.deploy.crd_compare import describe_loss
-from gangline.deploy.manifests import Identity, identity_of, sort_objects
-from gangline.deploy.marks import BOOTSTRAPPED, HELM_NAMESPACE, HELM_RELEASE, MANAGED_BY
+from gangline.deploy.manifests import (
+    BOOTSTRAPPED,
+    HELM_NAMESPACE,
+    HELM_RELEASE,
+    MANAGED_BY,
+    Identity,
+    identity_of,
+    sort_objects,
+)
 from gangline.deploy.values import Values
 
 HELM_MANAGER = "helm"
@@ -92,4 +99,8 @@ def _obstacle(found: Manifest, ours: Manifest, release: ReleaseSettings) -> str:
 
 def without_installers(managed_fields: Sequence[Manifest]) -> list[Manifest]:
     """Return ``metadata.managedFields`` without the programs that applied the object before."""
-    return [each for each in managed_fields if not each["manager"].startswith(_INSTALLERS)]
+    return [
+        managed_field
+        for managed_field in managed_fields
+        if not managed_field["manager"].startswith(_INSTALLERS)
+    ]

@@ -61,7 +61,7 @@ class Chart:
         """Return the chart of this package."""
         package = Path(__file__).parent
         folders = (package / "chart", package.parents[2] / "deploy" / "chart")
-        return cls(next(each for each in folders if (each / "Chart.yaml").exists()))
+        return cls(next(folder for folder in folders if (folder / "Chart.yaml").exists()))
 
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
@@ -86,8 +86,8 @@ class Chart:
             InvalidValues: the schema refuses some of them; all are named.
         """
         values = self.default_values
-        for each in changes:
-            values = merge_values(values, each)
+        for change in changes:
+            values = merge_values(values, change)
         if errors := find_errors(values, self.schema):
             raise InvalidValues(errors)
         return values

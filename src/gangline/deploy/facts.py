@@ -5,13 +5,14 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from gangline.deploy.chart import Capabilities, Manifest, ReleaseSettings
-from gangline.deploy.manifest_paths import (
+from gangline.deploy.manifests import (
+    Identity,
     collection_path,
     group_of,
+    identity_of,
     object_path,
     plural_of,
 )
-from gangline.deploy.manifests import Identity, identity_of
 from gangline.deploy.preflight import UPSTREAM_OPERATOR, InstallationFacts
 from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.errors import ApiError, Forbidden, NotFound, Unreachable
@@ -58,9 +59,9 @@ async def read_facts(
     facts.deployments = await reader.deployments()
     # Objects cannot be tried in a namespace that does not exist.
     trials = [
-        each
-        for each in objects
-        if namespace is not None or each["metadata"].get("namespace") != release.namespace
+        object_
+        for object_ in objects
+        if namespace is not None or object_["metadata"].get("namespace") != release.namespace
     ]
     facts.refused = await reader.refused(trials)
     return facts
@@ -91,7 +92,7 @@ class _Reader:
         return found
 
     async def existing(self, objects: Sequence[Manifest]) -> dict[Identity, Manifest]:
-        found = await self._gather(self.get(each) for each in objects)
+        found = await self._gather(self.get(object_) for object_ in objects)
         return {
             identity_of(manifest): each
             for manifest, each in zip(objects, found, strict=True)
@@ -102,8 +103,12 @@ class _Reader:
         """Return the rights that applying these objects needs and the user lacks."""
         needs = sorted(
             {
-                (group_of(each["apiVersion"]), each["kind"], each["metadata"].get("namespace", ""))
-                for each in objects
+                (
+                    group_of(object_["apiVersion"]),
+                    object_["kind"],
+                    object_["metadata"].get("namespace", ""),
+                )
+                for object_ in objects
             }
         )
         asked = [(verb, *need) for need in needs for verb in _VERBS]
@@ -146,11 +151,11 @@ class _Reader:
             found = await self._client.request_json("GET", path, params=selector)
         except Forbidden:
             return []
-        return [(each["metadata"]["namespace"], name) for each in found["items"]]
+        return [(item["metadata"]["namespace"], name) for item in found["items"]]
 
     async def refused(self, objects: Sequence[Manifest]) -> dict[Identity, str]:
         """Try each object without storing it; return those that the server refuses."""
-        answers = await self._gather(self._try(each) for each in objects)
+        answers = await self._gather(self._try(object_) for object_ in objects)
         return {
             identity_of(manifest): why
             for manifest, why in zip(objects, answers, strict=True)

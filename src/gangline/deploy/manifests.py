@@ -1,4 +1,7 @@
-"""The rendered objects as they are applied without Helm: in order, with their namespace."""
+"""The rendered objects as they are applied without Helm: in order, with their namespace.
+
+Also their paths in the API, and the labels and annotations that say who has installed an object.
+"""
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
@@ -7,6 +10,12 @@ from typing import Any, NamedTuple
 from gangline.deploy.chart import Capabilities, Chart, Manifest, ReleaseSettings
 from gangline.deploy.values import Values
 
+PART_OF = "app.kubernetes.io/part-of"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+HELM_RELEASE = "meta.helm.sh/release-name"
+HELM_NAMESPACE = "meta.helm.sh/release-namespace"
+BOOTSTRAPPED = "kubernetes.io/bootstrapping"
+"""Label of what the API server creates itself."""
 _HELM = "helm.sh/"
 KEEP = "gangline.dev/keep"
 """Annotation of objects that outlive the release: they have the data of users."""
@@ -96,3 +105,26 @@ def _without_helm(manifest: Manifest) -> Manifest:
     if own:
         metadata["annotations"] = own
     return changed
+
+
+def plural_of(kind: str) -> str:
+    """Return the resource of a kind of the chart: all have regular plurals."""
+    return f"{kind.lower()}{'es' if kind.endswith('s') else 's'}"
+
+
+def group_of(api_version: str) -> str:
+    return api_version.rpartition("/")[0]
+
+
+def collection_path(api_version: str, kind: str, namespace: str = "") -> str:
+    root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+    scope = f"/namespaces/{namespace}" if namespace else ""
+    return f"{root}{scope}/{plural_of(kind)}"
+
+
+def object_path(manifest: Mapping[str, Any]) -> str:
+    metadata = manifest["metadata"]
+    collection = collection_path(
+        manifest["apiVersion"], manifest["kind"], metadata.get("namespace", "")
+    )
+    return f"{collection}/{metadata['name']}"

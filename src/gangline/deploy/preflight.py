@@ -6,12 +6,17 @@ Everything that is wrong is named together, before anything is changed.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gangline.api.validation.security_standards.evaluate import describe, find_violations
-from gangline.api.validation.security_standards.policy import PodSecurityPolicy
+from gangline.api.validation.security_standards import PodSecurityPolicy, describe, find_violations
 from gangline.deploy.chart import Manifest, ReleaseSettings
 from gangline.deploy.crd_compare import describe_loss
-from gangline.deploy.manifests import Identity, identity_of
-from gangline.deploy.marks import BOOTSTRAPPED, HELM_NAMESPACE, HELM_RELEASE, PART_OF
+from gangline.deploy.manifests import (
+    BOOTSTRAPPED,
+    HELM_NAMESPACE,
+    HELM_RELEASE,
+    PART_OF,
+    Identity,
+    identity_of,
+)
 
 LOWEST_MINOR = 20
 UPSTREAM_OPERATOR = "training-operator"
@@ -109,7 +114,7 @@ def _check_rights(facts: InstallationFacts) -> Iterator[Problem]:
 def _check_other_releases(
     facts: InstallationFacts, objects: Sequence[Manifest], release: ReleaseSettings
 ) -> Iterator[Problem]:
-    own = {each["metadata"]["name"] for each in objects if each["kind"] == "Deployment"}
+    own = {object_["metadata"]["name"] for object_ in objects if object_["kind"] == "Deployment"}
     namespaces = {
         namespace
         for namespace, name in facts.deployments
@@ -134,15 +139,15 @@ def _check_pod_security(
     facts: InstallationFacts, objects: Sequence[Manifest], release: ReleaseSettings
 ) -> Iterator[Problem]:
     policy, _ = PodSecurityPolicy.of_labels(facts.namespace_labels or {})
-    for each in objects:
-        if each["kind"] != "Deployment":
+    for object_ in objects:
+        if object_["kind"] != "Deployment":
             continue
-        template = each["spec"]["template"]
+        template = object_["spec"]["template"]
         violations = find_violations(template["metadata"], template["spec"], policy.enforce)
         if violations:
             yield Problem(
                 f"the namespace {release.namespace} enforces Pod Security {policy.enforce}, which "
-                f"the pods of {each['metadata']['name']} violate: {describe(violations)}",
+                f"the pods of {object_['metadata']['name']} violate: {describe(violations)}",
                 "correct podSecurityContext in the values, or change the label of the namespace",
             )
 

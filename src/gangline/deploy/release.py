@@ -14,19 +14,24 @@ from gangline.api.job_resources import JOB_KINDS
 from gangline.deploy.adoption import HELM_MANAGER, without_installers
 from gangline.deploy.chart import Manifest, ReleaseSettings
 from gangline.deploy.facts import FIELD_MANAGER, apply_manifest
-from gangline.deploy.manifest_paths import collection_path, object_path
 from gangline.deploy.manifests import (
     KEEP,
     KIND_VERSIONS,
+    MANAGED_BY,
+    PART_OF,
     Identity,
+    collection_path,
     identity_of,
+    object_path,
     sort_objects,
 )
-from gangline.deploy.marks import MANAGED_BY, PART_OF
 from gangline.kube.client.client import ApiClient, PatchKind
-from gangline.kube.errors import ApiError, Forbidden, NotFound
+from gangline.kube.errors import ApiError, Forbidden, Invalid, NotFound
 
 POLL_S = 1.0
+PROBE_KIND = "PyTorchJob"
+_PROBE_PATH = "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs"
+_PROBE_POLL_S = 0.5
 _KEPT = ("Namespace", "CustomResourceDefinition")
 _WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 _TERMINAL = ("Succeeded", "Failed")
@@ -51,7 +56,7 @@ async def install(
             continue
         await apply_manifest(client, manifest)
         report(f"applied {identity}")
-    wanted = {identity_of(each) for each in objects}
+    wanted = {identity_of(object_) for object_ in objects}
     surplus = [each for each in await owned_objects(client) if identity_of(each) not in wanted]
     await _delete(client, surplus, report)
 
@@ -87,8 +92,8 @@ async def uninstall(client: ApiClient, report: Report) -> list[Identity]:
 async def _delete(client: ApiClient, objects: Sequence[Manifest], report: Report) -> None:
     """Delete in the opposite order of creation, but no call must go to a service that is gone."""
     backwards = list(reversed(sort_objects(objects)))
-    webhooks = [each for each in backwards if each["kind"] in _WEBHOOKS]
-    for manifest in [*webhooks, *(each for each in backwards if each not in webhooks)]:
+    webhooks = [backward for backward in backwards if backward["kind"] in _WEBHOOKS]
+    for manifest in [*webhooks, *(backward for backward in backwards if backward not in webhooks)]:
         if is_kept(manifest):
             continue
         with suppress(NotFound):
@@ -113,7 +118,7 @@ async def owned_objects(client: ApiClient) -> list[Manifest]:
                 listing = await client.request_json("GET", path, params={"labelSelector": selector})
             except (NotFound, Forbidden):
                 continue
-            found += [{"apiVersion": version, "kind": kind, **each} for each in listing["items"]]
+            found += [{"apiVersion": version, "kind": kind, **item} for item in listing["items"]]
             break
     return found
 
@@ -129,9 +134,9 @@ async def unfinished_jobs(client: ApiClient) -> list[str]:
         except (NotFound, Forbidden):
             continue
         found += [
-            f"{kind.identity} {each['metadata']['namespace']}/{each['metadata']['name']}"
-            for each in listing["items"]
-            if not _is_finished(each.get("status") or {})
+            f"{kind.identity} {item['metadata']['namespace']}/{item['metadata']['name']}"
+            for item in listing["items"]
+            if not _is_finished(item.get("status") or {})
         ]
     return found
 
@@ -139,8 +144,8 @@ async def unfinished_jobs(client: ApiClient) -> list[str]:
 def _is_finished(status: dict[str, Any]) -> bool:
     conditions = status.get("conditions") or ()
     ended = any(
-        each.get("type") in (*_TERMINAL, "Complete") and each.get("status") == "True"
-        for each in conditions
+        condition.get("type") in (*_TERMINAL, "Complete") and condition.get("status") == "True"
+        for condition in conditions
     )
     phase = status.get("phase")
     if isinstance(phase, dict):
@@ -156,7 +161,7 @@ async def wait_for_rollout(
     Raises:
         RolloutError: they are not in time; the message has the reason of each pod.
     """
-    waiting = [each for each in objects if each["kind"] == "Deployment"]
+    waiting = [object_ for object_ in objects if object_["kind"] == "Deployment"]
     try:
         async with asyncio.timeout(timeout_s):
             while True:
@@ -169,7 +174,7 @@ async def wait_for_rollout(
         reasons = [await _pod_reasons(client, each, release) for each in waiting]
         lines = [
             f"not ready after {timeout_s:g} s: {names}",
-            *(r for each in reasons for r in each),
+            *(r for reason in reasons for r in reason),
         ]
         raise RolloutError("\n  ".join(lines)) from None
 
@@ -198,7 +203,7 @@ async def _pod_reasons(
         return [str(error)]
     if not found["items"]:
         return [f"{manifest['metadata']['name']}: it has no pod; see the events of its ReplicaSet"]
-    return [f"{each['metadata']['name']}: {_pod_reason(each)}" for each in found["items"]]
+    return [f"{item['metadata']['name']}: {_pod_reason(item)}" for item in found["items"]]
 
 
 def _pod_reason(pod: Manifest) -> str:
@@ -212,3 +217,41 @@ def _pod_reason(pod: Manifest) -> str:
         if condition.get("status") == "False" and condition.get("message"):
             return str(condition["message"])
     return str(status.get("phase", "Unknown"))
+
+
+def _wrong_job() -> dict[str, Any]:
+    """Return a job that the schema of the CRD allows and the webhook refuses: two masters."""
+    pod = {"containers": [{"name": "pytorch", "image": "none"}]}
+    masters = {"replicas": 2, "template": {"spec": pod}}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": PROBE_KIND,
+        "metadata": {"generateName": "gangline-deploy-"},
+        "spec": {"pytorchReplicaSpecs": {"Master": masters}},
+    }
+
+
+async def find_webhook_fault(client: ApiClient, namespace: str, timeout_s: float) -> str:
+    """Return why the webhook does not check jobs, or "" once it does.
+
+    API servers notice a new webhook after a delay, so this asks again for ``timeout_s``.
+    """
+    fault = ""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    await client.request_json(
+                        "POST",
+                        _PROBE_PATH.format(namespace),
+                        body=_wrong_job(),
+                        params={"dryRun": "All"},
+                    )
+                    fault = "the API server cannot reach it"
+                except Invalid:
+                    return ""
+                except ApiError as error:
+                    fault = str(error)
+                await asyncio.sleep(_PROBE_POLL_S)
+    except TimeoutError:
+        return fault or "the API server does not answer"

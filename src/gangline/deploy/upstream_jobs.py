@@ -24,9 +24,9 @@ async def jobs_with_job_sets(client: ApiClient) -> list[str]:
         except (NotFound, Forbidden):
             return found
         found += [
-            f"{each['metadata']['namespace']}/{each['metadata']['name']}"
-            for each in listing["items"]
-            if _keeps_job_set(each.get("status") or {})
+            f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+            for item in listing["items"]
+            if _keeps_job_set(item.get("status") or {})
         ]
         following = listing["metadata"].get("continue")
         if not following:

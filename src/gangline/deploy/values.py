@@ -60,17 +60,17 @@ def _split(text: str, separator: str) -> list[str]:
     """Split at separators that are neither escaped nor in braces."""
     parts, depth, current = [], 0, ""
     characters = iter(text)
-    for each in characters:
-        if each == "\\":
+    for character in characters:
+        if character == "\\":
             following = next(characters, "")
-            current += following if following == separator else each + following
+            current += following if following == separator else character + following
             continue
-        depth += (each == "{") - (each == "}")
-        if each == separator and depth == 0:
+        depth += (character == "{") - (character == "}")
+        if character == separator and depth == 0:
             parts.append(current)
             current = ""
         else:
-            current += each
+            current += character
     return [*parts, current]
 
 

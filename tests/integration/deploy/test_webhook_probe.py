@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from gangline.deploy.webhook_probe import find_webhook_fault
+from gangline.deploy.release import find_webhook_fault
 from gangline.kube.client.client import ApiClient
 from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings

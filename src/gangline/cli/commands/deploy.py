@@ -109,12 +109,13 @@ async def deploy_command(  # noqa: PLR0913, PLR0917
     from gangline.deploy.manifests import identity_of, release_objects
     from gangline.deploy.preflight import Problem, check_installation
     from gangline.deploy.release import (
+        PROBE_KIND,
         RolloutError,
+        find_webhook_fault,
         install,
         wait_for_rollout,
     )
     from gangline.deploy.values import InvalidValues
-    from gangline.deploy.webhook_probe import KIND, find_webhook_fault
 
     chart = Chart.load()
     settings = ReleaseSettings(name=release, namespace=release_namespace)
@@ -144,7 +145,7 @@ async def deploy_command(  # noqa: PLR0913, PLR0917
         raise CommandError(
             f"{count} problem{'s' if count > 1 else ''}; nothing was changed", code=ExitCode.USAGE
         )
-    applied = [each for each in objects if identity_of(each) not in result.skipped]
+    applied = [object_ for object_ in objects if identity_of(object_) not in result.skipped]
     if dry_run:
         for each in applied:
             click.echo(f"would apply {identity_of(each)}")
@@ -158,7 +159,7 @@ async def deploy_command(  # noqa: PLR0913, PLR0917
         hint = "The objects are applied; 'gangline deploy' waits again."
         raise CommandError(str(error), hint=hint) from error
     kinds = values["kinds"]
-    if _has_webhook(applied) and (not kinds or KIND in kinds):
+    if _has_webhook(applied) and (not kinds or PROBE_KIND in kinds):
         fault = await find_webhook_fault(cluster.client, release_namespace, WEBHOOK_S)
         _report_webhook(fault, values["webhook"]["failurePolicy"], release_namespace)
     click.echo(f"Gangline {chart.metadata['appVersion']} runs in {release_namespace}.")
@@ -176,7 +177,7 @@ async def _kept_jobs(cluster: ClusterSession) -> "list[Problem]":
 
 
 def _has_webhook(objects: Sequence["Manifest"]) -> bool:
-    return any(each["kind"] == "ValidatingWebhookConfiguration" for each in objects)
+    return any(object_["kind"] == "ValidatingWebhookConfiguration" for object_ in objects)
 
 
 def _report_webhook(fault: str, policy: str, namespace: str) -> None:
@@ -213,7 +214,7 @@ async def _hand_over(
     capabilities = await read_capabilities(cluster.client)
     objects = helm_objects(Chart.load(), values, settings, capabilities)
     if crds_only:
-        objects = [each for each in objects if each["kind"] == CRD]
+        objects = [object_ for object_ in objects if object_["kind"] == CRD]
     existing = await read_existing(cluster.client, objects)
     plan = plan_adoption(existing, objects, settings)
     for identity, reason in plan.left.items():

@@ -102,7 +102,7 @@ class Renderer:
         head, *operands = command
         if isinstance(head, Function) and head.name in {"and", "or"}:
             return self._choose(head.name, operands, piped, dot, scope)
-        arguments = [self._operand(each, dot, scope) for each in operands] + piped
+        arguments = [self._operand(operand, dot, scope) for operand in operands] + piped
         if isinstance(head, Function):
             return self._function(head.name, arguments)
         value = self._operand(head, dot, scope)

@@ -332,7 +332,7 @@ def _is_node_full(reason: str) -> bool:
 
 
 def _disruption_condition(conditions: list[Condition]) -> Condition:
-    return next(each for each in conditions if each.type == DISRUPTION_TARGET)
+    return next(condition for condition in conditions if condition.type == DISRUPTION_TARGET)
 
 
 def _terminated_failure(state: ContainerStateTerminated) -> Failure | None:

@@ -109,8 +109,8 @@ def format_resources(counts: Mapping[str, int]) -> ResourceList:
 def sum_resources(lists: Iterable[Mapping[str, int]]) -> ResourceAmounts:
     """Add lists, resource by resource."""
     result: ResourceAmounts = {}
-    for each in lists:
-        for name, count in each.items():
+    for list_ in lists:
+        for name, count in list_.items():
             result[name] = result.get(name, 0) + count
     return result
 
@@ -122,8 +122,8 @@ def scale_resources(counts: Mapping[str, int], factor: int) -> ResourceAmounts:
 
 def max_resources(lists: Iterable[Mapping[str, int]]) -> ResourceAmounts:
     result: ResourceAmounts = {}
-    for each in lists:
-        for name, count in each.items():
+    for list_ in lists:
+        for name, count in list_.items():
             result[name] = max(result.get(name, 0), count)
     return result
 

@@ -148,7 +148,7 @@ async def _run_engine(
         )
         adopter = AdoptionController(client, cache, settings.namespaces, gangs=with_groups)
         listeners: list[Callable[[JobKey], None]] = [controller.queue.add]
-        if any(each.kind.resource is ELASTIC_JOBS for each in cache.frameworks.values()):
+        if any(framework.kind.resource is ELASTIC_JOBS for framework in cache.frameworks.values()):
             runner = ScalePlanController(client, cache, events, settings.namespaces)
             listeners.append(runner.job_changed)
             tasks.create_task(runner.run())

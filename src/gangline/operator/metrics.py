@@ -59,8 +59,8 @@ class _Restart(NamedTuple):
 def count_restart_causes(observed: ObservedJob, after: JobStatus) -> Tally[RestartCause]:
     """Count the restarts that ``after`` records and the observed status does not."""
     found: Tally[RestartCause] = Tally()
-    for each in _restarts(observed, after):
-        found[each.cause] += each.times
+    for restart in _restarts(observed, after):
+        found[restart.cause] += restart.times
     return found
 
 

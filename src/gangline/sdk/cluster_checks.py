@@ -204,9 +204,9 @@ def _storage(facts: ClusterFacts) -> ClusterCheckResult:
     if facts.storage_classes is None:
         return ClusterCheckResult(name, CheckStatus.UNKNOWN, "you may not list storage classes")
     default = [
-        each.metadata.name
-        for each in facts.storage_classes
-        if each.metadata.annotations.get(_DEFAULT_CLASS) == "true"
+        storage_class.metadata.name
+        for storage_class in facts.storage_classes
+        if storage_class.metadata.annotations.get(_DEFAULT_CLASS) == "true"
     ]
     if len(default) == 1:
         return ClusterCheckResult(name, CheckStatus.OK, f"the default class is {default[0]}")
@@ -224,8 +224,8 @@ def _storage(facts: ClusterFacts) -> ClusterCheckResult:
 def _dns(facts: ClusterFacts) -> ClusterCheckResult:
     name = "DNS"
     failing = [
-        each for each in facts.events or ()
-        if "DNS" in each.reason or "name resolution" in each.message
+        event for event in facts.events or ()
+        if "DNS" in event.reason or "name resolution" in event.message
     ]  # fmt: skip
     if failing:
         return ClusterCheckResult(
@@ -273,9 +273,9 @@ def _images(facts: ClusterFacts) -> ClusterCheckResult:
     if facts.events is None:
         return ClusterCheckResult(name, CheckStatus.UNKNOWN, "you may not list events")
     failed = [
-        each for each in facts.events
-        if facts.now - each.last < _RECENT and each.type == "Warning"
-        and ("pull" in each.message.lower() or each.reason == "ErrImagePull")
+        event for event in facts.events
+        if facts.now - event.last < _RECENT and event.type == "Warning"
+        and ("pull" in event.message.lower() or event.reason == "ErrImagePull")
     ]  # fmt: skip
     if failed:
         remedy = "check the image's name, the registry, and --image-pull-secret"
@@ -357,7 +357,7 @@ def _items(listing: Any) -> Sequence[Any] | None:
 
 
 def _names(listing: Any) -> Sequence[str] | None:
-    return None if listing is None else [each.metadata.name for each in listing.items]
+    return None if listing is None else [item.metadata.name for item in listing.items]
 
 
 async def _missing_kinds(client: ApiClient) -> list[str]:

@@ -174,10 +174,10 @@ def _candidate_texts(job: Job, pods: Sequence[Pod], events: Sequence[EventRecord
         for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
             if waiting := status.state.waiting:
                 yield f"{waiting.reason} {waiting.message}"
-    warnings = [each for each in events if each.type == "Warning"]
+    warnings = [event for event in events if event.type == "Warning"]
     yield job.reason
-    for each in reversed(warnings):
-        yield f"{each.reason} {each.message}"
+    for warning in reversed(warnings):
+        yield f"{warning.reason} {warning.message}"
     for replica in job.replicas:
         yield replica.message
 

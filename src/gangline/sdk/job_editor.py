@@ -146,9 +146,9 @@ class JobEditor:
             "name": created["metadata"]["name"],
             "uid": created["metadata"]["uid"],
         }
-        for each in belongings:
-            metadata = each["metadata"] | {"ownerReferences": [owner]}
-            await self.jobs.submit(each | {"metadata": metadata}, namespace)
+        for belonging in belongings:
+            metadata = belonging["metadata"] | {"ownerReferences": [owner]}
+            await self.jobs.submit(belonging | {"metadata": metadata}, namespace)
         return created
 
     async def _patch(self, stored: Manifest, patch: Manifest) -> None:
@@ -190,7 +190,7 @@ class JobEditor:
             except (NotFound, Forbidden):
                 continue
             head = {"apiVersion": resource.api_version, "kind": resource.kind}
-            found += [head | each for each in listing["items"] if _is_owned(each, uid)]
+            found += [head | item for item in listing["items"] if _is_owned(item, uid)]
         return found
 
 

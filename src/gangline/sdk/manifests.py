@@ -128,10 +128,11 @@ def _service_spec(spec: Mapping[str, Any]) -> Manifest:
 def rename_objects(objects: Sequence[Manifest], old: str, new: str) -> list[Manifest]:
     """Return a job and the objects that it owns under another name."""
     names = {
-        each["metadata"]["name"]: _new_name(each["metadata"]["name"], old, new) for each in objects
+        object_["metadata"]["name"]: _new_name(object_["metadata"]["name"], old, new)
+        for object_ in objects
     }
     names[old] = new
-    return [_replace_names(each, names) for each in objects]
+    return [_replace_names(object_, names) for object_ in objects]
 
 
 def _new_name(name: str, old: str, new: str) -> str:

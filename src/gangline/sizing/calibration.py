@@ -196,7 +196,7 @@ def _slope_error(runs: Sequence[Mapping[str, Any]]) -> float:
 
 def _median_error(run: Mapping[str, Any]) -> float:
     """Return the standard error of the median of a run, in seconds."""
-    seconds = sorted(float(each) for each in run["seconds"])
+    seconds = sorted(float(second) for second in run["seconds"])
     tenth = len(seconds) // 10
     deviation = (seconds[-1 - tenth] - seconds[tenth]) / (2 * _Z)
     return _MEDIAN_ERROR * deviation / math.sqrt(len(seconds))
@@ -221,7 +221,7 @@ def _bus(sweep: Sequence[Mapping[str, Any]], devices: int, default: float) -> tu
 
 
 def _median(run: Mapping[str, Any]) -> float:
-    seconds = [float(each) for each in run["seconds"]]
+    seconds = [float(second) for second in run["seconds"]]
     middle = statistics.median(seconds)
     if not 0 < middle < float("inf"):
         raise ValueError(f"a run of {middle} s")
@@ -230,7 +230,7 @@ def _median(run: Mapping[str, Any]) -> float:
 
 def _range(efficiency: float, run: Mapping[str, Any], slope_error: float) -> Range:
     """Return the range of single steps and of the line's slope, which are independent."""
-    seconds = sorted(float(each) for each in run["seconds"])
+    seconds = sorted(float(second) for second in run["seconds"])
     middle = statistics.median(seconds)
     tenth = len(seconds) // 10
     slow, fast = seconds[-1 - tenth] / middle, middle / seconds[tenth]

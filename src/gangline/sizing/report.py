@@ -36,7 +36,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             "memory_bytes": request.device.memory_bytes,
             "efficiency": _range(plan.efficiency),
         },
-        "layouts": [_choice(each) for each in plan.choices],
+        "layouts": [_choice(choice) for choice in plan.choices],
         "nearest": _candidate(plan.nearest) if plan.nearest else None,
         "fitting_devices": plan.fitting_devices,
         "checkpoints": asdict(plan.checkpoints),

@@ -102,8 +102,8 @@ def step_traffic(
             ((parameters - ends) * wire, ends * wire, ranks),
             (experts * wire, 0.0, ranks // layout.expert),
         )
-        data = passes * sum(sharded_bytes(*each, full_reduce=full_reduce) for each in groups)
-        copied = passes * sum(copied_bytes(*each) for each in groups)
+        data = passes * sum(sharded_bytes(*group, full_reduce=full_reduce) for group in groups)
+        copied = passes * sum(copied_bytes(*group) for group in groups)
     else:
         data = all_reduce_bytes(parameters * states.gradients, ranks)
         data += all_reduce_bytes(experts * states.gradients, ranks // layout.expert)

@@ -191,4 +191,7 @@ class PodTemplateSpec(Wire):
 
 
 def is_pod_ready(pod: Pod) -> bool:
-    return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
+    return any(
+        condition.type == "Ready" and condition.status == "True"
+        for condition in pod.status.conditions
+    )

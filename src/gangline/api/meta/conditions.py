@@ -34,9 +34,9 @@ C = TypeVar("C", bound=TypedCondition)
 
 
 def find_condition(conditions: Sequence[C], type_: str) -> C | None:
-    for each in conditions:
-        if each.type == type_:
-            return each
+    for condition in conditions:
+        if condition.type == type_:
+            return condition
     return None
 
 
@@ -69,7 +69,7 @@ def set_condition(
 
 
 def remove_condition(conditions: Sequence[Condition], type_: str) -> list[Condition]:
-    return [each for each in conditions if each.type != type_]
+    return [condition for condition in conditions if condition.type != type_]
 
 
 def _is_equal(old: Condition, new: Condition) -> bool:

@@ -50,7 +50,9 @@ class Selector:
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether an object with these labels (or fields) is selected."""
-        return not self.matches_nothing and all(each.matches(labels) for each in self.requirements)
+        return not self.matches_nothing and all(
+            requirement.matches(labels) for requirement in self.requirements
+        )
 
     def __str__(self) -> str:
         """Format as text that parses to an equal selector."""

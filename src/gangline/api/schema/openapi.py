@@ -201,7 +201,7 @@ def _unwrapped(annotation: Any) -> tuple[Any, msgspec.Meta | None]:
             metas = (note for note in notes if isinstance(note, msgspec.Meta) and note.description)
             meta = meta or next(metas, None)
         elif origin in (Union, UnionType) and NoneType in get_args(annotation):
-            rest = [each for each in get_args(annotation) if each is not NoneType]
+            rest = [arg for arg in get_args(annotation) if arg is not NoneType]
             annotation = Union[tuple(rest)] if len(rest) > 1 else rest[0]  # noqa: UP007
         else:
             return annotation, meta
@@ -218,7 +218,7 @@ def _extra(annotation: Any) -> Json:
                 if isinstance(note, msgspec.Meta):
                     found = {**(note.extra or {}), **found}
         elif origin in (Union, UnionType) and NoneType in get_args(annotation):
-            rest = [each for each in get_args(annotation) if each is not NoneType]
+            rest = [arg for arg in get_args(annotation) if arg is not NoneType]
             annotation = rest[0] if len(rest) == 1 else None
         else:
             return found

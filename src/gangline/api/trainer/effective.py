@@ -162,7 +162,9 @@ def merge_runtime(job: TrainJob, runtime: TrainingRuntimeSpec) -> EffectiveJob:
     patched = apply_patches(job, runtime)
     trainer = job.spec.trainer or Trainer()
     nodes = _node_count(trainer, patched)
-    roles = _in_order([_role(each) for each in patched.template.spec.replicated_jobs], patched)
+    roles = _in_order(
+        [_role(replicated_job) for replicated_job in patched.template.spec.replicated_jobs], patched
+    )
     roles = [_override(role, job, trainer) for role in roles]
     roles = _count(roles, nodes, patched.ml_policy.mpi)
     return EffectiveJob(
@@ -200,7 +202,7 @@ def claim_name(template: Json, job: str) -> str:
 
 
 def claim_templates(spec: JobSetSpec) -> list[Json]:
-    return [each for policy in spec.volume_claim_policies for each in policy.templates]
+    return [template for policy in spec.volume_claim_policies for template in policy.templates]
 
 
 def with_claim_volumes(template: Json, spec: JobSetSpec, job: str) -> Json:
@@ -210,9 +212,11 @@ def with_claim_volumes(template: Json, spec: JobSetSpec, job: str) -> Json:
         *(pod.get("containers") or []),
         *(pod.get("initContainers") or []),
     ]
-    mounted = {m.get("name") for each in containers for m in each.get("volumeMounts") or []}
+    mounted = {
+        m.get("name") for container in containers for m in container.get("volumeMounts") or []
+    }
     volumes: list[Json] = list(pod.get("volumes") or [])
-    missing = mounted - {each.get("name") for each in volumes}
+    missing = mounted - {volume.get("name") for volume in volumes}
     added = [
         {
             "name": claim["metadata"]["name"],

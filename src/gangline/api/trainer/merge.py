@@ -57,5 +57,5 @@ def upsert_env(container: Json, variables: Sequence[Json]) -> Json:
     if not variables:
         return container
     merged = {each.get("name"): each for each in container.get("env") or []}
-    merged.update({each.get("name"): each for each in variables})
+    merged.update({variable.get("name"): variable for variable in variables})
     return {**container, "env": list(merged.values())}

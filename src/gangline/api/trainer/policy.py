@@ -78,7 +78,7 @@ def with_rendezvous(command: Sequence[str], address: str) -> list[str]:
 
 
 def _uses_lora(arguments: Sequence[str]) -> bool:
-    return any(each.startswith(_LORA_ARGUMENT) for each in arguments)
+    return any(argument.startswith(_LORA_ARGUMENT) for argument in arguments)
 
 
 PORT = 29500
@@ -153,7 +153,9 @@ def _inject(job: EffectiveJob, role: EffectiveRole, trainer: Trainer) -> Effecti
     """Add the variables of torch to the containers that the policy names."""
     torch = job.spec.ml_policy.torch
     targets = torch.env_injection.targets if torch and torch.env_injection else []
-    names = {n for each in targets if each.job_name == role.name for n in each.container_names}
+    names = {
+        n for target in targets if target.job_name == role.name for n in target.container_names
+    }
     for name in sorted(names - {NODE}):
         container = find_container(role.template, name)
         if container is not None:
@@ -256,7 +258,7 @@ def _leader(job: EffectiveJob) -> str:
 
 def _with_port(container: Json) -> Json:
     ports = container.get("ports") or []
-    if any(each.get("containerPort") == PORT for each in ports):
+    if any(port.get("containerPort") == PORT for port in ports):
         return container
     return {**container, "ports": [*ports, {"name": PORT_NAME, "containerPort": PORT}]}
 

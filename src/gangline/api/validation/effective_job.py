@@ -57,7 +57,10 @@ def effective_job_errors(
 
 def _patch_errors(job: TrainJob, runtime: TrainingRuntimeSpec) -> Iterator[FieldError]:
     """Patches must name jobs and containers of the runtime."""
-    known = {each.name: each for each in runtime.template.spec.replicated_jobs}
+    known = {
+        replicated_job.name: replicated_job
+        for replicated_job in runtime.template.spec.replicated_jobs
+    }
     for number, patch in enumerate(job.spec.runtime_patches):
         template = patch.training_runtime_spec and patch.training_runtime_spec.template
         changes = template.spec.replicated_jobs if template and template.spec else ()

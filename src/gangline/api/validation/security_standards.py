@@ -66,7 +66,7 @@ class PodSecurityPolicy:
         audit = _read(labels, "audit", Level.PRIVILEGED, errors)
         warn = _read(labels, "warn", Level.PRIVILEGED, errors)
         refused = f"metadata.labels[{PREFIX}enforce]"
-        valid = f"{PREFIX}enforce" in labels and all(each.field != refused for each in errors)
+        valid = f"{PREFIX}enforce" in labels and all(error.field != refused for error in errors)
         if valid and f"{PREFIX}warn" not in labels and enforce.level > warn.level:
             given = f"{PREFIX}warn-version" in labels
             warn = replace(warn, level=enforce.level) if given else enforce
@@ -242,7 +242,11 @@ def host_namespaces(pod: PodUnderCheck, version: LevelVersion) -> Violation | No
 
 
 def host_path_volumes(pod: PodUnderCheck, version: LevelVersion) -> Violation | None:
-    bad = [str(each.get("name", "")) for each in pod.volumes() if each.get("hostPath") is not None]
+    bad = [
+        str(volume.get("name", ""))
+        for volume in pod.volumes()
+        if volume.get("hostPath") is not None
+    ]
     return Violation("hostPath volumes", count("volume", bad)) if bad else None
 
 
@@ -485,11 +489,11 @@ _BASELINE = (
 )
 _RESTRICTED = (
     _VersionedControl(allow_privilege_escalation, since=8),
-    _VersionedControl(capabilities, since=22),
+    _VersionedControl(restricted_capabilities, since=22),
     _VersionedControl(restricted_volumes),
     _VersionedControl(run_as_non_root),
     _VersionedControl(run_as_user, since=23),
-    _VersionedControl(seccomp_profile, since=19),
+    _VersionedControl(restricted_seccomp_profile, since=19),
 )
 
 
@@ -501,7 +505,7 @@ def find_violations(metadata: Json, spec: Json, version: LevelVersion) -> list[V
     controls = [each for each in _BASELINE if not _is_replaced(each, version)]
     if version.level is Level.RESTRICTED:
         controls += [each for each in _RESTRICTED if version.is_at_least(each.since)]
-    found = (each.control(pod, version) for each in controls)
+    found = (control.control(pod, version) for control in controls)
     return [violation for violation in found if violation is not None]
 
 

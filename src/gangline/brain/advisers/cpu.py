@@ -71,12 +71,12 @@ def size_cpu(runs: Iterable[Run], role: str, now_ms: int) -> CpuSize | None:
 def data_share(segments: Sequence[Segment]) -> float | None:
     """Return the part of the steps that is waiting for data; None where it is not reported."""
     known = [
-        (each.data_us, each.step_mean_us, each.steps)
-        for each in segments
-        if each.data_us is not None
-        and each.quality is Quality.GOOD
-        and each.steps > 0
-        and 0 <= each.data_us <= each.step_mean_us <= LONGEST_STEP_US
+        (segment.data_us, segment.step_mean_us, segment.steps)
+        for segment in segments
+        if segment.data_us is not None
+        and segment.quality is Quality.GOOD
+        and segment.steps > 0
+        and 0 <= segment.data_us <= segment.step_mean_us <= LONGEST_STEP_US
     ]
     total = sum(step * steps for _, step, steps in known)
     return sum(data * steps for data, _, steps in known) / total if total > 0 else None

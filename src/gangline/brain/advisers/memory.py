@@ -82,7 +82,7 @@ def size_memory(
         histogram.add(each.memory_bytes, each.at_ms, max(round(_WEIGHT * share), 1))
     usual = histogram.percentile(980) or 0
     median = histogram.percentile(500) or 0
-    recent = max(each.memory_bytes for each in _last_runs(found))
+    recent = max(last_run.memory_bytes for last_run in _last_runs(found))
     basis = max(usual, recent)
     real = max(basis * MARGIN, LEAST_BYTES)
     value = _rounded(max(real, killed.needed_bytes if killed else 0))
@@ -176,7 +176,7 @@ def _gather(view: View, size: RoleSize) -> _Evidence:
     since_ms = view.now_ms - WINDOW_MS
     killed = [k for k in kills((*runs, *bounds), role, view.now_ms) if k.at_ms >= since_ms]
     unknown = open_kills(killed, runs, role)
-    real = [each for each in peaks(runs, role, view.now_ms) if each.at_ms >= since_ms]
+    real = [peak for peak in peaks(runs, role, view.now_ms) if peak.at_ms >= since_ms]
     return _Evidence(
         view,
         role,

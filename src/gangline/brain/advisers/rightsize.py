@@ -121,7 +121,7 @@ def _warn(
     begin_ms = samples[0].at_ms
     if view.run.job.started_ms is not None:
         begin_ms = view.run.job.started_ms
-    settled = [each for each in samples if each.at_ms >= begin_ms + 1000 * _WARM_UP_S]
+    settled = [sample for sample in samples if sample.at_ms >= begin_ms + 1000 * _WARM_UP_S]
     if len(settled) < 2 or settled[-1].at_ms - settled[0].at_ms < 1000 * _LEAST_SECONDS:
         return None
     origin_ms = settled[0].at_ms

@@ -67,7 +67,7 @@ def _advise_workers(view: View) -> list[Advice]:
     job, similar = view.run.job, view.similar
     if similar is None or job.workers_min is None or job.workers_max is None:
         return []
-    runs = [each for each in similar.runs if is_success(each.job)]
+    runs = [run for run in similar.runs if is_success(run.job)]
     if not runs or job.workers_max <= job.workers_min:
         return []
     return _by_goodput(view, runs) or _by_kept_count(view, runs)
@@ -84,7 +84,7 @@ def _counts(view: View) -> list[int]:
 def _by_goodput(view: View, runs: list[Run]) -> list[Advice]:
     """The largest count whose last workers are worth their price, by the fitted model."""
     job, level = view.run.job, view.similar.level if view.similar else 0
-    segments = [each for run in runs for each in run.segments if each.ps == 0]
+    segments = [segment for run in runs for segment in run.segments if segment.ps == 0]
     reference = next((s for run in runs if (s := present_segment(run)) is not None), None)
     prior = job_prior([view.run, *runs])
     model = fit_throughput(observations(segments, view.now_ms), prior)
@@ -175,7 +175,7 @@ def _kept_count(run: Run) -> int | None:
     trained = present_segment(run)
     if trained is not None:
         return trained.nodes
-    sizes = [each for each in run.job.roles if each.role == WORKER]
+    sizes = [role for role in run.job.roles if role.role == WORKER]
     return max(sizes, key=lambda each: each.since_ms).replicas if sizes else None
 
 

@@ -141,7 +141,8 @@ def slim_pod(pod: Pod) -> Pod:
         finalizers=[],
     )
     containers = [
-        type(each)(name=each.name, resources=each.resources) for each in pod.spec.containers
+        type(container)(name=container.name, resources=container.resources)
+        for container in pod.spec.containers
     ]
     spec = type(pod.spec)(
         containers=containers, node_name=pod.spec.node_name, priority=pod.spec.priority

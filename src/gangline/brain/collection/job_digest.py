@@ -53,7 +53,7 @@ def main_container(template: Mapping[str, Any]) -> Mapping[str, Any]:
         for each in (template.get("spec") or {}).get("containers") or ()
         if isinstance(each, dict)
     ]
-    named = (each for each in containers if each.get("name") in MAIN_CONTAINERS)
+    named = (container for container in containers if container.get("name") in MAIN_CONTAINERS)
     return next(named, containers[0] if containers else {})
 
 
@@ -409,7 +409,7 @@ def _role_and_rank(pod: Pod) -> tuple[str, int] | None:
 
 def _main_status(pod: Pod) -> ContainerStatus | None:
     statuses = pod.status.container_statuses
-    named = (each for each in statuses if each.name in MAIN_CONTAINERS)
+    named = (status for status in statuses if status.name in MAIN_CONTAINERS)
     return next(named, statuses[0] if statuses else None)
 
 
@@ -470,9 +470,9 @@ def pod_limits(pod: Pod) -> tuple[int | None, int | None]:
     """
     status = _main_status(pod)
     name = status.name if status is not None else ""
-    for each in pod.spec.containers:
-        if each.name == name:
-            written = {**each.resources.requests, **each.resources.limits}
+    for container in pod.spec.containers:
+        if container.name == name:
+            written = {**container.resources.requests, **container.resources.limits}
             return parsed_amount(CPU, written.get(CPU)), parsed_amount(MEMORY, written.get(MEMORY))
     return None, None
 

@@ -72,7 +72,7 @@ class SegmentDetails(msgspec.Struct, frozen=True, kw_only=True):
 def segment_details(facts: SegmentFacts) -> SegmentDetails:
     """Return the believable details of a segment."""
     restarts = facts.restarts
-    lost = [each for each in restarts.seconds.values() if _is_time(each)] if restarts else []
+    lost = [second for second in restarts.seconds.values() if _is_time(second)] if restarts else []
     return SegmentDetails(
         round=facts.round,
         since_ms=facts.since,
@@ -227,7 +227,7 @@ def ended_by_shortage(runs: Iterable[Run]) -> list[DeviceShortage]:
         ended = [
             pod.ended_ms or pod.started_ms for pod in run.pods if pod.cause == DEVICE_OUT_OF_MEMORY
         ]
-        had = {(each.gpu_model, each.micro_batch) for each in run.segments}
+        had = {(segment.gpu_model, segment.micro_batch) for segment in run.segments}
         if not ended or len(had) != 1:
             continue
         ((model, micro_batch),) = had
@@ -238,7 +238,7 @@ def ended_by_shortage(runs: Iterable[Run]) -> list[DeviceShortage]:
 
 def restart_seconds(details: Iterable[SegmentDetails]) -> float | None:
     """Return the longest time that one restart of the job took; None before the first."""
-    costs = [each.lost_s / each.restarts for each in details if each.restarts]
+    costs = [detail.lost_s / detail.restarts for detail in details if detail.restarts]
     return max(costs, default=None)
 
 

@@ -81,7 +81,7 @@ class JobObservations:
     def add_facts(self, facts: DigestedFacts) -> bool:
         """Join what the master reported. Returns whether anything is new."""
         changed = False
-        details = {(each.round, each.since_ms): each for each in facts.details}
+        details = {(detail.round, detail.since_ms): detail for detail in facts.details}
         for segment in facts.segments:
             key = (segment.round, segment.since_ms)
             # A segment is closed when it is reported; a copy with more steps is the later one.

@@ -26,12 +26,12 @@ POLICY_NAME = "gangline-brain-policy"
 POLICY_KEY = "policy"
 _MODES = tuple(str(mode) for mode in Mode)
 _SELECTOR_LISTS = ("namespaces", "owners", "kinds", "queues")
-_BUDGETS = {each.name: each.type for each in msgspec.structs.fields(Budgets)}
+_BUDGETS = {field.name: field.type for field in msgspec.structs.fields(Budgets)}
 _GUARD = {
-    each.name: each.type
-    for each in msgspec.structs.fields(GuardSettings)
+    field.name: field.type
+    for field in msgspec.structs.fields(GuardSettings)
     # That a Brain leads, and knows the time, is no matter of taste.
-    if each.name not in {"lease_age_s", "clock_skew_s"}
+    if field.name not in {"lease_age_s", "clock_skew_s"}
 }
 _MOST_GUARD = 1e9
 

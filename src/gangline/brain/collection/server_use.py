@@ -39,9 +39,9 @@ def parse_samples(listing: Any) -> Iterator[PodSample]:
     for item in listing.get("items") or () if isinstance(listing, dict) else ():
         try:
             meta = item["metadata"]
-            usages = [each["usage"] for each in item["containers"]]
-            memory = sum(parse_quantity(each["memory"]).value for each in usages)
-            cpu = sum(parse_quantity(each["cpu"]).milli for each in usages)
+            usages = [container["usage"] for container in item["containers"]]
+            memory = sum(parse_quantity(usage["memory"]).value for usage in usages)
+            cpu = sum(parse_quantity(usage["cpu"]).milli for usage in usages)
             yield PodSample(meta["namespace"], meta["name"], memory, cpu)
         except (KeyError, TypeError, QuantityError):
             continue
@@ -156,8 +156,10 @@ class ServerTable:
                 node=server.node,
                 cpu_limit_millis=server.cpu_limit_millis,
                 memory_limit_bytes=server.memory_limit_bytes,
-                cpu_millis=tuple(each.cpu_millis // each.samples for each in server.minutes),
-                memory_bytes=tuple(each.memory_bytes // each.samples for each in server.minutes),
+                cpu_millis=tuple(minute.cpu_millis // minute.samples for minute in server.minutes),
+                memory_bytes=tuple(
+                    minute.memory_bytes // minute.samples for minute in server.minutes
+                ),
             )
             for rank, server in sorted(self._servers.items())
         )

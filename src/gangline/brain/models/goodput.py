@@ -59,12 +59,12 @@ def noise_scale(segments: Sequence[Segment]) -> NoiseScale | None:
         gradient cannot be distinguished from 0: the batch must then stay as it is.
     """
     reporting = [
-        (each, each.grad_sqr, each.grad_var)
-        for each in segments
-        if each.quality is Quality.GOOD
-        and each.grad_sqr is not None
-        and each.grad_var is not None
-        and each.steps > 0
+        (segment, segment.grad_sqr, segment.grad_var)
+        for segment in segments
+        if segment.quality is Quality.GOOD
+        and segment.grad_sqr is not None
+        and segment.grad_var is not None
+        and segment.steps > 0
     ]
     total = sum(each.steps for each, _, _ in reporting)
     if total < _FEWEST_STEPS:

@@ -104,10 +104,10 @@ def _solutions(a: Array, b: Array) -> _Solutions:
         supports, scaled = _solve_many(gram, right)
     rest = scaled @ normal.T - b
     squares = ((rest * rest).sum(axis=1) + outside).tolist()
-    found = [used[each] for each in supports]
+    found = [used[support] for support in supports]
     values = [row[each] for row, each in zip(scaled / lengths[used], supports, strict=True)]
     rounding = 1e-15 * squares[0]
-    rough = [each // rounding if rounding else 0.0 for each in squares]
+    rough = [square // rounding if rounding else 0.0 for square in squares]
     order = sorted(range(len(squares)), key=lambda each: (rough[each], len(found[each])))
     return _Solutions(columns, squares, found, values, order)
 

@@ -150,14 +150,21 @@ class Publisher:
                 return await self._client.create(JOB_ADVICE, advice, meta.namespace)
             except AlreadyExists:
                 found = await self._client.get(JOB_ADVICE, name, meta.namespace)
-                if any(each.uid == meta.uid for each in found.metadata.owner_references):
+                if any(
+                    owner_reference.uid == meta.uid
+                    for owner_reference in found.metadata.owner_references
+                ):
                     return found
         log.warning("the names for advice are in use", extra={"job": str(object_key(job))})
         return None
 
 
 def _job_uids(advice: JobAdvice | None) -> list[str]:
-    return [each.uid for each in advice.metadata.owner_references] if advice else []
+    return (
+        [owner_reference.uid for owner_reference in advice.metadata.owner_references]
+        if advice
+        else []
+    )
 
 
 def _is_as_new(seen: ObjectMeta, written: ObjectMeta) -> bool:

@@ -37,8 +37,8 @@ def rebuild_histograms(connection: Connection, families: Iterable[int]) -> None:
     for number in sorted(families):
         delete_families_learned(connection, [number])
         made = [
-            histogram_row(each, Scope.FAMILY, number)
-            for each in _family_histograms(connection, number)
+            histogram_row(family_histogram, Scope.FAMILY, number)
+            for family_histogram in _family_histograms(connection, number)
         ]
         keys = ("scope_type", "scope_id", "role", "resource", "version")
         upsert(connection, tables.usage_histogram, made, keys)

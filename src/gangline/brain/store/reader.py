@@ -146,7 +146,7 @@ class Reader:
                 .order_by(job.id)
                 .limit(limit)
             )
-            return [each.job for each in complete_jobs(connection, query)]
+            return [complete_job.job for complete_job in complete_jobs(connection, query)]
 
         return self._context.read(transaction)
 

@@ -116,7 +116,7 @@ class SimilarLookup:
                 return [keys.model(asked, shift) for shift in (-1, 0, 1)]
 
     def _select(self, candidates: Iterable["_Candidate"]) -> SimilarRuns | None:
-        return select_similar(self._run, (each.run for each in candidates), self._now_ms)
+        return select_similar(self._run, (candidate.run for candidate in candidates), self._now_ms)
 
     def _load(
         self, chosen: SimilarRuns | None, found: Mapping[str, "_Candidate"]
@@ -191,9 +191,12 @@ def _candidate(row: dict[str, Any], device: str) -> _Candidate:
 def _query(levels: tuple[int, ...]) -> Select[Any]:
     """Return the statement for the candidates of some levels."""
     ranges = [
-        each.subquery() for level in levels for key in _conditions(level) for each in _ranges(key)
+        range_.subquery()
+        for level in levels
+        for key in _conditions(level)
+        for range_ in _ranges(key)
     ]
-    found = union_all(*(select(each.c.id) for each in ranges)).subquery("candidates")
+    found = union_all(*(select(range_.c.id) for range_ in ranges)).subquery("candidates")
     job, model = tables.job, tables.model
     return (
         select(*_COMPARED, tables.image.c.repository, model.c.parameters, model.c.sequence)

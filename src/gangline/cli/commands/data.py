@@ -42,7 +42,7 @@ async def list_data(
     async def bound_claims() -> "Sequence[PersistentVolumeClaim]":
         found = await cluster.client.list(PERSISTENT_VOLUME_CLAIMS, namespace, labels=selector)
         return sorted(
-            (each for each in found.items if each.status.phase == "Bound"),
+            (item for item in found.items if item.status.phase == "Bound"),
             key=lambda each: (each.metadata.namespace, each.metadata.name),
         )
 

@@ -99,10 +99,16 @@ def _conditions(conditions: list[dict[str, Any]], at: "datetime") -> str:
     from datetime import datetime
 
     rows = []
-    for each in conditions:
-        changed = each.get("lastTransitionTime")
+    for condition in conditions:
+        changed = condition.get("lastTransitionTime")
         since = format_age(datetime.fromisoformat(changed), at) if changed else "N/A"
-        row = [each["type"], each["status"], since, each.get("reason"), each.get("message")]
+        row = [
+            condition["type"],
+            condition["status"],
+            since,
+            condition.get("reason"),
+            condition.get("message"),
+        ]
         rows.append(row)
     return format_table(["TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"], rows, indent="  ")
 

@@ -45,7 +45,7 @@ def format_diagnosis(diagnosis: "Diagnosis") -> str:
         lines += [f"  | {line}" for line in diagnosis.last_lines]
     if others := diagnosis.consequences:
         lines += ["", "What followed:"]
-        lines += [f"  {_consequence(each)}" for each in others[:_MAX_CONSEQUENCES]]
+        lines += [f"  {_consequence(other)}" for other in others[:_MAX_CONSEQUENCES]]
         more = len(others) - _MAX_CONSEQUENCES
         lines += [f"  and {more} more"] if more > 0 else []
     if diagnosis.next_steps:
@@ -64,7 +64,7 @@ def diagnosis_data(diagnosis: "Diagnosis") -> dict[str, Any]:
         "status": str(diagnosis.state),
         "summary": diagnosis.summary,
         "root": _data(diagnosis.root) if diagnosis.root else None,
-        "consequences": [_data(each) for each in diagnosis.consequences],
+        "consequences": [_data(consequence) for consequence in diagnosis.consequences],
         "nextSteps": list(diagnosis.next_steps),
         "lastLines": list(diagnosis.last_lines),
     }

@@ -56,7 +56,7 @@ async def explain_command(
     """
     settings = await scheduler_settings(cluster.client, configuration)
     explanations = await _explain(cluster, settings, name, forecast=forecast)
-    if not print_result([asdict(each) for each in explanations], output):
+    if not print_result([asdict(explanation) for explanation in explanations], output):
         click.echo("\n\n".join(map(format_explanation, explanations)))
         if stall := await _stall(cluster, name):
             click.echo(f"\n{stall}")

@@ -124,7 +124,7 @@ async def get_command(  # noqa: PLR0913, PLR0917
 async def _print_spec(cluster: ClusterSession, job: "Job", output: str) -> None:
     form = "json" if output == "json" else "yaml"
     objects = await cluster.editor.collect_manifests(job.name, job.namespace)
-    texts = [serialize(each, form) for each in objects]
+    texts = [serialize(object_, form) for object_ in objects]
     click.echo("\n---\n".join(texts) if form == "yaml" else "\n".join(texts))
 
 
@@ -196,7 +196,9 @@ async def _advice_line(client: "ApiClient", job: "Job") -> str:
         advice = await job_advice(client, job.namespace, job.name)
     except ApiError:
         return ""
-    if advice is None or all(each.uid != job.uid for each in advice.metadata.owner_references):
+    if advice is None or all(
+        owner_reference.uid != job.uid for owner_reference in advice.metadata.owner_references
+    ):
         return ""
     parts = [
         f"{item.role} {item.what} {item.advised}{f' instead of {item.now}' if item.now else ''}"

@@ -156,10 +156,12 @@ def format_run(found: dict[str, Any]) -> str:
     lines = [format_jobs([job], namespaces=True)]
     if rows:
         lines += ["", format_table(head, rows)]
-    segments = [each for each in found["segments"] if each.get("quality", "good") == "good"]
+    segments = [
+        segment for segment in found["segments"] if segment.get("quality", "good") == "good"
+    ]
     if segments:
-        steps = sum(each["steps"] for each in segments)
-        mean = sum(each["step_mean_us"] * each["steps"] for each in segments) / steps / 1e6
+        steps = sum(segment["steps"] for segment in segments)
+        mean = sum(segment["step_mean_us"] * segment["steps"] for segment in segments) / steps / 1e6
         lines += ["", f"Steps: {steps} in {len(segments)} segments, {mean:.3g} s each."]
     return "\n".join(lines)
 

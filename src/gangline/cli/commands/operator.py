@@ -432,7 +432,7 @@ def _known_kinds(names: tuple[str, ...]) -> frozenset[str]:
     from gangline.operator.main import all_frameworks
     from gangline.operator.settings import OperatorSettings
 
-    identities = [each.kind.identity for each in all_frameworks(OperatorSettings())]
+    identities = [framework.kind.identity for framework in all_frameworks(OperatorSettings())]
     known = {identity.lower(): identity for identity in identities}
     unknown = [name for name in names if name.lower() not in known]
     if unknown:

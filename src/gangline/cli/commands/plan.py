@@ -275,7 +275,7 @@ def _check_effects(flags: PlanFlags) -> None:
         ),
     }
     for names, (reader, is_read) in readers.items():
-        given = [f"--{each}" for each in names if source(each) is ParameterSource.COMMANDLINE]
+        given = [f"--{name}" for name in names if source(name) is ParameterSource.COMMANDLINE]
         if given and not is_read:
             raise click.UsageError(f"{', '.join(given)} has no effect without {reader}")
 
@@ -480,6 +480,6 @@ def _print_check(job: "JobSource", plan: "Plan", output: str) -> None:
     if output == "table":
         click.echo(check_table(findings))
     else:
-        click.echo(serialize([asdict(each) for each in findings], output).rstrip("\n"))
-    if any(each.verdict is Verdict.TOO_SMALL for each in findings):
+        click.echo(serialize([asdict(finding) for finding in findings], output).rstrip("\n"))
+    if any(finding.verdict is Verdict.TOO_SMALL for finding in findings):
         raise click.exceptions.Exit(NOTHING_FITS)

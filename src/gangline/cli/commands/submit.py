@@ -15,7 +15,7 @@ from gangline.cli.arena import REFUSED_KINDS
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.options import namespace_options, output_option
 from gangline.cli.params.target import ClusterTarget
-from gangline.cli.submit.options import DRY_RUN, DRY_RUN_SCHEDULE, SCHEDULE, ArenaCommand
+from gangline.cli.submit.command import DRY_RUN, DRY_RUN_SCHEDULE, SCHEDULE, ArenaCommand
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

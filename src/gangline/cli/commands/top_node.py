@@ -116,7 +116,7 @@ def _read_node_pod(pod: "Pod", busy: "GpuUsage | None") -> NodePod:
         milli_cpu=requests.get("cpu", 0),
         memory_bytes=requests.get("memory", 0),
         gpus_used=busy.pods.get(key) if busy else None,
-        gpu_indexes=tuple(each.index for each in pod_devices(busy, *key)),
+        gpu_indexes=tuple(pod_device.index for pod_device in pod_devices(busy, *key)),
     )
 
 
@@ -158,17 +158,17 @@ def _pod_table(details: NodeDetails) -> str:
     head += ["GPU(Used)"] if measured else []
     rows = [
         [
-            each.namespace,
-            each.name,
-            each.status,
-            each.gpus,
-            *([",".join(each.gpu_indexes)] if measured else []),
-            each.job,
-            f"{each.milli_cpu / 1000:g}",
-            f"{round(each.memory_bytes / _GI, 1):g}Gi",
-            *([format_gpus(each.gpus_used)] if measured else []),
+            instance.namespace,
+            instance.name,
+            instance.status,
+            instance.gpus,
+            *([",".join(instance.gpu_indexes)] if measured else []),
+            instance.job,
+            f"{instance.milli_cpu / 1000:g}",
+            f"{round(instance.memory_bytes / _GI, 1):g}Gi",
+            *([format_gpus(instance.gpus_used)] if measured else []),
         ]
-        for each in details.instances
+        for instance in details.instances
     ]
     return format_table(head, rows, indent="  ")
 
@@ -177,14 +177,14 @@ def _device_table(devices: "Sequence[GpuDevice]") -> str:
     head = ["INDEX", "MEMORY(Total)", "MEMORY(Allocated)", "MEMORY(Used)", "DUTY_CYCLE", "INSTANCE"]
     rows = [
         [
-            each.index,
-            _gibibytes(each.memory_total_bytes),
-            _gibibytes(_allocated_memory(each)),
-            _gibibytes(each.memory_used_bytes),
-            format_duty_cycle(each),
-            f"{each.namespace}/{each.pod}" if each.pod else "",
+            device.index,
+            _gibibytes(device.memory_total_bytes),
+            _gibibytes(_allocated_memory(device)),
+            _gibibytes(device.memory_used_bytes),
+            format_duty_cycle(device),
+            f"{device.namespace}/{device.pod}" if device.pod else "",
         ]
-        for each in devices
+        for device in devices
     ]
     return format_table(head, rows, indent="  ")
 
@@ -208,7 +208,7 @@ def _summary(details: NodeDetails) -> str:
         lines.append(
             f"  Unhealthy/Total GPUs: {_format_part(unhealthy, view.capacity.get(GPU, 0))}"
         )
-    known = [each for each in details.devices if each.memory_total_bytes is not None]
+    known = [device for device in details.devices if device.memory_total_bytes is not None]
     if known:
         used = sum(each.memory_used_bytes or 0 for each in known)
         sum_total = sum(each.memory_total_bytes or 0 for each in known)
@@ -224,8 +224,8 @@ def details_data(details: NodeDetails) -> dict[str, Any]:
     return node_data(details.view) | {
         "description": _DESCRIPTIONS[details.view.mode],
         "reason": details.view.not_ready_reason,
-        "instances": [_node_pod_data(each) for each in details.instances],
-        "gpus": [_device_data(each) for each in details.devices],
+        "instances": [_node_pod_data(instance) for instance in details.instances],
+        "gpus": [_device_data(device) for device in details.devices],
     }
 
 
@@ -328,7 +328,7 @@ async def top_node_command(  # noqa: PLR0913, PLR0917
 
 
 def _warn_of_unmeasured(nodes: Sequence[NodeDetails]) -> None:
-    having = [each for each in nodes if each.view.total.get(GPU)]
+    having = [node for node in nodes if node.view.total.get(GPU)]
     silent = [each.view.name for each in having if not each.devices]
     if not having:
         print_status("None of these nodes has GPUs.")
@@ -338,8 +338,8 @@ def _warn_of_unmeasured(nodes: Sequence[NodeDetails]) -> None:
 
 
 def _print_nodes(nodes: Sequence[NodeDetails], look: _NodeQuery, history: SparklineHistory) -> None:
-    views = [each.view for each in nodes]
-    data = [details_data(each) if look.details else node_data(each.view) for each in nodes]
+    views = [node.view for node in nodes]
+    data = [details_data(node) if look.details else node_data(node.view) for node in nodes]
     if print_result(data, look.output, [f"node/{view.name}" for view in views]):
         return
     if look.details:

@@ -104,7 +104,10 @@ async def _wait_for_job(
             return job
         status = f"{name}: {job.state}" + (f", {job.reason}" if job.reason else "")
         if pods:
-            status += f" ({', '.join(f'{each.short_name} {each.status}' for each in job.replicas)})"
+            replicas = ", ".join(
+                f"{replica.short_name} {replica.status}" for replica in job.replicas
+            )
+            status += f" ({replicas})"
         if status != reported:
             print_status(status)
         reported = status

@@ -110,7 +110,7 @@ async def _names(
         found = await client.list(replace(resource, type=Object), namespace)
     except (Forbidden, NotFound):
         return []
-    return [each.metadata.name for each in found.items]
+    return [item.metadata.name for item in found.items]
 
 
 async def _jobs(client: "ApiClient", namespace: str, given: ParsedOptions) -> Iterable[str]:

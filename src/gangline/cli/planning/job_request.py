@@ -48,7 +48,7 @@ def read_job_request(job: JobSource) -> "JobRequest | None":
     for replicas, template in _templates(job.manifest.get("spec")):
         pod = template.get("spec") or {}
         limits = list(_limits(pod))
-        gpus = int(sum(_gpus(each) for each in limits))
+        gpus = int(sum(_gpus(limit) for limit in limits))
         if not gpus:
             continue
         pods += replicas
@@ -57,8 +57,8 @@ def read_job_request(job: JobSource) -> "JobRequest | None":
             found = JobRequest(
                 pods=0,
                 pod_gpus=gpus,
-                pod_memory_bytes=sum(_amount(each, "memory") for each in limits),
-                pod_cpus=sum(_amount(each, "cpu") for each in limits),
+                pod_memory_bytes=sum(_amount(limit, "memory") for limit in limits),
+                pod_cpus=sum(_amount(limit, "cpu") for limit in limits),
                 shared_memory_bytes=_shared_memory(job),
                 processes=_processes(job.manifest),
                 gpu=job.gpu or str(selector),

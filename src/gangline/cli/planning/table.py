@@ -52,9 +52,14 @@ def deepspeed_table(plan: "Plan") -> str:
 def check_table(findings: "tuple[Finding, ...]") -> str:
     """Return what the check of a job has found."""
     head = ("RESOURCE", "REQUESTED", "NEEDED", "VERDICT")
-    rows = [(each.resource, each.requested, each.needed, each.verdict.value) for each in findings]
+    rows = [
+        (finding.resource, finding.requested, finding.needed, finding.verdict.value)
+        for finding in findings
+    ]
     reasons = [
-        _line(each.resource, each.reason, indent=_REASON_INDENT) for each in findings if each.reason
+        _line(finding.resource, finding.reason, indent=_REASON_INDENT)
+        for finding in findings
+        if finding.reason
     ]
     return "\n".join([format_table(head, rows), "", *reasons])
 
@@ -125,15 +130,15 @@ def _choices(plan: "Plan") -> str:
     head = ("LAYOUT", "MICRO", "RECOMPUTE", "MEMORY", "STEP", "MFU", "TRAINING")
     rows = [
         (
-            _abbreviated(each.candidate.layout),
-            each.candidate.layout.micro_batch,
-            each.candidate.layout.recompute.value,
-            f"{each.candidate.memory.total / GIGABYTE:.3g} GB",
-            _duration(each.step_s.middle),
-            f"{each.utilisation:.0%}",
-            _span(each.training_s, "-"),
+            _abbreviated(choice.candidate.layout),
+            choice.candidate.layout.micro_batch,
+            choice.candidate.layout.recompute.value,
+            f"{choice.candidate.memory.total / GIGABYTE:.3g} GB",
+            _duration(choice.step_s.middle),
+            f"{choice.utilisation:.0%}",
+            _span(choice.training_s, "-"),
         )
-        for each in plan.choices
+        for choice in plan.choices
     ]
     return format_table(head, rows)
 
@@ -177,8 +182,8 @@ def _best(plan: "Plan") -> Iterator[str]:
     )
     if plan.cost:
         costs = (plan.cost.low, plan.cost.middle, plan.cost.high)
-        yield _line("Cost", " - ".join(f"{each:,.0f}" for each in costs))
-    low, high = (each / plan.efficiency.middle - 1 for each in _ends(plan.efficiency))
+        yield _line("Cost", " - ".join(f"{cost:,.0f}" for cost in costs))
+    low, high = (end / plan.efficiency.middle - 1 for end in _ends(plan.efficiency))
     yield _line(
         "Ranges",
         f"p10 - p50 - p90. Time: the efficiency alone, {low:+.0%} to {high:+.0%}. Memory: states "
@@ -250,7 +255,7 @@ def _span(seconds: "Range", dash: str = " - ") -> str:
     fitting = ((unit, name) for unit, least, name in units if seconds.middle >= least * unit)
     unit, name = next(fitting, (1e-3, "ms"))
     values = (each / unit for each in (seconds.low, seconds.middle, seconds.high))
-    numbers = (f"{each:.3g}" if each < 1000 else f"{each:.0f}" for each in values)
+    numbers = (f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in values)
     return f"{dash.join(numbers)} {name}"
 
 

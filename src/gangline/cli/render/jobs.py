@@ -137,10 +137,10 @@ def event_table(
     """Return events under Arena's header, the oldest first; ``wide`` adds namespace and count."""
     head = ["SOURCE", "TYPE", "AGE", "MESSAGE", *(["NAMESPACE", "COUNT"] if wide else [])]
     rows = []
-    for each in events:
-        row: list[object] = [each.subject, each.type, format_age(each.last, now)]
-        row += [f"[{each.reason}] {each.message}"]
-        rows.append([*row, *([each.namespace, each.count] if wide else [])])
+    for event in events:
+        row: list[object] = [event.subject, event.type, format_age(event.last, now)]
+        row += [f"[{event.reason}] {event.message}"]
+        rows.append([*row, *([event.namespace, event.count] if wide else [])])
     return format_table(head, rows, indent)
 
 

@@ -138,7 +138,7 @@ def _read_node(node: "Node", allocated: Mapping[str, int]) -> NodeRow:
     ready = is_condition_true(node.status.conditions, "Ready")
     status = "Ready" if ready else "NotReady"
     condition = find_condition(node.status.conditions, "Ready")
-    addresses = {each.type: each.address for each in node.status.addresses}
+    addresses = {address.type: address.address for address in node.status.addresses}
     return NodeRow(
         name=node.metadata.name,
         address=addresses.get("InternalIP", ""),
@@ -275,11 +275,11 @@ DEVICE_HEAD = ("GPU(DeviceIndex)", "GPU(DutyCycle)", "GPU_MEMORY(Used/Total)")
 def device_cells(busy: "GpuUsage", namespace: str, pod: str) -> list[str]:
     """Return the GPUs of a pod in one row: indexes, duty cycles, total memory."""
     devices = pod_devices(busy, namespace, pod)
-    sizes = [(each.memory_used_bytes, each.memory_total_bytes) for each in devices]
+    sizes = [(device.memory_used_bytes, device.memory_total_bytes) for device in devices]
     used = [used for used, total in sizes if used is not None and total is not None]
     totals = [total for used, total in sizes if used is not None and total is not None]
     return [
-        ",".join(each.index for each in devices),
+        ",".join(device.index for device in devices),
         ",".join(filter(None, map(format_duty_cycle, devices))),
         _format_gpu_memory(sum(used), sum(totals)) if used else "",
     ]
@@ -298,11 +298,11 @@ def format_duty_cycle(device: "GpuDevice") -> str:
 def _replica_cells(devices: "Sequence[GpuDevice]") -> list[tuple[str, str, str]]:
     found = [
         (
-            each.index,
-            format_duty_cycle(each),
-            _format_gpu_memory(each.memory_used_bytes, each.memory_total_bytes),
+            device.index,
+            format_duty_cycle(device),
+            _format_gpu_memory(device.memory_used_bytes, device.memory_total_bytes),
         )
-        for each in devices
+        for device in devices
     ]
     return found or [("", "", "")]
 
@@ -318,17 +318,21 @@ def add_gpu_metrics(data: dict[str, Any], busy: "GpuUsage | None") -> dict[str, 
 
     Memory is in bytes. Without measurements the mapping is empty.
     """
-    metrics = [_gpu_metrics(busy, data["namespace"], each["name"]) for each in data["instances"]]
+    metrics = [
+        _gpu_metrics(busy, data["namespace"], instance["name"]) for instance in data["instances"]
+    ]
     found = zip(data["instances"], metrics, strict=True)
     return data | {"instances": [each | {"gpuMetrics": gpus} for each, gpus in found]}
 
 
 def _gpu_metrics(busy: "GpuUsage | None", namespace: str, pod: str) -> dict[str, Any]:
     return {
-        each.index: {
-            "gpuDutyCycle": None if each.utilization is None else 100 * each.utilization,
-            "usedGPUMemory": each.memory_used_bytes,
-            "totalGPUMemory": each.memory_total_bytes,
+        pod_device.index: {
+            "gpuDutyCycle": None
+            if pod_device.utilization is None
+            else 100 * pod_device.utilization,
+            "usedGPUMemory": pod_device.memory_used_bytes,
+            "totalGPUMemory": pod_device.memory_total_bytes,
         }
-        for each in pod_devices(busy, namespace, pod)
+        for pod_device in pod_devices(busy, namespace, pod)
     }

@@ -1,93 +1,13 @@
-"""Prints results to stdout as table, JSON, YAML or names; everything else goes to stderr.
+"""Prints results to stdout as table, JSON, YAML or names; everything else goes to stderr."""
 
-``-o jsonpath=TEMPLATE``: the part of kubectl's templates that looks values up.
-
-``{.items[*].name}`` is replaced by the values at the path, ``{"\n"}`` by the text.
-
-YAML output, in a module of its own because its library is slow to import.
-"""
-
-import json
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 import click
-import yaml
 
 from gangline.cli.render.tables import layout
-
-_PART = re.compile(r"\{([^{}]*)\}|([^{}]+)")
-
-
-def render_template(template: str, value: Any) -> str:
-    """Return a template with its paths replaced by the values at them.
-
-    Raises:
-        BadParameter: the template is invalid.
-    """
-    from gangline.api.jsonpath import JSONPath, JSONPathError
-
-    text = template if "{" in template else f"{{{template}}}"
-    if "".join(found.group(0) for found in _PART.finditer(text)) != text:
-        raise _wrong(template, "braces do not match")
-    parts: list[str] = []
-    for path, literal in _PART.findall(text):
-        if literal:
-            parts.append(literal)
-        elif path.startswith('"'):
-            parts.append(_parse_literal(template, path))
-        else:
-            try:
-                found = JSONPath(path.removeprefix("$")).find(value)
-            except JSONPathError as error:
-                raise _wrong(template, str(error)) from error
-            parts.append(" ".join(_text(each) for each in found))
-    return "".join(parts)
-
-
-def _parse_literal(template: str, written: str) -> str:
-    try:
-        return str(json.loads(written))
-    except json.JSONDecodeError:
-        raise _wrong(template, f"{written} is not a text in double quotes") from None
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _wrong(template: str, problem: str) -> click.BadParameter:
-    return click.BadParameter(
-        f"{template!r}: {problem}; write a path such as {{.items[*].name}}",
-        param_hint="-o jsonpath",
-    )
-
-
-class _PlainDumper(yaml.SafeDumper):
-    """Writes repeated values in full, without anchors."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _plain_yaml_text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    """Write texts of several lines as block scalars, so that scripts stay readable."""
-    style = "|" if "\n" in value.rstrip("\n") else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
-
-
-_PlainDumper.add_representer(str, _plain_yaml_text)
-
-
-def to_yaml(value: Any) -> str:
-    """Return a value as YAML with its fields in their own order, without a final newline."""
-    text: str = yaml.dump(
-        value, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=100
-    )
-    return text.rstrip("\n")
 
 
 def format_table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "") -> str:
@@ -110,6 +30,7 @@ def serialize(value: Any, form: str) -> str:
         import json
 
         return json.dumps(value, indent=4, ensure_ascii=False)
+    from gangline.cli.render.plain_yaml import to_yaml
 
     return to_yaml(value)
 
@@ -129,6 +50,7 @@ def print_result(value: Any, output: str, names: Iterable[str] = ()) -> bool:
         return True
     if not output.startswith("jsonpath="):
         return False
+    from gangline.cli.render.jsonpath import render_template
 
     root = {"items": value} if isinstance(value, list) else value
     click.echo(render_template(output.removeprefix("jsonpath="), root))

@@ -346,7 +346,12 @@ def _runtime_patch(flags: JobFlags) -> Manifest:
 def _training_jobs(runtime: str) -> list[str]:
     """Return the jobs of a shipped runtime that train; of another runtime, the usual name."""
     spec = next(
-        (each["spec"] for each in builtin_runtimes() if each["metadata"]["name"] == runtime), None
+        (
+            builtin_runtime["spec"]
+            for builtin_runtime in builtin_runtimes()
+            if builtin_runtime["metadata"]["name"] == runtime
+        ),
+        None,
     )
     return [NODE, LAUNCHER] if spec is not None and "mpi" in spec["mlPolicy"] else [NODE]
 

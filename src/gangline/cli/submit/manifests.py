@@ -135,7 +135,7 @@ def check_manifests(manifests: Iterable[dict[str, Any]]) -> list[str]:
     for manifest in manifests:
         found = check_manifest(manifest)
         name = f"{manifest['kind']} {manifest['metadata'].get('name', '')!r}"
-        warnings += [f"{name}: {each}" for each in found.warnings]
+        warnings += [f"{name}: {warning}" for warning in found.warnings]
         if found.errors:
             lines.append(f"{name} has {_mistakes(len(found.errors))}:")
             lines += [f"  {error}" for error in found.errors]

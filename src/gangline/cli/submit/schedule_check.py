@@ -50,13 +50,13 @@ async def print_schedule(manifests: Sequence[Manifest], target: ClusterTarget, o
 
     async with target.connect() as client:
         namespace = target.namespace_of(client)
-        read = [await _read_job(client, each, namespace) for each in manifests]
+        read = [await _read_job(client, manifest, namespace) for manifest in manifests]
         jobs = [job for job in read if job is not None]
         if not jobs:
             raise CommandError("no job given: --dry-run=schedule is for jobs", code=ExitCode.USAGE)
         explanations = await _explain(client, jobs)
     if not print_result(
-        [asdict(each) for each in explanations], "json" if output == "json" else ""
+        [asdict(explanation) for explanation in explanations], "json" if output == "json" else ""
     ):
         click.echo("\n\n".join(map(format_explanation, explanations)))
 

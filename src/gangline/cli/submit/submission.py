@@ -51,10 +51,10 @@ async def fill_from_history(
             namespace = target.namespace_of(client)
             async with BrainClient(url, await brain_token(client, url)) as brain:
                 return [
-                    await _filled(brain, kind, each, namespace)
-                    if (kind := find_job_kind(each["apiVersion"], each["kind"]))
-                    else each
-                    for each in manifests
+                    await _filled(brain, kind, manifest, namespace)
+                    if (kind := find_job_kind(manifest["apiVersion"], manifest["kind"]))
+                    else manifest
+                    for manifest in manifests
                 ]
     except BrainUnavailable as error:
         hint = "Nothing was created. Without --like-history the job is submitted as it is."
@@ -76,7 +76,7 @@ async def _filled(
     for item in msgspec.convert(answer["items"], list[AdviceItem]):
         operations = advised_patch(kind, filled, [item])
         # An operation that replaces would change what the user wrote.
-        if not operations or any(each["op"] != "add" for each in operations):
+        if not operations or any(operation["op"] != "add" for operation in operations):
             continue
         filled = JsonPatch(operations).apply(filled)
         print_status(f"{name}: {item.sentence}")

@@ -148,7 +148,7 @@ def _squared_norm(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sum(numbers: list[torch.Tensor]) -> torch.Tensor:
-    return torch.stack([each.to(numbers[0].device) for each in numbers]).sum()
+    return torch.stack([number.to(numbers[0].device) for number in numbers]).sum()
 
 
 SAMPLE_EVERY_S = 0.1
@@ -341,7 +341,9 @@ class TrainingObserver:
     def __init__(self, model: torch.nn.Module, environment: Mapping[str, str] = os.environ) -> None:
         self._model, self._reporter = model, TrainingReporter(environment)
         self.is_enabled = self._reporter.is_enabled
-        self._device = next((each.device for each in model.parameters()), torch.device("cpu"))
+        self._device = next(
+            (parameter.device for parameter in model.parameters()), torch.device("cpu")
+        )
         is_gpu = self._device.type == "cuda"
         self.timer = StepTimer(CudaClock() if is_gpu else ProcessorClock())
         self._noise = NoiseEstimator()
@@ -448,11 +450,15 @@ class TrainingObserver:
     def _count_parameters(self) -> int | None:
         if not self._is_averaged():
             return None  # each process may hold a part
-        return sum(each.numel() for each in self._model.parameters()) or None
+        return sum(parameter.numel() for parameter in self._model.parameters()) or None
 
 
 def _gradients(parameters: Iterable[torch.nn.Parameter]) -> list[torch.Tensor]:
-    return [each.grad for each in parameters if each.grad is not None and not each.grad.is_sparse]
+    return [
+        parameter.grad
+        for parameter in parameters
+        if parameter.grad is not None and not parameter.grad.is_sparse
+    ]
 
 
 def _queue_callback(callback: Callable[[], Any]) -> None:

@@ -8,29 +8,19 @@ Incremental parser of HTTP/1.1 responses.
 
 llhttp (through httptools) does the wire format. This module adds what a client of an API server
 needs: exactly one complete response per request, or an error. It does no I/O.
-
-Streams, WebSockets and requests through a proxy, by aiohttp.
-
-Imported when the first of these is needed: the import of aiohttp takes as much processor time as
-everything else in a short command.
 """
 
 import asyncio
 import contextlib
-import io
 import socket
 import ssl
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohappyeyeballs
-import aiohttp
 import httptools
-
-from gangline.kube.config.config import ClusterConfig
-from gangline.kube.http.request import Request
 
 MAX_HEAD_BYTES = 1 << 16
 GZIP = 16 + zlib.MAX_WBITS
@@ -432,106 +422,3 @@ class ConnectionPool:
         self._connecting.discard(making)
         if not making.cancelled():
             making.exception()  # retrieved, so that asyncio does not log it
-
-
-LARGE_BODY_BYTES = 1 << 20
-
-Headers = Sequence[tuple[str, str]]
-
-
-class AiohttpTransport:
-    """Requests to one server whose responses are streamed; use within ``translate_errors``."""
-
-    def __init__(
-        self,
-        config: ClusterConfig,
-        socket_factory: SocketFactory,
-        connect_timeout_s: float,
-        handshake_timeout_s: float,
-    ) -> None:
-        self._config = config
-        self._connect_timeout_s = connect_timeout_s
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0, socket_factory=socket_factory, keepalive_timeout=MAX_IDLE_S
-            ),
-            timeout=aiohttp.ClientTimeout(total=handshake_timeout_s, connect=connect_timeout_s),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=True,
-        )
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._session.close()
-
-    @staticmethod
-    @contextlib.contextmanager
-    def translate_errors() -> Iterator[None]:
-        """Translate aiohttp's errors to those of ``connections``, all of them OSErrors.
-
-        Raises:
-            Untrusted, NotConnected: there is no connection.
-            Refused: the WebSocket was refused.
-            TimeoutError, OSError: no response in time, or the connection broke.
-        """
-        try:
-            yield
-        except aiohttp.ClientConnectorCertificateError as error:
-            raise UntrustedServer(str(error.certificate_error)) from error
-        except aiohttp.ClientConnectorError as error:
-            raise NotConnected(str(error)) from error.os_error
-        except aiohttp.WSServerHandshakeError as error:
-            raise UpgradeRefused(error.status) from error
-        except OSError:
-            raise  # some of aiohttp's errors are OSErrors already
-        except aiohttp.ClientError as error:
-            raise ConnectionError(str(error) or type(error).__name__) from error
-
-    async def open(
-        self,
-        request: Request,
-        headers: Headers,
-        tls: ssl.SSLContext | None,
-        timeout_s: float | None,
-        silence_s: float | None,
-    ) -> aiohttp.ClientResponse:
-        """Send a request and return its response after the head; the body is not read."""
-        limits = aiohttp.ClientTimeout(
-            total=timeout_s, connect=self._connect_timeout_s, sock_read=silence_s
-        )
-        return await self._session.request(
-            request.method,
-            self._config.server + request.path,
-            params=list(request.params) or None,
-            data=_as_stream(request.body),
-            headers=headers,
-            timeout=limits,
-            allow_redirects=False,
-            ssl=tls or True,
-            server_hostname=self._config.tls_server_name or None,
-            proxy=self._config.proxy_url or None,
-        )
-
-    async def websocket(
-        self,
-        request: Request,
-        headers: Headers,
-        tls: ssl.SSLContext | None,
-        protocols: tuple[str, ...],
-    ) -> aiohttp.ClientWebSocketResponse:
-        """Open a WebSocket with one of ``protocols``."""
-        return await self._session.ws_connect(
-            self._config.server + request.path,
-            params=list(request.params),
-            headers=headers,
-            protocols=protocols,
-            ssl=tls or True,
-            server_hostname=self._config.tls_server_name or None,
-            proxy=self._config.proxy_url or None,
-            max_msg_size=0,
-        )
-
-
-def _as_stream(body: bytes | None) -> bytes | io.BytesIO | None:
-    """Return a large body as a stream: sent in one piece it would block the event loop."""
-    return io.BytesIO(body) if body is not None and len(body) > LARGE_BODY_BYTES else body

@@ -82,7 +82,7 @@ def request_counter(host: str, *, counted: bool) -> RequestCounter:
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientWebSocketResponse
 
-    from gangline.kube.http.connections import AiohttpTransport
+    from gangline.kube.http.streams import AiohttpTransport
 
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 60.0
@@ -363,7 +363,7 @@ class Transport:
         if not self._open:
             raise RuntimeError("the client is not open: use `async with Client(...)`")
         if self._streams is None:
-            from gangline.kube.http.connections import AiohttpTransport
+            from gangline.kube.http.streams import AiohttpTransport
 
             self._streams = AiohttpTransport(
                 self.config, _keep_alive_socket, CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S

@@ -54,7 +54,7 @@ class StructSource:
         assert isinstance(described, inspect.StructType)
         self._variables: dict[str, Any] = {"make": struct}
         self._statements: list[str] = []
-        self._values = {each.name: self._default(each) for each in described.fields}
+        self._values = {field.name: self._default(field) for field in described.fields}
         """The expression of each field of the struct, in its order."""
         self._positional = frozenset(struct.__match_args__)
 
@@ -232,18 +232,18 @@ class _Compiler:
         return source.compile()
 
     def _add_fields(self, source: StructSource, layout: MessageLayout, parent: str) -> None:
-        for each in layout.fields:
-            if each.attribute:
-                source.add_field(each, self._value_reader(each), parent)
+        for field in layout.fields:
+            if field.attribute:
+                source.add_field(field, self._value_reader(field), parent)
             else:
-                inlined = self._layouts[each.source.type, each.target]
-                self._add_fields(source, inlined, source.add_inlined(each.number, parent))
+                inlined = self._layouts[field.source.type, field.target]
+                self._add_fields(source, inlined, source.add_inlined(field.number, parent))
 
     def _plan(self, layout: MessageLayout) -> _Plan:
         described = self._classes[layout.name].DESCRIPTOR.fields_by_number
         return {
-            described[each.number]: (each.attribute, each.skips_zero, self._value_reader(each))
-            for each in layout.fields
+            described[field.number]: (field.attribute, field.skips_zero, self._value_reader(field))
+            for field in layout.fields
         }
 
     def _value_reader(self, layout: FieldLayout) -> Read | None:

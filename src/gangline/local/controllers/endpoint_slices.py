@@ -50,8 +50,8 @@ def _slice(name: str, endpoints: Endpoints, subset: EndpointSubset) -> EndpointS
         controller=True,
         block_owner_deletion=True,
     )
-    addresses = [(each, True) for each in subset.addresses]
-    addresses += [(each, False) for each in subset.not_ready_addresses]
+    addresses = [(address, True) for address in subset.addresses]
+    addresses += [(not_ready_address, False) for not_ready_address in subset.not_ready_addresses]
     every = [each.ip for each, _ in addresses]
     return EndpointSlice(
         metadata=ObjectMeta(

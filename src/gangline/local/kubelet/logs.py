@@ -112,8 +112,10 @@ def _pod_record(pod: Pod) -> dict[str, Any]:
             "ownerReferences": msgspec.to_builtins(meta.owner_references),
         },
         "spec": {
-            "initContainers": [{"name": each.name} for each in pod.spec.init_containers],
-            "containers": [{"name": each.name} for each in pod.spec.containers],
+            "initContainers": [
+                {"name": init_container.name} for init_container in pod.spec.init_containers
+            ],
+            "containers": [{"name": container.name} for container in pod.spec.containers],
             "nodeName": pod.spec.node_name,
         },
         "status": msgspec.to_builtins(pod.status),
@@ -126,7 +128,11 @@ def list_archived_logs(data: Path, namespace: str, owner: str) -> Iterator[Archi
         with contextlib.suppress(OSError, ValueError):
             note = json.loads((folder / _RECORD_FILE).read_text())
             meta = note["metadata"]
-            owners = {each["uid"] for each in meta["ownerReferences"] if each.get("controller")}
+            owners = {
+                owner_reference["uid"]
+                for owner_reference in meta["ownerReferences"]
+                if owner_reference.get("controller")
+            }
             if meta["namespace"] == namespace and owner in owners:
                 yield ArchivedLogs(folder, note, gone_ns)
 

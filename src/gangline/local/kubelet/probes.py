@@ -149,7 +149,7 @@ async def _run_http_get(action: HTTPGetAction, target: ProbeTarget) -> str | Non
     path = action.path if action.path.startswith("/") else f"/{action.path}"
     url = f"{scheme}://{action.host or target.pod_ip}:{port}{path}"
     headers = {"User-Agent": "kube-probe/1.31", "Accept": "*/*"}
-    headers |= {each.name: each.value for each in action.http_headers}
+    headers |= {http_header.name: http_header.value for http_header in action.http_headers}
     try:
         async with (
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=_unverified_tls())) as session,

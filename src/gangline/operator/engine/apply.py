@@ -299,8 +299,8 @@ class PlanExecutor:
         for stage in (_NEEDED, {TargetKind.ROLE_BINDING}, _PODS_AND_SERVICES):
             if result.problems:
                 break
-            creations = [each for each in plan.creations if each.target in stage]
-            await self._gather(self._create(job, each, result) for each in creations)
+            creations = [creation for creation in plan.creations if creation.target in stage]
+            await self._gather(self._create(job, creation, result) for creation in creations)
         return result
 
     async def _gather(self, writes: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -84,7 +84,7 @@ def _has_shared_memory(pod: Manifest, container: str) -> bool:
     if not trains or pod_template.pod_spec(pod).get("hostIPC"):
         return True
     mounts = trains.get("volumeMounts") or []
-    places = (posixpath.normpath(str(each.get("mountPath"))) for each in mounts)
+    places = (posixpath.normpath(str(mount.get("mountPath"))) for mount in mounts)
     return any(
         place in (SHARED_MEMORY_PATH, posixpath.dirname(SHARED_MEMORY_PATH)) for place in places
     )
@@ -249,7 +249,7 @@ def prepend_unwatched(
     desired: Iterable[PlannedCreation], creations: tuple[PlannedCreation, ...]
 ) -> tuple[PlannedCreation, ...]:
     """Put objects that cannot be read before pods that need them: they may not exist."""
-    if not any(each.target is TargetKind.POD for each in creations):
+    if not any(creation.target is TargetKind.POD for creation in creations):
         return creations
     return (*(each for each in desired if each.target in UNWATCHED), *creations)
 

@@ -106,7 +106,10 @@ def _with_container(
 ) -> Manifest:
     return _with_containers(
         template,
-        [{**each, **fields} if each is changed else each for each in list_containers(template)],
+        [
+            {**container, **fields} if container is changed else container
+            for container in list_containers(template)
+        ],
     )
 
 

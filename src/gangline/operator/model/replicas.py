@@ -171,7 +171,9 @@ class ObservedPod(Object):
 
 def strip_pod(pod: ObservedPod) -> ObservedPod:
     """Drop conditions that planning does not read: each of thousands of pods has several."""
-    conditions = tuple(each for each in pod.status.conditions if each.type == DISRUPTION_TARGET)
+    conditions = tuple(
+        condition for condition in pod.status.conditions if condition.type == DISRUPTION_TARGET
+    )
     status = msgspec.structs.replace(pod.status, conditions=conditions)
     return msgspec.structs.replace(pod, status=status)
 

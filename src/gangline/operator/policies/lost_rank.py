@@ -90,4 +90,4 @@ def _started_at(pod: ObservedPod) -> datetime | None:
 
 def _finished_at(pod: ObservedPod) -> datetime | None:
     ends = (status.state.terminated for status in pod.status.container_statuses)
-    return max((each.finished_at for each in ends if each and each.finished_at), default=None)
+    return max((end.finished_at for end in ends if end and end.finished_at), default=None)

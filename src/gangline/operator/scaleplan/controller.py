@@ -144,7 +144,10 @@ class ScalePlanController:
             for name, value in manifests.owner_reference(observation.job_state.job).items()
             if name not in ("controller", "blockOwnerDeletion")
         }
-        others = [msgspec.to_builtins(each) for each in plan.metadata.owner_references]
+        others = [
+            msgspec.to_builtins(owner_reference)
+            for owner_reference in plan.metadata.owner_references
+        ]
         metrics.WRITES.labels(SCALE_PLANS.kind, "patch").inc()
         return await self._client.patch(
             SCALE_PLANS,
@@ -186,7 +189,7 @@ def _version_precondition(version: str) -> Manifest:
 
 def _is_owned(plan: ScalePlan, observation: Observation) -> bool:
     uid = observation.stored.metadata.uid
-    return any(each.uid == uid for each in plan.metadata.owner_references)
+    return any(owner_reference.uid == uid for owner_reference in plan.metadata.owner_references)
 
 
 def _job_of(plan: ScalePlan) -> Iterable[str]:

@@ -146,7 +146,7 @@ def read_certificate(
         raise UnusableCertificate(f"cannot be read: {error}") from error
     if not same:
         raise UnusableCertificate("has a key that does not belong to its certificate")
-    signer = next((each for each in authorities if _signed(each, serving)), None)
+    signer = next((authority for authority in authorities if _signed(authority, serving)), None)
     if signer is None:
         raise UnusableCertificate("is not signed by any of the stored authorities")
     return ServingCertificate(
@@ -348,7 +348,7 @@ def parse_certificate_set(data: Mapping[str, str]) -> CertificateSet:
     with contextlib.suppress(UnusableCertificate):
         following = _pair(texts, NEXT_CERTIFICATE, NEXT_KEY, authorities)
     used = {serving.authority} | ({following.authority} if following else set())
-    former = sort_authorities([each for each in authorities if each not in used])
+    former = sort_authorities([authority for authority in authorities if authority not in used])
     return CertificateSet(serving, following, former, _changed(texts, following or serving))
 
 

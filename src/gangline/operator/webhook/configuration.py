@@ -96,8 +96,11 @@ def desired_configuration(
         authorities: the CAs that the API server must trust.
         port: the served port.
     """
-    bundle = base64.b64encode("".join(each.pem for each in authorities).encode()).decode()
-    rules = [_rule(each) for each in sorted(_reviewed_resources(resource, kinds), key=_order)]
+    bundle = base64.b64encode("".join(authority.pem for authority in authorities).encode()).decode()
+    rules = [
+        _rule(reviewed_resource)
+        for reviewed_resource in sorted(_reviewed_resources(resource, kinds), key=_order)
+    ]
     webhooks = [
         {
             "name": _NAMES[resource.kind],
@@ -115,7 +118,7 @@ def desired_configuration(
             {
                 "name": QUEUE_ACCESS_NAME,
                 "clientConfig": {**_client(settings, QUEUE_ACCESS_PATH, port), "caBundle": bundle},
-                "rules": [_rule(each) for each in sorted(users, key=_order)],
+                "rules": [_rule(user) for user in sorted(users, key=_order)],
                 "namespaceSelector": _namespaces(
                     settings.namespaces, excluded=(settings.namespace, SYSTEM_NAMESPACE)
                 ),

@@ -132,8 +132,8 @@ def _global_names(source: str) -> set[str]:
     code = compile(source, "<function>", "exec", flags=annotations, dont_inherit=True)
     return {
         instruction.argval
-        for each in _code_objects(code)
-        for instruction in dis.get_instructions(each)
+        for code_object in _code_objects(code)
+        for instruction in dis.get_instructions(code_object)
         if instruction.opname in {"LOAD_GLOBAL", "LOAD_NAME"}
     }
 

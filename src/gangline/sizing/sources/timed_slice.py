@@ -187,7 +187,7 @@ def time_update(torch: Any, clock: Clock, model: Any, ranks: int, parameters: in
     A tensor is added where the model has more parameters than the slice: states that fit into the
     caches are updated several times as fast.
     """
-    updated = [each for each in model.parameters() if each.grad is not None]
+    updated = [parameter for parameter in model.parameters() if parameter.grad is not None]
     missing = min(parameters, UPDATED) - sum(each.numel() for each in updated)
     if missing > 0:
         rest = torch.nn.Parameter(torch.zeros(missing).to(updated[0]))

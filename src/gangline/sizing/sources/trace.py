@@ -56,7 +56,7 @@ def trace(target: str, shape: list[int], *, tokens: bool, measure: bool = False)
         if inputs is None:
             kind = torch.long if tokens else torch.get_default_dtype()
             inputs = (torch.zeros(shape, dtype=kind),)
-        inputs = tuple(each.to(place) for each in inputs)
+        inputs = tuple(input_.to(place) for input_ in inputs)
     model.train()
     if measure:  # buffers and workspaces are made in the first step
         scalar(torch, model(*inputs)).backward()
@@ -76,8 +76,8 @@ def trace(target: str, shape: list[int], *, tokens: bool, measure: bool = False)
     addressed: list[Any] = []
     counter = FlopCounterMode(display=False)
     hooks = torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor)
-    for each in inputs:
-        live.add(each)
+    for input_ in inputs:
+        live.add(input_)
     with counter, observed(seen, live), hooks:
         loss = scalar(torch, model(*inputs))
         forward = counter.get_total_flops()
@@ -87,7 +87,7 @@ def trace(target: str, shape: list[int], *, tokens: bool, measure: bool = False)
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "batch": inputs[0].shape[0],
-        "input_bytes": sum(each.numel() * each.element_size() for each in inputs),
+        "input_bytes": sum(input_.numel() * input_.element_size() for input_ in inputs),
         "forward_flops": forward,
         "backward_flops": counter.get_total_flops() - forward,
         "saved_bytes": sum(saved.values()),

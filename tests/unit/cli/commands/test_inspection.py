@@ -26,9 +26,9 @@ from gangline.cli.commands.top_job import (
 from gangline.cli.commands.wait import has_reached
 from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.render.jobs import current_time, event_table
+from gangline.cli.render.jsonpath import render_template
 from gangline.cli.render.log_lines import LogLineWriter
 from gangline.cli.render.nodes import SparklineHistory, sparkline
-from gangline.cli.render.output import render_template
 from gangline.sdk.addresses import service_address
 from gangline.sdk.client import UnknownKind, resolve_kinds
 from gangline.sdk.events import read_events

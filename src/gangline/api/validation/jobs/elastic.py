@@ -169,7 +169,7 @@ def _replica_errors(key: str, replica: ElasticReplicaSpec, path: str) -> Iterato
         plain = ReplicaSpec(replica.replicas, _with_default_image(replica))
         yield from common_rules.template_errors(plain, f"{path}.template", "")
     containers = _containers(replica)
-    given = [each.get("name") for each in containers]
+    given = [container.get("name") for container in containers]
     if len(given) > 1 and CONTAINER not in given:
         problem = f"has several containers and none is named {CONTAINER!r}"
         remedy = f"name the main container {CONTAINER!r}"
@@ -193,7 +193,8 @@ def _with_default_image(replica: ElasticReplicaSpec) -> dict[str, Any]:
     main = _main_container(replica)
     spec = replica.template["spec"]
     containers = [
-        {"image": "default", **each} if each is main else each for each in _containers(replica)
+        {"image": "default", **container} if container is main else container
+        for container in _containers(replica)
     ]
     return {**replica.template, "spec": {**spec, "containers": containers}}
 
@@ -317,7 +318,7 @@ def _plan_pod_errors(pod: PodMeta, path: str, *, named: bool) -> Iterator[FieldE
 
 def _main_container(replica: ElasticReplicaSpec) -> Mapping[str, Any]:
     containers = _containers(replica)
-    named = (each for each in containers if each.get("name") == CONTAINER)
+    named = (container for container in containers if container.get("name") == CONTAINER)
     return next(named, (containers or [{}])[0])
 
 

@@ -157,7 +157,7 @@ def _patch_errors(patch: RuntimePatch, path: str) -> Iterator[FieldError]:
 
 def _change_errors(spec: TrainJobSpec, old: TrainJobSpec) -> Iterator[FieldError]:
     suspended = bool(spec.suspend or old.suspend)
-    wire = {each.name: each.encode_name for each in msgspec.structs.fields(TrainJobSpec)}
+    wire = {field.name: field.encode_name for field in msgspec.structs.fields(TrainJobSpec)}
     for name in _FIXED:
         if getattr(spec, name) != getattr(old, name):
             remedy = "leave it, or create a new job"
@@ -175,4 +175,6 @@ def _change_errors(spec: TrainJobSpec, old: TrainJobSpec) -> Iterator[FieldError
 
 
 def _without_times(spec: TrainJobSpec) -> list[RuntimePatch]:
-    return [msgspec.structs.replace(each, time=None) for each in spec.runtime_patches]
+    return [
+        msgspec.structs.replace(runtime_patch, time=None) for runtime_patch in spec.runtime_patches
+    ]

@@ -118,7 +118,7 @@ def any_of(
         case "postgresql":
             # PostgreSQL plans a list of rows as a condition for each of them.
             values = zip(*ordered, strict=True) if ordered else [()] * len(columns)
-            rows = given_rows(columns, [list(each) for each in values])
+            rows = given_rows(columns, [list(value) for value in values])
             return tuple_(*columns).in_(select(rows))
         case _:
             return tuple_(*columns).in_(ordered)

@@ -95,12 +95,11 @@ def complete_jobs(
 
 def load_runs(connection: Connection, jobs: Sequence[StoredJob]) -> list[Run]:
     """Add the last segments and the pod runs of each job."""
-    ids = [each.id for each in jobs]
+    ids = [job.id for job in jobs]
     segments = _segments(connection, ids)
     pods = _pods(connection, ids)
     return [
-        Run(job=each.job, segments=tuple(segments[each.id]), pods=tuple(pods[each.id]))
-        for each in jobs
+        Run(job=job.job, segments=tuple(segments[job.id]), pods=tuple(pods[job.id])) for job in jobs
     ]
 
 

@@ -182,7 +182,7 @@ class JobController:
 
     async def _remove_finalizer(self, pod: Pod) -> None:
         meta = pod.metadata
-        left = [each for each in meta.finalizers if each != FINALIZER]
+        left = [finalizer for finalizer in meta.finalizers if finalizer != FINALIZER]
         patch = {
             "metadata": {
                 "uid": meta.uid,

@@ -112,7 +112,7 @@ class PodAutoscalerController:
         found = await self._client.request_json("GET", path, params={"labelSelector": selector})
         return {
             pod["metadata"]["name"]: sum_resources(
-                parse_resources(each["usage"]) for each in pod["containers"]
+                parse_resources(container["usage"]) for container in pod["containers"]
             )
             for pod in found["items"]
         }

@@ -122,8 +122,10 @@ def _bounds(scaler: HorizontalPodAutoscaler) -> tuple[int, int]:
 
 
 def _recent(history: ScalingHistory, current: int, now: datetime) -> ScalingHistory:
-    proposals = tuple(each for each in history.proposals if now - each[0] < HISTORY_RETENTION)
-    changes = tuple(each for each in history.changes if now - each[0] < HISTORY_RETENTION)
+    proposals = tuple(
+        proposal for proposal in history.proposals if now - proposal[0] < HISTORY_RETENTION
+    )
+    changes = tuple(change for change in history.changes if now - change[0] < HISTORY_RETENTION)
     # The current size counts as a proposal: a new autoscaler does not scale down immediately.
     return ScalingHistory(proposals or ((now, current),), changes)
 
@@ -248,7 +250,9 @@ def _scaling_decision(
         last_scale_time=scaled_at,
         current_replicas=current,
         desired_replicas=desired,
-        current_metrics=[each.status for each in measures if isinstance(each, ReplicaProposal)],
+        current_metrics=[
+            measure.status for measure in measures if isinstance(measure, ReplicaProposal)
+        ],
         conditions=conditions,
     )
     history = ScalingHistory(outcome.history.proposals, changes)

@@ -130,8 +130,8 @@ def token_specs(pod: Pod) -> set[TokenSpec]:
 def has_refreshed_volumes(pod: Pod) -> bool:
     """True if the pod has volumes that follow changes of API objects."""
     return any(
-        each.config_map or each.secret or each.projected or each.downward_api
-        for each in pod.spec.volumes
+        volume.config_map or volume.secret or volume.projected or volume.downward_api
+        for volume in pod.spec.volumes
     )
 
 

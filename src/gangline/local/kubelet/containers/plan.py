@@ -165,7 +165,7 @@ def build_container_plan(
             *_network_files(inputs.attachment),
             _termination_log(container, state),
             *_api_access(container, inputs.api_access),
-            *(_mount(pod, each, inputs, env) for each in container.volume_mounts),
+            *(_mount(pod, volume_mount, inputs, env) for volume_mount in container.volume_mounts),
         ),
         root=inputs.image.root,
         hostname="" if pod.spec.host_network else inputs.attachment.hostname,
@@ -252,7 +252,7 @@ def _command_line(
     container: Container, image: ResolvedImage, env: Mapping[str, str]
 ) -> tuple[str, ...]:
     command = [expand_references(each, env) for each in container.command] or list(image.command)
-    argv = (*command, *(expand_references(each, env) for each in container.args))
+    argv = (*command, *(expand_references(arg, env) for arg in container.args))
     if not argv:
         raise NoCommandError(
             f'no command specified: set command on container "{container.name}", or give image '
@@ -274,7 +274,10 @@ def _network_files(attachment: NetworkAttachment) -> list[ContainerMount]:
 
 def _api_access(container: Container, folder: Path | None) -> list[ContainerMount]:
     """The mount of the account's token, unless the container mounts something else there."""
-    own = any(each.mount_path.rstrip("/") == ACCESS_PATH for each in container.volume_mounts)
+    own = any(
+        volume_mount.mount_path.rstrip("/") == ACCESS_PATH
+        for volume_mount in container.volume_mounts
+    )
     return [] if folder is None or own else [ContainerMount(folder, ACCESS_PATH, read_only=True)]
 
 

@@ -102,9 +102,12 @@ def is_sidecar(container: Container) -> bool:
 
 def has_initialized(pod: Pod, record: PodRecord) -> bool:
     """True if all init containers are done, or were when the containers were first started."""
-    if any(record.container(each.name).instance for each in pod.spec.containers):
+    if any(record.container(container.name).instance for container in pod.spec.containers):
         return True
-    return all(_init_done(each, record.container(each.name)) for each in pod.spec.init_containers)
+    return all(
+        _init_done(init_container, record.container(init_container.name))
+        for init_container in pod.spec.init_containers
+    )
 
 
 def _init_done(container: Container, record: ContainerRecord) -> bool:
@@ -125,14 +128,15 @@ def _is_finished(pod: Pod, record: PodRecord) -> bool:
     policy = pod.spec.restart_policy
     if policy == NEVER and not has_initialized(pod, record):
         return any(
-            record.container(each.name).ended and not _init_done(each, record.container(each.name))
-            for each in pod.spec.init_containers
-            if not is_sidecar(each)
+            record.container(init_container.name).ended
+            and not _init_done(init_container, record.container(init_container.name))
+            for init_container in pod.spec.init_containers
+            if not is_sidecar(init_container)
         )
-    mains = [record.container(each.name) for each in pod.spec.containers]
+    mains = [record.container(container.name) for container in pod.spec.containers]
     return bool(mains) and all(
-        each.idle and each.ended is not None and not should_restart(policy, each.ended)
-        for each in mains
+        main.idle and main.ended is not None and not should_restart(policy, main.ended)
+        for main in mains
     )
 
 
@@ -194,9 +198,17 @@ def _terminate_finished(pod: Pod, record: PodRecord, now: datetime, why: str) ->
 def _stop_containers(pod: Pod, record: PodRecord, by: datetime, why: str) -> PodActions:
     """Stop containers; sidecars only after the containers that they serve."""
     groups = [
-        [each.name for each in pod.spec.containers]
-        + [each.name for each in pod.spec.init_containers if not is_sidecar(each)],
-        [each.name for each in pod.spec.init_containers if is_sidecar(each)],
+        [container.name for container in pod.spec.containers]
+        + [
+            init_container.name
+            for init_container in pod.spec.init_containers
+            if not is_sidecar(init_container)
+        ],
+        [
+            init_container.name
+            for init_container in pod.spec.init_containers
+            if is_sidecar(init_container)
+        ],
     ]
     for names in groups:
         busy = [name for name in names if not record.container(name).idle]

@@ -69,11 +69,12 @@ def build_pod_status(
 ) -> PodStatus:
     """Return the present status of a pod."""
     inits = [
-        _container_status(pod, each, record, inputs.backoff, now)
-        for each in pod.spec.init_containers
+        _container_status(pod, init_container, record, inputs.backoff, now)
+        for init_container in pod.spec.init_containers
     ]
     mains = [
-        _container_status(pod, each, record, inputs.backoff, now) for each in pod.spec.containers
+        _container_status(pod, container, record, inputs.backoff, now)
+        for container in pod.spec.containers
     ]
     phase = previous.phase if previous.phase in TERMINAL_PHASES else _phase(pod, record, decision)
     # As in Kubernetes a pod counts as failed only after all its containers have ended.
@@ -123,8 +124,8 @@ def qos_class(pod: Pod) -> str:
     """The quality of service class: Guaranteed, Burstable or BestEffort."""
     containers = [*pod.spec.containers, *pod.spec.init_containers]
     desired = [
-        (parse_resources(each.resources.requests), parse_resources(each.resources.limits))
-        for each in containers
+        (parse_resources(container.resources.requests), parse_resources(container.resources.limits))
+        for container in containers
     ]
     if not any(requests or limits for requests, limits in desired):
         return "BestEffort"
@@ -255,7 +256,7 @@ def _truncate_to_second(time: datetime) -> datetime:
 def _phase(pod: Pod, record: PodRecord, decision: PodActions) -> str:
     if decision.failure is not None and decision.finished:
         return "Failed"
-    known = [record.container(each.name) for each in pod.spec.containers]
+    known = [record.container(container.name) for container in pod.spec.containers]
     if not any(each.instance for each in known):
         return "Failed" if decision.finished and record.terminating_since is None else "Pending"
     if decision.finished and (record.terminating_since is None or not _restartable(pod, known)):
@@ -282,7 +283,7 @@ def _conditions(
     sandbox = record.prepared and not record.released
     finished = phase in TERMINAL_PHASES
     initialized = has_initialized(pod, record) or phase == "Succeeded"
-    waiting = [each.name for each in inits if not each.ready]
+    waiting = [init.name for init in inits if not init.ready]
     containers_ready, ready = _readiness(pod, phase, [*inits, *mains], finished)
     return [
         Condition(type="PodReadyToStartContainers", status=TRUE if sandbox else FALSE),
@@ -303,8 +304,12 @@ def _readiness(
     pod: Pod, phase: str, statuses: Sequence[ContainerStatus], finished: bool
 ) -> tuple[Condition, Condition]:
     """The conditions ContainersReady and Ready."""
-    inits = {each.name for each in pod.spec.init_containers if not is_sidecar(each)}
-    unready = [each.name for each in statuses if not each.ready and each.name not in inits]
+    inits = {
+        init_container.name
+        for init_container in pod.spec.init_containers
+        if not is_sidecar(init_container)
+    }
+    unready = [status.name for status in statuses if not status.ready and status.name not in inits]
     if finished:
         reason = "PodCompleted" if phase == "Succeeded" else "PodFailed"
         condition = Condition(status=FALSE, reason=reason)

@@ -203,7 +203,9 @@ class PodWorker:
                 spec.host_network,
                 hostname=spec.hostname,
                 subdomain=spec.subdomain,
-                aliases=tuple((each.ip, tuple(each.hostnames)) for each in spec.host_aliases),
+                aliases=tuple(
+                    (host_alias.ip, tuple(host_alias.hostnames)) for host_alias in spec.host_aliases
+                ),
             )
         return self.pod_context.attachment
 

@@ -320,7 +320,7 @@ class KubeletServer:
 
     async def _summary(self, request: web.Request) -> web.StreamResponse:
         desired = request.query.get("node")
-        nodes = [each for each in self.kubelets if desired in (None, each.node.name)]
+        nodes = [kubelet for kubelet in self.kubelets if desired in (None, kubelet.node.name)]
         return web.json_response(self._statistics.build(nodes))
 
 

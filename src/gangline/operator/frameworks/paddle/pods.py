@@ -230,7 +230,11 @@ class PaddleReplica:
         given = _names(pod_template.main_container(self.role.template, CONTAINER))
         return [
             *variables,
-            *(each for each in self._additional_variables() if each["name"] not in given),
+            *(
+                additional_variable
+                for additional_variable in self._additional_variables()
+                if additional_variable["name"] not in given
+            ),
         ]
 
     def shape(self, pod: Manifest) -> Manifest:
@@ -249,7 +253,8 @@ class PaddleReplica:
             source = {"configMapRef": {"name": self.job.name}}
             ready = {**ready, "envFrom": [*(trains.get("envFrom") or []), source]}
         containers = [
-            ready if each is trains else each for each in pod_template.list_containers(pod)
+            ready if container is trains else container
+            for container in pod_template.list_containers(pod)
         ]
         return pod_template.with_spec(pod, containers=containers)
 

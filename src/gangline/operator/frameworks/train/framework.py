@@ -159,7 +159,7 @@ def _normalize(job: TrainJob, merged: EffectiveJob, runtime: RuntimeCopy) -> Nor
     return NormalizedJob(
         kind=KIND,
         meta=job.metadata,
-        roles=[_role(each, has_limit=not together) for each in merged.roles],
+        roles=[_role(role, has_limit=not together) for role in merged.roles],
         policy=_policy(job, merged),
         rules=TrainRules(job.spec, merged, runtime),
         restarts_together=together,

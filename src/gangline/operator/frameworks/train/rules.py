@@ -196,7 +196,7 @@ class TrainRules(_TrainTracker):
         if not self.runtime.is_stored:
             return False
         waits = self._role(role.name).depends_on
-        return all(_is_met(each, job, gang[each.name]) for each in waits)
+        return all(_is_met(wait, job, gang[wait.name]) for wait in waits)
 
     def is_fatal(self, job: NormalizedJob, role: ReplicaRole, pod: ObservedPod) -> bool:
         """Apply the pod failure policy of the batch Job, and the failure policy of the JobSet."""
@@ -229,7 +229,7 @@ class TrainRules(_TrainTracker):
     def is_retained(self, name: str) -> bool:
         """The copy of the runtime and the claims stay while the job is suspended."""
         templates = claim_templates(self.merged.spec.template.spec)
-        kept = {claim_name(each, self.merged.name) for each in templates}
+        kept = {claim_name(template, self.merged.name) for template in templates}
         return name in kept or self.is_needed_early(name)
 
     def is_needed_early(self, name: str) -> bool:

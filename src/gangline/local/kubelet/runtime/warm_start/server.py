@@ -173,8 +173,8 @@ class ContainerForkServer:
     async def _import(self, modules: Sequence[str], excluded: frozenset[str]) -> None:
         names = [
             name
-            for each in modules
-            for name in (each, *_TRAINING_MODULES.get(each, ()))
+            for module in modules
+            for name in (module, *_TRAINING_MODULES.get(module, ()))
             if name.partition(".")[0] not in excluded
         ]
         request = self.client.import_modules(
@@ -232,6 +232,6 @@ def _memory_file(data: bytes, stack: contextlib.ExitStack) -> int:
 
 def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
     ends = os.pipe()
-    for each in ends:
-        stack.callback(os.close, each)
+    for end in ends:
+        stack.callback(os.close, end)
     return ends

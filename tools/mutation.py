@@ -51,9 +51,10 @@ def functions(path: Path) -> Iterator[tuple[str, range, str]]:
         prefix = f"class {node.name}:\n" if isinstance(node, ast.ClassDef) else ""
         for member in members:
             if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
-                first = min(each.lineno for each in [member, *member.decorator_list])
-                span = range(first, (member.end_lineno or first) + 1)
-                yield prefix + member.name, span, prefix + "".join(lines[span[0] - 1 : span[-1]])
+                first = min(node.lineno for node in [member, *member.decorator_list])
+                last = member.end_lineno or first
+                text = prefix + "".join(lines[first - 1 : last])
+                yield prefix + member.name, range(first, last + 1), text
 
 
 def random_number(*key: object) -> float:
@@ -105,14 +106,15 @@ def main() -> None:
         changed.setdefault(str(path), set()).update(function_lines)
     state()._covered_lines = {str(work / "mutants" / path): changed[path] for path in changed}
     settings = {
-        "source_paths": ["src"],
-        "only_mutate": changed,
-        "also_copy": copied,
-        "pytest_add_cli_args_test_selection": [f"tests/unit/{tests}"],
-        "timeout_constant": ["10"],  # seconds, beside the time of the tests
-        "timeout_multiplier": ["5"],
+        "source_paths": "src",
+        "only_mutate": "\n ".join(["", *changed]),
+        "also_copy": "\n ".join(["", *copied]),
+        "pytest_add_cli_args_test_selection": f"tests/unit/{tests}",
+        "process_isolation": "forkserver",  # some tests cannot run twice in a process
+        "timeout_constant": "10",  # seconds, beside the time of the tests
+        "timeout_multiplier": "5",
     }
-    lines = ["[mutmut]", *(f"{key} =\n " + "\n ".join(settings[key]) for key in settings)]
+    lines = ["[mutmut]", *(f"{name} = {value}" for name, value in settings.items())]
     Path("setup.cfg").write_text("\n".join(lines), "utf-8")
     reset_config()  # the draw has read the configuration
     cli.main(["run", "--max-children", str(options.processes), *mutants], standalone_mode=False)

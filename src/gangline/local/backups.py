@@ -87,7 +87,7 @@ class FileSum(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class BackupManifest(msgspec.Struct, frozen=True):
     """The description of a backup."""
 
     format: int
@@ -112,7 +112,7 @@ def checksum(path: Path) -> FileSum:
         return FileSum(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def write_archive(target: Path, manifest: Manifest, files: Mapping[str, Path]) -> None:
+def write_archive(target: Path, manifest: BackupManifest, files: Mapping[str, Path]) -> None:
     """Write the archive, readable by its owner only; it appears under its name when complete.
 
     Raises:
@@ -148,11 +148,9 @@ def _add(archive: tarfile.TarFile, name: str, source: IO[bytes], size: int = -1)
     archive.addfile(entry, source)
 
 
-def unpack_archive(archive_path: Path, folder: Path) -> Manifest:
-    """Unpack an archive into an empty folder, and check every file.
-
-    Raises:
-        BackupError: it is no backup, is incomplete, was changed, or has a newer format.
+def unpack_archive(archive_path: Path, folder: Path) -> BackupManifest:
+    """Unpack an archive into an empty folder, and check every file. Raises BackupError: it is no
+    backup, is incomplete, was changed, or has a newer format.
     """
     try:
         with tarfile.open(archive_path, mode="r:gz") as archive:
@@ -171,7 +169,7 @@ def unpack_archive(archive_path: Path, folder: Path) -> Manifest:
     return manifest
 
 
-def _read_manifest(archive: tarfile.TarFile, path: Path) -> Manifest:
+def _read_manifest(archive: tarfile.TarFile, path: Path) -> BackupManifest:
     entry = archive.next()
     content = None
     if entry is not None and entry.name == MANIFEST and entry.size <= MAX_MANIFEST_BYTES:
@@ -187,7 +185,7 @@ def _read_manifest(archive: tarfile.TarFile, path: Path) -> Manifest:
                 f"this one reads formats up to {FORMAT}"
             )
     try:
-        return msgspec.json.decode(raw, type=Manifest)
+        return msgspec.json.decode(raw, type=BackupManifest)
     except msgspec.DecodeError as error:
         raise damaged_archive(path, f"{MANIFEST}: {error}") from error
 
@@ -195,7 +193,7 @@ def _read_manifest(archive: tarfile.TarFile, path: Path) -> Manifest:
 def _extract(
     archive: tarfile.TarFile,
     entry: tarfile.TarInfo,
-    manifest: Manifest,
+    manifest: BackupManifest,
     folder: Path,
     archive_path: Path,
 ) -> None:
@@ -230,12 +228,12 @@ SNAPSHOT_TIMEOUT_S = 600.0
 class Backup:
     """A backup that was written."""
 
-    manifest: Manifest
+    manifest: BackupManifest
     has_key: bool
     """True if the archive has the key that its Secrets are encrypted with."""
 
 
-def create_backup(home: ClusterDirectory, target: Path, *, with_key: bool = True) -> Backup:
+def create_backup(cluster: ClusterDirectory, target: Path, *, with_key: bool = True) -> Backup:
     """Write a backup of a cluster to ``target``, which must not exist.
 
     ``with_key`` includes the generated encryption key. A key file of the user is never included.
@@ -244,26 +242,28 @@ def create_backup(home: ClusterDirectory, target: Path, *, with_key: bool = True
         ClusterNotRunning: there is no such cluster.
         ClusterError: the cluster's state cannot be read, or the archive cannot be written.
     """
-    if not (home.folder / "pki").is_dir():
-        raise ClusterNotRunning(f"there is no cluster {home.name} in {home.root}")
+    if not (cluster.folder / "pki").is_dir():
+        raise ClusterNotRunning(f"there is no cluster {cluster.name} in {cluster.root}")
     target = target.absolute()
     if target.exists():
         raise BackupError(f"{target} exists: choose another name, or remove it")
     try:
         with (
-            _one_backup_at_a_time(home),
+            _one_backup_at_a_time(cluster),
             tempfile.TemporaryDirectory(dir=target.parent, prefix=".gangline-backup-") as work,
         ):
             state = Path(work, STATE)
-            revision = _write_state(home, state)
-            return _write_archive(home, target, state, revision, with_key)
+            revision = _write_state(cluster, state)
+            return _write_archive(cluster, target, state, revision, with_key)
     except OSError as error:
         raise BackupError(f"cannot write {target}: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager
-def _one_backup_at_a_time(home: ClusterDirectory) -> Iterator[None]:
-    descriptor = os.open(home.folder / "backup.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _one_backup_at_a_time(cluster: ClusterDirectory) -> Iterator[None]:
+    descriptor = os.open(
+        cluster.folder / "backup.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+    )
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -271,23 +271,23 @@ def _one_backup_at_a_time(home: ClusterDirectory) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _write_state(home: ClusterDirectory, path: Path) -> int:
-    if home.read_run_record() is not None:
-        revision = asyncio.run(_request_snapshot(home))
-        shutil.move(home.folder / SNAPSHOT_FILE, path)
+def _write_state(cluster: ClusterDirectory, path: Path) -> int:
+    if cluster.read_run_record() is not None:
+        revision = asyncio.run(_request_snapshot(cluster))
+        shutil.move(cluster.folder / SNAPSHOT_FILE, path)
         return revision
-    with ClusterLock(home):
-        return _copy_stopped_state(home.folder / STATE, path)
+    with ClusterLock(cluster):
+        return _copy_stopped_state(cluster.folder / STATE, path)
 
 
-async def _request_snapshot(home: ClusterDirectory) -> int:
-    config = load_config(str(home.kubeconfig))
+async def _request_snapshot(cluster: ClusterDirectory) -> int:
+    config = load_config(str(cluster.kubeconfig))
     try:
         async with ApiClient(config, user_agent="gangline-backup") as client:
             answer = await client.request_json("GET", "/snapshot", timeout_s=SNAPSHOT_TIMEOUT_S)
     except KubeError as error:
         raise BackupError(
-            f"the API server of cluster {home.name} wrote no snapshot: {error}"
+            f"the API server of cluster {cluster.name} wrote no snapshot: {error}"
         ) from error
     return int(answer["revision"])
 
@@ -307,18 +307,18 @@ def _copy_stopped_state(source: Path, path: Path) -> int:
 
 
 def _write_archive(
-    home: ClusterDirectory, target: Path, state: Path, revision: int, with_key: bool
+    cluster: ClusterDirectory, target: Path, state: Path, revision: int, with_key: bool
 ) -> Backup:
     needed = [EncryptionKeys.key_name(stored) for _, stored in list_objects(state)]
     encrypted_with = sorted(set(needed) - {""})
     files = {STATE: state}
-    for path in sorted((home.folder / "pki").iterdir()):
+    for path in sorted((cluster.folder / "pki").iterdir()):
         if path.is_file() and path.suffix != ".new":
             files[f"pki/{path.name}"] = path
-    generated = home.folder / GENERATED_FILE
+    generated = cluster.folder / GENERATED_FILE
     if with_key and generated.exists():
         files[GENERATED_FILE] = generated
-    settings = home.folder / SETTINGS
+    settings = cluster.folder / SETTINGS
     if settings.exists():
         files[SETTINGS] = settings
         image_map = _image_map(settings)
@@ -326,9 +326,11 @@ def _write_archive(
             files[IMAGE_MAP] = image_map
     now = datetime.now(UTC)
     sums = {name: checksum(path) for name, path in files.items()}
-    manifest = Manifest(FORMAT, home.name, now, revision, len(needed), encrypted_with, sums)
+    manifest = BackupManifest(
+        FORMAT, cluster.name, now, revision, len(needed), encrypted_with, sums
+    )
     write_archive(target, manifest, files)
-    write_record(home.folder / LAST_BACKUP, BackupRecord(str(target), now, revision))
+    write_record(cluster.folder / LAST_BACKUP, BackupRecord(str(target), now, revision))
     return Backup(manifest, _has_keys(files.get(GENERATED_FILE), encrypted_with))
 
 
@@ -357,10 +359,10 @@ REPLACED = (STATE, f"{STATE}-wal", "pki", SETTINGS, IMAGE_MAP, GENERATED_FILE)
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredCluster:
     """What was restored."""
 
-    manifest: Manifest
+    manifest: BackupManifest
     revision: int
     """The revision that the cluster continues from."""
 
@@ -375,8 +377,8 @@ class Restored:
 
 
 def restore_backup(
-    archive: Path, home: ClusterDirectory, *, force: bool = False, key_file: Path | None = None
-) -> Restored:
+    archive: Path, cluster: ClusterDirectory, *, force: bool = False, key_file: Path | None = None
+) -> RestoredCluster:
     """Make the state of a backup that of a cluster, which must not run.
 
     Raises:
@@ -384,39 +386,39 @@ def restore_backup(
         ClusterError: the backup cannot be used, or the cluster has a state and ``force`` is not
             set. The state is unchanged.
     """
-    home.prepare()
-    with ClusterLock(home):
-        if (home.folder / STATE).exists() and not force:
+    cluster.prepare()
+    with ClusterLock(cluster):
+        if (cluster.folder / STATE).exists() and not force:
             raise BackupError(
-                f"cluster {home.name} has a state in {home.folder}: replace it with --force "
+                f"cluster {cluster.name} has a state in {cluster.folder}: replace it with --force "
                 "(it is moved aside), or restore to another cluster with --name"
             )
-        staging = home.folder / RESTORING
-        prepared = home.folder / f"{RESTORING}.new"
+        staging = cluster.folder / RESTORING
+        prepared = cluster.folder / f"{RESTORING}.new"
         shutil.rmtree(prepared, ignore_errors=True)
         prepared.mkdir(mode=0o700)
         try:
             manifest = unpack_archive(archive, prepared)
-            own_key = home.folder / GENERATED_FILE
+            own_key = cluster.folder / GENERATED_FILE
             keys = _keys([prepared / GENERATED_FILE, own_key], key_file)
-            revision = _check_and_bump(archive, prepared / STATE, manifest, keys, home.folder)
+            revision = _check_and_bump(archive, prepared / STATE, manifest, keys, cluster.folder)
         except BaseException:
             shutil.rmtree(prepared, ignore_errors=True)
             raise
         # From here on, an interrupted restore must be repeated.
         shutil.rmtree(staging, ignore_errors=True)
         prepared.rename(staging)
-        sync_directory(home.folder)
-        replaced = _move_aside(home.folder, keep_key=not (staging / GENERATED_FILE).exists())
-        _move_in(staging, home.folder)
+        sync_directory(cluster.folder)
+        replaced = _move_aside(cluster.folder, keep_key=not (staging / GENERATED_FILE).exists())
+        _move_in(staging, cluster.folder)
         record = BackupRecord(str(archive.absolute()), datetime.now(UTC), revision)
-        write_record(home.folder / LAST_RESTORE, record)
+        write_record(cluster.folder / LAST_RESTORE, record)
         staging.rmdir()
-        sync_directory(home.folder)
+        sync_directory(cluster.folder)
         needs_key = not set(manifest.encrypted_with) <= _keys([own_key], None).keys.keys()
-        recorded = home.folder / SETTINGS
+        recorded = cluster.folder / SETTINGS
         settings = recorded.read_bytes() if recorded.exists() else b""
-        return Restored(manifest, revision, replaced, settings, needs_key)
+        return RestoredCluster(manifest, revision, replaced, settings, needs_key)
 
 
 def _keys(generated: list[Path], key_file: Path | None) -> EncryptionKeys:
@@ -431,7 +433,7 @@ def _keys(generated: list[Path], key_file: Path | None) -> EncryptionKeys:
 
 
 def _check_and_bump(
-    archive: Path, state: Path, manifest: Manifest, keys: EncryptionKeys, folder: Path
+    archive: Path, state: Path, manifest: BackupManifest, keys: EncryptionKeys, folder: Path
 ) -> int:
     """Check the state file completely, and set the revision that it continues from."""
     if STATE not in manifest.files:

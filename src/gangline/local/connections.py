@@ -341,10 +341,8 @@ class Listener:
         return self._listening
 
     async def start(self, host: str, port: int, backlog: int) -> None:
-        """Listen on all addresses of a host.
-
-        Raises:
-            OSError: the port is taken, or the address is not that of this machine.
+        """Listen on all addresses of a host. Raises OSError: the port is taken, or the address is
+        not that of this machine.
         """
         loop = asyncio.get_running_loop()
         resolved = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -471,11 +469,7 @@ class BoundedSite(web.TCPSite):
     table: ConnectionTable
 
     async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            OSError: the port is taken, or the address is not that of this machine.
-        """
+        """Listen. Raises OSError: the port is taken, or the address is not that of this machine."""
         await super(web.TCPSite, self).start()
         server = self._runner.server
         if not isinstance(server, DeadlineServer) or self._ssl_context is None:

@@ -37,11 +37,7 @@ class RotatedFile:
     """An open file of lines."""
 
     def __init__(self, path: Path, max_bytes: int, backups: int) -> None:
-        """Open the file.
-
-        Raises:
-            OSError: it cannot be created or opened, or is not a regular file.
-        """
+        """Open the file. Raises OSError: it cannot be opened, or is not a regular file."""
         self._path = path
         self._max_bytes = max_bytes
         self._backups = backups
@@ -50,10 +46,8 @@ class RotatedFile:
         self._descriptor = self._open()
 
     def append(self, lines: bytes) -> None:
-        """Append complete lines, to a new file if this one would exceed its size.
-
-        Raises:
-            OSError: they were not written, or only in part. The next call begins a new line.
+        """Append complete lines, to a new file if this one would exceed its size. Raises OSError:
+        they were not written, or only in part. The next call begins a new line.
         """
         if self._descriptor < 0:
             self._descriptor = self._open()
@@ -248,9 +242,7 @@ class AuditLog:
         max_queued_bytes: int = MAX_QUEUED_BYTES,
     ) -> None:
         """Open the file and start the thread, which calls ``on_lost`` with numbers of lost events.
-
-        Raises:
-            OSError: the file cannot be opened.
+        Raises OSError: the file cannot be opened.
         """
         self._file = RotatedFile(settings.path, settings.max_mib * MIB, settings.backups)
         self._path = settings.path

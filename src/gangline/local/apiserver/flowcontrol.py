@@ -220,10 +220,8 @@ class FairQueues:
 
     @contextlib.asynccontextmanager
     async def seat(self, user: str, width: int = 1) -> AsyncIterator[None]:
-        """Occupy ``width`` seats, after the requests before this one.
-
-        Raises:
-            StatusError: 429, the queue of the user is full, or no seat was free in time.
+        """Occupy ``width`` seats, after the requests before this one. Raises StatusError: 429, the
+        queue of the user is full, or no seat was free in time.
         """
         if not self.level.seats:
             yield
@@ -294,10 +292,8 @@ class UserLimits:
 
     @contextlib.contextmanager
     def reserve(self, user: str, amount: int, limit: int, what: str) -> Iterator[None]:
-        """Reserve ``amount`` for the duration of a request.
-
-        Raises:
-            StatusError: 429, the user would exceed the limit.
+        """Reserve ``amount`` for the duration of a request. Raises StatusError: 429, the user would
+        exceed the limit.
         """
         # The first request is always admitted: a single body may be larger than the limit.
         if limit and self._used[user] and self._used[user] + amount > limit:
@@ -336,11 +332,7 @@ class FlowController:
         self._user_threads = ComputeThreads("user-requests")
 
     def seat(self, user: RequestUser, width: int = 1) -> AbstractAsyncContextManager[None]:
-        """Wait for a seat and occupy it.
-
-        Raises:
-            StatusError: 429.
-        """
+        """Wait for a seat and occupy it. Raises StatusError: 429."""
         level = priority_level(user)
         queues = self._queues.get(level.name)
         if queues is None:
@@ -348,10 +340,8 @@ class FlowController:
         return queues.seat(user.name, width)
 
     def connection(self, user: RequestUser, count: int) -> None:
-        """Refuse a new connection of a user that has ``count`` of them.
-
-        Raises:
-            StatusError: 429. The connection is closed after it.
+        """Refuse a new connection of a user that has ``count`` of them. Raises StatusError: 429.
+        The connection is closed after it.
         """
         limit = priority_level(user).user_connections
         if limit and count > limit:
@@ -360,29 +350,17 @@ class FlowController:
             raise error
 
     def stream(self, user: RequestUser) -> AbstractContextManager[None]:
-        """Count a watch or another stream of a user.
-
-        Raises:
-            StatusError: 429.
-        """
+        """Count a watch or another stream of a user. Raises StatusError: 429."""
         limit = priority_level(user).user_streams
         return self._streams.reserve(user.name, 1, limit, "too many open watches and streams")
 
     def body(self, user: RequestUser, size: int) -> AbstractContextManager[None]:
-        """Count a body that is read or processed.
-
-        Raises:
-            StatusError: 429.
-        """
+        """Count a body that is read or processed. Raises StatusError: 429."""
         limit = priority_level(user).user_body_bytes
         return self._bodies.reserve(user.name, size, limit, "too many bytes of bodies in flight")
 
     def response(self, user: RequestUser, size: int) -> AbstractContextManager[None]:
-        """Count the body of a response until it is sent.
-
-        Raises:
-            StatusError: 429.
-        """
+        """Count the body of a response until it is sent. Raises StatusError: 429."""
         limit = priority_level(user).user_body_bytes
         return self._responses.reserve(user.name, size, limit, "too many bytes of unread responses")
 

@@ -62,10 +62,8 @@ _GZIP_WINDOW = 31
 
 
 async def convert_long_body(flow: FlowController, api_request: ApiRequest) -> None:
-    """Convert a long body in YAML or protobuf to JSON, in a thread.
-
-    Raises:
-        StatusError: 400 or 415, as for reading the body.
+    """Convert a long body in YAML or protobuf to JSON, in a thread. Raises StatusError: 400 or 415,
+    as for reading the body.
     """
     body, media = api_request.body, api_request.content_type
     if len(body) <= LONG_PARSE_BYTES or is_json(media):
@@ -311,10 +309,8 @@ class ApiHandler:
 
 
 async def _read_body(request: web.BaseRequest) -> bytes:
-    """Read the body of a request.
-
-    Raises:
-        StatusError: 413 if it is too large, 408 if it takes too long.
+    """Read the body of a request. Raises StatusError: 413 if it is too large, 408 if it takes too
+    long.
     """
     if (request.content_length or 0) > limits.MAX_BODY_BYTES:
         raise too_large(limits.MAX_BODY_BYTES)

@@ -89,15 +89,11 @@ def missing_values(pod: Json, limited: Iterable[str]) -> str:
         lacking = {
             str(container.get("name"))
             for container in containers
-            if name not in _names_of(container)
+            if name not in _named(_requests(container), _limits(container))
         }
         if lacking:
             missing.append(f"{name} for: {','.join(sorted(lacking))}")
     return "; ".join(missing)
-
-
-def _names_of(container: Json) -> Usage:
-    return _named(_requests(container), _limits(container))
 
 
 def _pod_usage(pod: Json) -> Usage:
@@ -418,10 +414,8 @@ class QuotaAdmission:
     def admit(
         self, kind: ServedKind, namespace: str | None, old: Json | None, new: Json
     ) -> list[QuotaCharge]:
-        """Return the quotas that a write is charged to. ``old`` is None for a creation.
-
-        Raises:
-            StatusError: 403, it would exceed a quota, or a container lacks a limited value.
+        """Return the quotas that a write is charged to. ``old`` is None for a creation. Raises
+        StatusError: 403, it would exceed a quota, or a container lacks a limited value.
         """
         storage_name = kind.storage_name
         if not namespace or (old is not None and storage_name not in GROWING):

@@ -140,9 +140,9 @@ class ApiServer:
         return self.certificates.authority.certificate
 
     @property
-    def authority(self) -> pki.CertificateAuthority:
+    def authority(self) -> pki.ClusterAuthority:
         """The authority of the cluster's certificates."""
-        return pki.CertificateAuthority(self.certificates.authority)
+        return pki.ClusterAuthority(self.certificates.authority)
 
     @property
     def admin_token(self) -> str:

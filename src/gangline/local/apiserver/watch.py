@@ -75,10 +75,8 @@ def _identity(record: ObjectRevision) -> dict[str, str]:
 
 
 def compile_selection(request: ApiRequest) -> SelectionPredicate:
-    """Return the compiled selectors of a request, including its name if it has one.
-
-    Raises:
-        StatusError: 400, a selector is invalid or names a field that is not selectable.
+    """Return the compiled selectors of a request, including its name if it has one. Raises
+    StatusError: 400, a selector is invalid or names a field that is not selectable.
     """
     labels = request.params.get("labelSelector", "")
     fields = request.params.get("fieldSelector", "")

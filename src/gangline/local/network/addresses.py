@@ -145,10 +145,7 @@ def split_range(network: Network) -> AddressRanges:
 
 def choose_range(taken: Iterable[Network], preferred: Network | None, start: int = 0) -> Network:
     """Return a range that overlaps none of ``taken``: ``preferred`` if free, else the next
-    candidate.
-
-    Raises:
-        NetworkError: every candidate overlaps.
+    candidate. Raises NetworkError: every candidate overlaps.
     """
     used = [network for network in taken if network.prefixlen > 0]
     turned: tuple[Network, ...] = (
@@ -176,11 +173,7 @@ class AddressPool:
         self._used = {int(ipaddress.IPv4Address(address)) - self._first for address in reserved}
 
     def allocate(self) -> str:
-        """Return a free address.
-
-        Raises:
-            NetworkError: no address is free.
-        """
+        """Return a free address. Raises NetworkError: no address is free."""
         for offset in self._from_next():
             if offset not in self._used:
                 self._used.add(offset)

@@ -51,10 +51,8 @@ class NetworkNotPermitted(NetworkError):
 
 
 async def run_command(*command: str, text: str = "") -> str:
-    """Run a program with ``text`` on its standard input and return its output.
-
-    Raises:
-        NetworkError: it is not installed, or it failed; the message holds its standard error.
+    """Run a program with ``text`` on its standard input and return its output. Raises NetworkError:
+    it is not installed, or it failed; the message holds its standard error.
     """
     try:
         # In a thread: subprocess uses vfork and copies no page tables, which is ten times faster
@@ -79,10 +77,8 @@ async def run_command(*command: str, text: str = "") -> str:
 async def run_batch(lines: Sequence[str], *, netns: str = "", force: bool = False) -> None:
     """Run many ``ip`` commands in one process, in the namespace ``netns`` if given.
 
-    With ``force`` the other commands run even if one fails, and nothing is raised.
-
-    Raises:
-        NetworkError: a command failed (without ``force``), or ``ip`` is missing.
+    With ``force`` the other commands run even if one fails, and nothing is raised. Raises
+    NetworkError: a command failed (without ``force``), or ``ip`` is missing.
     """
     inside = ("-n", netns) if netns else ()
     command = ("ip", *inside, *(("-force",) if force else ()), "-batch", "-")

@@ -310,10 +310,8 @@ class ClusterNetwork:
         return isinstance(self._pods, BridgeNetwork)
 
     async def open(self) -> None:
-        """Choose the mode and the ranges, and set up what all pods share.
-
-        Raises:
-            NetworkError: the requested mode or range is not available.
+        """Choose the mode and the ranges, and set up what all pods share. Raises NetworkError: the
+        requested mode or range is not available.
         """
         if self._mode == "bridge" or (self._mode == "auto" and os.geteuid() == 0):
             try:

@@ -22,7 +22,7 @@ from typing import cast
 
 import dnslib
 
-from gangline.api.core.service import EndpointAddress, Endpoints, Service
+from gangline.api.core.service import Endpoints, Service
 from gangline.local.network.addresses import DOMAIN
 
 PLAIN_UDP_SIZE = 512
@@ -86,10 +86,8 @@ class DnsAnswer:
 
 
 def parse_query(packet: bytes) -> DnsQuestion:
-    """Parse a query.
-
-    Raises:
-        DnsMessageError: it is malformed, is a response, or has not exactly one question.
+    """Parse a query. Raises DnsMessageError: it is malformed, is a response, or has not exactly one
+    question.
     """
     try:
         message = dnslib.DNSRecord.parse(packet)
@@ -175,7 +173,7 @@ def _headless(full: str, endpoints: Endpoints | None) -> ServiceRecords:
     reverse: dict[str, str] = {}
     for subset in endpoints.subsets if endpoints else ():
         for address in subset.addresses:
-            own = f"{_host(address)}.{full}"
+            own = f"{(address.hostname or dashed_address(address.ip))}.{full}"
             forward[full].append(DnsRecord(RecordType.A, address.ip))
             forward.setdefault(own, []).append(DnsRecord(RecordType.A, address.ip))
             reverse[address.ip] = own
@@ -187,16 +185,8 @@ def _headless(full: str, endpoints: Endpoints | None) -> ServiceRecords:
     return ServiceRecords(unique, reverse)
 
 
-def _host(address: EndpointAddress) -> str:
-    return address.hostname or dashed_address(address.ip)
-
-
 def _srv_name(port: str, protocol: str, full: str) -> str:
     return f"_{port}._{(protocol or 'TCP').lower()}.{full}"
-
-
-def _is_private(ip: str) -> bool:
-    return ipaddress.IPv4Address(ip).is_private
 
 
 class DnsZone:
@@ -289,7 +279,7 @@ class DnsZone:
             full = f"{dashed_address(ip)}.{namespace}.pod.{DOMAIN}"
             return self._answer((DnsRecord(RecordType.PTR, full),), kind)
         # Resolvers outside have no records of private addresses (RFC 6303).
-        return NAME_ERROR if _is_private(ip) else None
+        return NAME_ERROR if ipaddress.IPv4Address(ip).is_private else None
 
 
 log = logging.getLogger(__name__)
@@ -373,11 +363,7 @@ class DnsServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Open both sockets.
-
-        Raises:
-            OSError: the address or port is not available.
-        """
+        """Open both sockets. Raises OSError: the address or port is not available."""
         loop = asyncio.get_running_loop()
         self._tcp = await asyncio.start_server(self._serve_tcp, self._address, self._port)
         self._udp, _ = await loop.create_datagram_endpoint(

@@ -58,10 +58,8 @@ class PodNetwork(Protocol):
         """Assign an address and, on a bridge network, a namespace to the pod.
 
         ``hostname`` and ``subdomain`` are those of the pod's spec. An empty ``hostname`` means the
-        pod's name, an empty ``subdomain`` means none.
-
-        Raises:
-            NetworkError: no address is left, or the system refuses.
+        pod's name, an empty ``subdomain`` means none. Raises NetworkError: no address is left, or
+        the system refuses.
         """
         ...
 

@@ -47,10 +47,8 @@ class LoopbackNetwork:
         self._pool = AddressPool(self.ranges.pods)
 
     async def open(self) -> None:
-        """Reserve a range for this cluster and remove the files of the last run.
-
-        Raises:
-            NetworkError: more clusters run on this host than there are ranges.
+        """Reserve a range for this cluster and remove the files of the last run. Raises
+        NetworkError: more clusters run on this host than there are ranges.
         """
         self._files.remove_all()
         slot, self._claim = _claim(self._start)
@@ -90,13 +88,13 @@ class LoopbackNetwork:
 
     def rewrite_hosts_files(self) -> None:
         """Rewrite the hosts file of every pod from the zone."""
-        texts = {namespace: self._others(namespace) for namespace in self._namespaces()}
+        texts = {
+            namespace: self._others(namespace)
+            for namespace in {pod.namespace for pod, _ in self._attached.values()}
+        }
         for pod_uid, (pod, attachment) in self._attached.items():
             text = render_hosts(pod, attachment.ip, texts[pod.namespace])
             self._files.rewrite_hosts(pod_uid, text)
-
-    def _namespaces(self) -> set[str]:
-        return {pod.namespace for pod, _ in self._attached.values()}
 
     def _write(self, pod_uid: str, pod: PodName, address: str) -> NetworkAttachment:
         return self._files.write(

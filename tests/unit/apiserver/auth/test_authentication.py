@@ -19,7 +19,7 @@ from gangline.local.apiserver.auth.authentication import (
 )
 from gangline.local.apiserver.auth.node_authorizer import prepare_node_certificates
 from gangline.local.apiserver.auth.pki import (
-    CertificateAuthority,
+    ClusterAuthority,
     KeyPairFiles,
     prepare_certificates,
 )
@@ -100,7 +100,7 @@ def test_certificates_of_the_api_server_pass(tmp_path: Path, client: str) -> Non
 def test_certificates_of_nodes_pass(tmp_path: Path) -> None:
     authority = prepare_certificates(tmp_path / "pki", [HOST]).authority
     node = prepare_node_certificates(
-        CertificateAuthority(authority), tmp_path / "node", HOST, ["10.0.0.1"]
+        ClusterAuthority(authority), tmp_path / "node", HOST, ["10.0.0.1"]
     )
     verify_strictly(authority.certificate, node.server, node.client)
 
@@ -224,17 +224,19 @@ def sign(tokens: ServiceAccountTokens, claims: object) -> str:
 async def test_a_token_of_an_older_server_is_bound_to_its_account(
     tokens: ServiceAccountTokens, store: ObjectStore
 ):
-    older = {
-        "sub": "system:serviceaccount:ns:robot",
-        "exp": 1_900_000_000,
-        "uid": "account-uid",
-        "aud": list(API_AUDIENCES),
-    }
-    assert tokens.verify(sign(tokens, older))
-    assert tokens.verify(sign(tokens, older | {"uid": ""})) is None
-    assert tokens.verify(sign(tokens, older | {"aud": ["vault"]})) is None
+    assert tokens.verify(sign(tokens, OLDER))
     await remove(store, "serviceaccounts.", "ns/robot")
-    assert tokens.verify(sign(tokens, older)) is None
+    assert tokens.verify(sign(tokens, OLDER)) is None
+
+
+OLDER = {
+    "sub": "system:serviceaccount:ns:robot",
+    "exp": 1_900_000_000,
+    "uid": "account-uid",
+    "aud": list(API_AUDIENCES),
+}
+ACCOUNT = {"namespace": "ns", "serviceaccount": {"name": "robot", "uid": "account-uid"}}
+ISSUED = OLDER | {"iss": "https://kubernetes.default.svc", "kubernetes.io": ACCOUNT}
 
 
 @pytest.mark.parametrize(
@@ -242,26 +244,13 @@ async def test_a_token_of_an_older_server_is_bound_to_its_account(
     [
         [],
         {},
-        {"sub": "x", "exp": 1_900_000_000, "aud": list(API_AUDIENCES), "uid": "account-uid"},
-        {"sub": "system:serviceaccount:ns", "exp": 1_900_000_000, "aud": list(API_AUDIENCES)},
-        {"sub": "system:serviceaccount:ns:robot", "exp": "soon", "aud": list(API_AUDIENCES)},
-        {
-            "sub": "system:serviceaccount:other:robot",
-            "exp": 1_900_000_000,
-            "aud": list(API_AUDIENCES),
-            "iss": "https://kubernetes.default.svc",
-            "kubernetes.io": {
-                "namespace": "ns",
-                "serviceaccount": {"name": "robot", "uid": "account-uid"},
-            },
-        },
-        {
-            "sub": "system:serviceaccount:ns:robot",
-            "exp": 1_900_000_000,
-            "aud": list(API_AUDIENCES),
-            "iss": "https://evil.example",
-            "uid": "account-uid",
-        },
+        OLDER | {"sub": "x"},
+        OLDER | {"sub": "system:serviceaccount:ns", "uid": ""},
+        OLDER | {"exp": "soon"},
+        OLDER | {"uid": ""},
+        OLDER | {"aud": ["vault"]},
+        OLDER | {"iss": "https://evil.example"},
+        ISSUED | {"sub": "system:serviceaccount:other:robot"},
     ],
 )
 async def test_claims_that_contradict_or_lack_something_are_refused(

@@ -14,7 +14,7 @@ from gangline.local.apiserver.auth.node_authorizer import (
     pod_references,
     prepare_node_certificates,
 )
-from gangline.local.apiserver.auth.pki import CertificateAuthority, prepare_certificates
+from gangline.local.apiserver.auth.pki import ClusterAuthority, prepare_certificates
 from gangline.local.apiserver.auth.rules import AccessAttributes
 from gangline.local.apiserver.core.request import RequestUser
 from gangline.local.apiserver.storage.store import ObjectStore
@@ -157,8 +157,8 @@ async def test_rights_begin_with_a_binding_and_end_with_the_pod(
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> CertificateAuthority:
-    return CertificateAuthority(prepare_certificates(tmp_path / "pki", ["localhost"]).authority)
+def authority(tmp_path: Path) -> ClusterAuthority:
+    return ClusterAuthority(prepare_certificates(tmp_path / "pki", ["localhost"]).authority)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -166,7 +166,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_node_is_a_client_by_name_and_a_server_by_name_and_address(
-    authority: CertificateAuthority, tmp_path: Path
+    authority: ClusterAuthority, tmp_path: Path
 ):
     made = prepare_node_certificates(authority, tmp_path / "n1", "n1", ["127.0.0.1"])
     client = x509.load_pem_x509_certificate(made.client.certificate.read_bytes())
@@ -180,7 +180,7 @@ def test_a_node_is_a_client_by_name_and_a_server_by_name_and_address(
     assert made.client.key.stat().st_mode & 0o777 == 0o600
 
 
-def test_certificates_are_made_once(authority: CertificateAuthority, tmp_path: Path):
+def test_certificates_are_made_once(authority: ClusterAuthority, tmp_path: Path):
     prepare_node_certificates(authority, tmp_path / "n1", "n1", ["127.0.0.1"])
     before = contents(tmp_path / "n1")
     prepare_node_certificates(authority, tmp_path / "n1", "n1", ["127.0.0.1"])
@@ -190,7 +190,7 @@ def test_certificates_are_made_once(authority: CertificateAuthority, tmp_path: P
 @pytest.mark.parametrize("name", ["client.crt", "client.key", "server.crt", "server.key"])
 @pytest.mark.parametrize("content", [b"", b"garbage"])
 def test_a_damaged_file_is_replaced(
-    authority: CertificateAuthority, tmp_path: Path, name: str, content: bytes
+    authority: ClusterAuthority, tmp_path: Path, name: str, content: bytes
 ):
     prepare_node_certificates(authority, tmp_path / "n1", "n1", ["127.0.0.1"])
     (tmp_path / "n1" / name).write_bytes(content)
@@ -198,7 +198,7 @@ def test_a_damaged_file_is_replaced(
     assert (tmp_path / "n1" / name).read_bytes().startswith(b"-----BEGIN")
 
 
-def test_a_key_of_another_certificate_is_replaced(authority: CertificateAuthority, tmp_path: Path):
+def test_a_key_of_another_certificate_is_replaced(authority: ClusterAuthority, tmp_path: Path):
     made = prepare_node_certificates(authority, tmp_path / "n1", "n1", ["127.0.0.1"])
     before = made.client.certificate.read_bytes()
     made.client.key.write_bytes(made.server.key.read_bytes())
@@ -207,13 +207,13 @@ def test_a_key_of_another_certificate_is_replaced(authority: CertificateAuthorit
 
 
 def test_certificates_of_another_authority_and_for_other_addresses_are_replaced(
-    authority: CertificateAuthority, tmp_path: Path
+    authority: ClusterAuthority, tmp_path: Path
 ):
     made = prepare_node_certificates(authority, tmp_path / "n1", "n1", ["127.0.0.1"])
     client, server = made.client.certificate.read_bytes(), made.server.certificate.read_bytes()
     prepare_node_certificates(authority, tmp_path / "n1", "n1", ["127.0.0.2"])
     assert made.client.certificate.read_bytes() == client
     assert made.server.certificate.read_bytes() != server
-    other = CertificateAuthority(prepare_certificates(tmp_path / "other", ["x"]).authority)
+    other = ClusterAuthority(prepare_certificates(tmp_path / "other", ["x"]).authority)
     prepare_node_certificates(other, tmp_path / "n1", "n1", ["127.0.0.2"])
     assert made.client.certificate.read_bytes() != client

@@ -120,13 +120,6 @@ def test_results_share_nothing_with_what_they_were_made_of(
     assert (document, patch) == before
 
 
-def repr_json(value: Any) -> Any:
-    """Return a value in which ``True`` and ``1`` differ, as they do in JSON."""
-    if isinstance(value, dict):
-        return {name: repr_json(child) for name, child in value.items()}
-    return repr(value)
-
-
 def _spoil(value: Any) -> None:
     children = list(value.values()) if isinstance(value, dict) else list(value)
     value.clear()
@@ -183,119 +176,108 @@ def patched(document: dict[str, Any], patch: Any) -> dict[str, Any]:
     return result
 
 
-def names(result: dict[str, Any]) -> list[str]:
-    return [item["name"] for item in result["containers"]]
-
-
 def containers(*of: str) -> list[dict[str, Any]]:
     return [{"name": name, "image": f"{name}:1"} for name in of]
 
 
-def test_items_of_keyed_lists_merge_and_other_fields_stay() -> None:
-    result = patched({"containers": containers("a", "b")}, {"containers": [{"name": "b", "x": 1}]})
-    assert result["containers"][1] == {"name": "b", "image": "b:1", "x": 1}
+A, B, C = containers("a", "b", "c")
+STRATEGY = {"strategy": {"type": "A", "rolling": {"x": 1}}}
+TWO_PORTS = [{"containerPort": 53, "protocol": protocol} for protocol in ("TCP", "UDP")]
 
 
-def test_lists_without_a_key_are_replaced() -> None:
-    assert patched({"args": [1, 2]}, {"args": [3]}) == {"args": [3]}
-    result = patched(
-        {"containers": [{"name": "a", "args": ["x"]}]},
-        {"containers": [{"name": "a", "args": ["y"]}]},
-    )
-    assert result["containers"][0]["args"] == ["y"]
+def in_order(names: str, *patched: dict[str, Any]) -> dict[str, Any]:
+    order = {"$setElementOrder/containers": [{"name": name} for name in names]}
+    return order | ({"containers": list(patched)} if patched else {})
 
 
-def test_new_items_come_before_those_that_only_the_server_knows() -> None:
-    assert names(
-        patched({"containers": containers("a", "b")}, {"containers": containers("c")})
-    ) == [
-        "c",
-        "a",
-        "b",
-    ]
+@pytest.mark.parametrize(
+    ("document", "patch", "result"),
+    [
+        pytest.param([A, B], [{"name": "b", "x": 1}], [A, B | {"x": 1}], id="merged by key"),
+        pytest.param([A, B], [C], [C, A, B], id="new items first"),
+        # b, which only the server has, stood in front of c; c and a are in the order of the patch.
+        pytest.param(
+            [A, B, C], in_order("ca", {"name": "c", "x": 1}), [B, C | {"x": 1}, A], id="order"
+        ),
+        pytest.param([A, B], in_order("ba"), [B, A], id="order alone"),
+        pytest.param(
+            [A, B],
+            [{"$patch": "delete", "name": "a"}, {"name": "b", "x": 1}],
+            [B | {"x": 1}],
+            id="deleted",
+        ),
+        pytest.param([], [{"$patch": "delete", "name": "a"}], [], id="nothing to delete"),
+        pytest.param(
+            [A, B], [{"$patch": "replace"}, {"name": "z"}], [{"name": "z"}], id="replaced"
+        ),
+        pytest.param(
+            [{"name": "a", "args": ["x"]}],
+            [{"name": "a", "args": ["y"]}],
+            [{"name": "a", "args": ["y"]}],
+            id="list without key in an item",
+        ),
+        pytest.param(
+            [{"name": "a", "ports": TWO_PORTS}],
+            [{"name": "a", "ports": [{"containerPort": 80}]}],
+            [{"name": "a", "ports": [{"containerPort": 80}, *TWO_PORTS]}],
+            id="items that share a key",
+        ),
+    ],
+)
+def test_keyed_lists(document: Any, patch: Any, result: Any) -> None:
+    change = patch if isinstance(patch, dict) else {"containers": patch}
+    assert patched({"containers": document}, change) == {"containers": result}
 
 
-def test_patch_order_wins_and_other_items_keep_their_position() -> None:
-    order = [{"name": "c"}, {"name": "a"}]
-    result = patched(
-        {"containers": containers("a", "b", "c")},
-        {"$setElementOrder/containers": order, "containers": [{"name": "c", "x": 1}]},
-    )
-    # b, which only the server has, stood in front of c; c and a are in the order of the patch.
-    assert names(result) == ["b", "c", "a"]
+@pytest.mark.parametrize(
+    ("document", "patch", "result"),
+    [
+        pytest.param({"args": [1, 2]}, {"args": [3]}, {"args": [3]}, id="list without key"),
+        pytest.param(
+            {"finalizers": ["a", "b"]},
+            {"finalizers": ["c"], "$deleteFromPrimitiveList/finalizers": ["a"]},
+            {"finalizers": ["c", "b"]},
+            id="scalars",
+        ),
+        pytest.param(
+            STRATEGY,
+            {"strategy": {"$patch": "replace", "type": "B"}},
+            {"strategy": {"type": "B"}},
+            id="replaced object",
+        ),
+        pytest.param(STRATEGY, {"strategy": {"$patch": "delete"}}, {"strategy": {}}, id="emptied"),
+        pytest.param(
+            STRATEGY,
+            {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}},
+            {"strategy": {"type": "Recreate"}},
+            id="retained keys",
+        ),
+        pytest.param(
+            {"a": 1, "b": 2},
+            {"a": None, "c": {"d": None, "e": 1}},
+            {"b": 2, "c": {"e": 1}},
+            id="nulls remove and never appear",
+        ),
+    ],
+)
+def test_other_fields(
+    document: dict[str, Any], patch: dict[str, Any], result: dict[str, Any]
+) -> None:
+    assert patched(document, patch) == result
 
 
-def test_an_order_alone_moves_items() -> None:
-    order = [{"name": "b"}, {"name": "a"}]
-    result = patched({"containers": containers("a", "b")}, {"$setElementOrder/containers": order})
-    assert names(result) == ["b", "a"]
-
-
-def test_an_order_that_leaves_out_a_patched_item_is_refused() -> None:
-    patch = {"$setElementOrder/containers": [{"name": "a"}], "containers": [{"name": "b"}]}
-    with pytest.raises(PatchError, match="setElementOrder"):
-        patched({"containers": containers("a")}, patch)
-
-
-def test_an_order_that_the_patch_itself_does_not_keep_is_refused() -> None:
-    order = [{"name": name} for name in "abc"]
-    patch = {"$setElementOrder/containers": order, "containers": [{"name": "c"}, {"name": "a"}]}
-    with pytest.raises(PatchError, match="does not match"):
-        patched({"containers": containers("a")}, patch)
-
-
-def test_items_are_deleted_by_key() -> None:
-    patch = {"containers": [{"$patch": "delete", "name": "a"}, {"name": "b", "x": 1}]}
-    result = patched({"containers": containers("a", "b")}, patch)
-    assert result["containers"] == [{"name": "b", "image": "b:1", "x": 1}]
-
-
-def test_a_deletion_of_what_is_not_there_adds_nothing() -> None:
-    assert patched({}, {"containers": [{"$patch": "delete", "name": "a"}]}) == {"containers": []}
-
-
-def test_a_keyed_list_can_be_replaced() -> None:
-    patch = {"containers": [{"$patch": "replace"}, {"name": "z"}]}
-    assert patched({"containers": containers("a", "b")}, patch) == {"containers": [{"name": "z"}]}
-
-
-def test_an_object_can_be_replaced_or_emptied() -> None:
-    document = {"strategy": {"type": "A", "rolling": {"x": 1}}}
-    assert patched(document, {"strategy": {"$patch": "replace", "type": "B"}}) == {
-        "strategy": {"type": "B"}
-    }
-    assert patched(document, {"strategy": {"$patch": "delete"}}) == {"strategy": {}}
-
-
-def test_only_retained_fields_stay() -> None:
-    document = {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"x": 1}}}
-    patch = {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}
-    assert patched(document, patch) == {"strategy": {"type": "Recreate"}}
-
-
-def test_retained_fields_must_name_the_patched_ones() -> None:
-    with pytest.raises(PatchError, match="type"):
-        patched({}, {"strategy": {"$retainKeys": ["other"], "type": "Recreate"}})
-
-
-def test_scalars_are_added_and_deleted() -> None:
-    patch = {"finalizers": ["c"], "$deleteFromPrimitiveList/finalizers": ["a"]}
-    result = patched({"finalizers": ["a", "b"]}, patch)
-    assert sorted(result["finalizers"]) == ["b", "c"]
-
-
-def test_nulls_remove_and_never_appear() -> None:
-    assert patched({"a": 1, "b": 2}, {"a": None, "c": {"d": None, "e": 1}}) == {
-        "b": 2,
-        "c": {"e": 1},
-    }
-
-
-def test_items_that_share_a_key_are_both_kept() -> None:
-    ports = [{"containerPort": 53, "protocol": p} for p in ("TCP", "UDP")]
-    document = {"containers": [{"name": "a", "ports": ports}]}
-    result = patched(document, {"containers": [{"name": "a", "ports": [{"containerPort": 80}]}]})
-    assert len(result["containers"][0]["ports"]) == 3
+@pytest.mark.parametrize(
+    ("patch", "message"),
+    [
+        (in_order("a", B), "setElementOrder"),
+        (in_order("abc", C, A), "does not match"),
+        ({"strategy": {"$retainKeys": ["other"], "type": "Recreate"}}, "type"),
+    ],
+    ids=["item without place", "other order", "field that is not retained"],
+)
+def test_contradictory_patch_is_refused(patch: dict[str, Any], message: str) -> None:
+    with pytest.raises(PatchError, match=message):
+        patched({"containers": [A]}, patch)
 
 
 @pytest.mark.parametrize(

@@ -41,10 +41,8 @@ class BuiltinAdmission:
         self._next_address = 0
 
     def check_namespace(self, kind: ServedKind, name: str, namespace: str) -> None:
-        """Refuse a new object in a namespace that does not exist or is terminating.
-
-        Raises:
-            StatusError: 404 or 403.
+        """Refuse a new object in a namespace that does not exist or is terminating. Raises
+        StatusError: 404 or 403.
         """
         record = self._store.cache("namespaces.").latest(namespace)
         if record is None:
@@ -54,9 +52,7 @@ class BuiltinAdmission:
 
     def admit_creation(self, kind: ServedKind, obj: Json) -> None:
         """Complete a new object in place, after its defaults are set and before it is validated.
-
-        Raises:
-            StatusError: a rule forbids the object.
+        Raises StatusError: a rule forbids the object.
         """
         if kind.custom:
             if kind.resets_status:
@@ -99,11 +95,7 @@ class BuiltinAdmission:
         self._allocate_node_ports(new)
 
     def admit_deletion(self, kind: ServedKind, name: str) -> None:
-        """Refuse the deletion of objects that the cluster requires.
-
-        Raises:
-            StatusError: 403.
-        """
+        """Refuse the deletion of objects that the cluster requires. Raises StatusError: 403."""
         if not kind.group and kind.kind == "Namespace" and name in PROTECTED_NAMESPACES:
             message = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
             raise forbidden(message, "namespaces", "", name)
@@ -240,11 +232,7 @@ class BuiltinAdmission:
 
 
 def check_crd(definition: Json) -> None:
-    """Refuse an invalid CustomResourceDefinition.
-
-    Raises:
-        StatusError: 422 with all errors.
-    """
+    """Refuse an invalid CustomResourceDefinition. Raises StatusError: 422 with all errors."""
     causes = crd_causes(definition)
     if causes:
         name = str(definition["metadata"].get("name", ""))

@@ -34,10 +34,8 @@ def is_signing_request(request: ApiRequest) -> bool:
 
 
 def complete_signing_request(request: ApiRequest, obj: Json) -> None:
-    """Write the requester into a new request, in place.
-
-    Raises:
-        StatusError: 422, the request is not one in PEM; 403, it asks for full rights.
+    """Write the requester into a new request, in place. Raises StatusError: 422, the request is not
+    one in PEM; 403, it asks for full rights.
     """
     spec = obj.get("spec")
     if not is_signing_request(request) or not isinstance(spec, dict):
@@ -112,10 +110,8 @@ class SignerGuard:
         self._authorizer = authorizer
 
     def check(self, request: ApiRequest, old: Json | None, new: Json) -> None:
-        """Refuse an approval or a signature by a user without the right for this signer.
-
-        Raises:
-            StatusError: 403.
+        """Refuse an approval or a signature by a user without the right for this signer. Raises
+        StatusError: 403.
         """
         verb = VERBS.get(request.subresource)
         if verb is None or old is None or not is_signing_request(request):

@@ -130,7 +130,11 @@ def _restrict_node(request: ApiRequest, node: str, old: Json | None, new: Json |
     if new is None:
         return
     before, after = (old or {}).get("metadata") or {}, new["metadata"]
-    labels = _changed(before.get("labels") or {}, after.get("labels") or {})
+    labels = {
+        key
+        for key in {*(before.get("labels") or {}), *(after.get("labels") or {})}
+        if (before.get("labels") or {}).get(key) != (after.get("labels") or {}).get(key)
+    }
     barred = ", ".join(sorted(filter(_is_restricted_label, labels)))
     if barred and old is None:
         why = f"is not allowed to set the following labels: {barred}"
@@ -151,10 +155,6 @@ def _taints(node: Json) -> list[Json]:
 
 def _list(obj: Json, name: str) -> list[Json]:
     return obj.get(name) or []
-
-
-def _changed(old: dict[str, str], new: dict[str, str]) -> set[str]:
-    return {key for key in {*old, *new} if old.get(key) != new.get(key)}
 
 
 def _is_restricted_label(label: str) -> bool:

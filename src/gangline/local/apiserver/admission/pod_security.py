@@ -48,10 +48,8 @@ class PodSecurityAdmission:
         self._store = store
 
     def check(self, request: ApiRequest, old: Json | None, new: Json) -> None:
-        """Refuse or report a write. ``old`` is None for a creation.
-
-        Raises:
-            StatusError: 403, the namespace forbids the pod; 422, wrong labels of a namespace.
+        """Refuse or report a write. ``old`` is None for a creation. Raises StatusError: 403, the
+        namespace forbids the pod; 422, wrong labels of a namespace.
         """
         kind = request.kind
         if request.subresource:

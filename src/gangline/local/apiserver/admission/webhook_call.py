@@ -104,10 +104,8 @@ class WriteAttributes(NamedTuple):
 
 
 def compile_webhooks(plural: str, body: bytes) -> list[CompiledWebhook]:
-    """Return the webhooks of a stored configuration in order.
-
-    Raises:
-        msgspec.ValidationError: the configuration is invalid; validation prevents storing one.
+    """Return the webhooks of a stored configuration in order. Raises msgspec.ValidationError: the
+    configuration is invalid; validation prevents storing one.
     """
     # Not strict: schemas accept ``10.0`` as an integer, as JSON does.
     configuration = msgspec.json.decode(body, type=CONFIGURATION_TYPES[plural], strict=False)
@@ -159,7 +157,7 @@ def rule_matches(rule: RuleWithOperations, subject: WriteAttributes, form: Serve
         and any(
             _resource_matches(text, form.plural, subject.subresource) for text in rule.resources
         )
-        and _in_scope(rule.scope, form)
+        and (rule.scope in ("", "*") or (rule.scope == "Namespaced") == form.namespaced)
     )
 
 
@@ -170,10 +168,6 @@ def _contains(listed: Sequence[str], value: str) -> bool:
 def _resource_matches(text: str, plural: str, subresource: str) -> bool:
     resource, _, part = text.partition("/")
     return resource in ("*", plural) and part in ("*", subresource)
-
-
-def _in_scope(scope: str, kind: ServedKind) -> bool:
-    return scope in ("", "*") or (scope == "Namespaced") == kind.namespaced
 
 
 def object_selector_matches(hook: CompiledWebhook, old: Json | None, new: Json | None) -> bool:
@@ -280,10 +274,8 @@ def _user(user: RequestUser) -> UserInfo:
 
 
 def decode_response(hook: CompiledWebhook, uid: str, body: bytes) -> AdmissionResponse:
-    """Decode a webhook's response and check that it belongs to the request.
-
-    Raises:
-        InvalidAdmissionResponse: the response is invalid.
+    """Decode a webhook's response and check that it belongs to the request. Raises
+    InvalidAdmissionResponse: the response is invalid.
     """
     try:
         review = msgspec.json.decode(body, type=AdmissionReview)
@@ -321,10 +313,8 @@ def _check_patch(hook: CompiledWebhook, response: AdmissionResponse, version: st
 
 
 def patch_operations(response: AdmissionResponse) -> Any:
-    """Return the operations of a response's patch.
-
-    Raises:
-        InvalidAdmissionResponse: the patch is invalid.
+    """Return the operations of a response's patch. Raises InvalidAdmissionResponse: the patch is
+    invalid.
     """
     if not response.patch:
         return []
@@ -403,10 +393,8 @@ class WebhookClient:
             await self._session.close()
 
     async def call(self, hook: CompiledWebhook, body: bytes, timeout_s: float) -> bytes:
-        """Post a review and return the response body.
-
-        Raises:
-            WebhookCallError: there was no valid response.
+        """Post a review and return the response body. Raises WebhookCallError: there was no valid
+        response.
         """
         client, allowed = hook.spec.client_config, hook.spec.timeout_seconds
         query = f"?timeout={allowed}s"
@@ -489,9 +477,7 @@ def ready_addresses(endpoints: Json, port_name: str) -> list[str]:
 @lru_cache(maxsize=64)
 def tls_context(bundle: str) -> ssl.SSLContext:
     """Return TLS settings that trust a CA bundle, or the system's authorities if it is empty.
-
-    Raises:
-        ValueError: the bundle contains no certificates.
+    Raises ValueError: the bundle contains no certificates.
     """
     if not bundle:
         return client_context(None)

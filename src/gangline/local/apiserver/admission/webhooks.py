@@ -176,10 +176,8 @@ class WebhookReview:
         self._deadline = asyncio.get_running_loop().time() + TOTAL_TIMEOUT_S
 
     async def admit(self, old: Json | None, new: Json) -> Json:
-        """Call all webhooks without a step between; return ``new`` as they changed it.
-
-        Raises:
-            StatusError: as ``mutate`` and ``validate``.
+        """Call all webhooks without a step between; return ``new`` as they changed it. Raises
+        StatusError: as ``mutate`` and ``validate``.
         """
         changed = await self.mutate(old, new) or new
         await self.validate(old, changed)
@@ -189,9 +187,7 @@ class WebhookReview:
         """Call the mutating webhooks in turn; return ``new`` as they changed it.
 
         Webhooks with ``reinvocationPolicy: IfNeeded`` are called again, once, after later changes.
-
-        Raises:
-            StatusError: a webhook denies the write, fails, or returns an invalid response.
+        Raises StatusError: a webhook denies the write, fails, or returns an invalid response.
         """
         asked: set[CompiledWebhook] = set()
         due: set[CompiledWebhook] = set()
@@ -212,10 +208,8 @@ class WebhookReview:
         return new
 
     async def validate(self, old: Json | None, new: Json | None) -> None:
-        """Call the validating webhooks concurrently.
-
-        Raises:
-            StatusError: a webhook denies the write, or fails.
+        """Call the validating webhooks concurrently. Raises StatusError: a webhook denies the
+        write, or fails.
         """
         matching = [
             webhook for webhook in self._validating if self._selectors_match(webhook.hook, old, new)

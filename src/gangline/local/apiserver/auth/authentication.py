@@ -174,7 +174,7 @@ class ServiceAccountTokens:
         if not hmac.compare_digest(signature, self._signature(body)):
             return None
         try:
-            claims = _decode_claims(_decode_base64url(body))
+            claims = _decode_claims(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
         except (ValueError, msgspec.DecodeError):
             return None
         return claims if claims.iss in ("", ISSUER) else None
@@ -229,10 +229,6 @@ def _user(claims: TokenClaims, account: KubernetesClaims) -> RequestUser:
 
 def _encode_base64url(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
-def _decode_base64url(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 ADMIN = RequestUser("gangline-admin", (ADMIN_GROUP, AUTHENTICATED))

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import serialization
 from gangline.local.apiserver.auth.pki import (
     CLIENT_USAGE,
     RENEW_BEFORE_EXPIRY,
-    CertificateAuthority,
+    ClusterAuthority,
     KeyPairFiles,
     encode_key,
     make_name,
@@ -168,7 +168,7 @@ class NodeCertificates:
 
 
 def prepare_node_certificates(
-    authority: CertificateAuthority, folder: Path, node: str, addresses: Sequence[str]
+    authority: ClusterAuthority, folder: Path, node: str, addresses: Sequence[str]
 ) -> NodeCertificates:
     """Create missing or outdated certificates of a node in ``folder`` and return all paths.
 
@@ -195,7 +195,7 @@ def _pair(folder: Path, name: str) -> KeyPairFiles:
 
 
 def _is_usable(
-    pair: KeyPairFiles, authority: CertificateAuthority, options: Sequence[x509.ExtensionType]
+    pair: KeyPairFiles, authority: ClusterAuthority, options: Sequence[x509.ExtensionType]
 ) -> bool:
     if not pair.exists:
         return False

@@ -77,7 +77,7 @@ def _prepare(folder: Path, hosts: Sequence[str]) -> ServerCertificates:
     certificates = ServerCertificates(*pairs)
     if not certificates.authority.exists:
         _make_authority(certificates.authority)
-    authority = CertificateAuthority(certificates.authority)
+    authority = ClusterAuthority(certificates.authority)
     if not _covers_hosts(certificates.server, hosts):
         authority.issue(certificates.server, make_name("gangline-apiserver"), server_options(hosts))
     if not _is_valid(certificates.admin):
@@ -148,7 +148,7 @@ def _make_authority(pair: KeyPairFiles) -> None:
     _write(pair, builder.sign(key, hashes.SHA256()), key)
 
 
-class CertificateAuthority:
+class ClusterAuthority:
     """Signs certificates with the key of an authority, which is read at the first use."""
 
     def __init__(self, pair: KeyPairFiles) -> None:

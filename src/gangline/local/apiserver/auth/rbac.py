@@ -84,26 +84,18 @@ class Authorizer:
 
     def authorize(self, request: ApiRequest) -> str:
         """Refuse a request that its user is not authorized to make. Returns why it is allowed.
-
-        Raises:
-            StatusError: 403.
+        Raises StatusError: 403.
         """
         return self.require(request.user, request_attributes(request))
 
     def authorize_path(self, user: RequestUser, method: str, path: str) -> str:
-        """Refuse a request for a non-resource path. Returns why it is allowed.
-
-        Raises:
-            StatusError: 403.
+        """Refuse a request for a non-resource path. Returns why it is allowed. Raises StatusError:
+        403.
         """
         return self.require(user, AccessAttributes(method.lower(), path=path))
 
     def require(self, user: RequestUser, attributes: AccessAttributes) -> str:
-        """Refuse an action that is not allowed. Returns why it is allowed.
-
-        Raises:
-            StatusError: 403.
-        """
+        """Return why an action is allowed. Raises StatusError: 403, it is not."""
         reason = self.allowed_reason(user, attributes)
         if not reason:
             raise _forbidden(user, attributes)
@@ -240,9 +232,7 @@ class EscalationGuard:
 
     def check(self, request: ApiRequest, old: Json | None, new: Json) -> None:
         """Refuse a write that grants more rights than its user has. ``old`` is None for a creation.
-
-        Raises:
-            StatusError: 403; or 404, a binding names a role that does not exist.
+        Raises StatusError: 403; or 404, a binding names a role that does not exist.
         """
         kind = request.kind
         if kind.group != RBAC or ADMIN_GROUP in request.user.groups:
@@ -337,11 +327,9 @@ class Impersonator:
     def impersonated(
         self, sender: RequestUser, headers: Iterable[tuple[str, str]]
     ) -> RequestUser | None:
-        """Return the user that the headers name; None if they name none.
-
-        Raises:
-            StatusError: 403, the sender may not impersonate this user. 400, the headers name a
-                group, a UID or an extra value without a user.
+        """Return the user that the headers name; None if they name none. Raises StatusError: 403,
+        the sender may not impersonate this user. 400, the headers name a group, a UID or an extra
+        value without a user.
         """
         requested = _requested_user(headers)
         if requested is None:

@@ -37,10 +37,8 @@ __all__ = ["MEDIA", "read_protobuf"]
 
 
 def read_protobuf(body: bytes, accepted: tuple[str, ...]) -> Json:
-    """Decode a protobuf body.
-
-    Raises:
-        StatusError: 415 for unknown kinds, 400 for bytes that are not a message.
+    """Decode a protobuf body. Raises StatusError: 415 for unknown kinds, 400 for bytes that are not
+    a message.
     """
     try:
         value = decode_protobuf(body)
@@ -106,10 +104,8 @@ def _quality(text: str) -> float:
 
 
 def choose_format(accept: str, kinds: tuple[str, ...] = ()) -> ResponseFormat:
-    """Return the client's preferred format among the object itself and ``kinds``.
-
-    Raises:
-        StatusError: 406, the client accepts no format that the server can write.
+    """Return the client's preferred format among the object itself and ``kinds``. Raises
+    StatusError: 406, the client accepts no format that the server can write.
     """
     for form in parse_accept(accept or JSON):
         if not form.as_kind or form.as_kind in kinds:
@@ -118,10 +114,8 @@ def choose_format(accept: str, kinds: tuple[str, ...] = ()) -> ResponseFormat:
 
 
 def read_body(body: bytes, content_type: str) -> Any:
-    """Decode a JSON, YAML or protobuf body.
-
-    Raises:
-        StatusError: 400 for an invalid body, 415 for an unsupported media type.
+    """Decode a JSON, YAML or protobuf body. Raises StatusError: 400 for an invalid body, 415 for an
+    unsupported media type.
     """
     if is_json(content_type):
         return read_json_document(body)
@@ -140,10 +134,8 @@ def is_json(content_type: str) -> bool:
 
 
 def body_to_json(body: bytes, content_type: str) -> bytes:
-    """Return a body of any readable media type as JSON.
-
-    Raises:
-        StatusError: as ``read_body``; also 400 for numbers that JSON cannot express.
+    """Return a body of any readable media type as JSON. Raises StatusError: as ``read_body``; also
+    400 for numbers that JSON cannot express.
     """
     try:
         return encode_json(read_body(body, content_type))
@@ -152,10 +144,8 @@ def body_to_json(body: bytes, content_type: str) -> bytes:
 
 
 def read_json_document(body: bytes) -> Any:
-    """Decode JSON of a client within the limits of a document.
-
-    Raises:
-        StatusError: 400 for invalid JSON, 413 for too many values.
+    """Decode JSON of a client within the limits of a document. Raises StatusError: 400 for invalid
+    JSON, 413 for too many values.
     """
     # Before any memory is allocated for the values.
     excess = find_excess(body, limits.MAX_VALUES, limits.MAX_DEPTH)
@@ -205,10 +195,8 @@ _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 def check_document(value: Any) -> None:
     """Refuse a document that is nested too deeply, has too many values, or too large numbers.
 
-    The walk goes level by level, because recursion would end at deep nesting.
-
-    Raises:
-        StatusError: 400, or 413 for too many values.
+    The walk goes level by level, because recursion would end at deep nesting. Raises StatusError:
+    400, or 413 for too many values.
     """
     count, level = 1, [value]
     for _ in range(limits.MAX_DEPTH + 1):
@@ -274,10 +262,8 @@ def _key(key: object) -> str:
 
 
 def expect_object(value: object, what: str) -> Json:
-    """Return an object within a body; None counts as an empty one.
-
-    Raises:
-        StatusError: 400, the value has another type.
+    """Return an object within a body; None counts as an empty one. Raises StatusError: 400, the
+    value has another type.
     """
     if value is None:
         return {}
@@ -287,10 +273,8 @@ def expect_object(value: object, what: str) -> Json:
 
 
 def expect_string(value: object, what: str) -> str:
-    """Return a string within a body; None counts as an empty one.
-
-    Raises:
-        StatusError: 400, the value has another type.
+    """Return a string within a body; None counts as an empty one. Raises StatusError: 400, the
+    value has another type.
     """
     if value is None:
         return ""
@@ -300,10 +284,8 @@ def expect_string(value: object, what: str) -> str:
 
 
 def expect_strings(value: object, what: str) -> list[str]:
-    """Return a list of strings within a body; None counts as an empty one.
-
-    Raises:
-        StatusError: 400, the value has another type.
+    """Return a list of strings within a body; None counts as an empty one. Raises StatusError: 400,
+    the value has another type.
     """
     if value is None:
         return []

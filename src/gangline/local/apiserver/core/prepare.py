@@ -163,10 +163,8 @@ compare objects see no difference.
 
 
 def check_identity(request: ApiRequest, obj: Any) -> Json:
-    """Check kind, name and namespace of a body and return its metadata.
-
-    Raises:
-        StatusError: 400, the body is not an object of the requested kind, name and namespace.
+    """Check kind, name and namespace of a body and return its metadata. Raises StatusError: 400,
+    the body is not an object of the requested kind, name and namespace.
     """
     kind = request.kind
     if not isinstance(obj, dict):
@@ -205,10 +203,8 @@ def _check_namespace(request: ApiRequest, meta: Json) -> None:
 
 
 def assign_name(request: ApiRequest, meta: Json) -> None:
-    """Set the name of a new object in ``meta`` and in ``request``.
-
-    Raises:
-        StatusError: 400 or 422, the object has no name.
+    """Set the name of a new object in ``meta`` and in ``request``. Raises StatusError: 400 or 422,
+    the object has no name.
     """
     if meta.get("resourceVersion"):
         raise bad_request("resourceVersion should not be set on objects to be created")
@@ -225,10 +221,8 @@ def assign_name(request: ApiRequest, meta: Json) -> None:
 
 
 def prune_unknown_fields(request: ApiRequest, obj: Json) -> None:
-    """Remove unknown fields in place; warn or refuse as the client requested.
-
-    Raises:
-        StatusError: 400, unknown or duplicate fields with strict field validation.
+    """Remove unknown fields in place; warn or refuse as the client requested. Raises StatusError:
+    400, unknown or duplicate fields with strict field validation.
     """
     mode = request.params.get("fieldValidation", "")
     if mode not in VALIDATION_MODES:
@@ -261,10 +255,7 @@ def report_type_errors(kind: ServedKind, obj: Json) -> Iterator[None]:
     """Convert an exception caused by a value of the wrong type into a field error.
 
     Checking all types first would slow down every valid object. The schema is evaluated only after
-    an exception, and finds the wrong value.
-
-    Raises:
-        StatusError: 422.
+    an exception, and finds the wrong value. Raises StatusError: 422.
     """
     try:
         yield
@@ -281,11 +272,7 @@ def _name(obj: Json) -> str:
 
 
 def validate_creation(kind: ServedKind, obj: Json) -> None:
-    """Refuse an invalid new object with all its errors.
-
-    Raises:
-        StatusError: 422.
-    """
+    """Refuse an invalid new object with all its errors. Raises StatusError: 422."""
     causes = kind.schema.validate(obj)
     # Type errors are reported alone: the other rules expect valid types.
     causes = causes or validate_create(kind.group, kind.kind, obj, kind.namespaced)
@@ -294,11 +281,7 @@ def validate_creation(kind: ServedKind, obj: Json) -> None:
 
 
 def validate_change(request: ApiRequest, old: Json, new: Json) -> None:
-    """Refuse an invalid change with all its errors.
-
-    Raises:
-        StatusError: 422.
-    """
+    """Refuse an invalid change with all its errors. Raises StatusError: 422."""
     kind = request.kind
     causes = kind.schema.validate(new)
     causes = causes or validate_update(
@@ -309,11 +292,7 @@ def validate_change(request: ApiRequest, old: Json, new: Json) -> None:
 
 
 def reject_unconditional(request: ApiRequest) -> None:
-    """Refuse an update of a custom object without a resource version.
-
-    Raises:
-        StatusError: 422.
-    """
+    """Refuse an update of a custom object without a resource version. Raises StatusError: 422."""
     cause = StatusCause(
         "FieldValueInvalid",
         "Invalid value: 0: must be specified for an update",
@@ -327,10 +306,8 @@ def check_patched(request: ApiRequest, obj: Json, before_bytes: int) -> None:
 
     Patches within the limits may build such an object, one after the other. ``before_bytes`` is the
     size of the object that was patched. Only a JSON patch copies values or moves them to another
-    depth, so that the results of small patches of other kinds are within the limits.
-
-    Raises:
-        StatusError: 400 or 413.
+    depth, so that the results of small patches of other kinds are within the limits. Raises
+    StatusError: 400 or 413.
     """
     media = request.content_type.partition(";")[0].strip().lower()
     if media != JSON_PATCH and before_bytes + len(request.body) <= SMALL_RESULT_BYTES:
@@ -346,10 +323,7 @@ def check_size(request: ApiRequest, obj: Json, *, may_have_grown: bool = False) 
     """Refuse an object that is too large to store.
 
     Encoding takes time, so it is skipped for small requests unless the object is more than the
-    request: a patch adds to a large one, and a webhook adds to any.
-
-    Raises:
-        StatusError: 413.
+    request: a patch adds to a large one, and a webhook adds to any. Raises StatusError: 413.
     """
     if (may_have_grown or len(request.body) > SIZE_CHECK_FROM_BYTES) and len(
         encode_json(obj)

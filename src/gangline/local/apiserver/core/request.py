@@ -28,10 +28,8 @@ STALL_TIMEOUT_S = 30.0
 async def write_part(
     request: web.BaseRequest, response: web.StreamResponse, part: bytes | memoryview
 ) -> None:
-    """Send a part, and wait until the client has read most of what it was sent.
-
-    Raises:
-        ConnectionError: the client has disconnected, or it has not read for too long.
+    """Send a part, and wait until the client has read most of what it was sent. Raises
+    ConnectionError: the client has disconnected, or it has not read for too long.
     """
     view = memoryview(part)
     for start in range(0, len(view), PIECE_BYTES):
@@ -129,10 +127,8 @@ class ApiRequest:
 
 
 def split_target(raw_path: str) -> tuple[str, dict[str, list[str]]]:
-    """Return the path and the options of a request target.
-
-    Raises:
-        StatusError: 400, the query has too many parameters.
+    """Return the path and the options of a request target. Raises StatusError: 400, the query has
+    too many parameters.
     """
     path, _, query = raw_path.partition("?")
     options: dict[str, list[str]] = {}
@@ -150,10 +146,8 @@ def split_target(raw_path: str) -> tuple[str, dict[str, list[str]]]:
 def resolve_request(
     registry: Registry, method: str, path: str, options: dict[str, list[str]]
 ) -> ApiRequest:
-    """Parse the kind, verb and object of a request.
-
-    Raises:
-        StatusError: 404 for an unknown path, 405 for an unsupported verb.
+    """Parse the kind, verb and object of a request. Raises StatusError: 404 for an unknown path,
+    405 for an unsupported verb.
     """
     parts = [part for part in path.split("/") if part]
     group, version, rest = _group_version(parts)
@@ -161,7 +155,8 @@ def resolve_request(
     if watched:  # the deprecated watch path, which some clients still use
         rest = rest[1:]
     namespace: str | None = None
-    if len(rest) >= 3 and rest[0] == "namespaces" and not _is_namespace_subresource(group, rest):
+    of_namespace = not group and rest[2:] in (["status"], ["finalize"])
+    if len(rest) >= 3 and rest[0] == "namespaces" and not of_namespace:
         namespace, rest = rest[1], rest[2:]
     if not rest or len(rest) > 3 + (rest[0] == "pods"):
         raise unknown_path()
@@ -185,10 +180,6 @@ def _group_version(parts: list[str]) -> tuple[str, str, list[str]]:
     if len(parts) >= 3 and parts[0] == "apis":
         return parts[1], parts[2], parts[3:]
     raise unknown_path()
-
-
-def _is_namespace_subresource(group: str, rest: list[str]) -> bool:
-    return not group and len(rest) == 3 and rest[2] in ("status", "finalize")
 
 
 def _verb(

@@ -57,11 +57,7 @@ class ReviewHandler:
         self._authenticator = authenticator
 
     async def handle(self, request: ApiRequest) -> ApiResponse:
-        """Return the review with its status.
-
-        Raises:
-            StatusError: the review is invalid.
-        """
+        """Return the review with its status. Raises StatusError: the review is invalid."""
         review = expect_object(await self._decode_body(request), "the body of the request")
         spec = expect_object(review.get("spec"), "spec")
         match request.kind.kind:
@@ -131,9 +127,7 @@ def _user(spec: Json) -> RequestUser:
 
 def _check_local(spec: Json, namespace: str) -> None:
     """Refuse a local review about anything outside of its namespace, which its user may not read.
-
-    Raises:
-        StatusError: 400 or 422.
+    Raises StatusError: 400 or 422.
     """
     resource = expect_object(spec.get("resourceAttributes"), "spec.resourceAttributes")
     if spec.get("nonResourceAttributes") or not resource:

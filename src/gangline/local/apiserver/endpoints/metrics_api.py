@@ -65,7 +65,15 @@ class MetricsApi:
             for pod in summary.get("pods", [])
         }
         measurements = [
-            (record, {"containers": [_container(usage) for usage in used[record.key]]})
+            (
+                record,
+                {
+                    "containers": [
+                        {"name": usage["name"], "usage": _usage(usage)}
+                        for usage in used[record.key]
+                    ]
+                },
+            )
             for record in self._records("pods.", request)
             if used.get(record.key)
         ]
@@ -144,10 +152,6 @@ def _measurement(kind: ServedKind, record: ObjectRevision, measured: Json) -> Js
         "window": "15s",
         **measured,
     }
-
-
-def _container(container: Json) -> Json:
-    return {"name": container["name"], "usage": _usage(container)}
 
 
 def _usage(part: Json) -> dict[str, str]:

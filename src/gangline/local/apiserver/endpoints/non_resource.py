@@ -176,10 +176,8 @@ class OpenAPICache:
         self._documents: dict[str, ApiResponse] = {}
 
     async def get_document(self, user: RequestUser, parts: list[str], accept: str) -> ApiResponse:
-        """Return the document of a path, given as its parts.
-
-        Raises:
-            StatusError: 404, there is none.
+        """Return the document of a path, given as its parts. Raises StatusError: 404, there is
+        none.
         """
         match parts:
             case ["openapi", "v2"]:
@@ -250,6 +248,8 @@ AGGREGATED, AGGREGATED_VERSIONS = "APIGroupDiscoveryList", ("v2", "v2beta1")
 def version_info() -> Json:
     """Return the response for ``/version``."""
     major, minor = VERSION.removeprefix("v").split(".")[:2]
+    machine = platform.machine()
+    architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
     return {
         "major": major,
         "minor": minor,
@@ -259,12 +259,8 @@ def version_info() -> Json:
         "buildDate": "2025-01-01T00:00:00Z",
         "goVersion": f"python{platform.python_version()}",
         "compiler": platform.python_implementation(),
-        "platform": f"linux/{_architecture()}",
+        "platform": f"linux/{architecture}",
     }
-
-
-def _architecture() -> str:
-    return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
 class NonResourceEndpoints:
@@ -288,11 +284,7 @@ class NonResourceEndpoints:
         self._snapshot = snapshot
 
     async def get(self, user: RequestUser, path: str, accept: str) -> ApiResponse:
-        """Return the response for a path.
-
-        Raises:
-            StatusError: 404, the path is not served.
-        """
+        """Return the response for a path. Raises StatusError: 404, the path is not served."""
         parts = [part for part in path.split("/") if part]
         match parts:
             case ["healthz" | "livez" | "readyz", *_]:

@@ -50,10 +50,8 @@ class KubeletAddress(NamedTuple):
     """The URL without a path."""
 
     def endpoint(self, name: str, *elements: str) -> KubeletEndpoint:
-        """Return an endpoint. Each element is exactly one element of its path.
-
-        Raises:
-            StatusError: 400, an element would change the structure of the path.
+        """Return an endpoint. Each element is exactly one element of its path. Raises StatusError:
+        400, an element would change the structure of the path.
         """
         return KubeletEndpoint(self.node, kubelet_url(self.base, name, *elements))
 
@@ -72,10 +70,8 @@ class KubeletTarget(NamedTuple):
 
 
 def kubelet_url(base: str, endpoint: str, *names: str) -> URL:
-    """Return a URL with these path elements.
-
-    Raises:
-        StatusError: 400, one of them would change the structure of the path.
+    """Return a URL with these path elements. Raises StatusError: 400, one of them would change the
+    structure of the path.
     """
     for name in names:
         if not name or name in (".", "..") or "/" in name or not name.isprintable():
@@ -150,10 +146,8 @@ class KubeletProxyClient:
     def find_target(
         self, request: ApiRequest, container: str = "", *, any_container: bool = False
     ) -> KubeletTarget:
-        """Return the container of a request, or only its pod with ``any_container``.
-
-        Raises:
-            StatusError: there is no such pod or container, or the pod has no node.
+        """Return the container of a request, or only its pod with ``any_container``. Raises
+        StatusError: there is no such pod or container, or the pod has no node.
         """
         record = self._store.cache("pods.").records.get(request.key)
         if record is None:
@@ -176,10 +170,8 @@ class KubeletProxyClient:
         return addresses
 
     def kubelet_address(self, node: str) -> KubeletAddress:
-        """Return the address of the kubelet of a node.
-
-        Raises:
-            StatusError: the node does not exist, or has not published its kubelet's address.
+        """Return the address of the kubelet of a node. Raises StatusError: the node does not exist,
+        or has not published its kubelet's address.
         """
         record = self._store.cache("nodes.").records.get(node)
         if record is None:
@@ -217,10 +209,8 @@ def _is_ip_address(text: object) -> bool:
 
 
 def choose_container(pod: Json, requested: str) -> str:
-    """Return the requested container, else the default one, else the only one.
-
-    Raises:
-        StatusError: 400, the container does not exist or the choice is ambiguous.
+    """Return the requested container, else the default one, else the only one. Raises StatusError:
+    400, the container does not exist or the choice is ambiguous.
     """
     spec, meta = pod["spec"], pod["metadata"]
     every = [*spec.get("initContainers", []), *spec["containers"]]
@@ -260,10 +250,8 @@ class LogHandler:
     async def __call__(
         self, request: web.BaseRequest, api_request: ApiRequest
     ) -> web.StreamResponse:
-        """Stream the requested log.
-
-        Raises:
-            StatusError: the log does not exist, or its kubelet is unreachable.
+        """Stream the requested log. Raises StatusError: the log does not exist, or its kubelet is
+        unreachable.
         """
         check_log_options(api_request)
         options = {
@@ -319,11 +307,7 @@ async def _forward(request: web.BaseRequest, source: aiohttp.ClientResponse) -> 
 
 
 def check_log_options(api_request: ApiRequest) -> None:
-    """Refuse invalid or contradictory options.
-
-    Raises:
-        StatusError: 400.
-    """
+    """Refuse invalid or contradictory options. Raises StatusError: 400."""
     for name in INTEGER_OPTIONS:
         number = api_request.int_param(name)
         if number is not None and number < (name != "tailLines"):

@@ -46,10 +46,8 @@ class PortForwardHandler:
     async def __call__(
         self, request: web.BaseRequest, api_request: ApiRequest
     ) -> web.StreamResponse:
-        """Forward connections until the client disconnects.
-
-        Raises:
-            StatusError: the request is refused before the protocol is switched.
+        """Forward connections until the client disconnects. Raises StatusError: the request is
+        refused before the protocol is switched.
         """
         target = self._link.find_target(api_request, any_container=True)
         forwarder = PortForwarder(self._link, target.endpoint("portForward", with_container=False))
@@ -76,10 +74,8 @@ class PortForwarder:
         self._endpoint = endpoint
 
     async def open(self, port: str) -> aiohttp.ClientWebSocketResponse:
-        """Open a connection to a port of the pod.
-
-        Raises:
-            StatusError: it is no port, or the kubelet is unreachable, or does not know the pod.
+        """Open a connection to a port of the pod. Raises StatusError: it is no port, or the kubelet
+        is unreachable, or does not know the pod.
         """
         check_port(port)
         return await open_kubelet_websocket(self._link, self._endpoint, [("port", port)])
@@ -204,11 +200,7 @@ class _SendQueue:
         self._short.set()
 
     def put(self, message: bytes) -> None:
-        """Add a message.
-
-        Raises:
-            SpdyError: the client sends requests without reading the replies.
-        """
+        """Add a message. Raises SpdyError: the client sends without reading the replies."""
         self._messages.put_nowait(message)
         self._bytes += len(message)
         if self._bytes > limits.MAX_UNSENT_BYTES:
@@ -245,11 +237,7 @@ def _ports(api_request: ApiRequest) -> list[str]:
 
 
 def check_port(port: str) -> None:
-    """Refuse text that is not a port number.
-
-    Raises:
-        StatusError: 400.
-    """
+    """Refuse text that is not a port number. Raises StatusError: 400."""
     if not (port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 1 << 16):
         raise bad_request(f"{port[:80]!r} is not a port")
 

@@ -114,11 +114,7 @@ class SpdySession:
         self._deflate = zlib.compressobj(zdict=DICTIONARY)
 
     def feed(self, content: bytes) -> None:
-        """Process received bytes.
-
-        Raises:
-            SpdyError: the bytes are not valid SPDY.
-        """
+        """Process received bytes. Raises SpdyError: the bytes are not valid SPDY."""
         self._buffer += content
         position = 0
         try:

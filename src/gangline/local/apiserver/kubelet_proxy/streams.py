@@ -109,10 +109,8 @@ def is_websocket(request: web.BaseRequest) -> bool:
 
 
 def exec_options(api_request: ApiRequest) -> list[tuple[str, str]]:
-    """Return the options of exec and attach for the kubelet.
-
-    Raises:
-        StatusError: 400, no stream is requested, or no command is given.
+    """Return the options of exec and attach for the kubelet. Raises StatusError: 400, no stream is
+    requested, or no command is given.
     """
     options = [("command", part) for part in api_request.all_params.get("command", [])]
     if api_request.subresource == "exec" and not options:
@@ -126,11 +124,7 @@ def exec_options(api_request: ApiRequest) -> list[tuple[str, str]]:
 async def open_kubelet_websocket(
     link: KubeletProxyClient, endpoint: KubeletEndpoint, options: list[tuple[str, str]]
 ) -> aiohttp.ClientWebSocketResponse:
-    """Open a WebSocket to a kubelet.
-
-    Raises:
-        StatusError: the kubelet refuses or is unreachable.
-    """
+    """Open a WebSocket to a kubelet. Raises StatusError: the kubelet refuses or is unreachable."""
     try:
         return await link.open_websocket(
             endpoint, options, KUBELET_PROTOCOL, limits.MAX_MESSAGE_BYTES
@@ -202,10 +196,8 @@ async def _kubelet_to_client(
 def decode_channel_message(content: str | bytes, *, encoded: bool) -> bytes:
     """Return the bytes of a message: its channel, then its data.
 
-    With ``encoded`` the channel is a digit and the data is in base64.
-
-    Raises:
-        ValueError: the message is not in this encoding.
+    With ``encoded`` the channel is a digit and the data is in base64. Raises ValueError: the
+    message is not in this encoding.
     """
     raw = content.encode() if isinstance(content, str) else content
     if not encoded or not raw:
@@ -247,10 +239,8 @@ class SpdyExecHandler:
     async def __call__(
         self, request: web.BaseRequest, api_request: ApiRequest
     ) -> web.StreamResponse:
-        """Connect a client to a command in a container.
-
-        Raises:
-            StatusError: the request is refused before the protocol is switched.
+        """Connect a client to a command in a container. Raises StatusError: the request is refused
+        before the protocol is switched.
         """
         # First, as in Kubernetes, so that a retry without an upgrade gets the error as HTTP.
         target = self._link.find_target(api_request, api_request.params.get("container", ""))
@@ -280,10 +270,8 @@ class SpdyExecHandler:
 
 
 def check_upgrade(request: web.BaseRequest) -> None:
-    """Refuse a stream request without an upgrade to a protocol with streams.
-
-    Raises:
-        StatusError: 400.
+    """Refuse a stream request without an upgrade to a protocol with streams. Raises StatusError:
+    400.
     """
     if not request.headers.get("Upgrade", "").lower().startswith("spdy/3.1"):
         raise bad_request("Upgrade request required: use a WebSocket or SPDY/3.1")

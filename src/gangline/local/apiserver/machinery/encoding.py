@@ -51,10 +51,8 @@ _WHITESPACE = b" \t\r\n"
 
 
 def decode_json(text: bytes) -> Any:
-    """Decode JSON in slices of ``SLICE_BYTES``.
-
-    Raises:
-        JSON_ERRORS: it is not JSON, or is nested too deeply.
+    """Decode JSON in slices of ``SLICE_BYTES``. Raises JSON_ERRORS: it is not JSON, or is nested
+    too deeply.
     """
     if len(text) <= SLICE_BYTES:
         return _decode(text)
@@ -230,14 +228,6 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def _time(raw: bytes) -> str | None:
-    return _moment(raw, "seconds")
-
-
-def _micro_time(raw: bytes) -> str | None:
-    return _moment(raw, "microseconds")
-
-
 def _moment(raw: bytes, precision: str) -> str | None:
     pieces = _known(raw, "Time", 2)
     if not pieces.get(1):
@@ -282,10 +272,10 @@ _SPECIAL: Mapping[str, Callable[[bytes], Any]] = {
     "ExtraValue": _texts,
     "FieldsV1": _embedded_json,
     "IntOrString": _int_or_string,
-    "MicroTime": _micro_time,
+    "MicroTime": lambda raw: _moment(raw, "microseconds"),
     "Quantity": lambda raw: _text(_known(raw, "Quantity", 1).get(1, b"0")),
     "RawExtension": _embedded_json,
-    "Time": _time,
+    "Time": lambda raw: _moment(raw, "seconds"),
 }
 """Messages whose JSON form is not an object of their fields."""
 

@@ -50,10 +50,8 @@ class FieldChanges:
 
 
 def field_set(value: Json, schema: Schema) -> set[FieldPath]:
-    """Return the fields that a manager owns after it applied this object.
-
-    Raises:
-        ListKeyError: items of a keyed list lack a key or share one.
+    """Return the fields that a manager owns after it applied this object. Raises ListKeyError:
+    items of a keyed list lack a key or share one.
     """
     paths: set[FieldPath] = set()
     _collect(value, schema, (), paths, parents=False)
@@ -61,10 +59,8 @@ def field_set(value: Json, schema: Schema) -> set[FieldPath]:
 
 
 def diff_fields(old: Any, new: Any, schema: Schema) -> FieldChanges:
-    """Return the fields in which two versions differ.
-
-    Raises:
-        ListKeyError: items of a keyed list lack a key or share one.
+    """Return the fields in which two versions differ. Raises ListKeyError: items of a keyed list
+    lack a key or share one.
     """
     changes = FieldChanges()
     _compare(old, new, schema, (), changes)
@@ -88,9 +84,7 @@ def is_granular_map(value: Any, schema: Schema) -> bool:
 
 def items_by_segment(value: Any, schema: Schema, path: FieldPath = ()) -> dict[str, Any] | None:
     """Return the items of a keyed list or set by their segment. Returns None for any other value.
-
-    Raises:
-        ListKeyError: items lack a key or share one.
+    Raises ListKeyError: items lack a key or share one.
     """
     if not isinstance(value, list):
         return None
@@ -132,10 +126,7 @@ def field_tree(value: Any, schema: Schema) -> Json:
     """Return the ``fieldsV1`` of a value with all its fields and all their parents.
 
     Equal to encoding the ``added`` fields of ``diff_fields``, in a fifth of the time: creations are
-    frequent.
-
-    Raises:
-        ListKeyError: items of a keyed list lack a key or share one.
+    frequent. Raises ListKeyError: items of a keyed list lack a key or share one.
     """
     tree: Json = {}
     if is_granular_map(value, schema):
@@ -464,10 +455,8 @@ def entry_before_first_apply(live: Json, schema: Schema, now: datetime) -> Manag
 
 
 def owned_fields(obj: Json, schema: Schema) -> set[FieldPath]:
-    """Return the fields that a manager owns after applying this object.
-
-    Raises:
-        ListKeyError: items of a keyed list lack a key or share one.
+    """Return the fields that a manager owns after applying this object. Raises ListKeyError: items
+    of a keyed list lack a key or share one.
     """
     return ownable_fields(field_set(obj, schema))
 

@@ -79,12 +79,8 @@ def _with_parts(schema: Json, convert: Convert) -> Json:
         if isinstance(schema.get(part), dict):
             schema[part] = convert(schema[part])
     if schema.get("type") == "array" and "items" not in schema:
-        schema["items"] = _anything()
+        schema["items"] = {"type": "object"}
     return schema
-
-
-def _anything() -> dict[str, Any]:
-    return {"type": "object"}
 
 
 OBJECT_META_NAME = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
@@ -262,12 +258,12 @@ def _operation_v3(entry: OpenAPIEntry, verb: str) -> Json:
         "x-kubernetes-action": verb,
         GROUP_VERSION_KIND: entry.group_version_kind,
         **({"requestBody": body} if verb in ("post", "put") else {}),
-        **({"requestBody": _patch_body(entry)} if verb == "patch" else {}),
+        **(
+            {"requestBody": {"content": {media: {} for media in entry.patch_types}}}
+            if verb == "patch"
+            else {}
+        ),
     }
-
-
-def _patch_body(entry: OpenAPIEntry) -> Json:
-    return {"content": {media: {} for media in entry.patch_types}}
 
 
 def _address(entries: Sequence[OpenAPIEntry], prefix: str) -> str:

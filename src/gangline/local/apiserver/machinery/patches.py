@@ -41,11 +41,9 @@ def unprocessable_patch(message: str) -> PatchError:
 
 
 def json_patch(document: Json, operations: Any) -> Json:
-    """Apply a list of JSON patch operations.
-
-    Raises:
-        PatchError: 400 if it is not a list of operations, 413 if it has too many operations or
-            copies too much, 422 if an operation or a ``test`` does not fit the document.
+    """Apply a list of JSON patch operations. Raises PatchError: 400 if it is not a list of
+    operations, 413 if it has too many operations or copies too much, 422 if an operation or a
+    ``test`` does not fit the document.
     """
     if not isinstance(operations, Sequence) or isinstance(operations, str):
         raise PatchError("a JSON patch must be a list of operations")
@@ -89,10 +87,8 @@ def _apply_operations(document: Json, operations: Sequence[Json]) -> Any:
 
 
 def merge_patch(document: Json, patch: Any) -> Json:
-    """Apply a merge patch: values replace, null removes, objects merge, lists are replaced.
-
-    Raises:
-        PatchError: the patch is not an object.
+    """Apply a merge patch: values replace, null removes, objects merge, lists are replaced. Raises
+    PatchError: the patch is not an object.
     """
     if not isinstance(patch, dict):
         raise PatchError("a merge patch must be an object")
@@ -172,10 +168,8 @@ _EMPTY: Json = {}
 
 
 def strategic_merge_patch(document: Json, patch: Any, schema: Mapping[str, Any]) -> Json:
-    """Apply a strategic merge patch to an object whose lists are described by ``schema``.
-
-    Raises:
-        PatchError: the patch is not an object, or misuses a directive (400).
+    """Apply a strategic merge patch to an object whose lists are described by ``schema``. Raises
+    PatchError: the patch is not an object, or misuses a directive (400).
     """
     if not isinstance(patch, dict):
         raise PatchError("a strategic merge patch must be an object")
@@ -210,7 +204,7 @@ def _merge_objects(original: Json, patch: Json, schema: Mapping[str, Any]) -> Js
 
 
 def _merge_values(original: Any, value: Any, schema: Mapping[str, Any], name: str) -> Any:
-    strategies = _strategies(schema)
+    strategies = str(schema.get("x-kubernetes-patch-strategy", "")).split(",")
     if isinstance(value, dict):
         if "replace" in strategies or not isinstance(original, dict):
             original = {}
@@ -370,10 +364,6 @@ def _field_schema(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return (
         property_schema if property_schema is not None else additional_properties(schema) or _EMPTY
     )
-
-
-def _strategies(schema: Mapping[str, Any]) -> list[str]:
-    return str(schema.get("x-kubernetes-patch-strategy", "")).split(",")
 
 
 def _truncated(value: Any) -> str:

@@ -40,10 +40,8 @@ __all__ = ["ApplyConflict", "ApplyError", "server_side_apply"]
 
 
 def merge_applied(live: Any, applied: Any, schema: Schema) -> Any:
-    """Merge ``applied`` into ``live``: maps by field, keyed lists by item, sets by union.
-
-    Raises:
-        ListKeyError: items of a keyed list lack a key or share one.
+    """Merge ``applied`` into ``live``: maps by field, keyed lists by item, sets by union. Raises
+    ListKeyError: items of a keyed list lack a key or share one.
     """
     if is_granular_map(live, schema) and is_granular_map(applied, schema):
         merged = {}

@@ -27,9 +27,7 @@ NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLIN
 
 def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Replace ``path`` atomically: after a crash it has the old or the new content, never a part.
-
-    Raises:
-        OSError: the file could not be written; the old one is unchanged.
+    Raises OSError: the file could not be written; the old one is unchanged.
     """
     temporary = path.with_name(f"{path.name}.new")
     temporary.unlink(missing_ok=True)  # its mode would stay that of the interrupted attempt

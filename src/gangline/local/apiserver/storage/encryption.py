@@ -68,10 +68,8 @@ class EncryptionKeys:
         return self._head + nonce + sealed
 
     def decrypt(self, topic: str, key: str, stored: bytes) -> bytes:
-        """Return the object of a stored value.
-
-        Raises:
-            EncryptionKeyError: its key is missing or is another one.
+        """Return the object of a stored value. Raises EncryptionKeyError: its key is missing or is
+        another one.
         """
         if not stored.startswith(PREFIX):
             return stored
@@ -146,10 +144,8 @@ def generate_key_line() -> bytes:
 
 
 def read_key_file(path: Path) -> dict[str, bytes]:
-    """Return the keys of a file by name, in its order.
-
-    Raises:
-        EncryptionKeyError: it is missing, readable by others, or malformed.
+    """Return the keys of a file by name, in its order. Raises EncryptionKeyError: it is missing,
+    readable by others, or malformed.
     """
     try:
         mode, text = path.stat().st_mode, path.read_text()
@@ -164,10 +160,8 @@ def read_key_file(path: Path) -> dict[str, bytes]:
 
 
 def parse_keys(text: str, origin: str) -> dict[str, bytes]:
-    """Read lines ``NAME:BASE64``; messages name ``origin``.
-
-    Raises:
-        EncryptionKeyError: a line is malformed, or there is no key.
+    """Read lines ``NAME:BASE64``; messages name ``origin``. Raises EncryptionKeyError: a line is
+    malformed, or there is no key.
     """
     keys: dict[str, bytes] = {}
     for number, line in enumerate(text.splitlines(), start=1):

@@ -85,10 +85,8 @@ class StateDatabase:
         durability: Durability = Durability.DISK,
         keys: EncryptionKeys | None = None,
     ) -> None:
-        """Open the file; create it if neither it nor its write-ahead log exists.
-
-        Raises:
-            DatabaseError: it cannot be used.
+        """Open the file; create it if neither it nor its write-ahead log exists. Raises
+        DatabaseError: it cannot be used.
         """
         self.path = path
         self.syncs_to_disk = durability == Durability.DISK
@@ -162,10 +160,8 @@ class StateDatabase:
             yield row
 
     def horizon(self) -> int:
-        """Return the newest revision whose history was dropped.
-
-        Raises:
-            DatabaseError: the file is damaged.
+        """Return the newest revision whose history was dropped. Raises DatabaseError: the file is
+        damaged.
         """
         try:
             return _mark(self._connection, "horizon")
@@ -212,10 +208,8 @@ class StateDatabase:
         return _with_checksum(row._replace(body=self._keys.encrypt(row.topic, row.key, row.body)))
 
     def commit(self, rows: Sequence[LogRow], dropped: Sequence[int], horizon: int) -> None:
-        """Append ``rows`` and delete the ``dropped`` revisions in one transaction.
-
-        Raises:
-            DatabaseError: nothing was written.
+        """Append ``rows`` and delete the ``dropped`` revisions in one transaction. Raises
+        DatabaseError: nothing was written.
         """
         connection = self._connection
         try:
@@ -234,10 +228,8 @@ class StateDatabase:
             raise self._explain(error) from error
 
     def make_shrinkable(self) -> None:
-        """Rewrite a file of an earlier version once, so that ``shrink`` can make it smaller.
-
-        Raises:
-            DatabaseError: nothing was changed.
+        """Rewrite a file of an earlier version once, so that ``shrink`` can make it smaller. Raises
+        DatabaseError: nothing was changed.
         """
         try:
             if make_shrinkable(self._connection, self.path):
@@ -248,10 +240,8 @@ class StateDatabase:
     def shrink(self) -> bool:
         """Move some pages to free ones, so that the next checkpoint makes the file smaller.
 
-        Takes some milliseconds. Returns True if more can be done.
-
-        Raises:
-            DatabaseError: as for ``sync``.
+        Takes some milliseconds. Returns True if more can be done. Raises DatabaseError: as for
+        ``sync``.
         """
         try:
             if surplus_pages(self._connection) <= 0:
@@ -266,10 +256,8 @@ class StateDatabase:
         return False  # also if the disk is full: the next compaction tries again
 
     def set_horizon(self, revision: int) -> None:
-        """Drop all history before ``revision``, from which the next write continues.
-
-        Raises:
-            DatabaseError: nothing was written.
+        """Drop all history before ``revision``, from which the next write continues. Raises
+        DatabaseError: nothing was written.
         """
         try:
             _set_mark(self._connection, "horizon", revision)
@@ -278,9 +266,7 @@ class StateDatabase:
 
     def check_integrity(self) -> None:
         """Check the structure of the file completely, which takes longer than the check at start.
-
-        Raises:
-            DatabaseError: it is damaged.
+        Raises DatabaseError: it is damaged.
         """
         try:
             result = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
@@ -292,10 +278,8 @@ class StateDatabase:
     def copy_current(self, path: Path) -> int:
         """Write a state file of the present objects, without history, to ``path``.
 
-        Values are copied as they are stored, encrypted or not. Returns the newest revision.
-
-        Raises:
-            DatabaseError: the file is damaged, or the copy could not be written.
+        Values are copied as they are stored, encrypted or not. Returns the newest revision. Raises
+        DatabaseError: the file is damaged, or the copy could not be written.
         """
         select = (
             "SELECT rv, topic, key, type, body, sum FROM log WHERE type != 'DELETED' AND rv IN "
@@ -313,10 +297,8 @@ class StateDatabase:
     def write_snapshot(self, path: Path, rows: Iterable[LogRow], revision: int) -> None:
         """Write a state file of these objects at ``revision``, without history, to ``path``.
 
-        Does not use the open file: may run in any thread, while others commit.
-
-        Raises:
-            DatabaseError: the file could not be written.
+        Does not use the open file: may run in any thread, while others commit. Raises
+        DatabaseError: the file could not be written.
         """
         try:
             self._write(path, map(self._stored_row, rows), revision)
@@ -335,11 +317,9 @@ class StateDatabase:
 
     def sync(self) -> None:
         """Write all committed rows to disk. May run while another thread commits, and in at most
-        ``CONCURRENT_SYNCS`` threads.
-
-        Raises:
-            DatabaseError: it is unknown what the disk has. The kernel may have dropped the data,
-                so that a second attempt would succeed without writing them: do not try again.
+        ``CONCURRENT_SYNCS`` threads. Raises DatabaseError: it is unknown what the disk has. The
+        kernel may have dropped the data, so that a second attempt would succeed without writing
+        them: do not try again.
         """
         descriptor = self._logs.popleft()
         try:
@@ -356,9 +336,7 @@ class StateDatabase:
 
     def checkpoint(self) -> None:
         """Move the write-ahead log into the file. On a full disk the next checkpoint does it.
-
-        Raises:
-            DatabaseError: as for ``sync``.
+        Raises DatabaseError: as for ``sync``.
         """
         self._logged = 0
         try:

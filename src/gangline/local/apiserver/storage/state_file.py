@@ -165,10 +165,8 @@ def create_state_file(path: Path) -> None:
     """Create an empty state file, unless it exists.
 
     The file appears under its name when it is complete and on disk. An empty file of this name is
-    therefore always damage, never an interrupted start.
-
-    Raises:
-        sqlite3.Error, OSError: it cannot be created.
+    therefore always damage, never an interrupted start. Raises sqlite3.Error, OSError: it cannot be
+    created.
     """
     # Created with mode 0600. SQLite gives its log the same mode.
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
@@ -232,10 +230,8 @@ def _lacks_its_log(path: Path) -> bool:
 
 
 def newest_revision(path: Path) -> int:
-    """Return the newest revision of a state file that no server uses.
-
-    Raises:
-        sqlite3.Error: it cannot be read.
+    """Return the newest revision of a state file that no server uses. Raises sqlite3.Error: it
+    cannot be read.
     """
     with contextlib.closing(_open_existing(path)) as connection:
         return int(
@@ -247,10 +243,8 @@ def newest_revision(path: Path) -> int:
 
 
 def list_objects(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield storage name and stored value of each row of a state file that no server uses.
-
-    Raises:
-        sqlite3.Error: it cannot be read.
+    """Yield storage name and stored value of each row of a state file that no server uses. Raises
+    sqlite3.Error: it cannot be read.
     """
     with contextlib.closing(_open_existing(path)) as connection:
         yield from connection.execute("SELECT topic, body FROM log")

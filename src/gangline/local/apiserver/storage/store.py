@@ -139,10 +139,8 @@ class ObjectStore:
     ) -> "asyncio.Future[ObjectRevision]":
         """Stage ``obj`` as the new state of ``key``, or as its last one. Sets resourceVersion.
 
-        ``index`` is the labels and the selectable fields of the object.
-
-        Raises:
-            StatusError: 500, the disk has failed.
+        ``index`` is the labels and the selectable fields of the object. Raises StatusError: 500,
+        the disk has failed.
         """
         if self._disk_error is not None:
             raise internal(str(self._disk_error))
@@ -322,10 +320,8 @@ class ObjectStore:
     async def write_snapshot(self, path: Path) -> int:
         """Write all objects, as they are at one revision, to a new state file; return the revision.
 
-        Writes continue meanwhile: only the list of objects is taken on this thread.
-
-        Raises:
-            DatabaseError: the file could not be written.
+        Writes continue meanwhile: only the list of objects is taken on this thread. Raises
+        DatabaseError: the file could not be written.
         """
         revision = self.revision
         rows = [

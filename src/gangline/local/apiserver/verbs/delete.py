@@ -44,10 +44,8 @@ class DeletionRequest:
 
 
 def read_deletion_request(request: ApiRequest, options: Any) -> DeletionRequest:
-    """Parse DeleteOptions from the body, or else from the query.
-
-    Raises:
-        StatusError: 400, the options are invalid.
+    """Parse DeleteOptions from the body, or else from the query. Raises StatusError: 400, the
+    options are invalid.
     """
     given: Json = {"kind": "DeleteOptions", **expect_object(options, "DeleteOptions")}
     if given["kind"] != "DeleteOptions":

@@ -57,11 +57,7 @@ class ListPage(NamedTuple):
 
 
 def read_object(store: ObjectStore, request: ApiRequest) -> ObjectRevision:
-    """Return the object that a request names.
-
-    Raises:
-        StatusError: 404, there is none.
-    """
+    """Return the object that a request names. Raises StatusError: 404, there is none."""
     record = store.cache(request.kind.storage_name).records.get(request.key)
     if record is None:
         raise not_found(request.kind.plural, request.kind.group, request.name)
@@ -92,10 +88,8 @@ class ListQuery(NamedTuple):
 
 
 def open_list(store: ObjectStore, request: ApiRequest) -> ListQuery:
-    """Return the query of a list.
-
-    Raises:
-        StatusError: 400 or 410, an option is invalid or its revision is too old.
+    """Return the query of a list. Raises StatusError: 400 or 410, an option is invalid or its
+    revision is too old.
     """
     chosen = compile_selection(request)
     limit = max(request.int_param("limit") or 0, 0)  # as in Kubernetes, below 0 is no limit
@@ -116,16 +110,11 @@ def open_list(store: ObjectStore, request: ApiRequest) -> ListQuery:
 def _candidates(
     cache: WatchCache, revision: int, newest: int, namespace: str | None, chosen: SelectionPredicate
 ) -> list[ObjectRevision]:
-    if chosen.key is not None:
-        at = cache.records.get(chosen.key) if revision == newest else None
-        records = [at] if at else []
-        if revision != newest:
-            records = [r for r in cache.state_at(revision, namespace) if r.key == chosen.key]
-    elif revision < newest:
+    if revision < newest:
         records = cache.state_at(revision, namespace)
-    else:
-        records = [cache.records[key] for key in cache.keys(namespace)]
-    return records
+        return records if chosen.key is None else [r for r in records if r.key == chosen.key]
+    keys = cache.keys(namespace) if chosen.key is None else [chosen.key]
+    return [cache.records[key] for key in keys if key in cache.records]
 
 
 def _paginate(
@@ -224,20 +213,16 @@ def render_object(request: ApiRequest, body: bytes, code: int = 200) -> Rendered
 
 
 def is_stored_object(request: ApiRequest) -> bool:
-    """Return True if the requested format is that of the object as it is stored.
-
-    Raises:
-        StatusError: 406.
+    """Return True if the requested format is that of the object as it is stored. Raises
+    StatusError: 406.
     """
     form = choose_format(request.accept, (TABLE, PARTIAL_OBJECT))
     return form == STORED_FORMAT and request.kind.is_stored_form
 
 
 def is_stored_list(request: ApiRequest) -> bool:
-    """Return True if the requested list consists of the objects as they are stored.
-
-    Raises:
-        StatusError: 406.
+    """Return True if the requested list consists of the objects as they are stored. Raises
+    StatusError: 406.
     """
     form = choose_format(request.accept, (TABLE, PARTIAL_LIST))
     return form == STORED_FORMAT and request.kind.is_stored_form

@@ -79,10 +79,8 @@ class ResourceHandler:
         }
 
     async def handle(self, request: ApiRequest) -> ApiResponse:
-        """Execute a request on an object or a collection.
-
-        Raises:
-            StatusError: the request is refused.
+        """Execute a request on an object or a collection. Raises StatusError: the request is
+        refused.
         """
         return await self._verbs[request.verb](request)
 
@@ -107,10 +105,8 @@ class ResourceHandler:
         return ApiResponse(*await self._flow.compute(request.user, read.render_list, request, page))
 
     async def decode_body(self, request: ApiRequest) -> Any:
-        """Return the decoded body of a request; a long one is decoded in a thread.
-
-        Raises:
-            StatusError: 400, 413 or 415, as ``read_body``.
+        """Return the decoded body of a request; a long one is decoded in a thread. Raises
+        StatusError: 400, 413 or 415, as ``read_body``.
         """
         return await self._compute(request, read_body, request.body, request.content_type)
 
@@ -135,10 +131,8 @@ class ResourceHandler:
         return await self._object(request, written.body)
 
     async def decode_change(self, request: ApiRequest) -> Callable[[Json], Json]:
-        """Return the function that a PUT or PATCH applies to the current object.
-
-        Raises:
-            StatusError: the body is invalid, or its media type is not supported.
+        """Return the function that a PUT or PATCH applies to the current object. Raises
+        StatusError: the body is invalid, or its media type is not supported.
         """
         if request.verb == "update":
             given: Json = await self.decode_body(request)
@@ -218,10 +212,8 @@ def _media_type(request: ApiRequest) -> str:
 
 
 def make_patcher(request: ApiRequest, schema: Json) -> Callable[[Json], Json]:
-    """Return the function that a PATCH applies to the current object.
-
-    Raises:
-        StatusError: the patch is invalid, or its media type is not supported.
+    """Return the function that a PATCH applies to the current object. Raises StatusError: the patch
+    is invalid, or its media type is not supported.
     """
     media = _media_type(request)
     custom = request.kind.custom

@@ -46,7 +46,7 @@ from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.verbs.delete import DeletionRequest, read_deletion_request
 from gangline.local.apiserver.verbs.read import read_object
 from gangline.local.apiserver.verbs.rest import ApiResponse, ResourceHandler
-from gangline.local.apiserver.verbs.write import WritePath
+from gangline.local.apiserver.verbs.write import WritePath, check_preconditions
 
 BUDGETS = ServedKind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 UNPROTECTED_PHASES = ("Pending", "Succeeded", "Failed")
@@ -61,10 +61,8 @@ class EvictionHandler:
         self._writer = writer
 
     async def evict(self, request: ApiRequest, deletion: DeletionRequest) -> None:
-        """Delete a pod if its budget allows a disruption.
-
-        Raises:
-            StatusError: 429, the budget does not allow it now; 404, the pod does not exist.
+        """Delete a pod if its budget allows a disruption. Raises StatusError: 429, the budget does
+        not allow it now; 404, the pod does not exist.
         """
         record = self._store.cache("pods.").latest(request.key)
         if record is None:
@@ -117,11 +115,7 @@ def budget_selects(selector: Any, labels: dict[str, str]) -> bool:
 
 
 def check_budget(budget: Json) -> None:
-    """Refuse an eviction that a budget does not allow.
-
-    Raises:
-        StatusError: 429.
-    """
+    """Refuse an eviction that a budget does not allow. Raises StatusError: 429."""
     status = budget.get("status") or {}
     name = budget["metadata"]["name"]
     generation = budget["metadata"].get("generation", 0)
@@ -143,10 +137,8 @@ def check_budget(budget: Json) -> None:
 
 
 def count_disruption(budget: Json, pod: str) -> Json:
-    """Return the budget after the eviction of one of its pods.
-
-    Raises:
-        StatusError: 429, another eviction used the budget meanwhile.
+    """Return the budget after the eviction of one of its pods. Raises StatusError: 429, another
+    eviction used the budget meanwhile.
     """
     check_budget(budget)
     status = dict(budget.get("status") or {})
@@ -195,10 +187,8 @@ class TokenRequestHandler:
         self._tokens = tokens
 
     async def handle(self, request: ApiRequest) -> ApiResponse:
-        """Issue a token for a service account.
-
-        Raises:
-            StatusError: there is no such account or bound object, or the request is invalid.
+        """Issue a token for a service account. Raises StatusError: there is no such account or
+        bound object, or the request is invalid.
         """
         given = await self._rest.decode_body(request) if request.body else {}
         token_request = expect_object(given, "the body of the request")
@@ -304,11 +294,7 @@ def read_scale(kind: ServedKind, obj: Json) -> Json:
 
 
 def apply_scale(kind: ServedKind, obj: Json, scale: Any) -> Json:
-    """Return the object with the replicas of a Scale.
-
-    Raises:
-        StatusError: the Scale is invalid.
-    """
+    """Return the object with the replicas of a Scale. Raises StatusError: the Scale is invalid."""
     if not isinstance(scale, dict) or scale.get("kind", "Scale") != "Scale":
         raise bad_request("the body of the request must be a Scale object")
     replicas = (scale.get("spec") or {}).get("replicas", 0)
@@ -391,11 +377,9 @@ class SubresourceHandler:
             present = read_scale(request.kind, await self._rest.decode_stored(request, stored))
             desired = expect_object(change(present), "the body of the request")
             admitted = await review.admit(present, desired)
-            change = _constant(
-                admitted
-                if request.verb == "update"
-                else _without_patched_revision(admitted, present)
-            )
+            if request.verb != "update":
+                admitted = _without_patched_revision(admitted, present)
+            change = _constant(admitted)
 
         def scaled(obj: Json) -> Json:
             return apply_scale(request.kind, obj, change(read_scale(request.kind, obj)))
@@ -424,7 +408,8 @@ class SubresourceHandler:
             )
             request.subresource = "binding"
         if uid := meta.get("uid"):
-            _check_uid(request, self._store, uid)
+            pod = read_json(read_object(self._store, request).body)
+            check_preconditions(request, pod, uid, "")
         await self._writer.update(
             _update_request(request), lambda pod: bind_pod(request, pod, node, meta)
         )
@@ -454,13 +439,6 @@ def _without_patched_revision(scale: Json, present: Json) -> Json:
     return {**scale, "metadata": {k: v for k, v in meta.items() if k != "resourceVersion"}}
 
 
-def _check_uid(request: ApiRequest, store: ObjectStore, uid: str) -> None:
-    obj = read_json(read_object(store, request).body)
-    if obj["metadata"]["uid"] != uid:
-        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: "
-        raise conflict("pods", "", request.name, why + obj["metadata"]["uid"])
-
-
 def _update_request(request: ApiRequest) -> ApiRequest:
     """Return the request as an update of the object, without the body of the subresource."""
     return ApiRequest(
@@ -471,25 +449,19 @@ def _update_request(request: ApiRequest) -> ApiRequest:
 
 
 def bind_pod(request: ApiRequest, pod: Json, node: str, meta: Json) -> Json:
-    """Return the pod bound to a node.
-
-    Raises:
-        StatusError: it is already bound, is being deleted, or has scheduling gates.
+    """Return the pod bound to a node. Raises StatusError: it is already bound, is being deleted, or
+    has scheduling gates.
     """
     present = pod["spec"].get("nodeName")
+    why = ""
     if present:
-        raise conflict(
-            "pods/binding",
-            "",
-            request.name,
-            f'pod {request.name} is already assigned to node "{present}"',
-        )
-    if "deletionTimestamp" in pod["metadata"]:
-        why = f"pod {request.name} is being deleted, cannot be assigned to a host"
-        raise conflict("pods/binding", "", request.name, why)
-    if pod["spec"].get("schedulingGates"):
-        why = f"pod {request.name} has non-empty .spec.schedulingGates"
-        raise conflict("pods/binding", "", request.name, why)
+        why = f'is already assigned to node "{present}"'
+    elif "deletionTimestamp" in pod["metadata"]:
+        why = "is being deleted, cannot be assigned to a host"
+    elif pod["spec"].get("schedulingGates"):
+        why = "has non-empty .spec.schedulingGates"
+    if why:
+        raise conflict("pods/binding", "", request.name, f"pod {request.name} {why}")
     status = pod.get("status", {})
     others = [c for c in status.get("conditions", []) if c.get("type") != "PodScheduled"]
     scheduled = {

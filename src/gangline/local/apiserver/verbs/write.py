@@ -12,7 +12,7 @@ again, as in Kubernetes, until the webhooks' time limit.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from gangline.api.meta.field_causes import required
 from gangline.api.meta.objects import StatusDetails
@@ -65,10 +65,8 @@ APPLY_PATCHES = ("application/apply-patch+yaml",)
 
 
 def read_apply_patch(request: ApiRequest) -> Json:
-    """Parse and check an applied configuration.
-
-    Raises:
-        StatusError: there is no field manager, the body is not an object, or has managedFields.
+    """Parse and check an applied configuration. Raises StatusError: there is no field manager, the
+    body is not an object, or has managedFields.
     """
     if not request.params.get("fieldManager"):
         cause = required("fieldManager", "is required for apply patch")
@@ -89,10 +87,8 @@ def read_apply_patch(request: ApiRequest) -> Json:
 
 
 def apply_configuration(request: ApiRequest, live: Json | None, applied: Json) -> Json:
-    """Return the object with the configuration applied. ``live`` is None for a new object.
-
-    Raises:
-        StatusError: 409, other managers own fields that would change.
+    """Return the object with the configuration applied. ``live`` is None for a new object. Raises
+    StatusError: 409, other managers own fields that would change.
     """
     kind = request.kind
     given: Json = copy_json(applied)
@@ -129,8 +125,6 @@ MODIFIED_MESSAGE = (
     "the object has been modified; please apply your changes to the latest version and try again"
 )
 
-P = ParamSpec("P")
-T = TypeVar("T")
 ChangeFunction = Callable[[Json], Json]
 """Returns the new object for the current one, which it must not change."""
 
@@ -151,10 +145,8 @@ class WriteRule(Protocol):
     """A rule for writes that depends on their user or on other objects."""
 
     def check(self, request: ApiRequest, old: Json | None, new: Json) -> None:
-        """Refuse a write, or add warnings to it. ``old`` is None for a creation.
-
-        Raises:
-            StatusError: the rule forbids the write.
+        """Refuse a write, or add warnings to it. ``old`` is None for a creation. Raises
+        StatusError: the rule forbids the write.
         """
 
 
@@ -171,7 +163,18 @@ def utc_now() -> datetime:
 
 
 class WritePath:
-    """The write path over a store."""
+    """The write path over a store. A creation and an update have the same steps:
+
+    1. Make the new object of the request: names, pruned fields, defaults.
+    2. Mutating webhooks. What they return is treated like the body of a client: step 1 again.
+    3. Complete it: system metadata, built-in admission, managed fields, validation.
+    4. Rules of the user (node restriction, escalation, signers, Pod Security).
+    5. Validating webhooks: they see the object as it will be stored.
+    6. If tasks may have been switched since step 1, check again what was read of the store: a
+       creation its namespace and what admission depends on, an update that its base is current.
+       Otherwise the update starts again with step 1.
+    7. Admit to the quotas and stage, without a switch of tasks since step 6.
+    """
 
     def __init__(
         self,
@@ -183,7 +186,7 @@ class WritePath:
         rules: Sequence[WriteRule] = (),
     ) -> None:
         """Without the last three nothing is asked: the server's own writes use this."""
-        self._flow = flow
+        self._compute = flow.compute_by_size
         self._store = store
         self._admission = admission
         self._webhooks = webhooks
@@ -193,19 +196,19 @@ class WritePath:
     async def create(
         self, request: ApiRequest, obj: Json, *, owner_tracked: bool = False
     ) -> WriteResult:
-        """Store a new object.
-
-        Raises:
-            StatusError: it exists, it is invalid, or a rule or a webhook forbids it.
+        """Store a new object. Raises StatusError: it exists, it is invalid, or a rule or a webhook
+        forbids it.
         """
         kind = request.kind
         prepare.check_identity(request, obj)
         size = len(request.body)
         review = self._review(request, CREATE)
         if review is not None:
-            obj = await self._compute(request, size, self._prepare_new, request, obj)
+            obj = await self._compute(request.user, size, self._prepare_new, request, obj)
             obj = conversion.from_stored(kind, await review.mutate(None, obj) or obj)
-        obj = await self._compute(request, size, self._complete_new, request, obj, owner_tracked)
+        obj = await self._compute(
+            request.user, size, self._complete_new, request, obj, owner_tracked
+        )
         restrict_node_write(request, None, obj)
         self._check_rules(request, None, obj)
         if review is not None:
@@ -220,16 +223,6 @@ class WritePath:
             raise already_exists(kind.plural, kind.group, request.name)
         charges = self._admit_quota(request, None, obj)
         return await self._commit(request, obj, created=True, charges=charges)
-
-    async def _compute(
-        self,
-        request: ApiRequest,
-        size: int,
-        function: Callable[P, T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        return await self._flow.compute_by_size(request.user, size, function, *args, **kwargs)
 
     def _prepare_new(self, request: ApiRequest, obj: Json) -> Json:
         kind = request.kind
@@ -263,25 +256,24 @@ class WritePath:
     async def update(
         self, request: ApiRequest, make: ChangeFunction, *, owner_tracked: bool = False
     ) -> WriteResult:
-        """Replace an object by the result of ``make``.
-
-        Raises:
-            StatusError: it does not exist, it changed since the client read it, the new state is
-                invalid, or a webhook forbids it.
+        """Replace an object by the result of ``make``. Raises StatusError: it does not exist, it
+        changed since the client read it, the new state is invalid, or a webhook forbids it.
         """
         kind, cache = request.kind, self._cache(request)
         review = self._review(request, UPDATE)
         while True:
             record = self._current(request)
             size = len(request.body) + len(record.body)
-            stored, new = await self._compute(request, size, _apply_change, request, record, make)
+            stored, new = await self._compute(
+                request.user, size, _apply_change, request, record, make
+            )
             if review is not None:
                 new = await self._compute(
-                    request, size, self._prepare_change, request, record, stored, new
+                    request.user, size, self._prepare_change, request, record, stored, new
                 )
                 new = conversion.from_stored(kind, await review.mutate(stored, new) or new)
             new = await self._compute(
-                request, size, self._complete, request, record, stored, new, owner_tracked
+                request.user, size, self._complete, request, record, stored, new, owner_tracked
             )
             restrict_node_write(request, stored, new)
             self._check_rules(request, stored, new)
@@ -348,10 +340,8 @@ class WritePath:
         return new
 
     async def delete(self, request: ApiRequest, deletion: DeletionRequest) -> WriteResult:
-        """Remove an object, or set its deletion timestamp.
-
-        Raises:
-            StatusError: it does not exist, a precondition fails, or its deletion is forbidden.
+        """Remove an object, or set its deletion timestamp. Raises StatusError: it does not exist, a
+        precondition fails, or its deletion is forbidden.
         """
         kind, cache = request.kind, self._cache(request)
         options = deletion.to_delete_options()
@@ -360,7 +350,7 @@ class WritePath:
             record = self._current(request)
             size = len(record.body)
             self._admission.admit_deletion(kind, request.name)
-            before = await self._compute(request, size, read_json, record.body)
+            before = await self._compute(request.user, size, read_json, record.body)
             # A deletion changes fields of the metadata and the phase of a namespace.
             obj = before | {"metadata": dict(before["metadata"])}
             if "status" in before:
@@ -482,9 +472,7 @@ def _apply_change(
 
 def check_preconditions(request: ApiRequest, obj: Json, uid: str, revision: str) -> None:
     """Refuse a write with preconditions for another object, or for another state of this one.
-
-    Raises:
-        StatusError: 409.
+    Raises StatusError: 409.
     """
     meta, kind = obj["metadata"], request.kind
     if uid and uid != meta["uid"]:

@@ -1,4 +1,4 @@
-"""Tables of ``kubectl get`` by kind."""
+"""Tables of ``kubectl get`` by kind: columns, cells, ages."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -302,3 +302,100 @@ def test_durations_read_as_in_kubectl(seconds: float, text: str) -> None:
 @pytest.mark.parametrize("timestamp", [None, "", "never", 7, {}])
 def test_the_age_of_what_has_no_time_is_unknown(timestamp: Any) -> None:
     assert format_age(timestamp, NOW) == "<unknown>"
+
+
+def a_pod(*containers: dict[str, Any], **status: Any) -> dict[str, Any]:
+    status.setdefault("phase", "Running")
+    names = [{"name": f"c{i}"} for i in range(len(containers))]
+    return {
+        "spec": {"containers": names},
+        "status": {"containerStatuses": list(containers), **status},
+    }
+
+
+def running(ready: bool = True, **rest: Any) -> dict[str, Any]:
+    return {"ready": ready, "state": {"running": {}}, **rest}
+
+
+def waiting(reason: str) -> dict[str, Any]:
+    return {"state": {"waiting": {"reason": reason}}}
+
+
+def ended(code: int = 0, reason: str = "", signal: int = 0, **rest: Any) -> dict[str, Any]:
+    state = {"exitCode": code, "reason": reason, "signal": signal}
+    return {"state": {"terminated": state}, **rest}
+
+
+def initializing(*statuses: dict[str, Any], restart: str | None = None) -> dict[str, Any]:
+    pod = a_pod(waiting("PodInitializing"), phase="Pending")
+    pod["spec"]["initContainers"] = [
+        {"name": f"i{place}"} | ({"restartPolicy": restart} if restart else {})
+        for place in range(len(statuses))
+    ]
+    named = [{"name": f"i{place}", **status} for place, status in enumerate(statuses)]
+    pod["status"]["initContainerStatuses"] = named
+    return pod
+
+
+GOING = {"metadata": {"name": "x", "deletionTimestamp": ago(seconds=1)}}
+GATED = [{"type": "PodScheduled", "reason": "SchedulingGated"}]
+
+
+@pytest.mark.parametrize(
+    ("pod", "cells"),
+    [
+        ({"spec": {"containers": [{}]}, "status": {"phase": "Pending"}}, "0/1 Pending"),
+        (a_pod(running(), running()), "2/2 Running"),
+        (a_pod(running(), running(ready=False)), "1/2 Running"),
+        (a_pod(waiting("ContainerCreating"), phase="Pending"), "0/1 ContainerCreating"),
+        (a_pod(waiting("CrashLoopBackOff")), "0/1 CrashLoopBackOff"),
+        (a_pod(waiting("ImagePullBackOff"), phase="Pending"), "0/1 ImagePullBackOff"),
+        (a_pod(ended(0, "Completed"), phase="Succeeded"), "0/1 Completed"),
+        (a_pod(ended(1, "Error"), phase="Failed"), "0/1 Error"),
+        (a_pod(ended(137, "OOMKilled"), phase="Failed"), "0/1 OOMKilled"),
+        (a_pod(ended(3), phase="Failed"), "0/1 ExitCode:3"),
+        (a_pod(ended(137, signal=9), phase="Failed"), "0/1 Signal:9"),
+        (a_pod(phase="Failed", reason="Evicted"), "0/0 Evicted"),
+        # One container has ended.
+        (a_pod(ended(0, "Completed"), running(), conditions=[READY]), "1/2 Running"),
+        (a_pod(ended(0, "Completed"), running()), "1/2 NotReady"),
+        (initializing({"state": {"running": {}}}, waiting("")), "0/1 Init:0/2"),
+        (initializing(ended(0), {"state": {"running": {}}}), "0/1 Init:1/2"),
+        (initializing(ended(1, "Error")), "0/1 Init:Error"),
+        (initializing(ended(2)), "0/1 Init:ExitCode:2"),
+        (initializing(ended(9, signal=9)), "0/1 Init:Signal:9"),
+        (initializing(waiting("CrashLoopBackOff")), "0/1 Init:CrashLoopBackOff"),
+        (initializing(ended(0)), "0/1 PodInitializing"),
+        # A sidecar counts as a container.
+        (initializing({**running(), "started": True}, restart="Always"), "1/2 PodInitializing"),
+        (GOING | a_pod(running()), "1/1 Terminating"),
+        (GOING | a_pod(running(), reason="NodeLost"), "1/1 Unknown"),
+        (a_pod(waiting(""), phase="Pending", conditions=GATED), "0/1 SchedulingGated"),
+    ],
+)
+def test_a_pods_status_says_what_is_going_on(pod: dict[str, Any], cells: str) -> None:
+    row = shown("", "Pod", pod)
+    assert f"{row['Ready']} {row['Status']}" == cells
+
+
+def test_restarts_say_when_the_last_one_was() -> None:
+    last = {"terminated": {"finishedAt": ago(minutes=7)}}
+    pod = a_pod(running(restartCount=2, lastState=last), running(restartCount=1))
+    assert shown("", "Pod", pod)["Restarts"] == "3 (7m ago)"
+    assert shown("", "Pod", a_pod(running()))["Restarts"] == "0"
+
+
+def test_wide_columns_of_pods_say_where_they_run() -> None:
+    pod = a_pod(running(), podIP="10.0.0.1", conditions=[{"type": "gate", "status": "True"}])
+    pod["spec"] |= {
+        "nodeName": "n1",
+        "readinessGates": [{"conditionType": "gate"}, {"conditionType": "b"}],
+    }
+    cells = shown("", "Pod", pod)
+    assert (cells["IP"], cells["Node"], cells["Readiness Gates"]) == ("10.0.0.1", "n1", "1/2")
+    assert cells["Nominated Node"] == "<none>"
+
+
+def test_rows_of_finished_pods_say_so() -> None:
+    table = render_table(find_printer("", "Pod"), [a_pod(phase="Succeeded")], now=NOW)
+    assert table["rows"][0]["conditions"][0]["type"] == "Completed"

@@ -64,7 +64,11 @@ CONTAINER = "spec.containers[0]"
         ({"env": [{"name": "1A"}]}, "env[0].name", "Invalid value"),
         ({"env": [{"name": "A", "valueFrom": {}}]}, "env[0].valueFrom", "must specify one of"),
         ({"envFrom": [{"prefix": "A"}]}, "envFrom[0]", "must specify one of"),
-        ({"volumeMounts": [{"name": "v", "mountPath": "/a"}]}, "volumeMounts[0].name", "Not found"),
+        (
+            {"volumeMounts": [{"name": "v", "mountPath": "/a"}]},
+            "volumeMounts[0].name",
+            "Not found",
+        ),
         (
             {"volumeMounts": [{"name": "v", "mountPath": "/", "subPath": "a", "subPathExpr": "b"}]},
             "volumeMounts[0].subPathExpr",
@@ -104,8 +108,8 @@ CONTAINER = "spec.containers[0]"
 def test_a_mistake_in_a_container_is_found(
     container: dict[str, Any], field: str, message: str
 ) -> None:
-    found = in_pod(container)
-    assert message in found[f"{CONTAINER}.{field}"]
+    errors = in_pod(container)
+    assert message in errors[f"{CONTAINER}.{field}"]
 
 
 @pytest.mark.parametrize(
@@ -146,52 +150,37 @@ def test_a_mistake_in_a_pod_is_found(spec: dict[str, Any], field: str, message: 
     assert message in in_pod(**spec)[field]
 
 
+RELATIVE, INSIDE = "must be a relative path", "must not contain '..'"
+
+
+def one_item(**item: Any) -> list[dict[str, Any]]:
+    return [{"key": "k", **item}]
+
+
 @pytest.mark.parametrize(
-    ("source", "field", "message"),
+    ("type_", "source", "field", "message"),
     [
-        ({"hostPath": {"path": "/a/../b"}}, "hostPath.path", "must not contain '..'"),
-        ({"secret": {"secretName": "s", "defaultMode": 512}}, "secret.defaultMode", "0777 (octal)"),
-        (
-            {"secret": {"secretName": "s", "items": [{"key": "k", "path": "/etc/x"}]}},
-            "secret.items[0].path",
-            "must be a relative path",
-        ),
-        (
-            {"configMap": {"name": "c", "items": [{"key": "k", "path": "a/../../b"}]}},
-            "configMap.items[0].path",
-            "must not contain '..'",
-        ),
-        (
-            {"configMap": {"name": "c", "items": [{"key": "k", "path": "..data"}]}},
-            "configMap.items[0].path",
-            "must not start with '..'",
-        ),
-        (
-            {"configMap": {"name": "c", "items": [{"key": "k", "path": "k", "mode": -1}]}},
-            "configMap.items[0].mode",
-            "0777 (octal)",
-        ),
-        (
-            {"projected": {"sources": [{"secret": {"items": [{"key": "k", "path": "../k"}]}}]}},
-            "projected.sources[0].secret.items[0].path",
-            "must not contain '..'",
-        ),
-        (
-            {"projected": {"sources": [{"serviceAccountToken": {"path": "/token"}}]}},
-            "projected.sources[0].serviceAccountToken.path",
-            "must be a relative path",
-        ),
-        (
-            {"projected": {"sources": [{"serviceAccountToken": {}}]}},
-            "projected.sources[0].serviceAccountToken.path",
-            "Required value",
-        ),
+        ("hostPath", {"path": "/a/../b"}, "path", INSIDE),
+        ("secret", {"secretName": "s", "defaultMode": 512}, "defaultMode", "0777 (octal)"),
+        ("secret", {"secretName": "s", "items": one_item(path="/x")}, "items[0].path", RELATIVE),
+        ("configMap", {"items": one_item(path="a/../../b")}, "items[0].path", INSIDE),
+        ("configMap", {"items": one_item(path="..d")}, "items[0].path", "must not start with '..'"),
+        ("configMap", {"items": one_item(path="k", mode=-1)}, "items[0].mode", "0777 (octal)"),
+        ("secret ", {"items": one_item(path="../k")}, "items[0].path", INSIDE),
+        ("serviceAccountToken ", {"path": "/token"}, "path", RELATIVE),
+        ("serviceAccountToken ", {}, "path", "Required value"),
     ],
 )
 def test_path_or_mode_of_a_volume_is_checked(
-    source: dict[str, Any], field: str, message: str
+    type_: str, source: dict[str, Any], field: str, message: str
 ) -> None:
-    assert message in in_pod(volumes=[{"name": "v", **source}])[f"spec.volumes[0].{field}"]
+    """A type with a space is a source of a projected volume."""
+    name, path = type_.strip(), f"spec.volumes[0].{type_}"
+    volume: dict[str, Any] = {"name": "v", name: {"name": "c", **source}}
+    if name != type_:
+        path = f"spec.volumes[0].projected.sources[0].{name}"
+        volume = {"name": "v", "projected": {"sources": [{name: source}]}}
+    assert message in in_pod(volumes=[volume])[f"{path}.{field}"]
 
 
 @pytest.mark.parametrize("field", ["subPath", "subPathExpr"])
@@ -201,9 +190,9 @@ def test_path_or_mode_of_a_volume_is_checked(
 )
 def test_part_of_a_volume_is_inside(field: str, path: str, message: str) -> None:
     mount = {"name": "v", "mountPath": "/v", field: path}
-    found = in_pod({"volumeMounts": [mount]}, volumes=[{"name": "v", "emptyDir": {}}])
-    assert message in found.get(f"{CONTAINER}.volumeMounts[0].{field}", "")
-    assert bool(message) == bool(found)
+    errors = in_pod({"volumeMounts": [mount]}, volumes=[{"name": "v", "emptyDir": {}}])
+    assert message in errors.get(f"{CONTAINER}.volumeMounts[0].{field}", "")
+    assert bool(message) == bool(errors)
 
 
 def test_a_correct_pod_passes() -> None:
@@ -245,8 +234,8 @@ def test_a_mistake_in_metadata_is_found(metadata: dict[str, Any], field: str, me
 
 def test_only_one_owner_may_be_the_controller() -> None:
     owner = {"apiVersion": "v1", "kind": "X", "name": "x", "uid": "u", "controller": True}
-    found = in_metadata(ownerReferences=[owner, {**owner, "uid": "v"}])
-    assert "Only one reference" in found["metadata.ownerReferences"]
+    errors = in_metadata(ownerReferences=[owner, {**owner, "uid": "v"}])
+    assert "Only one reference" in errors["metadata.ownerReferences"]
 
 
 TEMPLATE = {
@@ -256,74 +245,69 @@ TEMPLATE = {
 WORKLOAD = {"selector": {"matchLabels": {"a": "b"}}, "template": TEMPLATE}
 
 
+NO_ROLLING = {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 0}}
+OTHER_LABELS = {"matchLabels": {"a": "c"}}
+
+
 @pytest.mark.parametrize(
-    ("group", "kind", "fields", "field", "message"),
+    ("kind", "spec", "field", "message"),
     [
-        ("", "Service", {"spec": {}}, "spec.ports", "Required value"),
+        ("/Service", {}, "ports", "Required value"),
+        ("/Service", {"type": "X", "ports": [{"port": 1}]}, "type", "Unsupported"),
+        ("/Service", {"ports": [{"port": 1}, {"port": 2}]}, "ports[1].name", "Required value"),
+        ("/Service", {"ports": [{"port": 0}]}, "ports[0].port", "Required value"),
+        ("/Service", {"type": "ExternalName"}, "externalName", "Required value"),
+        ("apps/Deployment", {}, "selector", "Required value"),
+        ("apps/Deployment", WORKLOAD | {"selector": {}}, "selector", "empty"),
         (
-            "",
-            "Service",
-            {"spec": {"type": "X", "ports": [{"port": 1}]}},
-            "spec.type",
-            "Unsupported",
-        ),
-        (
-            "",
-            "Service",
-            {"spec": {"ports": [{"port": 1}, {"port": 2}]}},
-            "spec.ports[1].name",
-            "Req",
-        ),
-        ("", "Service", {"spec": {"ports": [{"port": 0}]}}, "spec.ports[0].port", "Required value"),
-        ("", "Service", {"spec": {"type": "ExternalName"}}, "spec.externalName", "Required value"),
-        ("apps", "Deployment", {"spec": {}}, "spec.selector", "Required value"),
-        ("apps", "Deployment", {"spec": WORKLOAD | {"selector": {}}}, "spec.selector", "empty"),
-        (
-            "apps",
-            "Deployment",
-            {"spec": WORKLOAD | {"selector": {"matchLabels": {"a": "c"}}}},
-            "spec.template.metadata.labels",
+            "apps/Deployment",
+            WORKLOAD | {"selector": OTHER_LABELS},
+            "template.metadata.labels",
             "does not match",
         ),
-        ("apps", "Deployment", {"spec": WORKLOAD | {"replicas": -1}}, "spec.replicas", "greater"),
+        ("apps/Deployment", WORKLOAD | {"replicas": -1}, "replicas", "greater"),
         (
-            "apps",
-            "Deployment",
-            {
-                "spec": WORKLOAD
-                | {"strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 0}}}
-            },
-            "spec.strategy.rollingUpdate.maxUnavailable",
+            "apps/Deployment",
+            WORKLOAD | {"strategy": NO_ROLLING},
+            "strategy.rollingUpdate.maxUnavailable",
             "may not be 0",
         ),
-        ("", "ConfigMap", {"data": {"a b": "c"}}, "data[a b]", "Invalid value"),
-        ("", "ConfigMap", {"data": {"a": "x" * 1_100_000}}, "", "Too long"),
-        ("", "ConfigMap", {"binaryData": {"a": base64_of(2**20 + 1)}}, "", "Too long"),
-        ("", "Secret", {"data": {"a": base64_of(2**20 + 1)}}, "", "Too long"),
-        ("", "Secret", {"data": {"a": "?"}}, "data[a]", "base64"),
-        ("", "PersistentVolumeClaim", {"spec": {}}, "spec.accessModes", "Required value"),
-        ("", "PersistentVolumeClaim", {"spec": {}}, "spec.resources[storage]", "Required value"),
-        ("", "PersistentVolume", {"spec": {}}, "spec.capacity", "Required value"),
+        ("/PersistentVolumeClaim", {}, "accessModes", "Required value"),
+        ("/PersistentVolumeClaim", {}, "resources[storage]", "Required value"),
+        ("/PersistentVolume", {}, "capacity", "Required value"),
         (
-            "coordination.k8s.io",
-            "Lease",
-            {"spec": {"leaseDurationSeconds": 0}},
-            "spec.leaseDurationSeconds",
+            "coordination.k8s.io/Lease",
+            {"leaseDurationSeconds": 0},
+            "leaseDurationSeconds",
             "greater",
-        ),
-        (
-            "scheduling.k8s.io",
-            "PriorityClass",
-            {"value": 2_000_000_000},
-            "value",
-            "maximum allowed",
         ),
     ],
 )
-def test_a_mistake_in_another_kind_is_found(
-    group: str, kind: str, fields: dict[str, Any], field: str, message: str
+def test_a_mistake_in_another_specification_is_found(
+    kind: str, spec: dict[str, Any], field: str, message: str
 ) -> None:
-    assert message in mistakes(group, kind, **fields)[field]
+    assert message in mistakes(*kind.split("/"), spec=spec)[f"spec.{field}"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "field", "message"),
+    [
+        ("ConfigMap", {"data": {"a b": "c"}}, "data[a b]", "Invalid value"),
+        ("ConfigMap", {"data": {"a": "x" * 1_100_000}}, "", "Too long"),
+        ("ConfigMap", {"binaryData": {"a": base64_of(2**20 + 1)}}, "", "Too long"),
+        ("Secret", {"data": {"a": base64_of(2**20 + 1)}}, "", "Too long"),
+        ("Secret", {"data": {"a": "?"}}, "data[a]", "base64"),
+    ],
+)
+def test_a_mistake_in_data_is_found(
+    kind: str, fields: dict[str, Any], field: str, message: str
+) -> None:
+    assert message in mistakes("", kind, **fields)[field]
+
+
+def test_a_priority_class_has_a_maximum() -> None:
+    errors = mistakes("scheduling.k8s.io", "PriorityClass", value=2_000_000_000)
+    assert "maximum allowed" in errors["value"]
 
 
 def test_data_in_base64_counts_as_what_it_stands_for() -> None:
@@ -356,46 +340,42 @@ def test_other_parts_of_a_pod_may_not_change() -> None:
     assert second.endswith("changed: spec.hostname")
 
 
+CLAIM = {"volumeName": "v", "accessModes": ["ReadWriteOnce"]}
+PORTS = [{"port": 1}]
+
+
 @pytest.mark.parametrize(
-    ("group", "kind", "old", "new", "field"),
+    ("kind", "old", "new", "field"),
     [
         (
-            "",
-            "Service",
-            {"spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 1}]}},
-            {"spec": {"clusterIP": "10.0.0.2", "ports": [{"port": 1}]}},
+            "/Service",
+            {"spec": {"clusterIP": "10.0.0.1", "ports": PORTS}},
+            {"spec": {"clusterIP": "10.0.0.2", "ports": PORTS}},
             "spec.clusterIP",
         ),
         (
-            "apps",
-            "Deployment",
+            "apps/Deployment",
             {"spec": WORKLOAD},
-            {"spec": WORKLOAD | {"selector": {"matchLabels": {}}}},
+            {"spec": WORKLOAD | {"selector": {}}},
             "spec.selector",
         ),
-        ("", "Secret", {"type": "a"}, {"type": "b"}, "type"),
+        ("/Secret", {"type": "a"}, {"type": "b"}, "type"),
+        ("/ConfigMap", {"immutable": True, "data": {"a": "1"}}, {"immutable": True}, "data"),
+        ("scheduling.k8s.io/PriorityClass", {"value": 1}, {"value": 2}, "value"),
         (
-            "",
-            "ConfigMap",
-            {"immutable": True, "data": {"a": "1"}},
-            {"immutable": True, "data": {}},
-            "data",
-        ),
-        ("scheduling.k8s.io", "PriorityClass", {"value": 1}, {"value": 2}, "value"),
-        (
-            "",
-            "PersistentVolumeClaim",
-            {"spec": {"accessModes": ["ReadWriteOnce"], "volumeName": "v"}},
-            {"spec": {"accessModes": ["ReadOnlyMany"], "volumeName": "v"}},
+            "/PersistentVolumeClaim",
+            {"spec": CLAIM},
+            {"spec": CLAIM | {"accessModes": ["ReadOnlyMany"]}},
             "spec",
         ),
     ],
 )
 def test_what_is_fixed_for_life_may_not_change(
-    group: str, kind: str, old: dict[str, Any], new: dict[str, Any], field: str
+    kind: str, old: dict[str, Any], new: dict[str, Any], field: str
 ) -> None:
-    found = changes(group, kind, an_object(group, kind, **old), an_object(group, kind, **new))
-    assert any(each.startswith(f"{field}: ") for each in found)
+    of = kind.split("/")
+    errors = changes(*of, an_object(*of, **old), an_object(*of, **new))
+    assert any(error.startswith(f"{field}: ") for error in errors)
 
 
 def test_a_claim_is_bound_once() -> None:
@@ -412,44 +392,19 @@ def test_an_object_that_is_going_takes_no_new_finalizers() -> None:
     }
     new = copy.deepcopy(old)
     new["metadata"]["finalizers"] = ["a/b", "c/d"]  # type: ignore[index]
-    (found,) = changes("", "ConfigMap", old, new)
-    assert "c/d" in found
+    (errors,) = changes("", "ConfigMap", old, new)
+    assert "c/d" in errors
 
 
+NAMES = (
+    "spec containers resources limits ports template volumes name metadata strategy rollingUpdate "
+    "data labels secret selector tolerations matchExpressions env valueFrom items taints port"
+)
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers(-1, 70_000) | st.text(max_size=3),
     lambda inner: (
         st.lists(inner, max_size=2)
-        | st.dictionaries(
-            st.sampled_from(
-                [
-                    "spec",
-                    "containers",
-                    "resources",
-                    "limits",
-                    "ports",
-                    "template",
-                    "volumes",
-                    "name",
-                    "metadata",
-                    "strategy",
-                    "rollingUpdate",
-                    "data",
-                    "labels",
-                    "secret",
-                    "selector",
-                    "tolerations",
-                    "matchExpressions",
-                    "env",
-                    "valueFrom",
-                    "items",
-                    "taints",
-                    "port",
-                ]
-            ),
-            inner,
-            max_size=4,
-        )
+        | st.dictionaries(st.sampled_from(NAMES.split()), inner, max_size=4)
     ),
     max_leaves=15,
 )
@@ -477,20 +432,21 @@ def fields(kind: str, **content: Any) -> list[str]:
     return [cause.field for cause in causes]
 
 
+GET = {"verbs": ["get"]}
+URLS = {"nonResourceURLs": ["/a"], **GET}
+OF_VIEW = {"kind": "ClusterRole", "name": "view", "apiGroup": ""}
+
+
 @pytest.mark.parametrize(
     ("kind", "rule", "expected"),
     [
-        ("Role", {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}, []),
+        ("Role", {"apiGroups": [""], "resources": ["pods"], **GET}, []),
         ("Role", {"apiGroups": [""], "resources": ["pods"], "verbs": []}, ["rules[0].verbs"]),
-        ("Role", {"resources": ["pods"], "verbs": ["get"]}, ["rules[0].apiGroups"]),
-        ("Role", {"apiGroups": [""], "verbs": ["get"]}, ["rules[0].resources"]),
-        ("Role", {"nonResourceURLs": ["/a"], "verbs": ["get"]}, ["rules[0].nonResourceURLs"]),
-        ("ClusterRole", {"nonResourceURLs": ["/a"], "verbs": ["get"]}, []),
-        (
-            "ClusterRole",
-            {"nonResourceURLs": ["/a"], "resources": ["pods"], "verbs": ["get"]},
-            ["rules[0].nonResourceURLs"],
-        ),
+        ("Role", {"resources": ["pods"], **GET}, ["rules[0].apiGroups"]),
+        ("Role", {"apiGroups": [""], **GET}, ["rules[0].resources"]),
+        ("Role", URLS, ["rules[0].nonResourceURLs"]),
+        ("ClusterRole", URLS, []),
+        ("ClusterRole", URLS | {"resources": ["pods"]}, ["rules[0].nonResourceURLs"]),
     ],
 )
 def test_rules(kind: str, rule: dict[str, Any], expected: list[str]) -> None:
@@ -498,12 +454,12 @@ def test_rules(kind: str, rule: dict[str, Any], expected: list[str]) -> None:
 
 
 def test_an_aggregation_rule_selects_something() -> None:
-    found = fields("ClusterRole", aggregationRule={"clusterRoleSelectors": []})
-    assert found == ["aggregationRule.clusterRoleSelectors"]
+    errors = fields("ClusterRole", aggregationRule={"clusterRoleSelectors": []})
+    assert errors == ["aggregationRule.clusterRoleSelectors"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "subject", "expected"),
+    ("kind", "content", "expected"),
     [
         ("RoleBinding", {"kind": "User", "name": "u", "apiGroup": ""}, []),
         ("RoleBinding", {"kind": "ServiceAccount", "name": "a"}, []),
@@ -511,16 +467,6 @@ def test_an_aggregation_rule_selects_something() -> None:
         ("RoleBinding", {"kind": "Group", "name": ""}, ["subjects[0].name"]),
         ("RoleBinding", {"kind": "Thing", "name": "a"}, ["subjects[0].kind"]),
         ("RoleBinding", {"kind": "User", "name": "a", "apiGroup": "x"}, ["subjects[0].apiGroup"]),
-    ],
-)
-def test_subjects(kind: str, subject: dict[str, Any], expected: list[str]) -> None:
-    reference = {"kind": "ClusterRole", "name": "view", "apiGroup": ""}
-    assert fields(kind, roleRef=reference, subjects=[subject]) == expected
-
-
-@pytest.mark.parametrize(
-    ("kind", "reference", "expected"),
-    [
         ("RoleBinding", {"kind": "Role", "name": "r"}, []),
         ("ClusterRoleBinding", {"kind": "Role", "name": "r"}, ["roleRef.kind"]),
         ("RoleBinding", {"kind": "Role", "name": "a/b"}, ["roleRef.name"]),
@@ -528,8 +474,13 @@ def test_subjects(kind: str, subject: dict[str, Any], expected: list[str]) -> No
         ("RoleBinding", {"kind": "Role", "name": "r", "apiGroup": "x"}, ["roleRef.apiGroup"]),
     ],
 )
-def test_role_references(kind: str, reference: dict[str, str], expected: list[str]) -> None:
-    assert fields(kind, roleRef=reference) == expected
+def test_subjects_and_role_references(
+    kind: str, content: dict[str, Any], expected: list[str]
+) -> None:
+    if content["kind"] == "Role":
+        assert fields(kind, roleRef=content) == expected
+    else:
+        assert fields(kind, roleRef=OF_VIEW, subjects=[content]) == expected
 
 
 def test_role_reference_is_immutable() -> None:

@@ -244,11 +244,7 @@ class CauseList(list[StatusCause]):
         self._most = most
 
     def append(self, cause: StatusCause) -> None:
-        """Add an error.
-
-        Raises:
-            TooManyCausesError: there are as many as may be.
-        """
+        """Add an error. Raises TooManyCausesError: there are as many as may be."""
         super().append(cause)
         if len(self) >= self._most:
             raise TooManyCausesError

@@ -47,11 +47,7 @@ class Pattern:
 
 
 def compile_pattern(pattern: str) -> Pattern:
-    """Compile a pattern.
-
-    Raises:
-        PatternError: the pattern is invalid.
-    """
+    """Compile a pattern. Raises PatternError: the pattern is invalid."""
     if len(pattern) > limits.MAX_PATTERN_CHARS:
         raise PatternError(f"has more than {limits.MAX_PATTERN_CHARS} characters")
     options = re2.Options()

@@ -83,7 +83,11 @@ def quota_causes(quota: Json) -> Causes:
             yield field_causes.invalid(where, name, "must be a standard resource for quota")
         yield from quantity_causes(where, limit)
         amount = quantity_or_none(limit)
-        if _is_count(name) and amount is not None and amount.nano % 10**9:
+        if (
+            (name in COUNTS or name.startswith("count/"))
+            and amount is not None
+            and amount.nano % 10**9
+        ):
             yield field_causes.invalid(where, limit, "must be an integer")
     yield from _scope_causes(spec, hard)
 
@@ -150,10 +154,6 @@ def _is_standard(name: str) -> bool:
         or name == STORAGE
         or name.startswith(("hugepages-", "requests.hugepages-"))
     )
-
-
-def _is_count(name: str) -> bool:
-    return name in COUNTS or name.startswith("count/")
 
 
 def quota_update_causes(old: Json, new: Json) -> Causes:
@@ -365,7 +365,11 @@ def _data_causes(obj: Json, *, texts: str = "", encoded: str) -> Causes:
     for field in filter(None, (texts, encoded)):
         for key, value in subobject(obj, field).items():
             if isinstance(value, str):
-                size += _decoded_size(value) if field == encoded else len(value.encode())
+                size += (
+                    (len(value) * 3 // 4 - value[-2:].count("="))
+                    if field == encoded
+                    else len(value.encode())
+                )
             if not _KEY.fullmatch(key) or key == "." or key.startswith(".."):
                 detail = "use letters, digits, '-', '_' and '.', and neither '.' alone nor '..'"
                 yield field_causes.invalid(indexed(field, key), key, detail)
@@ -373,10 +377,6 @@ def _data_causes(obj: Json, *, texts: str = "", encoded: str) -> Causes:
                 yield field_causes.too_long(indexed(field, key[:20] + "…"), 253, "characters")
     if size > MAX_DATA_BYTES:
         yield field_causes.too_long("", MAX_DATA_BYTES)
-
-
-def _decoded_size(text: str) -> int:
-    return len(text) * 3 // 4 - text[-2:].count("=")
 
 
 def _is_base64(text: str) -> bool:

@@ -80,9 +80,7 @@ class WorkerProgress:
     """Progress of one process since its start."""
 
     step: int | None = None
-    """The last finished step."""
     first_step: int | None = None
-    """The first finished step."""
     first_at: float | None = None
     """Time of the first finished step, on this machine's monotonic clock."""
     saved_step: int | None = None

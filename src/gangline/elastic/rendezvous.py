@@ -22,9 +22,7 @@ Invariant: round numbers only rise, also after the master has lost its memory (`
 """
 
 from collections.abc import Iterable
-
 import msgspec
-
 from gangline.elastic.protocol.messages import (
     Join,
     JoinPending,
@@ -33,6 +31,17 @@ from gangline.elastic.protocol.messages import (
     WorldInfo,
     WorldMember,
 )
+
+STOP_TIMEOUT_S = 60.0
+"""Live members are waited for this long when a world breaks: torch gives workers 30 s to end."""
+RESEND_RESTART_S = 3.0
+"""A node that trains on although it must restart gets the order again after this time."""
+_MAX_FORMER = 8
+_MAX_GONE_LISTED = 8
+_MAX_MISSING_LISTED = 64
+_LAST_RANK = 1 << 62
+"""Sort key of a node without a rank: behind all others."""
+_RankKey = tuple[int, int]
 
 
 class RendezvousParameters(msgspec.Struct, frozen=True, array_like=True):
@@ -139,161 +148,6 @@ class RendezvousState(msgspec.Struct):
         return bool(self.members) and not self.is_broken
 
 
-_MAX_GONE_LISTED = 8
-_MAX_MISSING_LISTED = 64
-
-
-def waiting_message(state: RendezvousState) -> JoinPending:
-    least = state.parameters.smallest_size if state.parameters else 0
-    if state.is_standing:
-        message = f"the world of round {state.round} is complete; this node is a spare"
-    elif state.members:
-        message = f"nodes {sorted(state.members)} stop their workers first"
-    else:
-        message = f"{len(state.waiting)} of at least {least} nodes have joined"
-    return JoinPending(
-        message=message,
-        present=len(state.waiting),
-        wanted=least,
-        missing=_missing(state)[:_MAX_MISSING_LISTED],
-    )
-
-
-def timeout_message(state: RendezvousState) -> str:
-    """Return the message of a timeout, with the missing nodes."""
-    assert state.parameters is not None
-    parts = [
-        f"after {state.parameters.join_timeout_s:g} s only {len(state.waiting)} of at least "
-        f"{state.parameters.smallest_size} nodes have joined"
-    ]
-    if missing := _missing(state):
-        parts.append(f"missing: rank {', '.join(map(str, missing[:_MAX_MISSING_LISTED]))}")
-    gone = sorted(state.gone.keys() - state.replaced.keys())
-    parts += [f"lost: node {node} ({state.gone[node]})" for node in gone[:_MAX_GONE_LISTED]]
-    return "; ".join(parts)
-
-
-def _missing(state: RendezvousState) -> tuple[int, ...]:
-    """Ranks below the maximum without a waiting node; empty if nodes have no ranks."""
-    if state.parameters is None:
-        return ()
-    here = {seat.join.node_rank for seat in state.waiting.values()}
-    if -1 in here:
-        return ()
-    return tuple(rank for rank in range(state.parameters.max_nodes) if rank not in here)
-
-
-class RankIndex:
-    """Finds waiting nodes and members of the last world by rank.
-
-    At most one waiting node has a rank, because a new one replaces the old one. Entries may be
-    outdated and are checked against the state.
-    """
-
-    def __init__(self, state: RendezvousState) -> None:
-        self._state = state
-        self._waiting = {seat.join.node_rank: node for node, seat in state.waiting.items()}
-        self._world: WorldInfo | None = None
-        self._members: dict[int, int] = {}
-
-    def add(self, join: Join) -> None:
-        self._waiting[join.node_rank] = join.node_id
-
-    def nodes_of(self, rank: int) -> list[int]:
-        """Return the nodes with a rank; empty for a negative one, which many nodes may have."""
-        if rank < 0:
-            return []
-        nodes = []
-        node = self._waiting.get(rank)
-        seat = self._state.waiting.get(node) if node is not None else None
-        if node is not None and seat is not None and seat.join.node_rank == rank:
-            nodes.append(node)
-        member = self._members_by_rank().get(rank)
-        return nodes if member is None else [*nodes, member]
-
-    def _members_by_rank(self) -> dict[int, int]:
-        world = self._state.world
-        if world is not self._world:
-            members = world.members if world is not None else ()
-            self._world, self._members = (
-                world,
-                {member.node_rank: member.node_id for member in members},
-            )
-        return self._members
-
-
-_LAST_RANK = 1 << 62
-"""Sort key of a node without a rank: behind all others."""
-
-RankKey = tuple[int, int]
-
-
-def choose_members(
-    waiting: Iterable[WaitingNode], size: int, former: WorldInfo | None
-) -> list[Join]:
-    """Return the nodes of a world of ``size``: former members first, then by rank."""
-    trained = {member.node_id for member in former.members} if former else set()
-    by_right = sorted(
-        (seat.join for seat in waiting),
-        key=lambda join: (join.node_id not in trained, rank_key(join)),
-    )
-    return by_right[:size]
-
-
-def order_by_topology(joins: list[Join]) -> list[Join]:
-    """Order nodes by rank, but place nodes of one zone, rack … next to each other.
-
-    An area is placed where its first node would be. Without topology the order is that of ranks.
-    """
-    depth = max((len(join.topology) for join in joins), default=0)
-    first: dict[tuple[str, ...], RankKey] = {}
-    for join in joins:
-        for level in range(1, depth + 1):
-            area = tuple(join.topology[:level])
-            first[area] = min(first.get(area, rank_key(join)), rank_key(join))
-
-    def key(join: Join) -> list[RankKey]:
-        areas = (tuple(join.topology[:level]) for level in range(1, depth + 1))
-        return [*(first[area] for area in areas), rank_key(join)]
-
-    return sorted(joins, key=key)
-
-
-def rank_key(join: Join) -> RankKey:
-    """Sort key of a node by its rank. It is unique, so arrival times do not matter."""
-    return (join.node_rank if join.node_rank >= 0 else _LAST_RANK, join.node_id)
-
-
-def build_world(joins: list[Join], number: int) -> WorldInfo:
-    members, first_rank = [], 0
-    for group_rank, join in enumerate(joins):
-        members.append(
-            WorldMember(
-                join.node_id,
-                join.node_rank,
-                group_rank,
-                join.local_world_size,
-                first_rank,
-                join.host,
-                join.agent_address,
-            )
-        )
-        first_rank += join.local_world_size
-    return WorldInfo(
-        round=number,
-        members=tuple(members),
-        store_host=joins[0].host,
-        store_port=joins[0].store_port,
-    )
-
-
-STOP_TIMEOUT_S = 60.0
-"""Live members are waited for this long when a world breaks: torch gives workers 30 s to end."""
-RESEND_RESTART_S = 3.0
-"""A node that trains on although it must restart gets the order again after this time."""
-_MAX_FORMER = 8
-
-
 class Rendezvous:
     """One job's rendezvous; ``state`` is everything that it knows."""
 
@@ -301,7 +155,7 @@ class Rendezvous:
         self.state = state or RendezvousState()
         self.orders: list[tuple[int, RestartCommand]] = []
         """Restarts to send since this was last cleared, with the node of each."""
-        self._rank_index = RankIndex(self.state)
+        self._rank_index = _RankIndex(self.state)
 
     def parameters_of(self, join: Join) -> RendezvousParameters:
         """Return the parameters in force; the first Join sets them."""
@@ -355,11 +209,11 @@ class Rendezvous:
             return is_news
         state.gone[node] = reason
         state.waiting.pop(node, None)
-        stay = state.members.get(node)
-        if stay is not None and (succeeded or stay.is_finished):
-            stay.is_finished = True
+        member = state.members.get(node)
+        if member is not None and (succeeded or member.is_finished):
+            member.is_finished = True
             self._end_if_all_finished()
-        elif stay is not None:
+        elif member is not None:
             del state.members[node]
             self._break_world(now, f"node {node} has left: {reason}")
         self._form_world(now)
@@ -367,12 +221,12 @@ class Rendezvous:
 
     def finish(self, node: int, incarnation: str, round_: int) -> bool:
         """All workers of a node have succeeded. Returns True if the state changed."""
-        stay = self.state.members.get(node)
-        if stay is None or stay.is_finished or not self._is_current(round_):
+        member = self.state.members.get(node)
+        if member is None or member.is_finished or not self._is_current(round_):
             return False
-        if stay.incarnation != incarnation:
+        if member.incarnation != incarnation:
             return False
-        stay.is_finished = True
+        member.is_finished = True
         self._end_if_all_finished()
         return True
 
@@ -387,11 +241,11 @@ class Rendezvous:
             return False
         if incarnation in state.former.get(node, ()):
             return False
-        stay = state.members.get(node)
-        if stay is None and state.world is None and round_ >= state.round:
+        member = state.members.get(node)
+        if member is None and state.world is None and round_ >= state.round:
             self._adopt_world(node, incarnation, round_, now)
             return True
-        reason = self._why_restart(stay, incarnation, round_, now)
+        reason = self._why_restart(member, incarnation, round_, now)
         if not reason or now < state.told.get(node, 0.0) + RESEND_RESTART_S:
             return False
         state.told[node] = now
@@ -429,30 +283,39 @@ class Rendezvous:
 
     def answer(self, join: Join) -> WorldInfo | RequestRefused | None:
         """Return the reply to a Join that has been processed; None if the node must wait."""
-        state = self.state
-        node = join.node_id
-        stay = state.members.get(node)
-        if stay is not None and (stay.incarnation, stay.number) == (join.incarnation, join.number):
+        state, node = self.state, join.node_id
+        member, waiting = state.members.get(node), state.waiting.get(node)
+        refusal = state.refusals.get(node)
+        if member is not None and _is_same_request(member, join):
             assert state.world is not None
             return state.world
         if node in state.replaced:
             other = state.replaced[node]
             return RequestRefused(reason="Superseded", message=f"node {other} has taken its rank")
-        refusal = state.refusals.get(node)
-        if refusal and (refusal.incarnation, refusal.number) == (join.incarnation, join.number):
+        if refusal is not None and _is_same_request(refusal, join):
             return RequestRefused(reason=refusal.reason, message=refusal.message)
         if state.is_over:
             return RequestRefused(reason="JobOver", message="all nodes have finished")
-        seat = state.waiting.get(node)
-        if seat is None or (seat.join.incarnation, seat.join.number) != (
-            join.incarnation,
-            join.number,
-        ):
+        if waiting is None or not _is_same_request(waiting.join, join):
             return RequestRefused(reason="Superseded", message="a later Join of this node is known")
         return None
 
     def waiting_message(self) -> JoinPending:
-        return waiting_message(self.state)
+        """Return what waiting nodes wait for."""
+        state = self.state
+        least = state.parameters.smallest_size if state.parameters else 0
+        if state.is_standing:
+            message = f"the world of round {state.round} is complete; this node is a spare"
+        elif state.members:
+            message = f"nodes {sorted(state.members)} stop their workers first"
+        else:
+            message = f"{len(state.waiting)} of at least {least} nodes have joined"
+        return JoinPending(
+            message=message,
+            present=len(state.waiting),
+            wanted=least,
+            missing=_missing(state)[:_MAX_MISSING_LISTED],
+        )
 
     def finished_answer(self, node: int, round_: int) -> bool | None:
         """Whether all nodes have finished; None if the round ended for another reason."""
@@ -476,13 +339,13 @@ class Rendezvous:
             self._break_world(now, "other nodes of the world have joined again")
 
     def _why_restart(
-        self, stay: MemberRecord | None, incarnation: str, round_: int, now: float
+        self, member: MemberRecord | None, incarnation: str, round_: int, now: float
     ) -> str:
         """Return why a node that trains in a round must restart; empty if it may continue."""
         state = self.state
-        if stay is None:
+        if member is None:
             return "the world continues without it"
-        if stay.incarnation != incarnation:
+        if member.incarnation != incarnation:
             return ""
         if state.is_broken:  # the order was sent, but may have been lost
             return "the members have changed" if now >= state.broken_at + RESEND_RESTART_S else ""
@@ -490,35 +353,35 @@ class Rendezvous:
 
     def _is_outdated(self, join: Join) -> bool:
         """True if this Join is known already, or older than a known one."""
-        state = self.state
-        node = join.node_id
+        state, node = self.state, join.node_id
         if node in state.replaced or join.incarnation in state.former.get(node, ()):
             return True
-        stay, seat = state.members.get(node), state.waiting.get(node)
-        refusal = state.refusals.get(node)
-        if stay is not None and state.is_broken and stay.incarnation == join.incarnation:
+        member = state.members.get(node)
+        if member is not None and state.is_broken and member.incarnation == join.incarnation:
             # The reply to this Join was lost, and the world has broken meanwhile, so the repeated
             # Join asks for the next world.
-            return join.number < stay.number
-        latest = max(
-            stay.number if stay and stay.incarnation == join.incarnation else -1,
-            seat.join.number if seat and seat.join.incarnation == join.incarnation else -1,
-            refusal.number if refusal and refusal.incarnation == join.incarnation else -1,
+            return join.number < member.number
+        return any(
+            join.number <= request.number
+            for request in self._requests_of(node)
+            if request.incarnation == join.incarnation
         )
-        return join.number <= latest
+
+    def _requests_of(self, node: int) -> list[MemberRecord | JoinRefusal | Join]:
+        """Return the last Join of a node, in the form in which it is remembered."""
+        waiting = self.state.waiting.get(node)
+        requests = (
+            self.state.members.get(node),
+            self.state.refusals.get(node),
+            waiting.join if waiting else None,
+        )
+        return [request for request in requests if request is not None]
 
     def _record_former(self, join: Join) -> None:
         """Record the agent processes of the node that this Join replaces."""
-        state = self.state
-        node = join.node_id
-        stay, seat = state.members.get(node), state.waiting.get(node)
-        incarnations = {stay.incarnation} if stay else set()
-        if seat:
-            incarnations.add(seat.join.incarnation)
-        if node in state.refusals:
-            incarnations.add(state.refusals[node].incarnation)
+        incarnations = {request.incarnation for request in self._requests_of(join.node_id)}
         for incarnation in sorted(incarnations - {join.incarnation}):
-            self._remember_former(node, incarnation)
+            self._remember_former(join.node_id, incarnation)
 
     def _remember_former(self, node: int, incarnation: str) -> None:
         kept = [earlier for earlier in self.state.former.get(node, []) if earlier != incarnation]
@@ -543,7 +406,7 @@ class Rendezvous:
         state = self.state
         if not self.state.is_standing or state.parameters is None:
             return False
-        if any(stay.is_finished for stay in state.members.values()):
+        if any(member.is_finished for member in state.members.values()):
             return False  # it is about to end, so its members do not restart for a new node
         present = len(state.members)
         return state.parameters.usable_size(present + len(state.waiting)) > present
@@ -559,8 +422,8 @@ class Rendezvous:
         state.is_broken = True
         state.broken_at = now
         state.waiting_since = now if state.waiting else state.waiting_since
-        for node, stay in state.members.items():
-            stay.is_finished = False
+        for node, member in state.members.items():
+            member.is_finished = False
             if node not in state.gone:
                 self.orders.append((node, RestartCommand(round=state.round, reason=reason)))
         for node in [node for node in state.members if node in state.gone]:
@@ -574,9 +437,9 @@ class Rendezvous:
         size = state.parameters.usable_size(len(state.waiting))
         if not size or (now < self._last_call_end() and not self._has_all_nodes()):
             return
-        joins = order_by_topology(choose_members(state.waiting.values(), size, state.world))
+        joins = _order_by_topology(_choose_members(state.waiting.values(), size, state.world))
         state.round += 1
-        state.world = build_world(joins, state.round)
+        state.world = _build_world(joins, state.round)
         for join in joins:
             del state.waiting[join.node_id]
         state.members = {
@@ -613,9 +476,9 @@ class Rendezvous:
     def _refuse_waiting(self) -> None:
         """Refuse all waiting nodes: the minimum has not joined in time."""
         state = self.state
-        message = timeout_message(state)
-        for node, seat in state.waiting.items():
-            join = seat.join
+        message = _timeout_message(state)
+        for node, waiting_node in state.waiting.items():
+            join = waiting_node.join
             state.refusals[node] = JoinRefusal(
                 join.incarnation, join.number, "RendezvousFailed", message
             )
@@ -624,5 +487,133 @@ class Rendezvous:
 
     def _end_if_all_finished(self) -> None:
         state = self.state
-        if state.members and all(stay.is_finished for stay in state.members.values()):
+        if state.members and all(member.is_finished for member in state.members.values()):
             state.is_over = not state.is_broken
+
+
+class _RankIndex:
+    """Finds waiting nodes and members of the last world by rank.
+
+    Without it each of a thousand joins would be compared with all present nodes, half of the time
+    in which a large job forms its world. At most one waiting node has a rank, because a new one
+    replaces the old one. Entries may be outdated and are checked against the state, from which the
+    index follows, so it is not persisted.
+    """
+
+    def __init__(self, state: RendezvousState) -> None:
+        self._state = state
+        self._waiting = {
+            waiting_node.join.node_rank: node for node, waiting_node in state.waiting.items()
+        }
+        self._world: WorldInfo | None = None
+        self._members: dict[int, int] = {}
+
+    def add(self, join: Join) -> None:
+        self._waiting[join.node_rank] = join.node_id
+
+    def nodes_of(self, rank: int) -> list[int]:
+        """Return the nodes with a rank; empty for a negative one, which many nodes may have."""
+        if rank < 0:
+            return []
+        nodes = []
+        node = self._waiting.get(rank)
+        waiting_node = self._state.waiting.get(node) if node is not None else None
+        if node is not None and waiting_node is not None and waiting_node.join.node_rank == rank:
+            nodes.append(node)
+        member = self._members_by_rank().get(rank)
+        return nodes if member is None else [*nodes, member]
+
+    def _members_by_rank(self) -> dict[int, int]:
+        world = self._state.world
+        if world is not self._world:
+            members = world.members if world is not None else ()
+            self._world = world
+            self._members = {member.node_rank: member.node_id for member in members}
+        return self._members
+
+
+def _timeout_message(state: RendezvousState) -> str:
+    """Return the message of a timeout, with the missing nodes."""
+    assert state.parameters is not None
+    parts = [
+        f"after {state.parameters.join_timeout_s:g} s only {len(state.waiting)} of at least "
+        f"{state.parameters.smallest_size} nodes have joined"
+    ]
+    if missing := _missing(state):
+        parts.append(f"missing: rank {', '.join(map(str, missing[:_MAX_MISSING_LISTED]))}")
+    gone = sorted(state.gone.keys() - state.replaced.keys())
+    parts += [f"lost: node {node} ({state.gone[node]})" for node in gone[:_MAX_GONE_LISTED]]
+    return "; ".join(parts)
+
+
+def _missing(state: RendezvousState) -> tuple[int, ...]:
+    """Ranks below the maximum without a waiting node; empty if nodes have no ranks."""
+    if state.parameters is None:
+        return ()
+    here = {waiting_node.join.node_rank for waiting_node in state.waiting.values()}
+    if -1 in here:
+        return ()
+    return tuple(rank for rank in range(state.parameters.max_nodes) if rank not in here)
+
+
+def _choose_members(
+    waiting: Iterable[WaitingNode], size: int, former: WorldInfo | None
+) -> list[Join]:
+    """Return the nodes of a world of ``size``: former members first, then by rank."""
+    trained = {member.node_id for member in former.members} if former else set()
+    by_right = sorted(
+        (waiting_node.join for waiting_node in waiting),
+        key=lambda join: (join.node_id not in trained, _rank_key(join)),
+    )
+    return by_right[:size]
+
+
+def _order_by_topology(joins: list[Join]) -> list[Join]:
+    """Order nodes by rank, but place nodes of one zone, rack … next to each other.
+
+    An area is placed where its first node would be. Without topology the order is that of ranks.
+    """
+    depth = max((len(join.topology) for join in joins), default=0)
+    first: dict[tuple[str, ...], _RankKey] = {}
+    for join in joins:
+        for level in range(1, depth + 1):
+            area = tuple(join.topology[:level])
+            first[area] = min(first.get(area, _rank_key(join)), _rank_key(join))
+
+    def key(join: Join) -> list[_RankKey]:
+        areas = (tuple(join.topology[:level]) for level in range(1, depth + 1))
+        return [*(first[area] for area in areas), _rank_key(join)]
+
+    return sorted(joins, key=key)
+
+
+def _rank_key(join: Join) -> _RankKey:
+    """Sort key of a node by its rank. It is unique, so arrival times do not matter."""
+    return (join.node_rank if join.node_rank >= 0 else _LAST_RANK, join.node_id)
+
+
+def _build_world(joins: list[Join], number: int) -> WorldInfo:
+    members, first_rank = [], 0
+    for group_rank, join in enumerate(joins):
+        members.append(
+            WorldMember(
+                join.node_id,
+                join.node_rank,
+                group_rank,
+                join.local_world_size,
+                first_rank,
+                join.host,
+                join.agent_address,
+            )
+        )
+        first_rank += join.local_world_size
+    return WorldInfo(
+        round=number,
+        members=tuple(members),
+        store_host=joins[0].host,
+        store_port=joins[0].store_port,
+    )
+
+
+def _is_same_request(request: MemberRecord | JoinRefusal | Join, join: Join) -> bool:
+    return (request.incarnation, request.number) == (join.incarnation, join.number)

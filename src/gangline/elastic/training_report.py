@@ -56,7 +56,6 @@ class TrainingReport:
     sync_s: float | None = None
     """Exposed exchange of gradients: from the last own gradient to the end of the exchange."""
     data_s: float | None = None
-    """Waiting for records."""
     grad_sqr: float | None = None
     """Squared norm of the true gradient, estimated."""
     grad_var: float | None = None
@@ -67,7 +66,6 @@ class TrainingReport:
     step_times: StepTimes | None = None
     model: ModelShape | None = None
     device_memory_bytes: int | None = None
-    """Memory of one device."""
     loader_workers: int | None = None
     """Data loader processes of one process; 0: it loads its records itself."""
     save_s: float | None = None

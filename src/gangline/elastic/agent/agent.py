@@ -56,9 +56,7 @@ class AgentResult:
     """The root cause; None without a failure."""
     decision: RestartDecision | None = None
     received_signal: signal.Signals | None = None
-    """The signal that ended the agent."""
     notice: StopNotice | None = None
-    """The notice of other agents or the master that ended this agent."""
     is_success: bool = False
     """True if all workers of all nodes succeeded."""
 
@@ -72,9 +70,7 @@ class _AttemptEnd:
     notice: StopNotice | None = None
     hang: DetectedHang | None = None
     hung_ranks: frozenset[int] = frozenset()
-    """Ranks that are blamed for a hang."""
     decision: RestartDecision | None = None
-    """The decision about ``failure``."""
 
     @property
     def is_restarted(self) -> bool:
@@ -167,6 +163,8 @@ class ElasticAgent:
         world = await self._unless_signal(self._join_first_world())
         while True:
             end = await self._run_attempt(world)
+            # 1. All workers here succeeded. The attempt is over when those of all nodes have; until
+            #    then a failure elsewhere may restart it, and these workers start again too.
             if end.notice is None and end.failure is None:
                 end = _AttemptEnd(notice=await self._unless_signal(self._rendezvous.finish(world)))
                 if end.notice is None:
@@ -175,14 +173,17 @@ class ElasticAgent:
                     "all workers on %s had ended with exit code 0 before this attempt ended: %s",
                     self._settings.node_name, end.notice.reason,
                 )  # fmt: skip
+            # 2. An order to stop: no other node waits for this one.
             if end.notice and end.notice.stops:
                 return AgentResult(notice=end.notice)
+            # 3. A failure here: stop, or save what is in memory before the next attempt.
             if end.failure and end.decision:
                 if not end.is_restarted:
                     return AgentResult(end.failures, end.failure, end.decision)
                 self._log_restart(end, end.decision)
                 if self._settings.saves_on_failure:
                     self._workers.start_saving()
+            # 4. Agree on the next attempt. The work since the last checkpoint is lost.
             world = await self._unless_signal(self._rendezvous.restart(world, end.failure))
 
     async def _join_first_world(self) -> WorldSpec:
@@ -249,7 +250,12 @@ class ElasticAgent:
             store.close()
 
     def _decide(self, end: _AttemptEnd) -> _AttemptEnd:
-        """Add the decision about a failure."""
+        """Add the decision about a failure.
+
+        Called before the workers are stopped: their last step is read from files of this attempt.
+        Progress is recorded also if another node failed, since the budget counts for the job; the
+        restarts are counted after it, because progress renews the budget.
+        """
         if end.failure is None and end.notice is None:
             return end
         self._budget.record_end(self._workers.farthest_step())

@@ -23,7 +23,6 @@ from gangline.elastic.agent.settings import HangSettings
 LEARNED_FACTOR = 10.0
 """A learned time-out is this multiple of the longest step so far."""
 MIN_LEARNED_S = 30.0
-"""Lowest learned time-out."""
 MIN_LEARNED_IDLE_S = 300.0
 """Lowest learned time-out if the script reports no steps: idle workers may wait for data."""
 _MIN_STEPS = 5
@@ -39,9 +38,7 @@ class HangPhase(StrEnum):
     """Workers have reported once, but no step: compilation and the first collectives take time."""
     STEP = "step"
     EVALUATION = "evaluation"
-    """A worker reports that it evaluates."""
     CHECKPOINT = "checkpoint"
-    """A worker reports that it saves a checkpoint."""
 
 
 @dataclass(slots=True)
@@ -103,7 +100,6 @@ BLOCKED = "blocked in the kernel (uninterruptible, as while a file system does n
 _MIN_SAVES = 3
 """Saves after which their frequency is known."""
 _MAX_RANKS_LISTED = 16
-"""Maximum number of ranks in a message."""
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.+)$')
 _WAITING_PACKAGES = ("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/")
@@ -118,11 +114,9 @@ class ProgressSample:
     because that clock may jump.
     """
     busy_s: float
-    """Processor time used since its start."""
     phase: str = ""
     """The phase that it reports: evaluation, checkpoint, or empty."""
     has_steps: bool = False
-    """True if it has reported a step."""
     lacks_steps: bool = False
     """True if it reports saves or phases only."""
 
@@ -155,7 +149,6 @@ class HangDetector:
     times: StepTimes = field(default_factory=StepTimes)
     phase: HangPhase = HangPhase.START
     limit_s: float = 0.0
-    """The present time-out."""
     _started: float = field(init=False)
     _touches: tuple[float | None, ...] = ()
     _sampled_at: float | None = None

@@ -37,7 +37,6 @@ from gangline.elastic.progress import read_progress
 log = logging.getLogger(__name__)
 
 PY_SPY_TIMEOUT_S = 3.0
-"""Time limit for py-spy, after which it is killed."""
 
 
 class _Frame(msgspec.Struct):
@@ -119,7 +118,6 @@ class DetectedHang:
     """Time of the last progress on the monotonic clock."""
     phase: HangPhase
     limit_s: float
-    """The time-out that has passed."""
 
 
 async def wait_for_hang(

@@ -46,7 +46,6 @@ class WorkerFiles:
     """Files whose lines the console shows as well."""
     error_file: Path
     stacks_file: Path
-    """File to which the worker writes its stacks on request."""
 
     @property
     def progress_file(self) -> Path:

@@ -19,7 +19,6 @@ class WorkerUsage:
     """Resource usage of the workers, with the processes that they have started."""
 
     cpus: float
-    """Processors in use."""
     memory_bytes: int
     is_warm: bool | None = None
     """True if the next workers start without imports; None if that is disabled."""
@@ -32,7 +31,6 @@ class ProgressReport:
     round: int = 0
     """The round of the world whose workers are reported on; 0 before the first workers."""
     attempt: int = 0
-    """The attempt of that world."""
     phase: str = NodePhase.WAITING
     step: int | None = None
     """The last step that all reporting workers have finished."""
@@ -41,7 +39,6 @@ class ProgressReport:
     checkpoint_step: int | None = None
     saves: SaveCounts = field(default_factory=SaveCounts)
     spent_s: dict[str, float] = field(default_factory=dict)
-    """Seconds of this attempt without training, by phase."""
     usage: WorkerUsage | None = None
     training: TrainingReport | None = None
     """What the workers report about their steps, every ``TRAINING_REPORT_S``; None in between."""

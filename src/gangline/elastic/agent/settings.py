@@ -18,7 +18,6 @@ class WorkerCommand:
     is_python: bool
     """True if an interpreter runs a script or module. Only these can have spares."""
     name: str
-    """The script's name, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,6 @@ class LogSettings:
     """Teed lines that contain one of these are also written to filtered_stdout.log."""
     stderr_filters: tuple[str, ...] = ()
     poll_interval_s: float = 0.1
-    """Polling interval of teed files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,6 @@ class HangSettings:
     is_learned: bool = False
     """True if the time-out of a step follows from the step times, as soon as those are known."""
     gather_s: float = 5.0
-    """Time limit for writing stacks and flight records."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from gangline.elastic.agent.process import (
 )
 
 _WARM_TIMEOUT_S = 300.0
-"""Time limit for warming a spare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,6 @@ class SpareInterpreter:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     has_all_modules: bool = False
-    """True if all requested modules were imported."""
 
     @classmethod
     async def start(

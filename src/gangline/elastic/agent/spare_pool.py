@@ -217,7 +217,6 @@ class SparePool:
         self._servers_started = 0
         self._calmly = True
         self._forking = 0
-        """Workers that are being forked."""
         self._import_nice = 0
         """Niceness of imports that run now; 0 without any, and for the first workers."""
         self.ready: dict[int, SpareInterpreter] = dict(first_spares or {})

@@ -257,87 +257,6 @@ class _Connection(asyncio.Protocol):
         handler(self._store, self, arguments)
 
 
-# Each handler reads all arguments before it changes anything: an incomplete request is repeated.
-
-
-def _set(store: AgentStore, _: _Connection, arguments: _Arguments) -> None:
-    store.set(arguments.text(), arguments.text())
-
-
-def _compare_set(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
-    key, expected, value = arguments.text(), arguments.text(), arguments.text()
-    peer.reply(_text(store.compare_set(key, expected, value)))
-
-
-def _get(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
-    peer.reply(_text(store.get(arguments.text())))
-
-
-def _add(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
-    peer.reply(_number(store.add(arguments.text(), arguments.number("=q"))))
-
-
-def _check(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
-    peer.reply(_READY if store.has_all(arguments.texts()) else _NOT_READY)
-
-
-def _wait(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
-    store.wait(peer, arguments.texts())
-
-
-def _count_keys(store: AgentStore, peer: _Connection, _: _Arguments) -> None:
-    peer.reply(_number(len(store.keys())))
-
-
-def _delete(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
-    peer.reply(_number(store.delete(arguments.text())))
-
-
-def _append(store: AgentStore, _: _Connection, arguments: _Arguments) -> None:
-    store.append(arguments.text(), arguments.text())
-
-
-def _multi_get(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
-    peer.reply(b"".join(_text(store.get(key)) for key in arguments.texts()))
-
-
-def _multi_set(store: AgentStore, _: _Connection, arguments: _Arguments) -> None:
-    pairs = [(arguments.text(), arguments.text()) for _ in range(arguments.count())]
-    for key, value in pairs:
-        store.set(key, value)
-
-
-def _cancel_wait(store: AgentStore, peer: _Connection, _: _Arguments) -> None:
-    store.cancel_wait(peer)
-    peer.reply(_WAIT_CANCELED)
-
-
-def _ping(_: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
-    peer.reply(struct.pack("=I", arguments.number("=I")))
-
-
-def _push(store: AgentStore, _: _Connection, arguments: _Arguments) -> None:
-    store.push(arguments.text(), arguments.text())
-
-
-def _pop(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
-    length, value = store.pop(arguments.text())
-    peer.reply(_number(length) + (_text(value) if value is not None else b""))
-
-
-def _queue_length(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
-    peer.reply(_number(store.queue_length(arguments.text())))
-
-
-def _list_keys(store: AgentStore, peer: _Connection, _: _Arguments) -> None:
-    keys = store.keys()
-    peer.reply(_number(len(keys)) + b"".join(map(_text, keys)))
-
-
-def _barrier(store: AgentStore, peer: _Connection, arguments: _Arguments) -> None:
-    store.enter_barrier(peer, arguments.text(), arguments.number("=q"))
-
-
 def _number(number: int) -> bytes:
     return struct.pack("=q", number)
 
@@ -346,24 +265,46 @@ def _text(text: bytes) -> bytes:
     return struct.pack("=Q", len(text)) + text
 
 
+def _multi_set(store: AgentStore, _: _Connection, read: _Arguments) -> None:
+    for key, value in [(read.text(), read.text()) for _ in range(read.count())]:
+        store.set(key, value)
+
+
+def _cancel_wait(store: AgentStore, peer: _Connection, _: _Arguments) -> None:
+    store.cancel_wait(peer)
+    peer.reply(_WAIT_CANCELED)
+
+
+def _pop(store: AgentStore, peer: _Connection, read: _Arguments) -> None:
+    length, value = store.pop(read.text())
+    peer.reply(_number(length) + (_text(value) if value is not None else b""))
+
+
+def _list_keys(store: AgentStore, peer: _Connection, _: _Arguments) -> None:
+    peer.reply(_number(len(store.keys())) + b"".join(map(_text, store.keys())))
+
+
 _VALIDATE = 0
+# Each handler reads all arguments before it changes anything: an incomplete request is repeated.
 _HANDLERS: dict[int, Callable[[AgentStore, _Connection, _Arguments], None]] = {
-    1: _set,
-    2: _compare_set,
-    3: _get,
-    4: _add,
-    5: _check,
-    6: _wait,
-    7: _count_keys,
-    8: _delete,
-    9: _append,
-    10: _multi_get,
+    1: lambda store, _, read: store.set(read.text(), read.text()),
+    2: lambda store, peer, read: peer.reply(
+        _text(store.compare_set(read.text(), read.text(), read.text()))
+    ),
+    3: lambda store, peer, read: peer.reply(_text(store.get(read.text()))),
+    4: lambda store, peer, read: peer.reply(_number(store.add(read.text(), read.number("=q")))),
+    5: lambda store, peer, read: peer.reply(_READY if store.has_all(read.texts()) else _NOT_READY),
+    6: lambda store, peer, read: store.wait(peer, read.texts()),
+    7: lambda store, peer, _: peer.reply(_number(len(store.keys()))),
+    8: lambda store, peer, read: peer.reply(_number(store.delete(read.text()))),
+    9: lambda store, _, read: store.append(read.text(), read.text()),
+    10: lambda store, peer, read: peer.reply(b"".join(_text(store.get(k)) for k in read.texts())),
     11: _multi_set,
     12: _cancel_wait,
-    13: _ping,
-    14: _push,
+    13: lambda _, peer, read: peer.reply(struct.pack("=I", read.number("=I"))),
+    14: lambda store, _, read: store.push(read.text(), read.text()),
     15: _pop,
-    16: _queue_length,
+    16: lambda store, peer, read: peer.reply(_number(store.queue_length(read.text()))),
     17: _list_keys,
-    18: _barrier,
+    18: lambda store, peer, read: store.enter_barrier(peer, read.text(), read.number("=q")),
 }

@@ -30,9 +30,7 @@ from gangline.elastic.variables import LOCAL_MASTER_VARIABLE, SECRET_VARIABLE, s
 log = logging.getLogger(__name__)
 
 PORT_TAKEN_CODE = 3
-"""Exit code of a master whose port is taken."""
 RESTART_PAUSE_S = 0.1
-"""Delay before a master that has ended is restarted."""
 _STOP_S = 5.0
 _GRACE_S = "1"
 """Seconds in which a broken connection may be restored before its node counts as dead."""
@@ -131,7 +129,6 @@ class OnDemandMaster(MasterChild):
 _START_TIMEOUT_S = 60.0
 _START_POLL_S = 0.02
 _PORT_TAKEN_PAUSE_S = 1.0
-"""Interval of attempts while the port is taken."""
 
 
 class HostedMaster(MasterChild):

@@ -71,7 +71,6 @@ class LaunchPlan:
     config: RendezvousConfig
     checks: NodeCheckOptions
     environment: Mapping[str, str]
-    """Variables that workers inherit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,6 @@ class RendezvousConfig:
     """True if this node runs the master; None if that depends on the address."""
     node_id: int | None = None
     node_rank: int = -1
-    """Preferred rank; -1 for none."""
     witness_address: str | None = None
     """host:port of the cluster's API server, if a cluster can replace this node."""
     local_address: str | None = None

@@ -100,9 +100,7 @@ class NodeCheckOptions:
 
     enabled: bool
     reports_speed: bool
-    """True to report the speed of communication."""
     excludes_stragglers: bool
-    """True if a slow node ends."""
     workload: CheckWorkload
     straggler_ratio: float
     straggler_s: float

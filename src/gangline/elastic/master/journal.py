@@ -13,8 +13,8 @@ means that the kernel has the record, so that it survives the process; a reply t
 machine waits for the disk too. With a full disk the master continues, reports the error and tries
 again: agents repeat what matters to the next master.
 
-Invariant: a reply leaves only after the records before it are written, and replies to one client
-leave in the order in which their records were written.
+Invariant: a reply leaves only after the records before it are written, a durable one only after
+they are on disk. A reply may overtake one that waits for the disk: clients match them by number.
 """
 
 import asyncio
@@ -311,6 +311,8 @@ class GroupCommit:
         if self._is_due:
             self._write()
         self._is_sync_due = False
+        # Only replies whose records are written by now: the sync runs in a thread, and meanwhile
+        # others are added, whose records it may not cover.
         unsafe, self._unsafe = self._unsafe, []
         try:
             if self._journal.needs_compaction:
@@ -319,6 +321,8 @@ class GroupCommit:
                 await self._journal.sync()
             self._is_failing = False
         except OSError as error:
+            # A full disk must not stop the job. If the machine fails too, keys may be lost; agents
+            # repeat everything else to the next master.
             self._fail(error)
         _send(unsafe)
 

@@ -16,7 +16,6 @@ class CheckpointAge:
 
     def __init__(self) -> None:
         self.save_s: float | None = None
-        """Time for which a save stops training, as the workers report it."""
         self.interval_s: float | None = None
         """Planned time between two checkpoints; None: the workers do not report it."""
         self._step: int | None = None

@@ -48,10 +48,8 @@ class EvictionSaves:
         self._core, self._send = core, send
         self._request = ""
         self._steps: dict[int, int | None] = {}
-        """The step that each node has written."""
         self._answer: SaveAnswerAnnotation | None = None
         self.changed = asyncio.Event()
-        """Set when the answer has changed."""
 
     @property
     def can_save(self) -> bool:

@@ -16,7 +16,6 @@ class MasterSettings:
     listen_descriptor: int | None = None
     """An inherited listening socket, in place of host and port."""
     heartbeat_s: float = 1.0
-    """Interval of heartbeats."""
     silence_s: float = 15.0
     """A node that is silent for this time is dead. A shorter time detects cut-off nodes sooner, but
     also reports nodes with an overloaded processor or network.

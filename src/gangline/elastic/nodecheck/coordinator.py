@@ -9,15 +9,17 @@ after a restart of the master nodes start the check again (``UnknownCheckError``
 from collections import deque
 from dataclasses import dataclass, field
 
-from gangline.elastic.nodecheck.group_testing import CheckRules, choose_next_step
+from gangline.elastic.nodecheck.group_testing import CheckRules, choose_next_step, first_groups
 from gangline.elastic.nodecheck.result import (
     LOST_RESULT,
     CheckConclusion,
     CheckOutcome,
     CheckRound,
+    NodeGroup,
     NodeResult,
     NodeTimes,
     SpeedLimits,
+    best_times,
     check_outcomes,
 )
 from gangline.elastic.protocol.messages import (
@@ -59,7 +61,7 @@ class _Participant:
 class _Session:
     nodes: dict[int, _Participant]
     rules: CheckRules
-    step: tuple[tuple[int, ...], ...] | CheckConclusion
+    groups: tuple[NodeGroup, ...]
     rounds: list[CheckRound] = field(default_factory=list)
     results: dict[int, NodeResult] = field(default_factory=dict)
     deadline: float = 0.0
@@ -77,9 +79,7 @@ class CheckCoordinator:
         self._history: dict[int, deque[NodeTimes]] = {}
         self._verdicts: dict[ParticipantKey, CheckConclusion] = {}
         self.outcomes: dict[int, CheckOutcome] = {}
-        """Outcome of the last check of each node."""
         self.ended = 0
-        """Number of checks that have ended."""
 
     def receive(self, message: CheckRequest | CheckResult, now: float) -> None:
         """Process a request or a result; repetitions change nothing.
@@ -99,8 +99,7 @@ class CheckCoordinator:
             return _verdict_message(key[0], verdict)
         if session is None or not self._is_participant(session, key):
             return None
-        assert not isinstance(session.step, CheckConclusion)
-        group = next((group for group in session.step if key[0] in group), None)
+        group = next((group for group in session.groups if key[0] in group), None)
         if group is None or key[0] in session.results or _is_testing_in(message, session):
             return None
         hosts = [session.nodes[node].request.host for node in group]
@@ -118,8 +117,7 @@ class CheckCoordinator:
             return False
         if not _is_testing_in(message, session) or key[0] in session.results:
             return False
-        assert not isinstance(session.step, CheckConclusion)
-        group = next((group for group in session.step if key[0] in group), ())
+        group = next((group for group in session.groups if key[0] in group), ())
         failed = {
             other for other, result in session.results.items() if not result.passed and result.local
         }
@@ -187,9 +185,8 @@ class CheckCoordinator:
             absolute_s=max(request.straggler_s for request in requests),
         )
         rules = CheckRules(limits, all_together=any(request.all_together for request in requests))
-        session = _Session(nodes, rules, choose_next_step([*nodes], [], rules, self._history))
-        session.deadline = now + self._round_timeout_s
-        self._session = session
+        groups = first_groups([*nodes])
+        self._session = _Session(nodes, rules, groups, deadline=now + self._round_timeout_s)
 
     def _add_result(self, result: CheckResult, now: float) -> None:
         key, session = _key(result), self._session
@@ -205,21 +202,23 @@ class CheckCoordinator:
             waiting.port = result.store_port
 
     def _advance(self, session: _Session, now: float) -> None:
-        """Close the round when all missing nodes are lost."""
-        while not isinstance(session.step, CheckConclusion):
-            if any(not session.nodes[node].is_lost for node in self._missing(session)):
-                return
+        """Close the round when all missing nodes are lost; begin the next one, or end the check."""
+        while all(session.nodes[node].is_lost for node in self._missing(session)):
             silent = dict.fromkeys(self._missing(session), LOST_RESULT)
-            session.rounds.append(CheckRound(session.step, session.results | silent))
+            session.rounds.append(CheckRound(session.groups, session.results | silent))
             session.results = {}
             session.deadline = now + self._round_timeout_s
             gone = {node for node, participant in session.nodes.items() if participant.is_lost}
-            session.step = choose_next_step(
+            step = choose_next_step(
                 [*session.nodes], session.rounds, session.rules, self._history, gone
             )
-        self._end_session(session, session.step, now)
+            if isinstance(step, CheckConclusion):
+                self._end_session(session, step, now)
+                return
+            session.groups = step
 
     def _end_session(self, session: _Session, verdict: CheckConclusion, now: float) -> None:
+        times = best_times(session.rounds)
         for node, participant in session.nodes.items():
             self._verdicts[participant.key] = verdict
             waiting = self._waiting.get(node)
@@ -228,7 +227,10 @@ class CheckCoordinator:
                 del self._waiting[node]
             if verdict.passed(node) and not participant.is_lost and node not in self._waiting:
                 self._trusted.add(node)
-                self._remember(session, verdict, node)
+                if node in times and node not in verdict.stragglers:
+                    # The best times of a node that was not slow, for later comparison.
+                    history = self._history.setdefault(node, deque(maxlen=HISTORY_LENGTH))
+                    history.append(times[node])
         self.outcomes |= check_outcomes(session.nodes, session.rounds, verdict)
         self.ended += 1
         while len(self._verdicts) > MAX_VERDICTS:
@@ -236,25 +238,9 @@ class CheckCoordinator:
         self._session = None
         self._begin_or_wait(now)
 
-    def _remember(self, session: _Session, verdict: CheckConclusion, node: int) -> None:
-        """Store the best times of a node that was not slow, for later comparison."""
-        passed = [
-            round_.results[node]
-            for round_ in session.rounds
-            if node in round_.results and round_.results[node].passed
-        ]
-        if passed and node not in verdict.stragglers:
-            times = (
-                min(result.compute_s for result in passed),
-                min(result.collective_s for result in passed),
-            )
-            self._history.setdefault(node, deque(maxlen=HISTORY_LENGTH)).append(times)
-
     @staticmethod
     def _missing(session: _Session) -> list[int]:
-        if isinstance(session.step, CheckConclusion):
-            return []
-        return [node for group in session.step for node in group if node not in session.results]
+        return [node for group in session.groups for node in group if node not in session.results]
 
     @staticmethod
     def _is_participant(session: _Session, key: ParticipantKey) -> bool:

@@ -26,6 +26,7 @@ from gangline.elastic.nodecheck.result import (
     NodeResult,
     SpeedLimits,
     TimesHistory,
+    best_times,
     find_slow_nodes,
 )
 
@@ -61,12 +62,12 @@ def choose_next_step(
     rules = rules or CheckRules()
     nodes = list(dict.fromkeys(nodes))
     if not rounds:
-        return _pair_neighbours(nodes)
+        return first_groups(nodes)
     evidence = _Evidence.from_rounds(nodes, rounds, gone)
     groups = evidence.next_groups()
     if groups:
         return groups
-    slow = find_slow_nodes(evidence.times(), rules.limits, history or {})
+    slow = find_slow_nodes(best_times(rounds), rules.limits, history or {})
     slow = {
         n: evidence.locate_device(finding) for n, finding in slow.items() if n in evidence.proved
     }
@@ -79,7 +80,7 @@ def choose_next_step(
     return CheckConclusion(evidence.findings(), slow, evidence.undecided(), len(rounds))
 
 
-def _pair_neighbours(nodes: Sequence[int]) -> tuple[NodeGroup, ...]:
+def first_groups(nodes: Sequence[int]) -> tuple[NodeGroup, ...]:
     """Pair neighbours. An odd last node joins the last pair, which saves a round if all pass.
 
     If the group of three fails, none is blamed: it leaves three suspects that have not met as a
@@ -105,11 +106,8 @@ class _Evidence:
     """By node: failed groups in which no node failed within itself."""
     local_failures: dict[int, int] = field(default_factory=dict)
     alone: set[int] = field(default_factory=set)
-    """Nodes that were tested alone."""
     passed_alone: set[int] = field(default_factory=set)
-    """Nodes that passed alone."""
     gone: Collection[int] = ()
-    """Nodes that do not test any more."""
 
     @classmethod
     def from_rounds(
@@ -195,18 +193,6 @@ class _Evidence:
             groups.append((partner, node))
         return tuple(groups)
 
-    def times(self) -> dict[int, tuple[float, float]]:
-        best: dict[int, tuple[float, float]] = {}
-        for round_ in self.rounds:
-            for node, outcome in round_.results.items():
-                if outcome.passed:
-                    seen = best.get(node, (outcome.compute_s, outcome.collective_s))
-                    best[node] = (
-                        min(seen[0], outcome.compute_s),
-                        min(seen[1], outcome.collective_s),
-                    )
-        return best
-
     def retest_groups(self, slow: Mapping[int, NodeFinding]) -> tuple[NodeGroup, ...]:
         """Pair slow nodes that have passed only once with fast ones."""
         passes, tests = dict.fromkeys(self.nodes, 0), dict.fromkeys(self.nodes, 0)
@@ -217,7 +203,7 @@ class _Evidence:
                     tests[node] += 1
         again = [n for n in slow if passes[n] == 1 and tests[n] < SEARCH_ROUNDS]
         again = [n for n in again if n not in self.gone]
-        times = self.times()
+        times = best_times(self.rounds)
         fast = sorted((n for n in self.partners if n not in slow), key=lambda n: (sum(times[n]), n))
         return self._with_partners(again, fast)
 

@@ -30,7 +30,6 @@ _IDLE_COMMAND = (sys.executable, "-c", "'gangline node check'")
 """Command line, as process lists show it, of an interpreter that never becomes a worker."""
 
 InterpreterFactory = Callable[[int], Awaitable[SpareInterpreter]]
-"""Starts the interpreter of a local rank."""
 
 
 class CheckInterpreters:

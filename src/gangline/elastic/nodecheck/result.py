@@ -15,7 +15,6 @@ from typing import TypeAlias
 import msgspec
 
 COMPUTE, COLLECTIVE = "compute", "collective"
-"""What is timed."""
 
 NodeGroup = tuple[int, ...]
 """Nodes that test together."""
@@ -28,14 +27,11 @@ class NodeResult(msgspec.Struct, frozen=True, tag="measured", omit_defaults=True
     local: bool = False
     """True if the failed test ran within this node, so that no partner can be the cause."""
     compute_s: float = 0.0
-    """Seconds of the matrix multiplications."""
     collective_s: float = 0.0
-    """Mean seconds of one collective operation."""
     bandwidth: float = 0.0
     """Bytes per second, as the algorithm counts them."""
     device: str = ""
     test: str = ""
-    """Name of the failed test."""
     message: str = ""
     collective_device: str = ""
     """Slowest device of the collective; ``device`` is the slowest one of the matrices."""
@@ -78,7 +74,6 @@ class NodeFinding:
     value: float = 0.0
     """Seconds, or the number of failures."""
     threshold: float = 0.0
-    """Limit of the value."""
     message: str = ""
 
     def __str__(self) -> str:
@@ -95,7 +90,6 @@ class CheckConclusion:
     """Conclusion of a check."""
 
     faulty: Mapping[int, NodeFinding] = field(default_factory=dict)
-    """Nodes that are proved faulty."""
     stragglers: Mapping[int, NodeFinding] = field(default_factory=dict)
     """Nodes that pass, but are slow."""
     undecided: tuple[int, ...] = ()
@@ -137,6 +131,20 @@ TimesHistory = Mapping[int, Sequence[NodeTimes]]
 """Times of earlier checks with the same sizes, by node."""
 
 _TESTS = (COMPUTE, COLLECTIVE)
+
+
+def best_times(rounds: Sequence[CheckRound]) -> dict[int, NodeTimes]:
+    """Return the best compute and collective times of each node that passed a round."""
+    best: dict[int, NodeTimes] = {}
+    for round_ in rounds:
+        for node, result in round_.results.items():
+            if result.passed:
+                compute_s, collective_s = best.get(node, (result.compute_s, result.collective_s))
+                best[node] = (
+                    min(compute_s, result.compute_s),
+                    min(collective_s, result.collective_s),
+                )
+    return best
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +233,6 @@ class MeasureOrder(msgspec.Struct, frozen=True, kw_only=True, tag="test"):
     """Run the tests in this group."""
 
     rank: int
-    """Rank of this process in the group."""
     world_size: int
     store_host: str
     store_port: int

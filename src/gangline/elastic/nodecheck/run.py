@@ -41,10 +41,8 @@ from gangline.elastic.protocol.wire import ProtocolError, RequestRefusedError
 WORKER = "gangline.elastic.nodecheck.worker"
 
 _END_TIMEOUT_S = 5.0
-"""Time limit for the end of a process that closed its connection."""
 
 _PROCESS_TEST = "process"
-"""Name of the test that failed when a process ends unexpectedly."""
 PARTNER_GONE = NodeResult(
     passed=False,
     test="partner",
@@ -296,7 +294,6 @@ class CheckReport:
 
     verdict: CheckVerdict
     results: tuple[NodeResult, ...]
-    """Results of this node by round."""
     groups: tuple[tuple[int, ...], ...]
     """The groups of these results; each includes this node."""
     duration_s: float

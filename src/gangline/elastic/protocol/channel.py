@@ -198,7 +198,6 @@ class SecureChannel:
         self, secret: JobSecret, *, client: bool, limit: int = MAX_FIRST_FRAME_BYTES
     ) -> None:
         self.limit = limit
-        """The longest accepted frame."""
         self.is_established = False
         """True once the other end has proved that it knows the secret, as far as this end can
         see: a server still checks the client when the client's end is established already.

@@ -81,7 +81,6 @@ class _MasterConnection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()
-        """The reason why the connection ended."""
         self._received = received
         self._transport: asyncio.Transport | None = None
         self._channel = SecureChannel(secret, client=True, limit=MAX_FRAME_BYTES)
@@ -161,7 +160,6 @@ class MasterClient:
         self.address = address
         self.name = name or ClientIdentity()
         self.welcome: Welcome | None = None
-        """The master's last Welcome."""
         self.replies = 0
         """Number of replies so far: while it increases, the master is reachable."""
         self.last_error = "not connected yet"

@@ -20,7 +20,6 @@ from gangline.elastic.shards.events import DatasetState, LedgerAnswer, LedgerEve
 from gangline.elastic.training_report import ModelShape, StepTimes
 
 PROTOCOL_VERSION = 1
-"""The protocol version of this release."""
 PROTOCOL_OLDEST = 1
 """The oldest protocol version that this release understands."""
 
@@ -35,9 +34,7 @@ class Hello(ProtocolMessage):
     protocol: int = PROTOCOL_VERSION
     oldest: int = PROTOCOL_OLDEST
     version: str = ""
-    """Release of gangline, for display."""
     job: str = ""
-    """The sender's job; empty for any."""
     client: str = ""
     """Permanent identifier of the sending process; with a number it identifies a request."""
     node_id: int | None = None
@@ -45,20 +42,17 @@ class Hello(ProtocolMessage):
     and no other one follows within the grace period. None for worker processes and tools.
     """
     incarnation: str = ""
-    """See ``Join``."""
 
 
 class Welcome(ProtocolMessage):
     """The master accepts the connection."""
 
     protocol: int
-    """Protocol version of this connection."""
     version: str = ""
     master: str = ""
     """Identifier of the master process; a new one means that the master was restarted."""
     job: str = ""
     heartbeat_s: float = 1.0
-    """Interval at which agents should send ``Heartbeat``."""
     silence_s: float = 15.0
     """A node that is silent for this time is considered dead."""
 
@@ -75,7 +69,6 @@ class RequestRefused(ProtocolMessage, tag="Refused"):
     WrongJob, RendezvousFailed, Superseded, JobOver, BadRequest, TimedOut, TooLarge.
     """
     message: str = ""
-    """Explanation, for display."""
 
 
 PARTNER_LOST: Final = "PartnerLost"
@@ -92,7 +85,6 @@ class CheckRequest(ProtocolMessage, tag="CheckWanted"):
     node_id: int
     incarnation: str = ""
     check: int = 1
-    """Number of this check of this agent process."""
     node_rank: int = -1
     host: str = ""
     store_port: int = 0
@@ -144,20 +136,15 @@ class CheckResult(ProtocolMessage):
     incarnation: str = ""
     check: int = 1
     compute_s: float = 0.0
-    """Seconds for the matrix multiplications."""
     collective_s: float = 0.0
-    """Seconds for the collective operations."""
     bandwidth: float = 0.0
     """Bytes per second of the collective, as its algorithm counts them."""
     device: str = ""
     """The device that failed, or the slowest one for matrices."""
     test: str = ""
-    """The test that failed."""
     message: str = ""
     collective_device: str = ""
-    """The slowest device for the collective."""
     store_port: int = 0
-    """A free port for the next round."""
     wait_s: float = 5.0
 
 
@@ -180,14 +167,12 @@ class DeviceUsage(msgspec.Struct, frozen=True, omit_defaults=True):
     used_bytes: int = 0
     total_bytes: int = 0
     busy: float = 0.0
-    """Utilization, between 0 and 1."""
 
 
 class NodeResources(msgspec.Struct, frozen=True, omit_defaults=True):
     """Usage of a node's workers."""
 
     cpus: float = 0.0
-    """CPUs in use."""
     memory_bytes: int = 0
     devices: tuple[DeviceUsage, ...] = ()
     is_warm: bool | None = None
@@ -210,7 +195,6 @@ class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     grad_sqr: float | None = None
     grad_var: float | None = None
     device_peak_bytes: tuple[int, ...] = ()
-    """By device."""
     device_model: str = ""
     global_batch: int | None = None
     step_times: StepTimes | None = None
@@ -221,9 +205,7 @@ class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     save_interval_s: float | None = None
     saves_adapt: int | None = None
     pod: str = ""
-    """Name of the pod, or of the host."""
     memory_peak_bytes: int | None = None
-    """Highest memory use of the pod so far."""
     tuning_version: int | None = None
     """Version of the tuning that the node has applied; None if it takes none."""
     tunes_batch: bool = False
@@ -303,7 +285,6 @@ class SaveFinished(ProtocolMessage):
     request: str
     incarnation: str = ""
     step: int | None = None
-    """The step that is in storage; None if none was written."""
 
 
 class DumpStacks(ProtocolMessage):
@@ -480,7 +461,6 @@ class WorldMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
     node_id: int
     node_rank: int
     group_rank: int
-    """Index of the node in the world, from 0."""
     local_world_size: int
     first_rank: int
     """The global rank of its first worker: the sum of the sizes of all members before it."""
@@ -510,11 +490,8 @@ class JoinPending(ProtocolMessage, tag="Waiting"):
     """There is no world yet: send the same ``Join`` again."""
 
     message: str = ""
-    """What the rendezvous waits for, for display."""
     present: int = 0
-    """Number of waiting nodes."""
     wanted: int = 0
-    """Minimum number of nodes."""
     missing: tuple[int, ...] = ()
     """Expected node ranks (or ids) that have not joined, if known."""
 
@@ -525,7 +502,6 @@ class Leave(ProtocolMessage):
     node_id: int
     incarnation: str = ""
     reason: str = ""
-    """For display."""
     succeeded: bool = False
     """True if its workers succeeded: the other nodes do not restart because of it."""
     known_dead: int | None = None
@@ -573,7 +549,6 @@ class JobEvent(ProtocolMessage):
     message: str = ""
     node_id: int | None = None
     at: float = 0.0
-    """Time on the master's clock of the job; set by the master."""
 
 
 class GoodputRequest(ProtocolMessage, tag="GoodputWanted"):
@@ -695,7 +670,6 @@ Request: TypeAlias = (
     | CheckRequest
     | CheckResult
 )
-"""Requests to the master."""
 
 Reply: TypeAlias = (
     Welcome
@@ -713,4 +687,3 @@ Reply: TypeAlias = (
     | CheckGroup
     | CheckVerdict
 )
-"""Replies of the master."""

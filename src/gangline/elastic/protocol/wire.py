@@ -118,7 +118,6 @@ class MasterUnreachableError(ProtocolError):
         )
         self.address = address
         self.last_error = last_error
-        """The error of the last attempt."""
 
 
 class RequestRefusedError(ProtocolError):

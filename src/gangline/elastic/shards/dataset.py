@@ -145,7 +145,6 @@ class Stream(Dataset, tag="stream", frozen=True, kw_only=True, omit_defaults=Tru
     """Partitions that grow while they are read, such as those of a message queue."""
 
     partitions: dict[Name, RecordCount]
-    """The first offset of each partition."""
 
 
 FiniteDataset: TypeAlias = Table | Text

@@ -32,7 +32,6 @@ class TakeShards(msgspec.Struct, frozen=True, array_like=True, tag="take"):
     shards, so that a lost reply loses none. 0: never the same again.
     """
     count: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
-    """Largest number of shards."""
     through_epoch: RecordCount | None = None
     """Return no shard of a later epoch, and report the end of this one as the end."""
 
@@ -129,7 +128,6 @@ class Supply(StrEnum):
     """The result of a request for shards."""
 
     GIVEN = "given"
-    """Shards are returned."""
     WAIT = "wait"
     """None now; other workers may give some back, or the stream may grow."""
     REPORT_FIRST = "reportFirst"
@@ -186,7 +184,6 @@ class DatasetState(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     """Shards of this epoch (or of the stream's present content) that are not leased."""
     leased: int
-    """Shards that are leased."""
     done_shards: int
     """Over all epochs. A shard that two workers finished counts once."""
     done_records: int

@@ -218,7 +218,6 @@ def failure_message(
 
 
 WAIT_MESSAGE_INTERVAL_S = 10.0
-"""Interval of log messages while waiting."""
 
 
 async def wait_for_master(client: MasterClient, timeout_s: float) -> None:

@@ -28,7 +28,6 @@ PARTITIONED_AFTER = 4
 _PROBE_AFTER = 1 / 3
 """Members are probed after this share of the silence limit without the master."""
 _PROBES_PER_LIMIT = 8
-"""Number of probes within the silence limit."""
 _MIN_FAILURES = 3
 """Consecutive failed probes of a lost member: a single one may be chance."""
 _DEFAULT_SILENCE_LIMIT_S = 15.0
@@ -44,7 +43,6 @@ class FailureDetector:
     total_silence_s: float = 0.0
     """Seconds without an answer of the master, a member or the witness."""
     failures: dict[int, int] = field(default_factory=dict)
-    """Consecutive failed probes by node."""
 
     def add_silence(self, seconds: float) -> bool:
         """Add time without an answer of the master. Returns True if members should be probed."""

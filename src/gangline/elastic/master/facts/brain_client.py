@@ -20,7 +20,6 @@ TOKEN_VARIABLE = "GANGLINE_BRAIN_TOKEN"
 QUEUE_LENGTH = 100
 TIMEOUT_S = 1.0
 RETRY_S = 5.0
-"""Pause after a failed attempt."""
 
 
 class BrainClient:

@@ -190,15 +190,17 @@ class SaveRelay:
                     await self._service.changed.wait()
 
     def desired(self) -> dict[str, str | None]:
-        wanted: dict[str, str | None] = {SAVES_ANNOTATION: None}
+        annotations: dict[str, str | None] = {SAVES_ANNOTATION: None}
         if self._service.can_save:
-            wanted[SAVES_ANNOTATION] = "true"
+            annotations[SAVES_ANNOTATION] = "true"
         if self._service.answer is not None:
-            wanted[SAVE_ANSWER_ANNOTATION] = msgspec.json.encode(self._service.answer).decode()
-        return wanted
+            annotations[SAVE_ANSWER_ANNOTATION] = msgspec.json.encode(self._service.answer).decode()
+        return annotations
 
-    async def _write(self, wanted: dict[str, str | None]) -> None:
-        changed = {key: value for key, value in wanted.items() if self._written.get(key) != value}
+    async def _write(self, annotations: dict[str, str | None]) -> None:
+        changed = {
+            key: value for key, value in annotations.items() if self._written.get(key) != value
+        }
         if changed and await self._cluster.annotate_facts(changed):
             self._written |= changed
 

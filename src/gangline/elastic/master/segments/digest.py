@@ -119,7 +119,6 @@ class WorldMembers:
 
     round: int
     leader: int
-    """The node of rank 0."""
     procs: int
     ranks: dict[int, int]
     """Rank of each node in the world, by node id."""
@@ -189,18 +188,14 @@ class _Attempt:
     """One start of the workers."""
 
     number: tuple[int, int]
-    """Round and attempt."""
     began: Instant
     first_step: int | None = None
     """The first step; None before it is known."""
     times: Moments = NO_MOMENTS
-    """Latest moments of the leader's process."""
     step: int | None = None
-    """Latest step of the leader."""
     step_at: Instant | None = None
     """Time of the first report of that step."""
     at: Instant | None = None
-    """Time of the latest report."""
     reports_details: bool = False
     was_seen_starting: bool = False
     """True if all its steps are known: it began after the master did, or without a step."""
@@ -222,9 +217,7 @@ class SegmentDigest:
         """
         self._goodput, self._counted, self._segment_s = goodput, running, segment_s
         self.segments: deque[SegmentFacts] = deque(maxlen=FACTS_MAX_SEGMENTS)
-        """Closed segments, oldest first."""
         self.closed = 0
-        """Number of segments that were closed."""
         self.model: ModelShape | None = None
         self._world: WorldMembers | None = None
         self._attempt: _Attempt | None = None

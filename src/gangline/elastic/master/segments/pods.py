@@ -24,7 +24,6 @@ class ShortageTable:
             (shortage.device_model, shortage.micro_batch): shortage for shortage in earlier
         }
         self.observed = 0
-        """Number of shortages that were added."""
 
     def observe(
         self,
@@ -74,7 +73,6 @@ class PodUsage:
     until_ms: int
     peak_bytes: int | None = None
     buckets: dict[int, int] = field(default_factory=dict)
-    """Number of one-minute means by bucket."""
     max_cpus: float = 0.0
     minute_at: float = 0.0
     minute_cpus: float = 0.0

@@ -7,14 +7,13 @@ happens to the wall clock.
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gangline.api.jobs.training_facts import RankFacts, SlowestNode
 from gangline.elastic.protocol.messages import NodeReport
 
 MAX_MODELS = 8
-"""Number of device models that are told apart."""
 _TIMES = ("compute_s", "sync_s", "data_s")
 
 
@@ -23,13 +22,12 @@ class NodeSums:
     """Reports of one node; times are weighted with the number of steps since the last report."""
 
     rank: int
+    last: NodeReport
     pod: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
     """Sum of seconds times steps, by name."""
     steps: dict[str, int] = field(default_factory=dict)
     """Sum of the weights, by name."""
-    last: NodeReport | None = None
-    """The latest report."""
     peak_bytes: int = 0
 
     def add(self, report: NodeReport, steps: int) -> None:
@@ -53,58 +51,42 @@ class WorldSums:
         self._nodes: dict[int, NodeSums] = {}
 
     def add(self, node: int, rank: int, report: NodeReport, steps: int) -> None:
-        sums = self._nodes.get(node)
-        if sums is None:
-            sums = self._nodes[node] = NodeSums(rank)
-        sums.add(report, max(1, steps))
+        self._nodes.setdefault(node, NodeSums(rank, report)).add(report, max(1, steps))
 
     def mean_s(self, name: str) -> float | None:
-        means = [node.mean_s(name) for node in self._nodes.values()]
+        means = (node.mean_s(name) for node in self._nodes.values())
         return _mean(value for value in means if value is not None)
 
     def mean_of_last(self, name: str) -> float | None:
-        reports = [node.last for node in self._nodes.values() if node.last is not None]
-        return _mean(value for report in reports if (value := getattr(report, name)) is not None)
+        return _mean(self._last(name))
+
+    def maximum_of_last(self, name: str) -> float | None:
+        return max(self._last(name), default=None)
+
+    def _last(self, name: str) -> list[float]:
+        """Return a value of the latest reports of all nodes that report it."""
+        values = (getattr(node.last, name) for node in self._nodes.values())
+        return [value for value in values if value is not None]
 
     def device_models(self) -> list[str]:
-        models = {node.last.device_model for node in self._nodes.values() if node.last is not None}
+        models = {node.last.device_model for node in self._nodes.values()}
         return sorted(models - {""})[:MAX_MODELS]
 
     def devices_per_node(self) -> int | None:
         """Return the highest number of devices of a node; None if no device is reported."""
-        counts = [
-            len(node.last.device_peak_bytes)
-            for node in self._nodes.values()
-            if node.last is not None
-        ]
+        counts = [len(node.last.device_peak_bytes) for node in self._nodes.values()]
         return max(counts, default=0) or None
 
     def peaks(self) -> dict[str, int]:
         """Return the highest device memory in use, by device model."""
-        peaks: dict[str, int] = {}
-        for node in self._nodes.values():
-            model = node.last.device_model if node.last is not None else ""
-            if node.peak_bytes and (model in peaks or len(peaks) < MAX_MODELS):
-                peaks[model] = max(peaks.get(model, 0), node.peak_bytes)
-        return peaks
+        used = ((node.last.device_model, node.peak_bytes) for node in self._nodes.values())
+        return _by_model(used, max)
 
     def device_memory(self) -> dict[str, int]:
         """Return the memory of the smallest device of each model, where it is reported."""
-        smallest: dict[str, int] = {}
-        for node in self._nodes.values():
-            report = node.last
-            if report is None or not report.device_memory_bytes:
-                continue
-            model = report.device_model
-            if model in smallest or len(smallest) < MAX_MODELS:
-                memory = report.device_memory_bytes
-                smallest[model] = min(smallest.get(model, memory), memory)
-        return smallest
-
-    def maximum_of_last(self, name: str) -> float | None:
-        reports = [node.last for node in self._nodes.values() if node.last is not None]
-        values = [value for report in reports if (value := getattr(report, name)) is not None]
-        return max(values, default=None)
+        reports = [node.last for node in self._nodes.values()]
+        sizes = ((report.device_model, report.device_memory_bytes or 0) for report in reports)
+        return _by_model(sizes, min)
 
     def slowest(self) -> SlowestNode | None:
         """Return the node with the highest compute time; None with fewer than two nodes."""
@@ -116,6 +98,16 @@ class WorldSums:
         seconds, node = max(times, key=lambda item: item[0])
         median = statistics.median(time_s for time_s, _ in times)
         return SlowestNode(node.pod, node.rank, rounded(seconds), rounded(seconds / median))
+
+
+def _by_model(
+    sizes: Iterable[tuple[str, int]], combine: Callable[[int, int], int]
+) -> dict[str, int]:
+    combined: dict[str, int] = {}
+    for model, size in sizes:
+        if size and (model in combined or len(combined) < MAX_MODELS):
+            combined[model] = combine(combined.get(model, size), size)
+    return combined
 
 
 def rounded(value: float) -> float:
@@ -190,18 +182,18 @@ class WindowTable:
             return
         if round_ != self._round:
             self._round, self._nodes = round_, {}
-        minutes_of_node = self._nodes.setdefault(node, _NodeMinutes(rank))
-        minutes_of_node.rank = rank
-        minutes_of_node.name, minutes_of_node.device_model = (
-            report.pod or minutes_of_node.name,
+        node_minutes = self._nodes.setdefault(node, _NodeMinutes(rank))
+        node_minutes.rank = rank
+        node_minutes.name, node_minutes.device_model = (
+            report.pod or node_minutes.name,
             report.device_model,
         )
-        minute = minutes_of_node.minutes.setdefault(int(now_s // WINDOW_S), _Minute())
+        minute = node_minutes.minutes.setdefault(int(now_s // WINDOW_S), _Minute())
         weight = max(1, steps)
         minute.compute.add(report.compute_s, weight)
         minute.sync.add(report.sync_s, weight)
-        while len(minutes_of_node.minutes) > WINDOWS + 2:
-            del minutes_of_node.minutes[min(minutes_of_node.minutes)]
+        while len(node_minutes.minutes) > WINDOWS + 2:
+            del node_minutes.minutes[min(node_minutes.minutes)]
 
     def facts(self, now_s: float, wall_ms: int) -> RankWindows:
         """Return the complete minutes, oldest first; ``now_s`` and ``wall_ms`` are the same time.

@@ -32,14 +32,11 @@ class GoodputAccount(msgspec.Struct):
     until: float = 0.0
     """Time up to which the account is complete."""
     phase: str = NodePhase.WAITING
-    """The phase since then."""
     parts_s: dict[str, float] = {}
     steps_made: int = 0
     """Steps made, including repeated ones."""
     step: int | None = None
-    """The last reported step."""
     furthest: int | None = None
-    """The highest step ever reported."""
     lost_s: float = 0.0
     steps_lost: int = 0
     restarts: int = 0

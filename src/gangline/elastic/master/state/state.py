@@ -71,7 +71,6 @@ class MasterStarted(ProtocolMessage, tag="Started"):
     down_s: float = 0.0
     """Seconds without a master before it; the job's clock stood still meanwhile."""
     moment: ClockReading | None = None
-    """Clock reading at the start."""
 
 
 class NodeLost(ProtocolMessage, tag="Lost"):

@@ -147,7 +147,7 @@ def test_broken_world_ends_the_segment() -> None:
 ANYTHING = st.none() | st.floats() | st.integers(-(1 << 62), 1 << 62)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.builds(

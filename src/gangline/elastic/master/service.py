@@ -1,8 +1,7 @@
 """The request loop of the master: applies requests, journals them, and manages long polls.
 
 It stands between the pure state machine and the connections. It has no state that must survive the
-process: open long polls, which clients repeat to the next master, the liveness of nodes, and the
-request to save before an eviction, which a restarted master reads and repeats.
+process: only open long polls, which clients repeat to the next master, and the liveness of nodes.
 
 Invariant: a record is passed to the group commit before any reply that depends on it, so no client
 ever sees a state that a crash could undo.
@@ -15,8 +14,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from gangline.api.volcano.eviction_saves import SaveAnswerAnnotation
 from gangline.elastic.master.facts.collector import FactsCollector
+from gangline.elastic.master.facts.eviction_saves import EvictionSaves
 from gangline.elastic.master.journal import GroupCommit
 from gangline.elastic.master.node_checks import LongPoll, LongPolls, NodeCheckRequests
 from gangline.elastic.master.queries import (
@@ -37,70 +36,6 @@ from gangline.elastic.protocol import wire
 from gangline.elastic.protocol.server import Peer, negotiate_version
 from gangline.elastic.protocol.wire import installed_version
 from gangline.elastic.shards import events as shard_events
-
-REASON = "pods of this job are to be evicted for {}"
-
-
-class EvictionSaves:
-    """The request that is being carried out, and the last answer."""
-
-    def __init__(self, core: MasterCore, send: Callable[[msg.SendCommand], None]) -> None:
-        self._core, self._send = core, send
-        self._request = ""
-        self._steps: dict[int, int | None] = {}
-        self._answer: SaveAnswerAnnotation | None = None
-        self.changed = asyncio.Event()
-
-    @property
-    def can_save(self) -> bool:
-        """True if all members have a complete checkpoint, so that a request makes sense."""
-        members = self._core.rendezvous.state.members
-        heartbeats = [self._core.heartbeats.get(node) for node in members]
-        return bool(heartbeats) and all(
-            heartbeat is not None and heartbeat.checkpoint_step is not None
-            for heartbeat in heartbeats
-        )
-
-    def request(self, name: str, wait_s: float, beneficiary: str) -> None:
-        """Ask all members to save; a request that is known already changes nothing."""
-        if name == self._request:
-            return
-        self._request, self._steps = name, {}
-        nodes = tuple(sorted(self._core.rendezvous.state.members))
-        if not nodes:
-            self._finish(None)  # no workers run, so there is nothing that a save could preserve
-            return
-        reason = REASON.format(beneficiary)
-        command = msg.SaveCheckpoint(reason=reason, request=name, wait_s=wait_s)
-        self._send(msg.SendCommand(what=command, nodes=nodes))
-
-    def withdraw(self) -> None:
-        name, self._request = self._request, ""
-        nodes = tuple(sorted(self._core.rendezvous.state.members))
-        if name and nodes:
-            command = msg.SaveCheckpoint(request=name, is_withdrawn=True)
-            self._send(msg.SendCommand(what=command, nodes=nodes))
-
-    def finished(self, reply: msg.SaveFinished) -> None:
-        """Record the answer of a node; answers to other requests are ignored."""
-        if not self._request or reply.request != self._request:
-            return
-        self._steps[reply.node_id] = reply.step
-        members = self._core.rendezvous.state.members
-        if not all(node in self._steps for node in members):
-            return
-        steps = [self._steps[node] for node in members]
-        written = [step for step in steps if step is not None]
-        self._finish(min(written) if written and len(written) == len(steps) else None)
-
-    def _finish(self, step: int | None) -> None:
-        self._answer = SaveAnswerAnnotation(id=self._request, step=step)
-        self.changed.set()
-
-    @property
-    def answer(self) -> SaveAnswerAnnotation | None:
-        """The last answer; None before the first one."""
-        return self._answer
 
 
 @dataclass(slots=True)

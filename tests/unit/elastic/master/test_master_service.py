@@ -15,8 +15,8 @@ from gangline.api.volcano.eviction_saves import (
     read_save_answer,
 )
 from gangline.elastic.master import service as lives_module
-from gangline.elastic.master.facts.publication import SaveRelay
-from gangline.elastic.master.service import EvictionSaves, LivenessTracker
+from gangline.elastic.master.facts.eviction_saves import EvictionSaves, SaveRelay
+from gangline.elastic.master.service import LivenessTracker
 from gangline.elastic.master.state import state as rec
 from gangline.elastic.master.state.core import MasterCore
 from gangline.elastic.protocol import messages as msg

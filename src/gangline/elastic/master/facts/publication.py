@@ -1,38 +1,24 @@
-"""Connects a master with the readers of its facts, and with the writers of tuning and of requests.
+"""Connects a master with the readers of its facts, and with the writers of tuning and requests.
 
-Facts are published when a segment closes, at most once a minute, and at the end of the job.
-Requests to save come from the job's PodGroup, and answers go back (``api.volcano.eviction_saves``).
-None of it delays the master or fails it: a sink that fails logs it once and gets the facts again
-after a pause, and a lost answer costs at most the save, because the scheduler evicts the pods at
-the end of its wait.
+Facts are published when a segment closes, at most once a minute, and at the end of the job. None of
+it delays the master or fails it: a sink that fails logs it once, and gets the facts again after a
+pause, also if they have not changed meanwhile.
 """
 
 import asyncio
-import contextlib
 import logging
-import random
-import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
-from gangline.api.volcano.eviction_saves import (
-    SAVE_ANSWER_ANNOTATION,
-    SAVES_ANNOTATION,
-    SaveRequestAnnotation,
-    read_save_answer,
-    read_save_request,
-)
 from gangline.elastic.master.facts.collector import FactsCollector
+from gangline.elastic.master.facts.eviction_saves import EvictionSaves, SaveRelay
 from gangline.elastic.master.segments.document import JobIdentity, encode_facts
-from gangline.kube.errors import ApiError
+from gangline.elastic.protocol.messages import Tuning
 
 if TYPE_CHECKING:
     from gangline.elastic.master.facts.cluster import ClusterFacts
-    from gangline.elastic.master.service import EvictionSaves, MasterService
 
 log = logging.getLogger(__name__)
 
@@ -108,101 +94,15 @@ class FactsPublisher:
         return pause_s
 
 
-SAVE_RETRY_S = (5.0, 60.0)
-"""Shortest and longest pause before the PodGroup is watched again after an error."""
-WATCH_PAUSE_S = 1.0
-"""Pause after a watch that the server has ended, in case it ends each at once."""
+class PublishingService(Protocol):
+    """The master, as far as publication needs it."""
 
+    facts: FactsCollector
+    eviction_saves: EvictionSaves
+    is_over: asyncio.Event
 
-class SaveRelay:
-    """Relays the requests of one job."""
-
-    def __init__(
-        self,
-        cluster: "ClusterFacts",
-        service: "EvictionSaves",
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._cluster, self._service, self._wall_clock = cluster, service, wall_clock
-        self._is_first = True
-        self._answered = ""
-        """The request that an earlier process of this master has answered."""
-        self._written: dict[str, str | None] = {}
-
-    async def run(self) -> None:
-        """Relay until cancelled. An unexpected error ends only this."""
-        try:
-            await self._run()
-        except Exception:  # a defect here must not end the publication of facts
-            log.exception("requests to save before an eviction are no longer answered")
-
-    async def _run(self) -> None:
-        annotations = await self._cluster.facts_annotations()
-        earlier = read_save_answer(annotations)
-        self._answered = earlier.id if earlier is not None else ""
-        self._written = {SAVES_ANNOTATION: annotations.get(SAVES_ANNOTATION)}
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch())
-            group.create_task(self._publish())
-
-    async def _watch(self) -> None:
-        pause_s = SAVE_RETRY_S[0]
-        while True:
-            watch = self._cluster.watch_group()
-            try:
-                async with contextlib.aclosing(watch) as events:
-                    async for annotations in events:
-                        pause_s = SAVE_RETRY_S[0]
-                        self.on_annotations(annotations)
-                await asyncio.sleep(WATCH_PAUSE_S)
-            except ApiError as error:
-                self._cluster.log_group_error(error)
-                await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
-                pause_s = min(pause_s * 2, SAVE_RETRY_S[1])
-
-    def on_annotations(self, annotations: Mapping[str, str]) -> None:
-        request, is_first = read_save_request(annotations), self._is_first
-        self._is_first = False
-        if request is None:
-            self._service.withdraw()
-        elif not self._is_void(request, is_first):
-            self._service.request(request.id, request.seconds, request.beneficiary)
-
-    def _is_void(self, request: SaveRequestAnnotation, is_first: bool) -> bool:
-        """Return whether a request was answered, or is a remainder of an earlier run.
-
-        Clocks of nodes differ, so the deadline counts only for a request that was there before this
-        process.
-        """
-        if request.id == self._answered:
-            return True
-        if is_first and request.deadline.timestamp() <= self._wall_clock():
-            self._answered = request.id
-            return True
-        return False
-
-    async def _publish(self) -> None:
-        while True:
-            self._service.changed.clear()
-            await self._write(self.desired())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_EVERY_S):
-                    await self._service.changed.wait()
-
-    def desired(self) -> dict[str, str | None]:
-        annotations: dict[str, str | None] = {SAVES_ANNOTATION: None}
-        if self._service.can_save:
-            annotations[SAVES_ANNOTATION] = "true"
-        if self._service.answer is not None:
-            annotations[SAVE_ANSWER_ANNOTATION] = msgspec.json.encode(self._service.answer).decode()
-        return annotations
-
-    async def _write(self, annotations: dict[str, str | None]) -> None:
-        changed = {
-            key: value for key, value in annotations.items() if self._written.get(key) != value
-        }
-        if changed and await self._cluster.annotate_facts(changed):
-            self._written |= changed
+    def set_queue(self, queue: str) -> None: ...
+    def set_tuning(self, tuning: Tuning) -> None: ...
 
 
 @dataclass(slots=True)
@@ -215,14 +115,14 @@ class Publication:
     """Where tuning and requests to save before an eviction come from; a sink too."""
     _publisher: FactsPublisher | None = None
 
-    async def run(self, service: "MasterService") -> None:
+    async def run(self, service: PublishingService) -> None:
         """Publish and receive until it is cancelled. An unexpected error ends only this."""
         try:
             await self._run(service)
         except Exception:  # a defect here must not end the master, on which the training depends
             log.exception("facts of this job are no longer published")
 
-    async def _run(self, service: "MasterService") -> None:
+    async def _run(self, service: PublishingService) -> None:
         if self.cluster is not None and (earlier := await self.cluster.published()) is not None:
             service.facts.load(earlier)
         self._publisher = FactsPublisher(self.job, service.facts, self.sinks)

@@ -1,14 +1,11 @@
 """The built-in roles: what a user of ``view``, ``edit`` or ``admin`` gets, and nothing more."""
 
-import contextlib
-import sqlite3
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from security.conftest import AttackedServer, attacked_server
+from security.conftest import AttackedServer
 from security.rbac_objects import RBAC, bind, grant, role, rule
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -143,51 +140,3 @@ async def wait_for_rules(attacked: AttackedServer, reached: Any) -> None:
             if reached(msgspec.json.decode(line)["object"]["rules"]):
                 return
     pytest.fail("the rules of the role did not change")
-
-
-FORMER_RULES = {
-    "admin": [rule("example.com", "things", "get")],  # changed by an administrator
-    "edit": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}],
-    "view": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]}],
-}
-
-
-async def test_a_cluster_of_an_older_release_gets_the_roles_at_its_next_start(
-    tmp_path: Path,
-) -> None:
-    async with attacked_server(tmp_path) as attacked:
-        await bind(attacked, "reader", "view", "default")
-    store_former_roles(tmp_path)
-    async with attacked_server(tmp_path) as attacked:
-        secrets = "/api/v1/namespaces/default/secrets"
-        assert await status_of(attacked, "reader", "GET", PODS) == 200
-        assert await status_of(attacked, "reader", "GET", secrets) == 403
-        for name in ("system:basic-user", "admin"):
-            _, kept = await attacked.request("GET", f"{RBAC}/clusterroles/{name}")
-            assert rule("example.com", "things", "get") in kept["rules"]
-            assert len(kept["rules"]) > 1
-
-
-def store_former_roles(data: Path) -> None:
-    """Write the roles into the database of a stopped server as older releases did."""
-    with contextlib.closing(sqlite3.connect(data / "state.db")) as database, database:
-        rows = database.execute(
-            "SELECT rv, key, body FROM log WHERE topic = 'clusterroles.rbac.authorization.k8s.io'"
-        ).fetchall()
-        for revision, key, body in rows:
-            stored = msgspec.json.decode(body)
-            rules = FORMER_RULES.get(key)
-            if key == "system:basic-user":
-                rules = [*stored["rules"], rule("example.com", "things", "get")]
-            if rules is None:
-                database.execute("DELETE FROM log WHERE rv = ?", (revision,))
-                continue
-            meta = {
-                k: v for k, v in stored["metadata"].items() if k not in ("labels", "annotations")
-            }
-            old = {**stored, "metadata": meta, "rules": rules}
-            old.pop("aggregationRule", None)
-            database.execute(
-                "UPDATE log SET body = ?, sum = NULL WHERE rv = ?",  # without a checksum
-                (msgspec.json.encode(old), revision),
-            )

@@ -15,31 +15,42 @@ from gangline.api.core.pod import Pod
 from gangline.api.core.pod_status import ContainerStatus
 from gangline.api.resources import EVENTS, PODS
 from gangline.kube.client.client import ApiClient
-from integration.cluster.embedded import EmbeddedCluster, embedded, until
+from integration.cluster.embedded import EmbeddedCluster, cluster_of_module, until
 
 VOLUMES = [{"name": "v", "emptyDir": {}}, {"name": "w", "emptyDir": {}}]
 
 
-@pytest.fixture
-def visible() -> Iterator[Path]:
-    """A folder that pods see: their /tmp is private."""
+@pytest.fixture(scope="module")
+def visible_cluster() -> Iterator[EmbeddedCluster]:
+    """A cluster in a folder that pods see: their /tmp is private."""
     folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
-    yield folder
+    with cluster_of_module(folder / "home") as running:
+        yield running
     shutil.rmtree(folder)
 
 
 @pytest.fixture
-async def cluster(visible: Path) -> AsyncIterator[EmbeddedCluster]:
-    async with embedded(visible / "home") as running:
-        yield running
+async def cluster(visible_cluster: EmbeddedCluster) -> AsyncIterator[EmbeddedCluster]:
+    """The cluster of this module; the test's pod and events are deleted after it."""
+    yield visible_cluster
+    async with visible_cluster.client() as client:
+        await client.delete(PODS, "p", "default", grace_seconds=0)
+        await client.request_json("DELETE", "/api/v1/namespaces/default/events")
+    kept = visible_cluster.home.folder / "kubelet"
+
+    async def forgotten() -> bool:
+        return not [*kept.glob("*/pods/*"), *kept.glob("*/logs/*/c")]
+
+    await until(forgotten)
 
 
 @pytest.fixture
-def outside(visible: Path) -> Path:
+def outside(visible_cluster: EmbeddedCluster) -> Iterator[Path]:
     """A folder of the machine that the kubelet must not write to."""
-    folder = visible / "outside"
+    folder = visible_cluster.root.parent / "outside"
     folder.mkdir()
-    return folder
+    yield folder
+    shutil.rmtree(folder)
 
 
 def shell(script: str, *mounts: dict[str, Any], name: str = "c", **more: Any) -> dict[str, Any]:

@@ -37,6 +37,8 @@ async def test_what_is_hardly_http_is_answered_with_a_status(api_server: ApiServ
             "RequestHeaderFieldsTooLarge",
         ),
         (f"GET /api HTTP/9.9\r\n{LINES}\r\n", 400, "BadRequest"),
+        ("\0\1\2 nonsense\r\n\r\n", 405, "MethodNotAllowed"),
+        (f"POST /api HTTP/1.1\r\n{LINES}Content-Length: -5\r\n\r\n", 400, "BadRequest"),
         (f"GET /api HTTP/1.1\r\n{LINES}no header at all\r\n\r\n", 400, "BadRequest"),
     ):
         line, status = await raw_response(api_server, text)

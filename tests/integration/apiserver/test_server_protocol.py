@@ -77,6 +77,8 @@ async def test_every_refusal_is_a_status(http: Http) -> None:
         ("POST", MAPS.replace("default", "nowhere"), config_map("a"), {}, 404, "NotFound"),
         ("POST", MAPS, b"{not json", {}, 400, "BadRequest"),
         ("POST", MAPS, b"[]", {}, 400, "BadRequest"),
+        ("POST", MAPS, None, {}, 400, "BadRequest"),
+        ("POST", MAPS, b'{"metadata":{"name":"\xff"}}', {}, 400, "BadRequest"),
         ("POST", MAPS, {"kind": "Secret", "apiVersion": "v1"}, {}, 400, "BadRequest"),
         ("POST", MAPS, {"data": {"a": "b"}}, {}, 422, "Invalid"),
         ("POST", MAPS, config_map("a", namespace="other"), {}, 400, "BadRequest"),

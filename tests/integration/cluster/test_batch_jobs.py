@@ -13,7 +13,7 @@ from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.errors import Invalid, NotFound
 from gangline.local.controllers import manager
 from gangline.local.controllers.context import ControllerSettings
-from gangline.local.controllers.jobs.types import FINALIZER
+from gangline.local.controllers.jobs.plan import FINALIZER
 from integration.cluster.embedded import EmbeddedCluster, until
 
 NS = "default"

@@ -1,8 +1,7 @@
 """Jobs in unusual situations on a running cluster: refusals, resources, groups."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from gangline.api.resources import (
     PYTORCH_JOBS,
 )
 from gangline.kube.client.client import ApiClient, PatchKind
-from integration.cluster.embedded import EmbeddedCluster, embedded, until
+from integration.cluster.embedded import EmbeddedCluster, cluster_of_module, until
 
 pytestmark = pytest.mark.slow
 
@@ -26,12 +25,16 @@ VGPU = "tencent.com/vcuda-core"
 NIC = "example.com/nic"
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
-    """One node that is larger than any machine that runs these tests, with a virtual GPU."""
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """One node that is larger than any machine that runs these tests, with a virtual GPU.
+
+    The last test deletes a definition.
+    """
     arguments = ("--cpus", "32", "--memory", "64Gi", "--resource", f"{VGPU}=500")
-    async with embedded(tmp_path / "home", *arguments, "--heartbeat", "0.5") as running:
-        await until_ready(running)
+    home = tmp_path_factory.mktemp("large") / "home"
+    with cluster_of_module(home, *arguments, "--heartbeat", "0.5") as running:
+        asyncio.run(until_ready(running))
         yield running
 
 
@@ -92,7 +95,8 @@ async def test_refused_pod_is_retried_with_a_delay_and_the_job_does_not_fail(
 
         async def watch_pods() -> None:
             async for event in client.watch(PODS):
-                seen.add(event.object.metadata.uid)
+                if event.object.metadata.name == "big-worker-0":
+                    seen.add(event.object.metadata.uid)
 
         watching = asyncio.create_task(watch_pods())
         await client.create(
@@ -106,6 +110,7 @@ async def test_refused_pod_is_retried_with_a_delay_and_the_job_does_not_fail(
         await until(was_refused_thrice)
         stored = await stored_job(client, "big")
         watching.cancel()
+        await client.delete(PYTORCH_JOBS, "big", "default")
     assert not is_condition_true(stored.status.conditions, "Failed")
     assert stored.status.restarts.total == 0
     refusals = stored.status.restarts.ranks["worker-0"].refusals

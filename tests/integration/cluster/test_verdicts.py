@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,16 +10,9 @@ from gangline.api.meta.conditions import find_condition
 from gangline.api.resources import NODES, PODS, PYTORCH_JOBS
 from gangline.kube.client.client import ApiClient
 from gangline.local.virtual_nodes import STOPPED_ANNOTATION
-from integration.cluster.embedded import EmbeddedCluster, embedded, until
+from integration.cluster.embedded import EmbeddedCluster, until
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
-    arguments = ("--cpus", "8", "--memory", "16Gi", "--heartbeat", "0.5")
-    async with embedded(tmp_path / "home", *arguments) as running:
-        yield running
 
 
 def job(name: str, command: list[str], restart: str = "Never") -> dict[str, Any]:
@@ -64,8 +55,9 @@ async def reports(cluster: EmbeddedCluster, name: str) -> dict[str, str]:
     ids=["script", "exit-128", "agent"],
 )
 async def test_cause_is_the_same_in_each_report(
-    cluster: EmbeddedCluster, command: list[str], cause: str
+    shared_cluster: EmbeddedCluster, command: list[str], cause: str
 ) -> None:
+    cluster = shared_cluster
     async with cluster.client() as client:
         await client.create(PYTORCH_JOBS, job("train", command), "default")
         message = await failure_message(client, "train")
@@ -81,18 +73,21 @@ async def test_cause_is_the_same_in_each_report(
     assert (root["cause"], root["replica"]) == (cause, "worker-0")
 
 
-async def test_node_that_was_switched_off_and_on_is_the_cause(cluster: EmbeddedCluster) -> None:
+async def test_node_that_was_switched_off_and_on_is_the_cause(
+    embedded_cluster: EmbeddedCluster,
+) -> None:
+    cluster = embedded_cluster
     async with cluster.client() as client:
         await client.create(PYTORCH_JOBS, job("train", ["sleep", "1000"]), "default")
 
-        async def runs() -> bool:
+        async def node() -> str:
             pods = (await client.list(PODS, "default")).items
-            return any(pod.status.phase == "Running" for pod in pods)
+            return next((pod.spec.node_name for pod in pods if pod.status.phase == "Running"), "")
 
-        await until(runs)
+        name = await until(node)
         for value in ("true", None):
             patch = {"metadata": {"annotations": {STOPPED_ANNOTATION: value}}}
-            await client.patch(NODES, "node-1", patch)
+            await client.patch(NODES, name, patch)
         message = await failure_message(client, "train")
     assert "train-worker-0: NodeLost" in message
     shown = await reports(cluster, "train")

@@ -45,11 +45,9 @@ def test_a_protected_role_is_unchanged() -> None:
     assert rules_to_keep(role) == []
 
 
-def test_the_wide_rules_of_older_releases_are_dropped_and_those_of_administrators_kept() -> None:
-    wide = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]}
-    assert rules_to_keep(stored("view", wide)) == []
+def test_rules_of_administrators_are_kept_when_a_role_aggregates_others() -> None:
     assert rules_to_keep(stored("view", EXTRA)) == [EXTRA]
-    merged = reconcile_role(stored("view", wide), ROLES["view"])
+    merged = reconcile_role(stored("view", EXTRA), ROLES["view"])
     assert merged["aggregationRule"] == ROLES["view"]["aggregationRule"]
     assert merged["rules"] == []
 

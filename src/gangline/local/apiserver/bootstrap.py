@@ -115,10 +115,7 @@ async def _create_missing(writer: WritePath, kind: ServedKind, obj: Json) -> Non
 async def _publish_endpoints(writer: WritePath, kind: ServedKind, served: tuple[str, int]) -> None:
     host, port = served
     subsets = [
-        {
-            "addresses": [{"ip": host}],
-            "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
-        }
+        {"addresses": [{"ip": host}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}
     ]
     request = ApiRequest(kind, "update", "default", "kubernetes", "", {})
     try:

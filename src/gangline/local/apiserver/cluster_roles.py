@@ -3,9 +3,7 @@
 Reconciliation has the rules of Kubernetes (``reconcile_role``): missing rules, labels and subjects
 are added, and those that an administrator has added stay. The annotation ``autoupdate: "false"``
 excludes an object. A role that now aggregates others gets its aggregation rule; rules of its own
-move to the role that it aggregates, so that they are not lost. The first releases stored ``view``,
-``edit`` and ``admin`` with all resources. These exact rules are replaced, because adding to them
-would keep every user of them as powerful as before.
+move to the role that it aggregates, so that they are not lost.
 
 An aggregating role has the rules of all other ClusterRoles that its selectors match, in the order
 of their names, each once.
@@ -22,11 +20,10 @@ from gangline.api.meta.selectors import Selector, SelectorError, selector_from_o
 from gangline.local.apiserver.auth.builtin_roles import (
     AUTOUPDATE,
     RBAC,
-    READ,
     builtin_bindings,
     builtin_roles,
 )
-from gangline.local.apiserver.auth.rules import ALL, merge_rules, uncovered_rules
+from gangline.local.apiserver.auth.rules import merge_rules, uncovered_rules
 from gangline.local.apiserver.core.errors import StatusError
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json, Registry, ServedKind
@@ -35,13 +32,6 @@ from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import CacheEvent
 from gangline.local.apiserver.verbs.delete import DeletionRequest
 from gangline.local.apiserver.verbs.write import WritePath
-
-_ALL_RESOURCES: Json = {"apiGroups": [ALL], "resources": [ALL]}
-_FORMER_RULES: dict[str, list[Json]] = {
-    "admin": [{**_ALL_RESOURCES, "verbs": [ALL]}],
-    "edit": [{**_ALL_RESOURCES, "verbs": [ALL]}],
-    "view": [{**_ALL_RESOURCES, "verbs": list(READ)}],
-}
 
 
 def is_protected(existing: Json) -> bool:
@@ -73,12 +63,12 @@ def reconcile_role(existing: Json, expected: Json) -> Json:
 def rules_to_keep(existing: Json) -> list[Json]:
     """Return the rules of a role that is about to aggregate others and has rules of its own.
 
-    They were written by an administrator. The rules of the first releases are not among them.
+    They were written by an administrator.
     """
     if "aggregationRule" in existing or is_protected(existing):
         return []
     rules: list[Json] = existing.get("rules") or []
-    return [] if rules == _FORMER_RULES.get(existing["metadata"]["name"]) else rules
+    return rules
 
 
 def reconcile_binding(existing: Json, expected: Json) -> Json | None:

@@ -8,11 +8,7 @@ from gangline.local.apiserver.core.errors import StatusError
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
-from gangline.local.apiserver.crds import (
-    CLEANUP_FINALIZER,
-    CRD_STORAGE_NAME,
-    served_kinds,
-)
+from gangline.local.apiserver.crds import CLEANUP_FINALIZER, CRD_STORAGE_NAME, served_kinds
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import CacheEvent
 from gangline.local.apiserver.verbs.delete import DeletionRequest

@@ -151,11 +151,7 @@ class ComputeThreads:
         running.add_done_callback(partial(self._finish, user, started, computation))
 
     def _finish(
-        self,
-        user: str,
-        started: float,
-        computation: _Computation,
-        result: "asyncio.Future[Any]",
+        self, user: str, started: float, computation: _Computation, result: "asyncio.Future[Any]"
     ) -> None:
         done = computation.done
         if result.cancelled():

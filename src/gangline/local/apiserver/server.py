@@ -43,12 +43,7 @@ from gangline.local.apiserver.endpoints.metrics_api import MetricsApi
 from gangline.local.apiserver.endpoints.non_resource import NonResourceEndpoints
 from gangline.local.apiserver.event_expiry import EventExpiry
 from gangline.local.apiserver.flowcontrol import FlowController
-from gangline.local.apiserver.http import (
-    ApiHandler,
-    ApiHandlers,
-    Routes,
-    make_http_server,
-)
+from gangline.local.apiserver.http import ApiHandler, ApiHandlers, Routes, make_http_server
 from gangline.local.apiserver.kubelet_proxy.client import (
     KubeletProxyClient,
     LogHandler,
@@ -185,8 +180,6 @@ class ApiServer:
         self.certificates = pki.prepare_certificates(
             settings.data / "pki", self._certificate_hosts()
         )
-        # Earlier releases shared one token among all kubelets.
-        (settings.data / "pki" / "kubelet.token").unlink(missing_ok=True)
         for step in (
             self._start_audit,
             # All built-in kinds are known before their objects are read ...
@@ -200,7 +193,7 @@ class ApiServer:
             self._make_routes,
         ):
             step()
-        # Before serving: roles of an older release would still grant their former rights.
+        # Before serving: roles of an older version would still grant their former rights.
         cluster_roles = ClusterRoleSync(self.store, self._own_writer, self.registry)
         self._closing.callback(cluster_roles.stop)
         await cluster_roles.start()

@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -20,12 +20,7 @@ from gangline.local.apiserver.storage.sqlite import (
     StateDatabase,
 )
 from gangline.local.apiserver.storage.state_file import (
-    APPLICATION_ID,
-    FORMAT,
-    INCREMENTAL,
     RESERVED_BYTES,
-    SCHEMA,
-    row_checksum,
     wal_path,
 )
 from gangline.local.apiserver.storage.store import ObjectStore
@@ -169,39 +164,15 @@ def test_newer_format_is_refused(tmp_path: Path) -> None:
         StateDatabase(path)
 
 
-def make_format_0(path: Path, topic: str) -> None:
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.executescript(
-            """
-            CREATE TABLE IF NOT EXISTS log (
-              rv INTEGER PRIMARY KEY, topic TEXT NOT NULL, key TEXT NOT NULL, type TEXT NOT NULL,
-              body BLOB NOT NULL) STRICT;
-            CREATE TABLE IF NOT EXISTS mark (
-              name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
-            """
-        )
-        connection.executemany("INSERT INTO log VALUES (?,?,?,?,?)", rows(topic=topic))
-        connection.execute("INSERT INTO mark VALUES ('horizon', 7)")
-
-
-def test_file_of_an_earlier_version_is_upgraded(tmp_path: Path) -> None:
-    path = tmp_path / "state.db"
-    make_format_0(path, "configmaps.")
-    database = StateDatabase(path, durability=Durability.PROCESS)
-    assert database.horizon() == 7
-    database.commit(rows(first=1000, count=1), [], 0)
-    database.close()
-    assert open_all(path) == [*rows(), *rows(first=1000, count=1)]
-
-
 def all_bytes(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.iterdir())
 
 
 def test_stored_secrets_are_encrypted_when_a_key_is_given(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    make_format_0(path, "secrets.")
+    database = StateDatabase(path, durability=Durability.PROCESS)
+    database.commit(rows(topic="secrets."), [], 0)
+    database.close()
     # Rows that were deleted long ago are in free pages.
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("DELETE FROM log WHERE rv > 100")
@@ -252,23 +223,6 @@ def open_store(path: Path, **options: Any) -> ObjectStore:
     store = ObjectStore(StateDatabase(path, durability=Durability.PROCESS), **options)
     store.load(lambda topic, body: NO_INDEX)
     return store
-
-
-def write_earlier_file(path: Path, count: int) -> None:
-    """Write a state file of an earlier version: SQLite never makes it smaller."""
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version={FORMAT}")
-        connection.executescript(SCHEMA)
-        for rv in range(1, count + 1):
-            row = (rv, "things.", f"default/o{rv}", "ADDED", b'{"n":%d}' % rv)
-            connection.execute("INSERT INTO log VALUES (?,?,?,?,?,?)", (*row, row_checksum(*row)))
-
-
-def mode_of(path: Path) -> int:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        found: int = connection.execute("PRAGMA auto_vacuum").fetchone()[0]
-    return found
 
 
 async def test_file_shrinks_after_objects_are_deleted(tmp_path: Path) -> None:
@@ -328,46 +282,6 @@ async def test_log_has_a_bounded_size_and_is_not_truncated(tmp_path: Path) -> No
     assert sizes == sorted(sizes), "blocks that exist are synced faster than new ones"
     assert path.stat().st_size > 10 << 20, "the log was moved into the file"
     await store.close()
-
-
-@pytest.fixture
-def earlier_file(tmp_path: Path) -> Path:
-    path = tmp_path / "state.db"
-    write_earlier_file(path, 500)
-    assert mode_of(path) == 0
-    return path
-
-
-async def test_earlier_file_is_rewritten_once_at_start(
-    earlier_file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    for _ in range(2):
-        store = open_store(earlier_file)
-        assert len(store.cache("things.").records) == 500
-        await store.close()
-    assert mode_of(earlier_file) == INCREMENTAL
-    assert [record.message for record in caplog.records if "rewriting" in record.message] == [
-        "rewriting the state file once, so that it can become smaller"
-    ]
-
-
-class Usage(NamedTuple):
-    """The result of ``shutil.disk_usage``."""
-
-    total: int
-    used: int
-    free: int
-
-
-async def test_earlier_file_stays_as_it_is_on_a_disk_that_is_nearly_full(
-    earlier_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 40, 1 << 40, 1 << 20))
-    store = open_store(earlier_file)
-    assert len(store.cache("things.").records) == 500
-    await store.close()
-    assert mode_of(earlier_file) == 0
 
 
 async def test_deleted_object_does_not_return_when_rows_could_not_be_dropped(

@@ -81,10 +81,7 @@ def restrict_signing_request(request: ApiRequest, old: Json, new: Json) -> None:
     restore_field(old, new, "spec")
     if request.subresource == "approval":
         status = dict(subobject(old, "status"))
-        status["conditions"] = [
-            *_conditions(old, approval=False),
-            *_conditions(new, approval=True),
-        ]
+        status["conditions"] = [*_conditions(old, approval=False), *_conditions(new, approval=True)]
         new["status"] = status
     elif request.subresource == "status":
         status = {**subobject(new, "status")}

@@ -111,9 +111,7 @@ def compile_webhooks(plural: str, body: bytes) -> list[CompiledWebhook]:
     configuration = msgspec.json.decode(body, type=CONFIGURATION_TYPES[plural], strict=False)
     return [
         CompiledWebhook(
-            webhook,
-            _selector(webhook, "namespace_selector"),
-            _selector(webhook, "object_selector"),
+            webhook, _selector(webhook, "namespace_selector"), _selector(webhook, "object_selector")
         )
         for webhook in configuration.webhooks
     ]

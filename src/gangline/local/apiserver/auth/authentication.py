@@ -3,8 +3,7 @@
 The administrator's token is a random string in a file. Service account tokens are JSON web tokens
 with the claims of Kubernetes, signed by the server. A token is valid for its audiences, until its
 expiration, and as long as its account and the object that it is bound to exist: both are looked up
-by name and UID at each use, in the committed state. A token of an older server has no issuer and no
-bound object; it is accepted until it expires.
+by name and UID at each use, in the committed state.
 """
 
 import base64
@@ -61,13 +60,11 @@ class TokenClaims(msgspec.Struct, frozen=True, omit_defaults=True):
     sub: str
     exp: int
     aud: list[str]
-    iss: str = ""
-    iat: int = 0
-    nbf: int = 0
-    jti: str = ""
-    kubernetes: KubernetesClaims | None = msgspec.field(name="kubernetes.io", default=None)
-    uid: str = ""
-    """The UID of the account, in tokens of older servers only."""
+    iss: str
+    iat: int
+    nbf: int
+    jti: str
+    kubernetes: KubernetesClaims = msgspec.field(name="kubernetes.io")
 
 
 class BoundObject(NamedTuple):
@@ -177,7 +174,7 @@ class ServiceAccountTokens:
             claims = _decode_claims(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
         except (ValueError, msgspec.DecodeError):
             return None
-        return claims if claims.iss in ("", ISSUER) else None
+        return claims if claims.iss == ISSUER else None
 
     def _exists(self, topic: str, prefix: str, claim: ObjectClaim) -> bool:
         record = self._store.cache(topic).records.get(f"{prefix}{claim.name}")
@@ -196,17 +193,9 @@ class ServiceAccountTokens:
 
 def _account(claims: TokenClaims) -> KubernetesClaims | None:
     """Return the claims about the account; None if they contradict the subject."""
-    namespace, _, name = claims.sub.removeprefix(ACCOUNT_PREFIX).partition(":")
-    if not claims.sub.startswith(ACCOUNT_PREFIX) or not namespace or not name:
-        return None
     stated = claims.kubernetes
-    if stated is None:
-        # Without the account's UID a token would survive its account.
-        older = not claims.iss and claims.uid
-        return KubernetesClaims(namespace, ObjectClaim(name, claims.uid)) if older else None
-    if (stated.namespace, stated.serviceaccount.name) != (namespace, name):
-        return None
-    return stated
+    subject = f"{ACCOUNT_PREFIX}{stated.namespace}:{stated.serviceaccount.name}"
+    return stated if claims.sub == subject else None
 
 
 def _user(claims: TokenClaims, account: KubernetesClaims) -> RequestUser:
@@ -217,13 +206,9 @@ def _user(claims: TokenClaims, account: KubernetesClaims) -> RequestUser:
             extra.append((f"authentication.kubernetes.io/{kind}-uid", bound.uid))
     return RequestUser(
         claims.sub,
-        (
-            "system:serviceaccounts",
-            f"system:serviceaccounts:{account.namespace}",
-            AUTHENTICATED,
-        ),
+        ("system:serviceaccounts", f"system:serviceaccounts:{account.namespace}", AUTHENTICATED),
         account.serviceaccount.uid,
-        tuple((name, (value,)) for name, value in extra) if claims.jti else (),
+        tuple((name, (value,)) for name, value in extra),
     )
 
 

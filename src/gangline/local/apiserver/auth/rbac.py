@@ -189,13 +189,7 @@ def request_attributes(request: ApiRequest) -> AccessAttributes:
         # A list that is limited to one name is allowed by rules with this name.
         name = selected_value(selector, "metadata.name")
     return AccessAttributes(
-        verb,
-        kind.group,
-        kind.plural,
-        request.subresource,
-        namespace,
-        name,
-        field_selector=selector,
+        verb, kind.group, kind.plural, request.subresource, namespace, name, field_selector=selector
     )
 
 

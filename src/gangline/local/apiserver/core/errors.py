@@ -142,9 +142,7 @@ def not_acceptable(offers: Iterable[str]) -> StatusError:
     """406 if the client accepts none of the offered media types."""
     listed = ", ".join(offers)
     return status_error(
-        406,
-        "NotAcceptable",
-        f"only the following media types are accepted: {listed}",
+        406, "NotAcceptable", f"only the following media types are accepted: {listed}"
     )
 
 

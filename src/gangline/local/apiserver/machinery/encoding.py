@@ -145,11 +145,7 @@ def decode_protobuf(body: bytes) -> Json:
     message = find_message(api_version, kind)
     if message is None:
         raise UnknownProtobufKind(f"the kind {kind!r} of {api_version!r} has no protobuf table")
-    return {
-        "apiVersion": api_version,
-        "kind": kind,
-        **_message(raw, message, 0, _ValueCounter()),
-    }
+    return {"apiVersion": api_version, "kind": kind, **_message(raw, message, 0, _ValueCounter())}
 
 
 _ENVELOPE = 4

@@ -44,7 +44,6 @@ from gangline.local.apiserver.storage.state_file import (
     create_state_file,
     damaged,
     free_pages_step,
-    make_shrinkable,
     row_checksum,
     surplus_pages,
     wal_path,
@@ -154,8 +153,7 @@ class StateDatabase:
 
     def _checked(self, cursor: Iterable[_CheckedRow]) -> Iterator[_CheckedRow]:
         for row in cursor:
-            # None: an earlier version has written the row.
-            if row[5] is not None and row[5] != row_checksum(*row[:5]):
+            if row[5] != row_checksum(*row[:5]):
                 raise self.damaged(f"the checksum of revision {row[0]} is wrong")
             yield row
 
@@ -225,16 +223,6 @@ class StateDatabase:
         except sqlite3.Error as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            raise self._explain(error) from error
-
-    def make_shrinkable(self) -> None:
-        """Rewrite a file of an earlier version once, so that ``shrink`` can make it smaller. Raises
-        DatabaseError: nothing was changed.
-        """
-        try:
-            if make_shrinkable(self._connection, self.path):
-                _checkpoint(self._connection, "TRUNCATE")
-        except (sqlite3.Error, OSError) as error:
             raise self._explain(error) from error
 
     def shrink(self) -> bool:

@@ -1,7 +1,7 @@
-"""The format of the state file: how it is created, recognised, upgraded, and found damaged.
+"""The format of the state file: how it is created, recognised, and found damaged.
 
 Format 1 (``user_version``): ``log`` has a checksum for each row, because SQLite notices a damaged
-page only if its structure is damaged. Format 0 had none, and no application id.
+page only if its structure is damaged.
 
 ``mark`` holds numbers by name:
 
@@ -11,14 +11,12 @@ page only if its structure is damaged. Format 0 had none, and no application id.
 - ``vacuum``: 1 while free pages may hold Secrets in plain text.
 
 SQLite reuses the pages of deleted rows and never makes a file smaller by itself. With
-``auto_vacuum=INCREMENTAL``, set when a file is created or by one ``VACUUM``, the last pages of the
-file can be moved to free ones, a few at a time. The last backup and restore are recorded beside it.
+``auto_vacuum=INCREMENTAL`` the last pages of the file can be moved to free ones, a few at a time.
+The last backup and restore are recorded beside it.
 """
 
 import contextlib
-import logging
 import os
-import shutil
 import sqlite3
 import tempfile
 import zlib
@@ -30,8 +28,6 @@ import msgspec
 
 from gangline.local.apiserver.storage.durable_files import publish_new, sync_file, write_durably
 
-log = logging.getLogger(__name__)
-
 PAGE_BYTES = 4096
 """SQLite's default, which every state file has."""
 RESERVED_BYTES = 16 << 20
@@ -41,18 +37,11 @@ are returned would be allocated again.
 STEP_PAGES = 512
 """Pages that one step returns: it delays writes for some milliseconds."""
 INCREMENTAL = 2
-"""The value of ``PRAGMA auto_vacuum``; 0 is the mode of files that earlier versions created."""
-
-
-def enable_incremental_vacuum(connection: sqlite3.Connection) -> None:
-    """Set the mode: at once in a new file without tables, else at its next ``VACUUM``."""
-    connection.execute(f"PRAGMA auto_vacuum={INCREMENTAL}")
+"""The value of ``PRAGMA auto_vacuum``, which is set before a file has tables."""
 
 
 def surplus_pages(connection: sqlite3.Connection) -> int:
     """Return how many pages can be returned; 0 or less: none."""
-    if _number(connection, "auto_vacuum") != INCREMENTAL:
-        return 0
     return _number(connection, "freelist_count") - RESERVED_BYTES // PAGE_BYTES
 
 
@@ -64,31 +53,6 @@ def free_pages_step(connection: sqlite3.Connection) -> int:
     # A cursor would take only the first of the statement's steps, each of which moves one page.
     connection.executescript(f"PRAGMA incremental_vacuum({STEP_PAGES})")
     return 2 * STEP_PAGES
-
-
-def make_shrinkable(connection: sqlite3.Connection, path: Path) -> bool:
-    """Rewrite a file of an earlier version; return False if it is not needed, or not possible.
-
-    ``VACUUM`` writes all rows twice, to a temporary file and to the write-ahead log. A disk that
-    has not the space keeps its file as it is.
-    """
-    if _number(connection, "auto_vacuum") == INCREMENTAL:
-        return False
-    pages = _number(connection, "page_count")
-    used_bytes = (pages - _number(connection, "freelist_count")) * PAGE_BYTES
-    if shutil.disk_usage(path.parent).free < 4 * used_bytes + RESERVED_BYTES:
-        log.warning(
-            "the state file cannot become smaller: too little space to rewrite it once",
-            extra={"file": str(path), "needed_bytes": 4 * used_bytes + RESERVED_BYTES},
-        )
-        return False
-    log.info(
-        "rewriting the state file once, so that it can become smaller",
-        extra={"file": str(path), "bytes": pages * PAGE_BYTES, "used_bytes": used_bytes},
-    )
-    enable_incremental_vacuum(connection)
-    connection.execute("VACUUM")
-    return True
 
 
 def _number(connection: sqlite3.Connection, pragma: str) -> int:
@@ -129,7 +93,6 @@ CREATE TABLE log (
   body BLOB NOT NULL, sum INTEGER) STRICT;
 CREATE TABLE mark (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
 """
-FORMAT_0_TABLES = {"log", "mark"}
 
 
 class DatabaseError(Exception):
@@ -175,7 +138,7 @@ def create_state_file(path: Path) -> None:
     try:
         connection = sqlite3.connect(temporary, isolation_level=None)
         try:
-            enable_incremental_vacuum(connection)
+            connection.execute(f"PRAGMA auto_vacuum={INCREMENTAL}")
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version={FORMAT}")
             connection.executescript(SCHEMA)
@@ -255,7 +218,7 @@ def _open_existing(path: Path) -> sqlite3.Connection:
 
 
 def check_format(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse a file of another application or of a newer format; upgrade an older one.
+    """Refuse a file of another application or of a newer format.
 
     Raises:
         DatabaseError: the file is foreign or newer.
@@ -263,22 +226,12 @@ def check_format(connection: sqlite3.Connection, path: Path) -> None:
     """
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if application == APPLICATION_ID:
-        if version > FORMAT:
-            raise DatabaseError(
-                f"{path} has format {version}, which a newer version of gangline wrote; "
-                f"this one reads formats up to {FORMAT}: use the newer version"
-            )
-        return
-    tables = {
-        name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
-    }
-    if application != 0 or tables != FORMAT_0_TABLES:
+    if application != APPLICATION_ID:
         raise DatabaseError(
             f"{path} is the database of another application: move it away, or use another folder"
         )
-    connection.execute("BEGIN IMMEDIATE")
-    connection.execute("ALTER TABLE log ADD COLUMN sum INTEGER")
-    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version={FORMAT}")
-    connection.execute("COMMIT")
+    if version > FORMAT:
+        raise DatabaseError(
+            f"{path} has format {version}, which a newer version of gangline wrote; "
+            f"this one reads formats up to {FORMAT}: use the newer version"
+        )

@@ -98,7 +98,6 @@ class ObjectStore:
             EncryptionKeyError: the key of an object is missing or is another one.
         """
         self._database.encrypt_stored()
-        self._database.make_shrinkable()
         for row in self._database.rows():
             cache = self.cache(row.topic)
             before = cache.records.get(row.key)

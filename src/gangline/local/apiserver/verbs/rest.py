@@ -15,11 +15,7 @@ from gangline.local.apiserver.core.negotiation import (
 )
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest
-from gangline.local.apiserver.flowcontrol import (
-    LONG_PARSE_BYTES,
-    LONG_SELECTION,
-    FlowController,
-)
+from gangline.local.apiserver.flowcontrol import LONG_PARSE_BYTES, LONG_SELECTION, FlowController
 from gangline.local.apiserver.machinery.patches import (
     PatchError,
     json_patch,

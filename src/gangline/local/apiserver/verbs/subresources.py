@@ -355,11 +355,7 @@ class SubresourceHandler:
     """Handles requests for these subresources."""
 
     def __init__(
-        self,
-        store: ObjectStore,
-        writer: WritePath,
-        rest: ResourceHandler,
-        pods: ServedKind,
+        self, store: ObjectStore, writer: WritePath, rest: ResourceHandler, pods: ServedKind
     ) -> None:
         self._pods = pods
         self._store = store

@@ -438,10 +438,7 @@ class WritePath:
         for charge in charges:
             charged = charge.record
             self._store.stage(
-                self._store.cache(QUOTAS),
-                charged.key,
-                charge.obj,
-                (charged.labels, charged.fields),
+                self._store.cache(QUOTAS), charged.key, charge.obj, (charged.labels, charged.fields)
             )
         cache, index = self._cache(request), index_object(request.kind, obj)
         # A disconnect cancels the handler, but a staged write is committed regardless.

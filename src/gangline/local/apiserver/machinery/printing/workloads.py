@@ -377,10 +377,7 @@ WORKLOAD_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
         "Name",
         ("Min Available", lambda obj: str(subobject(obj, "spec").get("minAvailable", "N/A"))),
         ("Max Unavailable", lambda obj: str(subobject(obj, "spec").get("maxUnavailable", "N/A"))),
-        (
-            "Allowed Disruptions",
-            lambda obj: subobject(obj, "status").get("disruptionsAllowed", 0),
-        ),
+        ("Allowed Disruptions", lambda obj: subobject(obj, "status").get("disruptionsAllowed", 0)),
         "Age",
     ),
     ("discovery.k8s.io", "EndpointSlice"): make_printer(

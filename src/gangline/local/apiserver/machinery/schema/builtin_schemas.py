@@ -8,11 +8,7 @@ keys and required fields of Kubernetes, without descriptions. The server does no
 from collections.abc import Mapping
 from functools import cache
 
-from gangline.api.schema.field_table import (
-    MessageField,
-    message_fields,
-    message_is_atomic,
-)
+from gangline.api.schema.field_table import MessageField, message_fields, message_is_atomic
 from gangline.local.apiserver.machinery.schema.nodes import (
     INT_OR_STRING,
     LIST_TYPE,

@@ -178,21 +178,13 @@ def string_rules(schema: Json) -> list[ValueRule]:
 
 
 def _pattern_rules(pattern: str) -> list[ValueRule]:
-    try:
-        compiled = compile_pattern(pattern)
-    except PatternError:
-        # Definitions are checked before they are stored. One of an earlier version may have a
-        # pattern in Python's syntax: its objects must still be writable.
-        return []
+    compiled = compile_pattern(pattern)
 
     def test(value: str) -> bool:
         # The other rule refuses a longer text.
         return len(value) > compiled.max_chars or compiled.occurs_in(value)
 
-    return [
-        _max_length_rule(compiled.max_chars),
-        _string_rule(test, f"should match '{pattern}'"),
-    ]
+    return [_max_length_rule(compiled.max_chars), _string_rule(test, f"should match '{pattern}'")]
 
 
 def enum_rule(schema: Json) -> list[ValueRule]:

@@ -36,7 +36,7 @@ def exported() -> set[str]:
         "operator.main",
         "scheduler.loop",
         "operator.webhook.server",
-        "brain.evaluation.metrics",
+        "brain.evaluation.evaluator",
     )
     for module in modules:
         importlib.import_module(f"gangline.{module}")

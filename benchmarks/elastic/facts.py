@@ -40,7 +40,7 @@ from gangline.elastic.protocol.messages import (
 )
 from gangline.elastic.trainer.loader import ElasticDataLoader, ElasticDistributedSampler
 from gangline.elastic.trainer.trainer import ElasticTrainer
-from gangline.elastic.training_report import ModelShape, StepTimes
+from gangline.elastic.training_report import ReportedShape, StepTimes
 
 WIDTHS = (32, 768)
 """A small model, whose steps show the added time, and a larger one, which shows the ratio."""
@@ -114,7 +114,7 @@ def report(node: int, step: int) -> NodeReport:
         batch_size=8, accumulation=4, compute_s=0.4, sync_s=0.08, data_s=0.002, grad_sqr=1e-4,
         grad_var=98.7, device_peak_bytes=(71_000_000_000,) * 8, global_batch=256_000,
         device_model="NVIDIA H100 80GB HBM3", step_times=StepTimes(max(1, step), 0.5, 0.1),
-        model=ModelShape(7_000_000_000, 32, 4096, 32, 32_000, 4096),
+        model=ReportedShape(7_000_000_000, 32, 4096, 32, 32_000, 4096),
         pod=f"train-edljob-worker-{node}", memory_peak_bytes=90_000_000_000, tuning_version=3,
     )  # fmt: skip
 

@@ -71,6 +71,7 @@ VARYING_VARIABLES = (
     "GANGLINE_STACKS",
 )
 """Variables that differ between the workers of a job, or between two attempts."""
+_LENGTH = 4
 
 
 class ForkRequest(TypedDict, total=False):
@@ -143,9 +144,6 @@ class ContainerSpec(TypedDict):
 
 class RefusedError(Exception):
     """The server does not fork this process: it would differ from a new one."""
-
-
-_LENGTH = 4
 
 
 class ForkServerClient:

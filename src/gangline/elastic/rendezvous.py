@@ -22,7 +22,9 @@ Invariant: round numbers only rise, also after the master has lost its memory (`
 """
 
 from collections.abc import Iterable
+
 import msgspec
+
 from gangline.elastic.protocol.messages import (
     Join,
     JoinPending,

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelShape:
+class ReportedShape:
     """Shape of the trained model, as far as the script reports it."""
 
     params: int | None = None
@@ -64,7 +64,7 @@ class TrainingReport:
     """Highest allocated memory of each device since the start."""
     device_model: str = ""
     step_times: StepTimes | None = None
-    model: ModelShape | None = None
+    model: ReportedShape | None = None
     device_memory_bytes: int | None = None
     loader_workers: int | None = None
     """Data loader processes of one process; 0: it loads its records itself."""
@@ -129,7 +129,7 @@ _INTEGERS = (
 _NUMBERS = (
     "compute_s", "sync_s", "data_s", "grad_sqr", "grad_var", "save_s", "save_interval_s",
 )  # fmt: skip
-_SHAPE = tuple(field.name for field in fields(ModelShape))
+_SHAPE = tuple(field.name for field in fields(ReportedShape))
 
 
 def format_report(report: TrainingReport) -> str:
@@ -168,7 +168,7 @@ def parse_report(numbers: Mapping[str, float], device_model: str = "") -> Traini
         integer("steps_timed"),
         number("step_mean_s"),
     )
-    shape = ModelShape(**{name: integer(f"model_{name}") for name in _SHAPE})
+    shape = ReportedShape(**{name: integer(f"model_{name}") for name in _SHAPE})
     report = TrainingReport(
         batch_size=integer("batch_size"),
         accumulation=integer("accumulation"),
@@ -181,7 +181,7 @@ def parse_report(numbers: Mapping[str, float], device_model: str = "") -> Traini
         device_peak_bytes=() if peak is None else (peak,),
         device_model=_one_line(device_model),
         step_times=StepTimes(timed, mean_s, number("step_m2") or 0.0) if timed and mean_s else None,
-        model=shape if shape != ModelShape() else None,
+        model=shape if shape != ReportedShape() else None,
         device_memory_bytes=integer("device_memory_bytes"),
         loader_workers=integer("loader_workers", least=0),
         save_s=number("save_s"),

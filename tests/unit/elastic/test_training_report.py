@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gangline.elastic.progress import StepReporter, TrainingReporter, read_progress
 from gangline.elastic.protocol import messages as msg
 from gangline.elastic.training_report import (
-    ModelShape,
+    ReportedShape,
     StepTimes,
     TrainingReport,
     format_report,
@@ -20,7 +20,7 @@ from gangline.elastic.training_report import (
 COUNT = st.none() | st.integers(1, 1 << 50)
 NUMBER = st.none() | st.floats(0, 1e20)
 TEXT = st.text(st.characters(codec="ascii", exclude_categories=["C", "Z"]), min_size=1, max_size=20)
-SHAPES = st.builds(ModelShape, COUNT, COUNT, COUNT, COUNT, COUNT, COUNT)
+SHAPES = st.builds(ReportedShape, COUNT, COUNT, COUNT, COUNT, COUNT, COUNT)
 REPORTS = st.builds(
     TrainingReport,
     batch_size=COUNT, accumulation=COUNT, global_batch=COUNT, compute_s=NUMBER, sync_s=NUMBER,
@@ -29,7 +29,7 @@ REPORTS = st.builds(
     device_model=st.just("") | TEXT,
     step_times=st.none()
     | st.builds(StepTimes, st.integers(1, 1 << 40), st.floats(1e-9, 1e9), st.floats(0, 1e9)),
-    model=st.none() | SHAPES.filter(lambda shape: shape != ModelShape()),
+    model=st.none() | SHAPES.filter(lambda shape: shape != ReportedShape()),
 )  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def test_script_may_write_a_few_words_and_nonsense_is_ignored(tmp_path: Path) ->
         "grad_sqr inf\nglobal_batch 1e300\nmodel_layers 12\n"
     )
     report = read_progress(path, tmp_path / "none").training
-    assert report == TrainingReport(batch_size=32, compute_s=0.25, model=ModelShape(layers=12))
+    assert report == TrainingReport(batch_size=32, compute_s=0.25, model=ReportedShape(layers=12))
 
 
 def test_file_without_them_reports_nothing(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from gangline.api.failure import Failure
 from gangline.elastic.agent.failures import (
     CONSEQUENCE_CAUSE,
-    Action,
+    AgentAction,
     RestartBudget,
     RestartDecision,
     WorkerFailure,
@@ -24,7 +24,7 @@ from gangline.elastic.agent.failures import (
     early_exit_failure,
     root_cause,
 )
-from gangline.elastic.agent.hang_detector import STOPPED, StepTimes, blamed_ranks, hang_failure
+from gangline.elastic.agent.hang_detector import STOPPED, LearnedTimeout, blamed_ranks, hang_failure
 from gangline.elastic.agent.hang_stacks import DetectedHang, wait_for_hang
 from gangline.elastic.agent.leftovers import end_leftovers
 from gangline.elastic.agent.local_workers import LocalWorkers
@@ -76,7 +76,7 @@ class _AttemptEnd:
     def is_restarted(self) -> bool:
         """True if another attempt follows."""
         if self.failure:
-            return self.decision is not None and self.decision.action is Action.RESTART
+            return self.decision is not None and self.decision.action is AgentAction.RESTART
         return self.notice is not None and not self.notice.stops
 
 
@@ -121,7 +121,7 @@ class ElasticAgent:
         self._attempts_started = 0
         self._budget = RestartBudget(settings.restart_window_s)
         self._store: AgentStore | None = None
-        self._step_times = StepTimes()
+        self._step_times = LearnedTimeout()
         self._sessions: frozenset[int] = frozenset()
         """Sessions of the last workers: each leads one."""
         self._workers = LocalWorkers(settings, base)

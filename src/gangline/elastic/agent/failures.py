@@ -77,6 +77,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str, Blame, Remedy, str], ...] = tuple(
 CONSEQUENCE_CAUSE = "PeerLost"
 """Cause of a failure that is a consequence of another worker's failure."""
 _MAX_LISTED = 8
+_NO_RESTARTS = "--max-restarts 0 allows no restart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ def root_cause(failures: Iterable[WorkerFailure]) -> WorkerFailure:
     )
 
 
-class Action(StrEnum):
+class AgentAction(StrEnum):
     """What an agent does after a failure."""
 
     RESTART = "restart"
@@ -202,7 +203,7 @@ class Action(StrEnum):
 class RestartDecision:
     """The action after a failure, and its reason."""
 
-    action: Action
+    action: AgentAction
     reason: str
 
 
@@ -245,20 +246,17 @@ def decide_restart(settings: AgentSettings, failure: Failure, restarts: int) -> 
     """Choose the action after a failure."""
     if failure.remedy is Remedy.STOP:
         if failure.blame is Blame.USER or failure.cause == "CannotImport":
-            return RestartDecision(Action.STOP, "a restart would fail in the same way")
+            return RestartDecision(AgentAction.STOP, "a restart would fail in the same way")
         if settings.max_restarts is None:
             return RestartDecision(
-                Action.STOP, "the program failed; --max-restarts allows restarts"
+                AgentAction.STOP, "the program failed; --max-restarts allows restarts"
             )
     if failure.remedy is Remedy.MOVE and settings.has_other_nodes:
-        return RestartDecision(Action.MOVE, "another node may succeed")
+        return RestartDecision(AgentAction.MOVE, "another node may succeed")
     limit, window_s = settings.restart_limit, settings.restart_window_s
     within = "" if window_s is None else f" within {window_s:g} s"
     if restarts >= limit:
         return RestartDecision(
-            Action.STOP, f"all {limit} restarts{within} are used up" if limit else _NO_RESTARTS
+            AgentAction.STOP, f"all {limit} restarts{within} are used up" if limit else _NO_RESTARTS
         )
-    return RestartDecision(Action.RESTART, f"restart {restarts + 1} of {limit}{within}")
-
-
-_NO_RESTARTS = "--max-restarts 0 allows no restart"
+    return RestartDecision(AgentAction.RESTART, f"restart {restarts + 1} of {limit}{within}")

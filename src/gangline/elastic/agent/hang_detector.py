@@ -27,6 +27,15 @@ MIN_LEARNED_IDLE_S = 300.0
 """Lowest learned time-out if the script reports no steps: idle workers may wait for data."""
 _MIN_STEPS = 5
 """Steps before times count as learned."""
+BUSY_SHARE = 0.02
+"""A worker is busy from this much processor time per second on."""
+STOPPED = "stopped (by SIGSTOP or a debugger; SIGCONT continues it)"
+BLOCKED = "blocked in the kernel (uninterruptible, as while a file system does not answer)"
+_MIN_SAVES = 3
+"""Saves after which their frequency is known."""
+_MAX_RANKS_LISTED = 16
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.+)$')
+_WAITING_PACKAGES = ("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/")
 
 
 class HangPhase(StrEnum):
@@ -42,7 +51,7 @@ class HangPhase(StrEnum):
 
 
 @dataclass(slots=True)
-class StepTimes:
+class LearnedTimeout:
     """Longest time between two signs of progress in all attempts of this agent."""
 
     longest_s: float = 0.0
@@ -61,7 +70,7 @@ class StepTimes:
         return max(least_s, LEARNED_FACTOR * self.longest_s)
 
 
-def phase_timeout_s(settings: HangSettings, phase: HangPhase, times: StepTimes) -> float:
+def phase_timeout_s(settings: HangSettings, phase: HangPhase, times: LearnedTimeout) -> float:
     """Return the time-out of a phase; a phase without its own has that of steps."""
     assert settings.timeout_s is not None
     own = {
@@ -91,18 +100,6 @@ def group_phase(
     if not has_touched:
         return HangPhase.START
     return HangPhase.STEP if has_steps or touches > 1 else HangPhase.FIRST_STEP
-
-
-BUSY_SHARE = 0.02
-"""A worker is busy from this much processor time per second on."""
-STOPPED = "stopped (by SIGSTOP or a debugger; SIGCONT continues it)"
-BLOCKED = "blocked in the kernel (uninterruptible, as while a file system does not answer)"
-_MIN_SAVES = 3
-"""Saves after which their frequency is known."""
-_MAX_RANKS_LISTED = 16
-
-_FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.+)$')
-_WAITING_PACKAGES = ("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +143,7 @@ class HangDetector:
     settings: HangSettings
     since: float
     """Time of the last progress, or of the start."""
-    times: StepTimes = field(default_factory=StepTimes)
+    times: LearnedTimeout = field(default_factory=LearnedTimeout)
     phase: HangPhase = HangPhase.START
     limit_s: float = 0.0
     _started: float = field(init=False)

@@ -23,9 +23,9 @@ from gangline.elastic.agent.hang_detector import (
     STOPPED,
     HangDetector,
     HangPhase,
+    LearnedTimeout,
     ProgressSample,
     RankStack,
-    StepTimes,
     parse_stack_location,
 )
 from gangline.elastic.agent.process import StartError, end_processes, process_state, start_process
@@ -37,6 +37,9 @@ from gangline.elastic.progress import read_progress
 log = logging.getLogger(__name__)
 
 PY_SPY_TIMEOUT_S = 3.0
+_MAIN = "MainThread"
+_SAMPLES_PER_TIMEOUT = 8
+_MIN_SAMPLE_S, _MAX_SAMPLE_S = 0.1, 5.0
 
 
 class _Frame(msgspec.Struct):
@@ -95,19 +98,12 @@ def format_stacks(threads: Sequence[_Thread], pid: int) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-_MAIN = "MainThread"
-
-
 def _last_line(file: Path) -> str:
     try:
         lines = file.read_text(errors="replace").split("\n")
     except OSError:
         return ""
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
-_SAMPLES_PER_TIMEOUT = 8
-_MIN_SAMPLE_S, _MAX_SAMPLE_S = 0.1, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +117,7 @@ class DetectedHang:
 
 
 async def wait_for_hang(
-    group: WorkerGroup, settings: HangSettings, times: StepTimes
+    group: WorkerGroup, settings: HangSettings, times: LearnedTimeout
 ) -> DetectedHang:
     """Wait until the group hangs. Never returns if no timeout is set."""
     if settings.timeout_s is None:

@@ -24,6 +24,18 @@ _PR_SET_NAME = 15
 _ARG_START, _ARG_END = 45, 46
 """Positions in ``/proc/self/stat`` (proc(5), fields 48 and 49), after the name of the program."""
 
+log = logging.getLogger(__name__)
+
+_SAVER = b"gangline.elastic.checkpoint.saver"
+_SESSION = 3
+"""Position of the session in ``/proc/PID/stat``, after the name of the program."""
+_POLL_S = 0.02
+_SETTLE_S = 0.5
+"""Time in which helpers of a script, such as its resource tracker, end by themselves."""
+_CLEAN_TIMEOUT_S = 5.0
+_DONE = b"\n"
+_MAX_LISTED = 8
+
 
 def set_process_title(title: str) -> None:
     """Write a title over the arguments of this process in memory, as PostgreSQL and others do.
@@ -41,19 +53,6 @@ def set_process_title(title: str) -> None:
     size = end - start
     if start and size > 0:
         ctypes.memmove(start, title.encode()[: size - 1].ljust(size, b"\0"), size)
-
-
-log = logging.getLogger(__name__)
-
-_SAVER = b"gangline.elastic.checkpoint.saver"
-_SESSION = 3
-"""Position of the session in ``/proc/PID/stat``, after the name of the program."""
-_POLL_S = 0.02
-_SETTLE_S = 0.5
-"""Time in which helpers of a script, such as its resource tracker, end by themselves."""
-_CLEAN_TIMEOUT_S = 5.0
-_DONE = b"\n"
-_MAX_LISTED = 8
 
 
 def processes_of_run(

@@ -20,7 +20,7 @@ from gangline.elastic.agent.failures import RankExit
 from gangline.elastic.agent.hang_detector import RankStack
 from gangline.elastic.agent.hang_stacks import collect_stacks, describe_evidence, rank_stacks
 from gangline.elastic.agent.process import Process, StartError, end_processes, start_process
-from gangline.elastic.agent.progress_report import ProgressReport, ProgressTracker, WorkerUsage
+from gangline.elastic.agent.progress_report import NodeProgress, ProgressTracker, WorkerUsage
 from gangline.elastic.agent.rendezvous import WorldSpec
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.worker_group import WorkerGroup
@@ -115,7 +115,7 @@ class LocalWorkers:
         self._tracker: ProgressTracker | None = None
         self._meter: UsageMeter | None = None
         self._peak_memory = PeakMemory()
-        self._last_report = ProgressReport()
+        self._last_report = NodeProgress()
         self._ended: tuple[WorkerGroup, ProgressTracker] | None = None
         self._ended_at = 0.0
         self._exits: list[RankExit] = []
@@ -161,7 +161,7 @@ class LocalWorkers:
         steps = [worker.step for worker in progress if worker.step is not None]
         return min(saved or steps, default=None)
 
-    def report(self) -> ProgressReport:
+    def report(self) -> NodeProgress:
         if self._group and self._tracker and self._meter:
             self._usage = replace(self._meter.usage(), is_warm=self.is_warm())
             progress = read_worker_progress(self._group)

@@ -26,6 +26,12 @@ STACKS_SIGNAL = signal.SIGRTMIN + 7
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None)
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
+_subreaper_numbers = itertools.count()
+_subreapers: set[int] = set()
+"""Numbers of the blocks in which this process is a subreaper."""
+_KILL_TIMEOUT_S = 30.0
+"""Time limit after SIGKILL: a process in uninterruptible sleep is abandoned."""
 
 
 class StartError(Exception):
@@ -34,9 +40,6 @@ class StartError(Exception):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
-
-
-_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
 
 class AdoptedChild:
@@ -165,11 +168,6 @@ def as_subreaper() -> Iterator[None]:
             _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-_subreaper_numbers = itertools.count()
-_subreapers: set[int] = set()
-"""Numbers of the blocks in which this process is a subreaper."""
-
-
 def _watch(popen: subprocess.Popen[bytes] | AdoptedChild) -> Process:
     loop = asyncio.get_running_loop()
     process = Process(popen, loop.create_future(), _descriptor=os.pidfd_open(popen.pid))
@@ -236,7 +234,3 @@ async def end_processes(
         process.signal_group(signal.SIGKILL)
     await asyncio.wait(left, timeout=_KILL_TIMEOUT_S)
     return True
-
-
-_KILL_TIMEOUT_S = 30.0
-"""Time limit after SIGKILL: a process in uninterruptible sleep is abandoned."""

@@ -25,7 +25,7 @@ class WorkerUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgressReport:
+class NodeProgress:
     """Progress of the workers of one attempt."""
 
     round: int = 0
@@ -77,7 +77,7 @@ class ProgressTracker:
         usage: WorkerUsage | None,
         *,
         is_last: bool = False,
-    ) -> ProgressReport:
+    ) -> NodeProgress:
         """Combine what the workers report now; ``is_last`` after they have ended."""
         workers = [self._unless_empty(number, progress) for number, progress in enumerate(workers)]
         step = _minimum(progress.step for progress in workers)
@@ -85,7 +85,7 @@ class ProgressTracker:
         firsts = [progress.first_step for progress in workers if progress.first_step is not None]
         training = _merge_training(workers)
         is_detailed = is_last or self._is_training_due(training, now)
-        return ProgressReport(
+        return NodeProgress(
             round=self.round,
             attempt=self.attempt,
             phase=NodePhase.TRAINING if self.hung_since is None else NodePhase.HANGING,

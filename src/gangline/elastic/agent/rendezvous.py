@@ -14,7 +14,7 @@ from typing import Protocol
 from gangline.api.failure import Failure
 from gangline.elastic.agent.failures import RankExit
 from gangline.elastic.agent.hang_detector import RankStack
-from gangline.elastic.agent.progress_report import ProgressReport
+from gangline.elastic.agent.progress_report import NodeProgress
 
 STORE_PORTS = range(20_000, 32_768)
 """Ports below the range from which Linux chooses ports of outgoing connections."""
@@ -86,7 +86,7 @@ class StopNotice:
 class WorkerControl(Protocol):
     """Control of this node's workers, for the master and other nodes."""
 
-    def report(self) -> ProgressReport:
+    def report(self) -> NodeProgress:
         """Return the present progress, or the last one after the workers have ended."""
         ...
 

@@ -27,6 +27,16 @@ from gangline.elastic.agent.process import (
 )
 
 _WARM_TIMEOUT_S = 300.0
+_TORCH = "torch"
+_FIRST_PACKAGES = frozenset({_TORCH, "numpy", "torchvision"})
+"""Packages that are imported for the first workers; others may depend on the process."""
+_HARMLESS_MODULES = sys.stdlib_module_names | {"numpy"}
+"""Modules that set nothing on which an import of PyTorch depends."""
+_TRAINING_NAMES = frozenset(
+    {"optim", "DistributedDataParallel", "DDP", "FullyShardedDataParallel", "fully_shard"}
+)
+_TRAINING_MODULE = "torch._dynamo"
+"""Module that PyTorch imports when the first optimizer is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,18 +150,6 @@ async def end_spares(spares: Collection[SpareInterpreter]) -> None:
     for spare in spares:
         spare.writer.close()
     await end_processes([spare.process for spare in spares], signal.SIGKILL, 0)
-
-
-_TORCH = "torch"
-_FIRST_PACKAGES = frozenset({_TORCH, "numpy", "torchvision"})
-"""Packages that are imported for the first workers; others may depend on the process."""
-_HARMLESS_MODULES = sys.stdlib_module_names | {"numpy"}
-"""Modules that set nothing on which an import of PyTorch depends."""
-_TRAINING_NAMES = frozenset(
-    {"optim", "DistributedDataParallel", "DDP", "FullyShardedDataParallel", "fully_shard"}
-)
-_TRAINING_MODULE = "torch._dynamo"
-"""Module that PyTorch imports when the first optimizer is made."""
 
 
 def first_imports(arguments: Sequence[str]) -> tuple[str, ...]:

@@ -42,9 +42,25 @@ from gangline.forkserver import (
     RefusedError,
 )
 
+log = logging.getLogger(__name__)
+
+_LIBRARY_FOLDERS = ("site-packages", "dist-packages")
+_LOW_PRIORITY = 10
+_CAP_SYS_NICE = 23
+_INITIAL_ESTIMATE_BYTES = 400 << 20
+"""Estimated memory of a server until one has been measured."""
+_LINE_LIMIT = 1 << 24
+_WARM_BEFORE_JOIN_S = 60.0
+"""Maximum time by which a node delays its join, or its first workers, to import modules."""
+_SETTLED_S = 1.0
+"""The list of modules is complete when no module was imported for this time."""
+_MAX_SERVERS = 6
+"""Servers that are started until no package depends on the process; then there is none."""
+_NOTES = "started_again.json"
+
 
 @dataclass(frozen=True, slots=True)
-class WorkerStart:
+class ForkedStart:
     """What a forked worker needs."""
 
     arguments: Sequence[str]
@@ -99,7 +115,7 @@ class ForkServer:
         return dependent
 
     async def fork(
-        self, start: WorkerStart, *, reports_imports: bool
+        self, start: ForkedStart, *, reports_imports: bool
     ) -> tuple[Process, socket.socket | None]:
         """Fork a worker. Also returns the channel on which it reports its imports.
 
@@ -145,9 +161,6 @@ class ForkServer:
         await end_processes([self.process], signal.SIGKILL, 0)
 
 
-_LIBRARY_FOLDERS = ("site-packages", "dist-packages")
-
-
 def preloadable_modules(
     modules: Iterable[tuple[str, str | None]], own_folders: Sequence[str]
 ) -> tuple[str, ...]:
@@ -171,22 +184,6 @@ def _is_library(name: str, file: str | None, own_folders: Sequence[str]) -> bool
     if any(path.is_relative_to(folder) for folder in own_folders):
         return False
     return "lib" in path.parts and any(part.startswith("python3") for part in path.parts)
-
-
-log = logging.getLogger(__name__)
-
-_LOW_PRIORITY = 10
-_CAP_SYS_NICE = 23
-_INITIAL_ESTIMATE_BYTES = 400 << 20
-"""Estimated memory of a server until one has been measured."""
-_LINE_LIMIT = 1 << 24
-_WARM_BEFORE_JOIN_S = 60.0
-"""Maximum time by which a node delays its join, or its first workers, to import modules."""
-_SETTLED_S = 1.0
-"""The list of modules is complete when no module was imported for this time."""
-_MAX_SERVERS = 6
-"""Servers that are started until no package depends on the process; then there is none."""
-_NOTES = "started_again.json"
 
 
 class SparePool:
@@ -272,7 +269,7 @@ class SparePool:
         if server is None or not server.is_alive or local_rank in self._cold_ranks:
             return None
         notes = self._notes[local_rank] = files.stacks_file.with_name(_NOTES)
-        start = WorkerStart(
+        start = ForkedStart(
             self._arguments(local_rank),
             environment,
             files,

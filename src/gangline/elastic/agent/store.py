@@ -29,6 +29,7 @@ _BACKLOG = 4096
 _NUMBERS = 1 << 63
 _STOP_WAITING = _READY = b"\0"
 _WAIT_CANCELED = _NOT_READY = b"\1"
+_VALIDATE = 0
 
 
 class _IncompleteError(Exception):
@@ -284,7 +285,6 @@ def _list_keys(store: AgentStore, peer: _Connection, _: _Arguments) -> None:
     peer.reply(_number(len(store.keys())) + b"".join(map(_text, store.keys())))
 
 
-_VALIDATE = 0
 # Each handler reads all arguments before it changes anything: an incomplete request is repeated.
 _HANDLERS: dict[int, Callable[[AgentStore, _Connection, _Arguments], None]] = {
     1: lambda store, _, read: store.set(read.text(), read.text()),

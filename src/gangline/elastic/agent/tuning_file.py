@@ -18,6 +18,7 @@ from gangline.elastic.protocol.messages import LoaderValues, Tuning
 from gangline.elastic.variables import LOADER_FILE_VARIABLES, TUNING_FILE_VARIABLE
 
 log = logging.getLogger(__name__)
+_NOTHING = Tuning(version=0)
 
 
 class TuningFile:
@@ -65,9 +66,6 @@ class TuningFile:
             return
         self._is_failing = False
         self._parts, self._written, self.version = parts, tuning, tuning.version
-
-
-_NOTHING = Tuning(version=0)
 
 
 def _parts(tuning: Tuning, device_model: str) -> dict[str, dict[str, Any]]:

@@ -39,6 +39,8 @@ from gangline.elastic.progress import METRICS_VARIABLE, PROGRESS_VARIABLE
 
 _FLIGHT_RECORDS = "2000"
 
+log = logging.getLogger(__name__)
+
 
 class DevicesError(ValueError):
     """There are fewer devices than workers."""
@@ -135,9 +137,6 @@ def _device_variables(
         )
     own = devices[local_rank].strip() if devices else str(local_rank)
     return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": own}
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

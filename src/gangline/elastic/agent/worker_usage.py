@@ -19,6 +19,8 @@ from gangline.elastic.memory import cgroup_use_bytes, peak_resident_bytes, resid
 from gangline.elastic.progress import WorkerProgress, read_progress
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PEAK_FILES = ("memory.peak", "memory.max_usage_in_bytes")
+"""The peak in a cgroup, for version 2 and 1 of the interface."""
 
 
 def read_worker_progress(group: WorkerGroup) -> list[WorkerProgress]:
@@ -66,10 +68,6 @@ def _process_and_children(pid: int) -> list[int]:
     except OSError:
         children = []  # it has ended, or this kernel lacks the file
     return [pid, *map(int, children)]
-
-
-_PEAK_FILES = ("memory.peak", "memory.max_usage_in_bytes")
-"""The peak in a cgroup, for version 2 and 1 of the interface."""
 
 
 class PeakMemory:

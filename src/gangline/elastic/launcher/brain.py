@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from gangline.elastic.agent.membership.master_messages import MasterMessages, node_report
 from gangline.elastic.agent.rendezvous import SingleNodeRendezvous, WorkerControl
 from gangline.elastic.agent.settings import NodeIdentity
-from gangline.elastic.master.facts.brain_client import BrainClient
+from gangline.elastic.master.facts.brain_client import BrainSink
 from gangline.elastic.master.facts.publication import CHECK_EVERY_S, PUBLISH_EVERY_S
 from gangline.elastic.master.segments.digest import Instant, SegmentDigest, WorldMembers
 from gangline.elastic.master.segments.document import (
@@ -31,7 +31,7 @@ _NODE, _ROUND = 0, 1
 class SingleNodeFacts:
     """Digests the reports of one node's workers."""
 
-    def __init__(self, job: str, identity: NodeIdentity, client: BrainClient) -> None:
+    def __init__(self, job: str, identity: NodeIdentity, client: BrainSink) -> None:
         self._job = JobIdentity(job, "default", uuid.uuid4().hex)
         self._identity, self._client = identity, client
         self._messages = MasterMessages(identity, "")
@@ -83,7 +83,7 @@ class ReportingRendezvous(SingleNodeRendezvous):
 async def send_single_node_facts(
     url: str, job: str, identity: NodeIdentity, rendezvous: ReportingRendezvous
 ) -> AsyncIterator[None]:
-    client = BrainClient(url)
+    client = BrainSink(url)
     facts = SingleNodeFacts(job, identity, client)
 
     async def follow() -> None:

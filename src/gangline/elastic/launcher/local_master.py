@@ -34,6 +34,10 @@ RESTART_PAUSE_S = 0.1
 _STOP_S = 5.0
 _GRACE_S = "1"
 """Seconds in which a broken connection may be restored before its node counts as dead."""
+_START_TIMEOUT_S = 60.0
+_START_POLL_S = 0.02
+_PORT_TAKEN_PAUSE_S = 1.0
+_ID_BITS = 31
 
 
 class MasterChild(ABC):
@@ -124,11 +128,6 @@ class OnDemandMaster(MasterChild):
             await called
         finally:
             loop.remove_reader(self._socket)
-
-
-_START_TIMEOUT_S = 60.0
-_START_POLL_S = 0.02
-_PORT_TAKEN_PAUSE_S = 1.0
 
 
 class HostedMaster(MasterChild):
@@ -239,9 +238,6 @@ def own_address_towards(address: str) -> str:
             own = str(probe.getsockname()[0])
             return f"[{own}]" if ipaddress.ip_address(own).version == 6 else own
     return socket.gethostname()
-
-
-_ID_BITS = 31
 
 
 def node_identity(

@@ -21,6 +21,20 @@ _CGROUP = Path("/sys/fs/cgroup")
 _INTERPRETER_MIB = 2
 """Less memory than any interpreter needs."""
 _MIB = 1 << 20
+_DEVICE_FILES = {
+    "nvidia.com/gpu": r"nvidia\d+",
+    "ascend-npu": r"davinci\d+",
+    "mthreads.com/gpu": r"mtgpu\.\d+",
+    "metax-tech.com/gpu": r"mxcd\d*",
+}
+_VISIBLE = {
+    "nvidia.com/gpu": "CUDA_VISIBLE_DEVICES",
+    "ascend-npu": "ASCEND_RT_VISIBLE_DEVICES",
+    "mthreads.com/gpu": "MUSA_VISIBLE_DEVICES",
+    "metax-tech.com/gpu": "CUDA_VISIBLE_DEVICES",
+}
+_QUERY = ("nvidia-smi", "--query-gpu=pci.bus_id", "--format=csv,noheader")
+_SYS = Path("/sys")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +87,6 @@ def _system_limits(proc: Path, cgroup: Path) -> Iterator[WorkerLimit]:
         yield WorkerLimit(most, f"{path} is {most}")
 
 
-_DEVICE_FILES = {
-    "nvidia.com/gpu": r"nvidia\d+",
-    "ascend-npu": r"davinci\d+",
-    "mthreads.com/gpu": r"mtgpu\.\d+",
-    "metax-tech.com/gpu": r"mxcd\d*",
-}
-_VISIBLE = {
-    "nvidia.com/gpu": "CUDA_VISIBLE_DEVICES",
-    "ascend-npu": "ASCEND_RT_VISIBLE_DEVICES",
-    "mthreads.com/gpu": "MUSA_VISIBLE_DEVICES",
-    "metax-tech.com/gpu": "CUDA_VISIBLE_DEVICES",
-}
-
-
 def device_count(
     accelerator: str, environment: Mapping[str, str], folder: Path = Path("/dev")
 ) -> int:
@@ -132,10 +132,6 @@ def xpu_count(folder: Path = Path("/dev/dri")) -> int:
 
 def cpu_count() -> int:
     return len(os.sched_getaffinity(0))
-
-
-_QUERY = ("nvidia-smi", "--query-gpu=pci.bus_id", "--format=csv,noheader")
-_SYS = Path("/sys")
 
 
 class NumaError(Exception):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from gangline.api.failure import NODE_FAULT_EXIT_CODE
 from gangline.elastic.agent.agent import AgentResult, ElasticAgent
-from gangline.elastic.agent.failures import Action, WorkerFailure, root_cause
+from gangline.elastic.agent.failures import AgentAction, WorkerFailure, root_cause
 from gangline.elastic.agent.leftovers import Cleaner
 from gangline.elastic.agent.logs import LogFolder, LogFolderError
 from gangline.elastic.agent.process import StartError
@@ -264,7 +264,7 @@ def launcher_exit_code(result: AgentResult) -> int:
         return 1
     if result.failure is None:
         return 0 if result.is_success else 1
-    if result.decision and result.decision.action is Action.MOVE:
+    if result.decision and result.decision.action is AgentAction.MOVE:
         return NODE_FAULT_EXIT_CODE
     code = result.failure.exit_code
     if not code:

@@ -44,6 +44,35 @@ FIRST_WITH_VALIDATION = 2, 2
 
 Earlier ones number the requests differently, so they need a store of their own release.
 """
+_AUTO_CHECK_NODES = 4
+"""Number of nodes from which on --auto-config enables the node check."""
+_MIB = 1 << 20
+_MAX_VALUE = 1 << 20
+_BOUNDS = (
+    ("check_matrix_size", 0, _MAX_VALUE),
+    ("check_matrix_repeats", 0, _MAX_VALUE),
+    ("check_collective_mib", 0, _MAX_VALUE),
+    ("check_collective_repeats", 0, _MAX_VALUE),
+    ("check_timeout", 1, _MAX_VALUE),
+    ("check_memory_limit", 0, 1),
+    ("straggler_ratio", 1, _MAX_VALUE),
+    ("straggler_seconds", 0, _MAX_VALUE),
+)
+_STREAMS = re.compile(r"[0-3]|(\d+:[0-3],)*\d+:[0-3]")
+_UNSUPPORTED = {
+    "logs_specs": "plug-ins for logs belong to torch, which the launcher does not import; "
+    "use --log-dir, --redirects and --tee",
+    "ucp_device_type": "checkpoints are not converted between parallel layouts; leave it out",
+}
+_BUDGET = re.compile(r"(?P<count>\d{1,9})(/(?P<time>\d{1,9}(\.\d+)?)?(?P<unit>[smhd]))?")
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_HANG_PHASES = ("start", "first_step", "evaluation", "checkpoint")
+_LEARNED = "auto"
+_LONGEST_STEP_S = 1800.0
+"""Time-out of a step while step times are not known."""
+_MAX_DIGITS = 18
+"""Numbers with more digits are too large in any case."""
+_FLUSH_COMMAND = (sys.executable, "-m", "gangline.elastic.launcher.flush")
 
 
 def speaks_agent_store(interpreter: str) -> bool:
@@ -72,26 +101,8 @@ def installation_paths(interpreter: str) -> list[str]:
     return [str(path) for path in sorted(folder.glob("lib/python3*/site-packages"))]
 
 
-_AUTO_CHECK_NODES = 4
-"""Number of nodes from which on --auto-config enables the node check."""
-
-
 class NodeUnhealthyError(Exception):
     """The node check found this node unfit for training."""
-
-
-_MIB = 1 << 20
-_MAX_VALUE = 1 << 20
-_BOUNDS = (
-    ("check_matrix_size", 0, _MAX_VALUE),
-    ("check_matrix_repeats", 0, _MAX_VALUE),
-    ("check_collective_mib", 0, _MAX_VALUE),
-    ("check_collective_repeats", 0, _MAX_VALUE),
-    ("check_timeout", 1, _MAX_VALUE),
-    ("check_memory_limit", 0, 1),
-    ("straggler_ratio", 1, _MAX_VALUE),
-    ("straggler_seconds", 0, _MAX_VALUE),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,24 +144,6 @@ class NodeCheckOptions:
             flags.straggler_ratio,
             flags.straggler_seconds,
         )
-
-
-_STREAMS = re.compile(r"[0-3]|(\d+:[0-3],)*\d+:[0-3]")
-_UNSUPPORTED = {
-    "logs_specs": "plug-ins for logs belong to torch, which the launcher does not import; "
-    "use --log-dir, --redirects and --tee",
-    "ucp_device_type": "checkpoints are not converted between parallel layouts; leave it out",
-}
-_BUDGET = re.compile(r"(?P<count>\d{1,9})(/(?P<time>\d{1,9}(\.\d+)?)?(?P<unit>[smhd]))?")
-_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_HANG_PHASES = ("start", "first_step", "evaluation", "checkpoint")
-_LEARNED = "auto"
-_LONGEST_STEP_S = 1800.0
-"""Time-out of a step while step times are not known."""
-
-_MAX_DIGITS = 18
-"""Numbers with more digits are too large in any case."""
-_FLUSH_COMMAND = (sys.executable, "-m", "gangline.elastic.launcher.flush")
 
 
 def build_settings(

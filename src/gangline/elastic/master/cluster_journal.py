@@ -34,6 +34,17 @@ _WARNINGS = frozenset(
 _UNREPORTED = frozenset({"WorldBroken"})
 """Reasons that only accompany another event, which is published."""
 
+log = logging.getLogger(__name__)
+
+COMPONENT = "gangline-master"
+WRITE_DELAY_S = 0.5
+"""Changes are collected for this time before they are written."""
+MAX_RETRY_PAUSE_S = 5.0
+"""Longest pause between retries while the API server does not answer."""
+MAX_CONFIG_MAP_BYTES = 1_000_000
+"""Kubernetes refuses ConfigMaps of more than a mebibyte."""
+_KEY = "state"
+
 
 def job_reference(environment: Mapping[str, str], namespace: str) -> ObjectReference | None:
     """Return the ElasticJob of this master, from the operator's variables; None without them."""
@@ -53,18 +64,6 @@ def record_job_event(recorder: EventRecorder, job: ObjectReference, event: JobEv
     where = "" if event.node_id is None else f"node {event.node_id}: "
     type_ = WARNING if event.reason in _WARNINGS else NORMAL
     recorder.event(job, type_, event.reason, f"{where}{event.message}".rstrip(": "))
-
-
-log = logging.getLogger(__name__)
-
-COMPONENT = "gangline-master"
-WRITE_DELAY_S = 0.5
-"""Changes are collected for this time before they are written."""
-MAX_RETRY_PAUSE_S = 5.0
-"""Longest pause between retries while the API server does not answer."""
-MAX_CONFIG_MAP_BYTES = 1_000_000
-"""Kubernetes refuses ConfigMaps of more than a mebibyte."""
-_KEY = "state"
 
 
 class _Meta(msgspec.Struct, rename="camel"):

@@ -37,6 +37,12 @@ MAGIC = b"gangline master journal 1\n"
 _HEAD = struct.Struct(">II")
 MIN_COMPACT_BYTES = 4 * 2**20
 """With fewer bytes of records no new snapshot is written."""
+RETRY_S = 1.0
+SYNC_EVERY_S = 1.0
+"""Interval of syncs that no reply waits for. Not more often: the kernel blocks writes to a file
+while it syncs it, which would delay all requests.
+"""
+_DelayedReply: TypeAlias = "tuple[Peer, int, bytes]"
 
 
 class JournalError(Exception):
@@ -246,13 +252,6 @@ def _iterate_entries(content: bytes) -> Iterator[bytes]:
         start += _HEAD.size + length
 
 
-RETRY_S = 1.0
-SYNC_EVERY_S = 1.0
-"""Interval of syncs that no reply waits for. Not more often: the kernel blocks writes to a file
-while it syncs it, which would delay all requests.
-"""
-
-
 class GroupCommit:
     """Delays replies until the journal has the records before them."""
 
@@ -345,9 +344,6 @@ class GroupCommit:
             self._is_failing = True
             log.error("the journal cannot be written", extra={"reason": str(error)})
             self._failed(error)
-
-
-_DelayedReply: TypeAlias = "tuple[Peer, int, bytes]"
 
 
 def _send(replies: list[_DelayedReply]) -> None:

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Any
 
 from gangline.elastic.master.facts.collector import FactsCollector
-from gangline.elastic.master.facts.eviction_saves import EvictionSaves
+from gangline.elastic.master.facts.eviction_saves import EvictionSaveRequests
 from gangline.elastic.master.journal import GroupCommit
 from gangline.elastic.master.node_checks import LongPoll, LongPolls, NodeCheckRequests
 from gangline.elastic.master.queries import (
@@ -36,6 +36,12 @@ from gangline.elastic.protocol import wire
 from gangline.elastic.protocol.server import Peer, negotiate_version
 from gangline.elastic.protocol.wire import installed_version
 from gangline.elastic.shards import events as shard_events
+
+GOODPUT_RECORD_EVERY_S = 30.0
+"""Interval at which goodput is journaled; a killed master loses at most this much of it."""
+_OTHERS_RUNNING = msg.JoinPending(message="other nodes have not finished")
+_KEYS_MISSING = msg.RequestRefused(reason="TimedOut", message="the keys were not set in time")
+_NO_SHARDS_YET = msg.ShardReply(answer=shard_events.TakenShards(shard_events.Supply.WAIT))
 
 
 @dataclass(slots=True)
@@ -113,10 +119,6 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-GOODPUT_RECORD_EVERY_S = 30.0
-"""Interval at which goodput is journaled; a killed master loses at most this much of it."""
-
-
 class MasterService:
     """Answers the clients of one job."""
 
@@ -135,7 +137,7 @@ class MasterService:
         self._shards: LongPolls[str] = LongPolls(self._reply_with(_NO_SHARDS_YET))
         self._checks = NodeCheckRequests(self._send)
         self.facts = FactsCollector(core, clock.now, self._checks, segment_s=settings.segment_s)
-        self.eviction_saves = EvictionSaves(core, self.apply_own)
+        self.eviction_saves = EvictionSaveRequests(core, self.apply_own)
         self._checkpoints = CheckpointAge()
         self._queue = ""
         self._tuning: msg.Tuning | None = None
@@ -499,10 +501,6 @@ class MasterService:
     def _client(peer: Peer) -> str:
         return peer.hello.client if peer.hello else ""
 
-
-_OTHERS_RUNNING = msg.JoinPending(message="other nodes have not finished")
-_KEYS_MISSING = msg.RequestRefused(reason="TimedOut", message="the keys were not set in time")
-_NO_SHARDS_YET = msg.ShardReply(answer=shard_events.TakenShards(shard_events.Supply.WAIT))
 
 _HANDLERS: Mapping[type, Callable[[MasterService, Peer, int, Any], None]] = {
     msg.Join: MasterService._join,

@@ -30,6 +30,7 @@ _IDLE_COMMAND = (sys.executable, "-c", "'gangline node check'")
 """Command line, as process lists show it, of an interpreter that never becomes a worker."""
 
 InterpreterFactory = Callable[[int], Awaitable[SpareInterpreter]]
+_TORCH = "torch"
 
 
 class CheckInterpreters:
@@ -102,9 +103,6 @@ def idle_interpreters(size: int) -> CheckInterpreters:
     return CheckInterpreters(
         lambda _: SpareInterpreter.start(_IDLE_COMMAND, os.environ), size, may_train=False
     )
-
-
-_TORCH = "torch"
 
 
 def prewarmed_interpreters(settings: AgentSettings, base: Mapping[str, str]) -> CheckInterpreters:

@@ -18,6 +18,11 @@ COMPUTE, COLLECTIVE = "compute", "collective"
 
 NodeGroup = tuple[int, ...]
 """Nodes that test together."""
+NodeTimes = tuple[float, float]
+"""Seconds of the matrix product and of the collective."""
+TimesHistory = Mapping[int, Sequence[NodeTimes]]
+"""Times of earlier checks with the same sizes, by node."""
+_TESTS = (COMPUTE, COLLECTIVE)
 
 
 class NodeResult(msgspec.Struct, frozen=True, tag="measured", omit_defaults=True):
@@ -122,15 +127,6 @@ def check_outcomes(
         node: CheckOutcome(conclusion.passed(node), times[node] / median if node in times else None)
         for node in nodes
     }
-
-
-NodeTimes = tuple[float, float]
-"""Seconds of the matrix product and of the collective."""
-
-TimesHistory = Mapping[int, Sequence[NodeTimes]]
-"""Times of earlier checks with the same sizes, by node."""
-
-_TESTS = (COMPUTE, COLLECTIVE)
 
 
 def best_times(rounds: Sequence[CheckRound]) -> dict[int, NodeTimes]:

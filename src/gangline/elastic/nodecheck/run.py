@@ -49,6 +49,14 @@ PARTNER_GONE = NodeResult(
     message="a process of the group has ended, so the test was stopped",
 )
 
+log = logging.getLogger(__name__)
+
+UNKNOWN_CHECK = "UnknownNode"
+"""Reason with which a master refuses the result of another master's check: the node starts again.
+"""
+PRESENCE_INTERVAL_S = 4.0
+"""Interval of presence messages during a test, if the coordinator does not delay its replies."""
+
 
 @dataclass(frozen=True, slots=True)
 class CheckSettings:
@@ -250,16 +258,6 @@ class _CheckWorker:
         code = await self._spare.wait_for_child() if self._has_child else None
         self._has_child = False
         return await asyncio.shield(self._spare.process.ended) if code is None else code
-
-
-log = logging.getLogger(__name__)
-
-UNKNOWN_CHECK = "UnknownNode"
-"""Reason with which a master refuses the result of another master's check: the node starts again.
-"""
-
-PRESENCE_INTERVAL_S = 4.0
-"""Interval of presence messages during a test, if the coordinator does not delay its replies."""
 
 
 class CheckExchange(Protocol):

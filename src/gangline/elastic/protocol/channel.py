@@ -41,6 +41,22 @@ from cryptography.x509.oid import NameOID
 from gangline.elastic.variables import SECRET_VARIABLE
 
 _SHORTEST_SECRET = 16
+# The clocks of nodes may be wrong, so that the validity must not matter (RFC 5280, 4.1.2.5).
+_VALID_FROM = datetime(2000, 1, 1)
+_VALID_UNTIL = datetime(9999, 12, 31, 23, 59, 59)
+MAGIC = b"GNGL"
+CHANNEL_VERSION = 2
+"""1 was a record protocol of its own, before TLS."""
+PREAMBLE = MAGIC + bytes([CHANNEL_VERSION])
+_PREAMBLE_1_BYTES = 37
+"""Version 1 reads this many bytes before it reports the version."""
+MAX_FRAME_BYTES = 64 * 2**20
+"""A longer frame is refused before it is read."""
+MAX_FIRST_FRAME_BYTES = 64 * 2**10
+"""The limit before the other end is known to be a legitimate one."""
+_LENGTH = struct.Struct(">I")
+_READ_BYTES = 256 * 1024
+_SECURE_STREAM_READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +84,6 @@ def read_job_secret(environment: Mapping[str, str], job: str) -> JobSecret:
     if len(key) < _SHORTEST_SECRET:
         raise ValueError(f"{SECRET_VARIABLE} must hold at least {_SHORTEST_SECRET} bytes")
     return JobSecret(key)
-
-
-# The clocks of nodes may be wrong, so that the validity must not matter (RFC 5280, 4.1.2.5).
-_VALID_FROM = datetime(2000, 1, 1)
-_VALID_UNTIL = datetime(9999, 12, 31, 23, 59, 59)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,21 +142,6 @@ def _load_own(
         file.write(certificate.public_bytes(Encoding.PEM))
         file.flush()
         context.load_cert_chain(f"/proc/self/fd/{descriptor}")
-
-
-MAGIC = b"GNGL"
-CHANNEL_VERSION = 2
-"""1 was a record protocol of its own, before TLS."""
-PREAMBLE = MAGIC + bytes([CHANNEL_VERSION])
-_PREAMBLE_1_BYTES = 37
-"""Version 1 reads this many bytes before it reports the version."""
-
-MAX_FRAME_BYTES = 64 * 2**20
-"""A longer frame is refused before it is read."""
-MAX_FIRST_FRAME_BYTES = 64 * 2**10
-"""The limit before the other end is known to be a legitimate one."""
-_LENGTH = struct.Struct(">I")
-_READ_BYTES = 256 * 1024
 
 
 class SecureChannelError(Exception):
@@ -343,9 +339,6 @@ def _wrap(connection: socket.socket, secret: JobSecret, *, client: bool) -> ssl.
         with contextlib.closing(secured):
             raise SecureChannelError("the other end shows another certificate than the job's")
     return secured
-
-
-_SECURE_STREAM_READ_BYTES = 1 << 16
 
 
 class SecureStream:

@@ -17,7 +17,7 @@ import msgspec
 
 from gangline.elastic.progress import NodePhase, SaveCounts
 from gangline.elastic.shards.events import DatasetState, LedgerAnswer, LedgerEvent
-from gangline.elastic.training_report import ModelShape, StepTimes
+from gangline.elastic.training_report import ReportedShape, StepTimes
 
 PROTOCOL_VERSION = 1
 PROTOCOL_OLDEST = 1
@@ -198,7 +198,7 @@ class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     device_model: str = ""
     global_batch: int | None = None
     step_times: StepTimes | None = None
-    model: ModelShape | None = None
+    model: ReportedShape | None = None
     device_memory_bytes: int | None = None
     loader_workers: int | None = None
     save_s: float | None = None

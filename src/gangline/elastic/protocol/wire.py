@@ -25,6 +25,12 @@ _replies: "msgspec.msgpack.Decoder[Reply]" = msgspec.msgpack.Decoder(Reply)
 
 T = TypeVar("T")
 M = TypeVar("M", bound=ProtocolMessage)
+KEEPALIVE_IDLE_S = 5
+"""Seconds without traffic before the first keep-alive probe."""
+KEEPALIVE_INTERVAL_S = 2
+KEEPALIVE_PROBES = 3
+DEAD_AFTER_S = KEEPALIVE_IDLE_S + KEEPALIVE_PROBES * KEEPALIVE_INTERVAL_S
+"""Seconds of silence after which a connection ends; TCP's own default is a quarter of an hour."""
 
 
 class EnvelopeError(Exception):
@@ -66,14 +72,6 @@ def _read(content: bytes, decoder: "msgspec.msgpack.Decoder[T]") -> tuple[int, T
         return number, decoder.decode(memoryview(content)[_NUMBER.size :])
     except msgspec.MsgspecError as error:
         raise EnvelopeError(number, str(error)) from error
-
-
-KEEPALIVE_IDLE_S = 5
-"""Seconds without traffic before the first keep-alive probe."""
-KEEPALIVE_INTERVAL_S = 2
-KEEPALIVE_PROBES = 3
-DEAD_AFTER_S = KEEPALIVE_IDLE_S + KEEPALIVE_PROBES * KEEPALIVE_INTERVAL_S
-"""Seconds of silence after which a connection ends; TCP's own default is a quarter of an hour."""
 
 
 class SupportsSetsockopt(Protocol):

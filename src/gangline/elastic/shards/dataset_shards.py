@@ -24,6 +24,10 @@ from gangline.elastic.shards.events import (
 
 ShardKey = tuple[int, int]
 """Epoch and number, which identify a piece."""
+MAX_REASONS = 5
+"""Number of a piece's newest failure reasons that are stored."""
+TIMED_OUT = "not reported in time"
+WORKER_GONE = "its worker was lost"
 
 
 class ShardRemainder(msgspec.Struct, array_like=True):
@@ -88,13 +92,6 @@ class DatasetSnapshot(msgspec.Struct, array_like=True):
     """Each worker's last request, and the leases in its reply."""
     late: dict[int, ShardKey] = {}
     """Expired leases and their pieces: their workers may finish them yet."""
-
-
-MAX_REASONS = 5
-"""Number of a piece's newest failure reasons that are stored."""
-
-TIMED_OUT = "not reported in time"
-WORKER_GONE = "its worker was lost"
 
 
 class DatasetShards:

@@ -36,7 +36,7 @@ from gangline.elastic.progress import StepReporter
 from gangline.elastic.trainer.loader import ElasticDataLoader
 from gangline.elastic.trainer.share import Share, ShareError
 from gangline.elastic.trainer.training_reporter import TrainingObserver
-from gangline.elastic.training_report import ModelShape
+from gangline.elastic.training_report import ReportedShape
 from gangline.elastic.variables import LOADER_FILE_VARIABLES
 
 log = logging.getLogger(__name__)
@@ -199,7 +199,9 @@ class ElasticTrainer:
             vocab: size of the vocabulary.
             sequence: tokens of one record.
         """
-        self._observer.set_model_shape(ModelShape(params, layers, hidden, heads, vocab, sequence))
+        self._observer.set_model_shape(
+            ReportedShape(params, layers, hidden, heads, vocab, sequence)
+        )
 
     def new_optimizer_config(self) -> OptimizerConfig | None:
         """Return the settings of the optimizer that the job's tuning has changed; None without any.

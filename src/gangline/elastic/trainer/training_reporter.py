@@ -36,7 +36,7 @@ from torch.utils.data import DataLoader
 
 from gangline.elastic.progress import TrainingReporter
 from gangline.elastic.trainer.share import Share
-from gangline.elastic.training_report import ModelShape, StepTimes, TrainingReport
+from gangline.elastic.training_report import ReportedShape, StepTimes, TrainingReport
 
 EVERY_STEPS = 50
 MEMORY = 20
@@ -347,7 +347,7 @@ class TrainingObserver:
         is_gpu = self._device.type == "cuda"
         self.timer = StepTimer(CudaClock() if is_gpu else ProcessorClock())
         self._noise = NoiseEstimator()
-        self._shape = ModelShape(params=self._count_parameters())
+        self._shape = ReportedShape(params=self._count_parameters())
         self._device_model = torch.cuda.get_device_name(self._device) if is_gpu else ""
         self._device_memory: int | None = None
         if is_gpu:
@@ -360,7 +360,7 @@ class TrainingObserver:
         self._is_callback_queued = False
         self._is_last = False
 
-    def set_model_shape(self, shape: ModelShape) -> None:
+    def set_model_shape(self, shape: ReportedShape) -> None:
         """Add what the script knows of the model."""
         self._shape = replace(shape, params=shape.params or self._shape.params)
 
@@ -433,7 +433,7 @@ class TrainingObserver:
             device_peak_bytes=peaks,
             device_model=self._device_model,
             step_times=self.timer.step_times(),
-            model=self._shape if self._shape != ModelShape() else None,
+            model=self._shape if self._shape != ReportedShape() else None,
             device_memory_bytes=self._device_memory,
             loader_workers=None if self._loader is None else self._loader.num_workers,
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gangline.elastic.master.facts.brain_client import QUEUE_LENGTH, BrainClient
+from gangline.elastic.master.facts.brain_client import QUEUE_LENGTH, BrainSink
 from integration.elastic.launcher.conftest import Run
 
 pytestmark = pytest.mark.slow
@@ -126,7 +126,7 @@ def test_brain_that_never_answers_does_not_end_the_training(launch: Launch, trai
 
 def test_refused_facts_are_not_sent_again() -> None:
     with Brain(status=422).serving() as server:
-        client = BrainClient(server.url, "")
+        client = BrainSink(server.url, "")
         for number in range(3):
             client.put(b'{"number": %d}' % number)
         server.until(3)
@@ -136,7 +136,7 @@ def test_refused_facts_are_not_sent_again() -> None:
 
 def test_full_queue_drops_the_oldest_facts() -> None:
     server = Brain()
-    client = BrainClient(server.url, "")
+    client = BrainSink(server.url, "")
     with client._changed:  # the thread cannot take any of them
         for number in range(QUEUE_LENGTH + 20):
             client._queue.append(b'{"number": %d}' % number)

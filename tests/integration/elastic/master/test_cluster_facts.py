@@ -12,7 +12,7 @@ import pytest
 
 from gangline.api.jobs.training_facts import TrainingFacts
 from gangline.api.resources import CONFIG_MAPS
-from gangline.elastic.master.facts.cluster import ClusterFacts
+from gangline.elastic.master.facts.cluster import JobConfigMaps
 from gangline.elastic.protocol.client import MasterClient
 from gangline.elastic.protocol.messages import Commands, Heartbeat, NodeReport, Tuning, WorldInfo
 from gangline.elastic.training_report import StepTimes
@@ -119,7 +119,7 @@ async def test_facts_survive_the_master_and_tuning_is_passed_on(
 async def test_master_without_config_maps_continues_and_logs_it_once(
     client: ApiClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    facts = ClusterFacts(client, "default", "train")
+    facts = JobConfigMaps(client, "default", "train")
     with caplog.at_level(logging.WARNING):
         assert await facts.published() is None
         for _ in range(3):
@@ -134,7 +134,7 @@ async def test_master_without_config_maps_continues_and_logs_it_once(
 async def test_tuning_that_cannot_be_read_is_ignored(client: ApiClient) -> None:
     await create(client, TUNING, {"tuning": "{"})
     found: asyncio.Queue[Tuning] = asyncio.Queue()
-    facts = ClusterFacts(client, "default", "train")
+    facts = JobConfigMaps(client, "default", "train")
     task = asyncio.create_task(facts.watch_tuning(found.put_nowait))
     for text in ('{"v": 1, "version": 0}', '{"v": 1, "version": 2}'):
         await client.patch(CONFIG_MAPS, TUNING, {"data": {"tuning": text}}, "default")

@@ -7,7 +7,7 @@ import pytest
 
 from gangline.api.failure import Failure
 from gangline.elastic.agent.failures import (
-    Action,
+    AgentAction,
     RestartBudget,
     WorkerError,
     WorkerFailure,
@@ -91,15 +91,15 @@ def test_the_cause_is_the_earliest_failure_that_follows_from_no_other():
 @pytest.mark.parametrize(
     ("code", "message", "max_restarts", "restarts", "action"),
     [
-        pytest.param(KILLED, "", None, 0, Action.RESTART, id="killed, by default"),
-        pytest.param(KILLED, "", None, 2, Action.RESTART, id="the last by default"),
-        pytest.param(KILLED, "", None, 3, Action.STOP, id="the default is used up"),
-        pytest.param(KILLED, "", 0, 0, Action.STOP, id="none allowed"),
-        pytest.param(1, "ValueError", None, 0, Action.STOP, id="the program, by default"),
-        pytest.param(1, "ValueError", 1, 0, Action.RESTART, id="the program, when asked"),
-        pytest.param(1, "ImportError: x", 9, 0, Action.STOP, id="what cannot heal"),
-        pytest.param(2, "", 9, 0, Action.STOP, id="wrong arguments"),
-        pytest.param(-signal.SIGILL, "", 1, 0, Action.RESTART, id="no other node"),
+        pytest.param(KILLED, "", None, 0, AgentAction.RESTART, id="killed, by default"),
+        pytest.param(KILLED, "", None, 2, AgentAction.RESTART, id="the last by default"),
+        pytest.param(KILLED, "", None, 3, AgentAction.STOP, id="the default is used up"),
+        pytest.param(KILLED, "", 0, 0, AgentAction.STOP, id="none allowed"),
+        pytest.param(1, "ValueError", None, 0, AgentAction.STOP, id="the program, by default"),
+        pytest.param(1, "ValueError", 1, 0, AgentAction.RESTART, id="the program, when asked"),
+        pytest.param(1, "ImportError: x", 9, 0, AgentAction.STOP, id="what cannot heal"),
+        pytest.param(2, "", 9, 0, AgentAction.STOP, id="wrong arguments"),
+        pytest.param(-signal.SIGILL, "", 1, 0, AgentAction.RESTART, id="no other node"),
     ],
 )
 def test_action_follows_from_blame_and_restart_limit(code, message, max_restarts, restarts, action):
@@ -110,8 +110,8 @@ def test_action_follows_from_blame_and_restart_limit(code, message, max_restarts
 
 def test_node_fault_moves_if_another_node_is_available():
     broken = failure(1, "CUDA error: uncorrectable ECC error")
-    assert decide_restart(settings(3, other_nodes=True), broken, 0).action is Action.MOVE
-    assert decide_restart(settings(3), broken, 0).action is Action.RESTART
+    assert decide_restart(settings(3, other_nodes=True), broken, 0).action is AgentAction.MOVE
+    assert decide_restart(settings(3), broken, 0).action is AgentAction.RESTART
 
 
 def test_budget_without_window_counts_all_restarts_of_the_job():

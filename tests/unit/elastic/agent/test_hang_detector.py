@@ -6,10 +6,10 @@ from gangline.api.failure import Remedy
 from gangline.elastic.agent.hang_detector import (
     HangDetector,
     HangPhase,
+    LearnedTimeout,
     ProgressSample,
     RankStack,
     StackLocation,
-    StepTimes,
     hang_failure,
     parse_stack_location,
 )
@@ -109,7 +109,7 @@ def test_busy_save_that_takes_too_long_is_a_hang_without_steps_too():
 
 
 def test_idle_times_are_learned_without_reports():
-    settings, times = HangSettings(1800.0, is_learned=True), StepTimes()
+    settings, times = HangSettings(1800.0, is_learned=True), LearnedTimeout()
     watch = HangDetector(settings, since=0.0, times=times)
     # Ten seconds of work, then forty of waiting for data.
     for second in range(0, 500, 10):
@@ -161,7 +161,7 @@ def test_file_that_is_touched_twice_without_a_step_is_in_its_steps():
 
 
 def test_busy_start_hangs_only_if_a_limit_was_requested_and_the_script_is_known_to_report():
-    for times, hangs in ((StepTimes(), False), (StepTimes(reports_steps=True), True)):
+    for times, hangs in ((LearnedTimeout(), False), (LearnedTimeout(reports_steps=True), True)):
         watch = HangDetector(HangSettings(10.0, start_s=20.0), since=100.0, times=times)
         found = [
             watch.is_hung([ProgressSample(None, float(second))], float(second))
@@ -172,7 +172,7 @@ def test_busy_start_hangs_only_if_a_limit_was_requested_and_the_script_is_known_
 
 
 def test_timeout_of_steps_is_learned_and_survives_a_restart():
-    settings, times = HangSettings(1800.0, is_learned=True), StepTimes()
+    settings, times = HangSettings(1800.0, is_learned=True), LearnedTimeout()
     watch = HangDetector(settings, since=0.0, times=times)
     for step in range(20):
         assert not watch.is_hung([ProgressSample(float(step), 0.0, "", True)], step * 6.0)
@@ -183,7 +183,7 @@ def test_timeout_of_steps_is_learned_and_survives_a_restart():
 
 
 def test_time_of_an_evaluation_is_no_step_time():
-    settings, times = HangSettings(1800.0, is_learned=True), StepTimes()
+    settings, times = HangSettings(1800.0, is_learned=True), LearnedTimeout()
     watch = HangDetector(settings, since=0.0, times=times)
     for step in range(20):
         watch.is_hung([ProgressSample(float(step), 0.0, "", True)], float(step))

@@ -15,7 +15,7 @@ from gangline.api.volcano.eviction_saves import (
     read_save_answer,
 )
 from gangline.elastic.master import service as lives_module
-from gangline.elastic.master.facts.eviction_saves import EvictionSaves, SaveRelay
+from gangline.elastic.master.facts.eviction_saves import EvictionSaveRequests, SaveRelay
 from gangline.elastic.master.service import LivenessTracker
 from gangline.elastic.master.state import state as rec
 from gangline.elastic.master.state.core import MasterCore
@@ -30,7 +30,7 @@ class Rig:
     def __init__(self, members: int = 2) -> None:
         self.core = MasterCore()
         self.sent: list[msg.SendCommand] = []
-        self.saves = EvictionSaves(self.core, self.sent.append)
+        self.saves = EvictionSaveRequests(self.core, self.sent.append)
         for node in range(members):
             join = msg.Join(
                 node_id=node, incarnation=f"i{node}", number=1, node_rank=node,

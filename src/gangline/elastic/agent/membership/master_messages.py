@@ -18,7 +18,7 @@ from typing import Any
 from gangline.api.failure import Failure
 from gangline.elastic.agent.membership.peers import TEXT_LIMIT
 from gangline.elastic.agent.membership.restart_consensus import Round
-from gangline.elastic.agent.progress_report import ProgressReport, WorkerUsage
+from gangline.elastic.agent.progress_report import NodeProgress, WorkerUsage
 from gangline.elastic.agent.rendezvous import RendezvousError, WorkerControl, free_port
 from gangline.elastic.agent.settings import NodeIdentity
 from gangline.elastic.protocol import messages as msg
@@ -30,6 +30,10 @@ from gangline.elastic.training_report import NOTHING, TrainingReport
 log = logging.getLogger(__name__)
 
 SEND_TIMEOUT_S = 30.0
+_KEY = "gangline/imports"
+_PATIENCE_S = 10.0
+LONG_POLL_S = 30.0
+WAIT_MESSAGE_INTERVAL_S = 10.0
 
 
 class EvictionSave:
@@ -74,10 +78,6 @@ class EvictionSave:
         )
         with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
             await self._client.call(finished, timeout_s=SEND_TIMEOUT_S)
-
-
-_KEY = "gangline/imports"
-_PATIENCE_S = 10.0
 
 
 class PreloadList:
@@ -126,9 +126,6 @@ def _is_name(one: object) -> bool:
     return isinstance(one, str)
 
 
-LONG_POLL_S = 30.0
-
-
 @dataclass(frozen=True, slots=True)
 class MasterMessages:
     """Creates the messages of one agent process."""
@@ -162,7 +159,7 @@ class MasterMessages:
         self,
         round_: int,
         attempt: int,
-        report: ProgressReport,
+        report: NodeProgress,
         details: msg.NodeReport | None = None,
     ) -> msg.Heartbeat:
         usage = report.usage
@@ -188,7 +185,7 @@ def _resources(usage: WorkerUsage) -> msg.NodeResources:
 
 
 def node_report(
-    report: ProgressReport, pod: str, tuning_version: int | None, tunes_batch: bool
+    report: NodeProgress, pod: str, tuning_version: int | None, tunes_batch: bool
 ) -> msg.NodeReport:
     training = report.training or NOTHING
     return msg.NodeReport(
@@ -215,9 +212,6 @@ def failure_message(
         message=failure.message[:TEXT_LIMIT],
         action="RestartInPlace",
     )
-
-
-WAIT_MESSAGE_INTERVAL_S = 10.0
 
 
 async def wait_for_master(client: MasterClient, timeout_s: float) -> None:

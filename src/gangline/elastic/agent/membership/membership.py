@@ -49,7 +49,7 @@ from gangline.elastic.agent.membership.peers import (
     WorkersStarted,
 )
 from gangline.elastic.agent.membership.restart_consensus import HangDiagnosis, RankExits, Round
-from gangline.elastic.agent.progress_report import ProgressReport
+from gangline.elastic.agent.progress_report import NodeProgress
 from gangline.elastic.agent.rendezvous import (
     PartitionedError,
     RendezvousError,
@@ -424,17 +424,17 @@ class Membership:
         # A node whose workers do not run must not claim a round: the master might take a world that
         # is over for the current one.
         if self._idle_phase is not None:
-            return self._messages.heartbeat(0, 0, ProgressReport(phase=self._idle_phase))
-        report = self._workers.report() if self._workers else ProgressReport()
+            return self._messages.heartbeat(0, 0, NodeProgress(phase=self._idle_phase))
+        report = self._workers.report() if self._workers else NodeProgress()
         current = self._current_world
         if current is None or (report.round, report.attempt) != (current.round, current.attempt):
-            report = ProgressReport(phase=NodePhase.TRAINING)  # its workers are about to start
+            report = NodeProgress(phase=NodePhase.TRAINING)  # its workers are about to start
         details = self._node_report(report) if report.is_detailed else None
         return self._messages.heartbeat(
             self._round_number, max(self._running_attempt, 0), report, details
         )
 
-    def _node_report(self, report: ProgressReport) -> msg.NodeReport:
+    def _node_report(self, report: NodeProgress) -> msg.NodeReport:
         file = self._tuning_file
         if file is not None and report.training is not None:
             file.set_device_model(report.training.device_model)

@@ -22,7 +22,7 @@ TIMEOUT_S = 1.0
 RETRY_S = 5.0
 
 
-class BrainClient:
+class BrainSink:
     """Posts facts to ``URL/v1/facts``."""
 
     def __init__(self, url: str, token: str | None = None) -> None:

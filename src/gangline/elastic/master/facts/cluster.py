@@ -41,6 +41,18 @@ _MAX_BATCH = 1 << 20
 _MAX_WORKERS = 1024
 _MAX_SECONDS = 1e12
 
+log = logging.getLogger(__name__)
+
+COMPONENT = "gangline-master"
+RETRY_S = (5.0, 60.0)
+"""Shortest and longest pause before the tuning is watched again after an error."""
+READ_RETRY_S = (0.5, 1.0, 2.0)
+"""Pauses between attempts to read what an earlier master has published. The API server may learn of
+the master's rights some moments after the master has started.
+"""
+WATCH_PAUSE_S = 1.0
+"""Pause after a watch that the server has ended, in case it ends each at once."""
+
 
 def convert_tuning(tuning: JobTuning) -> Tuning:
     """Return the message.
@@ -87,19 +99,6 @@ def _check(field: str, value: float | None, least: float, most: float) -> None:
         raise ValueError(f"{field} is {value:g}, expected {least:g} to {most:g}")
 
 
-log = logging.getLogger(__name__)
-
-COMPONENT = "gangline-master"
-RETRY_S = (5.0, 60.0)
-"""Shortest and longest pause before the tuning is watched again after an error."""
-READ_RETRY_S = (0.5, 1.0, 2.0)
-"""Pauses between attempts to read what an earlier master has published. The API server may learn of
-the master's rights some moments after the master has started.
-"""
-WATCH_PAUSE_S = 1.0
-"""Pause after a watch that the server has ended, in case it ends each at once."""
-
-
 class _Metadata(msgspec.Struct):
     annotations: dict[str, str] | None = None
 
@@ -124,7 +123,7 @@ _POD_GROUPS = Resource(
 )
 
 
-class ClusterFacts:
+class JobConfigMaps:
     """Facts and tuning of one job in a cluster."""
 
     def __init__(self, client: ApiClient, namespace: str, job: str) -> None:
@@ -227,7 +226,7 @@ class ClusterFacts:
 
 
 @asynccontextmanager
-async def cluster_facts(namespace: str, job: str) -> AsyncIterator[ClusterFacts]:
+async def cluster_facts(namespace: str, job: str) -> AsyncIterator[JobConfigMaps]:
     """Open a connection for facts and tuning, apart from that of the journal."""
     async with ApiClient(load_config(), COMPONENT) as client:
-        yield ClusterFacts(client, namespace, job)
+        yield JobConfigMaps(client, namespace, job)

@@ -1,9 +1,9 @@
 """Saves before an eviction: requested on the job's PodGroup, carried out by all members.
 
-``SaveRelay`` passes requests from the PodGroup to ``EvictionSaves`` and writes the answer back (the
-protocol is in ``api.volcano.eviction_saves``). The state is in memory: a restarted master reads the
-request again and repeats it, and agents answer a repeated request as they did before. A lost answer
-costs at most the save, because the scheduler evicts the pods at the end of its wait.
+``SaveRelay`` passes requests from the PodGroup to ``EvictionSaveRequests`` and writes the answer
+back (the protocol is in ``api.volcano.eviction_saves``). The state is in memory: a restarted master
+reads the request again and repeats it, and agents answer a repeated request as they did before. A
+lost answer costs at most the save: the scheduler evicts the pods at the end of its wait.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from gangline.api.volcano.eviction_saves import (
 from gangline.kube.errors import ApiError
 
 if TYPE_CHECKING:
-    from gangline.elastic.master.facts.cluster import ClusterFacts
+    from gangline.elastic.master.facts.cluster import JobConfigMaps
 
 from gangline.elastic.master.state.core import MasterCore
 from gangline.elastic.protocol import messages as msg
@@ -43,7 +43,7 @@ CHECK_EVERY_S = 1.0
 REASON = "pods of this job are to be evicted for {}"
 
 
-class EvictionSaves:
+class EvictionSaveRequests:
     """The request that is being carried out, and the last answer."""
 
     def __init__(self, core: MasterCore, send: Callable[[msg.SendCommand], None]) -> None:
@@ -110,8 +110,8 @@ class SaveRelay:
 
     def __init__(
         self,
-        cluster: "ClusterFacts",
-        service: EvictionSaves,
+        cluster: "JobConfigMaps",
+        service: EvictionSaveRequests,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._cluster, self._service, self._wall_clock = cluster, service, wall_clock

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from gangline.elastic.master.facts.collector import FactsCollector
-from gangline.elastic.master.facts.eviction_saves import EvictionSaves, SaveRelay
+from gangline.elastic.master.facts.eviction_saves import EvictionSaveRequests, SaveRelay
 from gangline.elastic.master.segments.document import JobIdentity, encode_facts
 from gangline.elastic.protocol.messages import Tuning
 
 if TYPE_CHECKING:
-    from gangline.elastic.master.facts.cluster import ClusterFacts
+    from gangline.elastic.master.facts.cluster import JobConfigMaps
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class PublishingService(Protocol):
     """The master, as far as publication needs it."""
 
     facts: FactsCollector
-    eviction_saves: EvictionSaves
+    eviction_saves: EvictionSaveRequests
     is_over: asyncio.Event
 
     def set_queue(self, queue: str) -> None: ...
@@ -111,7 +111,7 @@ class Publication:
 
     job: JobIdentity
     sinks: Sequence[FactsSink]
-    cluster: "ClusterFacts | None" = None
+    cluster: "JobConfigMaps | None" = None
     """Where tuning and requests to save before an eviction come from; a sink too."""
     _publisher: FactsPublisher | None = None
 
@@ -147,9 +147,9 @@ async def open_publication(
     cluster = None
     async with AsyncExitStack() as stack:
         if brain_url:
-            from gangline.elastic.master.facts.brain_client import BrainClient
+            from gangline.elastic.master.facts.brain_client import BrainSink
 
-            brain = BrainClient(brain_url)
+            brain = BrainSink(brain_url)
             stack.push_async_callback(asyncio.to_thread, brain.close)
             sinks.append(brain)
         if in_cluster:

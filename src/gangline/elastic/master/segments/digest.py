@@ -26,7 +26,18 @@ from gangline.api.jobs.training_facts import (
 )
 from gangline.elastic.master.segments.windows import WorldSums, rounded
 from gangline.elastic.protocol.messages import GoodputReport, Heartbeat, NodeReport
-from gangline.elastic.training_report import ModelShape, StepTimes
+from gangline.elastic.training_report import ReportedShape, StepTimes
+
+SEGMENT_S = 300.0
+WARM_UP_STEPS = 20
+WARM_UP_S = 60.0
+"""The warm-up ends after this many steps, or after this time and a step."""
+GAP_S = 30.0
+"""A leader that reports nothing for this time disturbs the segment."""
+CLOCK_DRIFT_MS = 2000
+"""Difference of the two clocks over a segment from which on it is disturbed."""
+LOST_SHARE = 0.2
+"""Share of a segment without training from which on it is disturbed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +102,6 @@ class WindowMoments:
 
 
 NO_WINDOWS: Final = WindowMoments()
-
-
-SEGMENT_S = 300.0
-WARM_UP_STEPS = 20
-WARM_UP_S = 60.0
-"""The warm-up ends after this many steps, or after this time and a step."""
-GAP_S = 30.0
-"""A leader that reports nothing for this time disturbs the segment."""
-CLOCK_DRIFT_MS = 2000
-"""Difference of the two clocks over a segment from which on it is disturbed."""
-LOST_SHARE = 0.2
-"""Share of a segment without training from which on it is disturbed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +217,7 @@ class SegmentDigest:
         self._goodput, self._counted, self._segment_s = goodput, running, segment_s
         self.segments: deque[SegmentFacts] = deque(maxlen=FACTS_MAX_SEGMENTS)
         self.closed = 0
-        self.model: ModelShape | None = None
+        self.model: ReportedShape | None = None
         self._world: WorldMembers | None = None
         self._attempt: _Attempt | None = None
         self._open: _OpenSegment | None = None

@@ -20,17 +20,7 @@ from gangline.api.jobs.training_facts import (
     TrainingFacts,
 )
 from gangline.elastic.master.segments.windows import NO_WINDOWS, RankWindows, select_ranks
-from gangline.elastic.training_report import ModelShape
-
-
-def model_facts(shape: ModelShape | None) -> ModelShapeFacts | None:
-    """Return the facts; None if nothing is reported."""
-    if shape is None or shape == ModelShape():
-        return None
-    return ModelShapeFacts(
-        shape.params, shape.layers, shape.hidden, shape.heads, shape.vocab, shape.sequence
-    )
-
+from gangline.elastic.training_report import ReportedShape
 
 MAX_PODS = 32
 MAX_NODES = 16
@@ -38,8 +28,16 @@ MAX_SHORTAGES = 8
 FEWER_RANKS = 8
 """The median of fewer ranks would not be that of the job."""
 _MAX_NAME = 253
-
 _encoder = msgspec.json.Encoder()
+
+
+def model_facts(shape: ReportedShape | None) -> ModelShapeFacts | None:
+    """Return the facts; None if nothing is reported."""
+    if shape is None or shape == ReportedShape():
+        return None
+    return ModelShapeFacts(
+        shape.params, shape.layers, shape.hidden, shape.heads, shape.vocab, shape.sequence
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,10 @@ from gangline.api.jobs.training_facts import DeviceShortageFacts, PodFacts
 from gangline.elastic.protocol.messages import FailureReport, Heartbeat, NodeReport, Tuning
 
 _MAX_MODEL = 128
+MINUTE_S = 60.0
+MAX_PODS = 2048
+"""Beyond it the pods that ended first are dropped."""
+_GROWTH = math.log(1.05)
 
 
 class ShortageTable:
@@ -55,12 +59,6 @@ def _micro_batch(report: NodeReport, tuning: Tuning | None) -> int | None:
         tuned = tuning.devices.get(report.device_model, tuning.dataloader).batch_size
         return tuned or report.batch_size
     return report.batch_size
-
-
-MINUTE_S = 60.0
-MAX_PODS = 2048
-"""Beyond it the pods that ended first are dropped."""
-_GROWTH = math.log(1.05)
 
 
 @dataclass(slots=True)

@@ -15,6 +15,11 @@ from gangline.elastic.protocol.messages import NodeReport
 
 MAX_MODELS = 8
 _TIMES = ("compute_s", "sync_s", "data_s")
+WINDOW_S = 60.0
+WINDOWS = 6
+"""Complete minutes that are published."""
+MAX_RANKS = 32
+"""Nodes that are published."""
 
 
 @dataclass(slots=True)
@@ -118,13 +123,6 @@ def rounded(value: float) -> float:
 def _mean(values: Iterable[float]) -> float | None:
     numbers = [*values]
     return math.fsum(numbers) / len(numbers) if numbers else None
-
-
-WINDOW_S = 60.0
-WINDOWS = 6
-"""Complete minutes that are published."""
-MAX_RANKS = 32
-"""Nodes that are published."""
 
 
 @dataclass(slots=True)

@@ -34,6 +34,34 @@ KEYS: Final = "keys"
 SHARDS: Final = "shards"
 
 _DONE = msg.Acknowledged()
+_COMMAND_EVENTS: Mapping[type, str] = {
+    msg.RestartCommand: "CommandRestart",
+    msg.StopCommand: "CommandStop",
+    msg.RunCheck: "CommandRunCheck",
+    msg.SaveCheckpoint: "CommandSaveCheckpoint",
+    msg.DumpStacks: "CommandDumpStacks",
+    msg.Evict: "CommandEvict",
+}
+"""Reasons of timeline events. They are an interface, so they do not follow class names."""
+_NOT_REPEATABLE = (
+    msg.KeyValueAdd,
+    msg.KeyValueCompareSet,
+    msg.SendCommand,
+    msg.JobEvent,
+    msg.FailureReport,
+)
+"""Requests that must not be applied twice. Their replies are stored and sent again on repetition.
+"""
+DURABLE = (
+    msg.KeyValueSet,
+    msg.KeyValueAdd,
+    msg.KeyValueCompareSet,
+    msg.KeyValueDelete,
+    msg.SendCommand,
+)
+"""Requests whose records must survive the loss of the machine, because no client would repeat them.
+Shards are leased again, and nodes join again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,37 +382,6 @@ class MasterCore:
         if len(replies) > MAX_CLIENTS:
             del replies[next(iter(replies))]
 
-
-_COMMAND_EVENTS: Mapping[type, str] = {
-    msg.RestartCommand: "CommandRestart",
-    msg.StopCommand: "CommandStop",
-    msg.RunCheck: "CommandRunCheck",
-    msg.SaveCheckpoint: "CommandSaveCheckpoint",
-    msg.DumpStacks: "CommandDumpStacks",
-    msg.Evict: "CommandEvict",
-}
-"""Reasons of timeline events. They are an interface, so they do not follow class names."""
-
-_NOT_REPEATABLE = (
-    msg.KeyValueAdd,
-    msg.KeyValueCompareSet,
-    msg.SendCommand,
-    msg.JobEvent,
-    msg.FailureReport,
-)
-"""Requests that must not be applied twice. Their replies are stored and sent again on repetition.
-"""
-
-DURABLE = (
-    msg.KeyValueSet,
-    msg.KeyValueAdd,
-    msg.KeyValueCompareSet,
-    msg.KeyValueDelete,
-    msg.SendCommand,
-)
-"""Requests whose records must survive the loss of the machine, because no client would repeat them.
-Shards are leased again, and nodes join again.
-"""
 
 _APPLIERS: Mapping[type, Callable[[MasterCore, Any, float], ApplyResult]] = {
     msg.Join: MasterCore._join,

@@ -26,6 +26,13 @@ from gangline.elastic.rendezvous import RendezvousState
 from gangline.elastic.shards.ledger import ShardLedger
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+_encoder = msgspec.msgpack.Encoder()
+VERSION: Final = 1
+MAX_EVENTS = 500
+MAX_REPLIES_PER_CLIENT = 64
+"""For each client: the number of concurrent requests that it may repeat."""
+MAX_CLIENTS = 4096
+_LONGEST_MESSAGE = 4096
 
 
 class ClockReading(msgspec.Struct, frozen=True):
@@ -138,7 +145,6 @@ class JournalRecord(msgspec.Struct, array_like=True):
     """
 
 
-_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(JournalRecord)
 
 
@@ -148,13 +154,6 @@ def encode_record(record: JournalRecord) -> bytes:
 
 def decode_record(line: bytes) -> JournalRecord:
     return _decoder.decode(line)
-
-
-VERSION: Final = 1
-MAX_EVENTS = 500
-MAX_REPLIES_PER_CLIENT = 64
-"""For each client: the number of concurrent requests that it may repeat."""
-MAX_CLIENTS = 4096
 
 
 class PersistentState(msgspec.Struct):
@@ -216,9 +215,6 @@ class MasterState:
                 f"a newer release wrote this state: version {read.version}, not {VERSION}"
             )
         return MasterState(read.kept, ShardLedger.from_snapshot(read.ledger)), read.at
-
-
-_LONGEST_MESSAGE = 4096
 
 
 class Timeline:

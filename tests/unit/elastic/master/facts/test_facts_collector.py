@@ -32,7 +32,7 @@ from gangline.elastic.protocol.messages import (
     WorldInfo,
     WorldMember,
 )
-from gangline.elastic.training_report import ModelShape, StepTimes
+from gangline.elastic.training_report import ReportedShape, StepTimes
 
 
 class Master:
@@ -167,7 +167,7 @@ ANYTHING = st.none() | st.floats() | st.integers(-(1 << 62), 1 << 62)
                 device_model=st.text(max_size=9), global_batch=ANYTHING,
                 step_times=st.none()
                 | st.builds(StepTimes, st.integers(-3, 1 << 60), st.floats(), st.floats()),
-                model=st.none() | st.builds(ModelShape), pod=st.text(max_size=9),
+                model=st.none() | st.builds(ReportedShape), pod=st.text(max_size=9),
                 memory_peak_bytes=st.none() | st.integers(),
             ),
         ),

@@ -20,7 +20,7 @@ from gangline.elastic.master.segments.digest import (
     WorldMembers,
 )
 from gangline.elastic.protocol.messages import GoodputReport, Heartbeat, NodeReport
-from gangline.elastic.training_report import ModelShape, StepTimes
+from gangline.elastic.training_report import ReportedShape, StepTimes
 
 EPOCH_MS = 1_700_000_000_000
 
@@ -126,7 +126,7 @@ def test_warm_up_of_slow_steps_ends_after_a_minute() -> None:
 def test_segment_holds_settings_and_exact_moments(training: Training) -> None:
     training.values |= {"compute_s": 0.3, "sync_s": 0.1, "data_s": 0.0, "grad_sqr": 2.0,
                         "grad_var": 64.0, "device_model": "A100", "device_peak_bytes": (5, 9),
-                        "model": ModelShape(params=10)}  # fmt: skip
+                        "model": ReportedShape(params=10)}  # fmt: skip
     training.values[9] = {"compute_s": 0.6, "grad_var": 32.0}
     training.run(400)
     segment = training.digest.segments[1]
@@ -144,7 +144,7 @@ def test_segment_holds_settings_and_exact_moments(training: Training) -> None:
     assert segment.slowest is not None
     assert (segment.slowest.name, segment.slowest.rank) == ("pod-9", 1)
     assert segment.slowest.factor == pytest.approx(0.6 / 0.45, rel=1e-5)
-    assert training.digest.model == ModelShape(params=10)
+    assert training.digest.model == ReportedShape(params=10)
 
 
 def test_unknown_values_stay_unknown() -> None:

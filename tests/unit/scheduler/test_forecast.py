@@ -216,7 +216,7 @@ def test_a_copy_decides_like_the_original() -> None:
     assert decide(copy_state(state), NOW) == decide(state, NOW)
 
 
-TRIALS = 100
+TRIALS = 60
 AHEAD = (GangId("d/runs"), GangId("d/next"))
 
 

@@ -7,7 +7,12 @@ import numpy as np
 
 from gangline.scheduler.cache.node_table import NodeTable
 from gangline.scheduler.plugins import inter_pod
-from gangline.scheduler.plugins.inter_pod import Counts, Mask, PodSelection
+from gangline.scheduler.plugins.inter_pod import (
+    Counts,
+    Mask,
+    PodSelection,
+    required_anti_affinity,
+)
 from gangline.scheduler.plugins.scores import Scores
 from gangline.scheduler.types import PodInfo, PodKey, PodTerm
 
@@ -80,18 +85,15 @@ def blocking_pods(
         gone: keys of running pods that count as ended.
     """
     blocking: dict[PodKey, PodInfo] = {}
-    relations = pod.shape.constraints.inter_pod
-    for term in relations.anti_affinity if relations is not None else ():
-        if not term.weight:
-            meant = _selection(pod, term)
-            rows = np.flatnonzero(nodes.count_pods(meant)).tolist()
-            for other in _pods_in_domain(nodes, row, term, rows):
-                if meant.matches(other):
-                    blocking[other.key] = other
+    for meant in required_anti_affinity(pod):
+        rows = np.flatnonzero(nodes.count_pods(meant)).tolist()
+        for other in _pods_in_domain(nodes, row, meant.term, rows):
+            if meant.matches(other):
+                blocking[other.key] = other
     for owner, owners in nodes.anti_affinity_owners.items():
         if owner.matches(pod):
             for other in _pods_in_domain(nodes, row, owner.term, list(owners)):
-                if owner in _required_anti_affinity(other):
+                if owner in required_anti_affinity(other):
                     blocking[other.key] = other
     skipped = set(gone)
     return [blocking[key] for key in sorted(blocking) if key not in skipped]
@@ -108,12 +110,6 @@ def _pods_in_domain(
             yield from nodes.pods_by_node.get(nodes.name_of(candidate), {}).values()
 
 
-def _required_anti_affinity(pod: PodInfo) -> list[PodSelection]:
-    relations = pod.shape.constraints.inter_pod
-    terms = relations.anti_affinity if relations is not None else ()
-    return [_selection(pod, term) for term in terms if not term.weight]
-
-
 def _rules(
     nodes: NodeTable, pod: PodInfo, placed: TentativePods, gone: TentativePods = ()
 ) -> Iterator[tuple[str, Mask]]:
@@ -122,7 +118,9 @@ def _rules(
         for term in relations.affinity:
             if not term.weight:
                 counts, parts = _count_selected(nodes, pod, term, placed, gone)
-                rows = inter_pod.affinity_mask(counts, parts, _selection(pod, term).matches(pod))
+                rows = inter_pod.affinity_mask(
+                    counts, parts, PodSelection.of(pod, term).matches(pod)
+                )
                 yield inter_pod.AFFINITY_MISMATCH, rows
         for term in relations.anti_affinity:
             if not term.weight:
@@ -133,7 +131,7 @@ def _rules(
         for spread in relations.spread:
             if spread.hard:
                 counts, parts = _count_selected(nodes, pod, spread.pods, placed, gone)
-                itself = _selection(pod, spread.pods).matches(pod)
+                itself = PodSelection.of(pod, spread.pods).matches(pod)
                 eligible = nodes.eligible(pod.shape.constraints).accepted
                 rows = inter_pod.spread_mask(spread, counts, parts, eligible, itself)
                 yield inter_pod.SPREAD_VIOLATED, rows
@@ -150,7 +148,7 @@ def _count_selected(
     gone: TentativePods = (),
 ) -> tuple[Counts, inter_pod.TopologyDomains]:
     """Count the pods that a term selects on each row; return the counts and the domain numbers."""
-    meant = _selection(pod, term)
+    meant = PodSelection.of(pod, term)
     counts = nodes.count_pods(meant).copy()
     for other, row in placed:
         if meant.matches(other):
@@ -173,18 +171,12 @@ def _anti_affinity_owners(
             owners[owner] = np.zeros(len(nodes.infos), dtype=np.int64)
             owners[owner][list(rows)] = list(rows.values())
     for other, row in gone:
-        for owner in _required_anti_affinity(other):
+        for owner in required_anti_affinity(other):
             if owner in owners:
                 owners[owner][row] -= 1
     for other, row in placed:
-        relations = other.shape.constraints.inter_pod
-        for term in relations.anti_affinity if relations is not None else ():
-            owner = _selection(other, term)
-            if not term.weight and owner.matches(pod):
+        for owner in required_anti_affinity(other):
+            if owner.matches(pod):
                 counts = owners.setdefault(owner, np.zeros(len(nodes.infos), dtype=np.int64))
                 counts[row] += 1
     yield from owners.items()
-
-
-def _selection(pod: PodInfo, term: PodTerm) -> PodSelection:
-    return PodSelection(term, pod.key.partition("/")[0])

@@ -35,7 +35,7 @@ from gangline.scheduler.cache.node_stats import (
 from gangline.scheduler.cache.volume_limits import AttachmentColumn
 from gangline.scheduler.plugins.filters import count_prefer_no_schedule, filter_message
 from gangline.scheduler.plugins.image_locality import ImageLocality
-from gangline.scheduler.plugins.inter_pod import PodSelection
+from gangline.scheduler.plugins.inter_pod import PodSelection, required_anti_affinity
 from gangline.scheduler.plugins.scores import (
     Amounts,
     Scores,
@@ -280,16 +280,13 @@ class NodeTable:
         for meant, counts in self._counts.items():
             if meant.matches(pod):
                 counts[row] += sign
-        relations = pod.shape.constraints.inter_pod
-        for term in relations.anti_affinity if relations is not None else ():
-            if not term.weight:
-                owner = PodSelection(term, pod.key.partition("/")[0])
-                rows = self.anti_affinity_owners.setdefault(owner, Counter())
-                rows[row] += sign
-                if not rows[row]:
-                    del rows[row]
-                if not rows:
-                    del self.anti_affinity_owners[owner]
+        for owner in required_anti_affinity(pod):
+            rows = self.anti_affinity_owners.setdefault(owner, Counter())
+            rows[row] += sign
+            if not rows[row]:
+                del rows[row]
+            if not rows:
+                del self.anti_affinity_owners[owner]
 
     def rank(self) -> NDArray[np.intp]:
         """Return each row's rank in the order that breaks ties; it does not depend on arrival."""

@@ -6,6 +6,7 @@ one domain number for each row.
 """
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +32,23 @@ class PodSelection:
     namespace: str
     """Namespace of the owner, for terms that name no namespaces."""
 
+    @classmethod
+    def of(cls, owner: PodInfo, term: PodTerm) -> Self:
+        return cls(term, owner.key.partition("/")[0])
+
     def matches(self, pod: PodInfo) -> bool:
         namespace = pod.key.partition("/")[0]
         namespaces = self.term.namespaces
         if namespaces is not None and namespace not in (namespaces or (self.namespace,)):
             return False
         return self.term.selector.matches(dict(pod.labels))
+
+
+def required_anti_affinity(pod: PodInfo) -> list[PodSelection]:
+    """Return the pods that must not share a domain with this one, by its own terms."""
+    rules = pod.shape.constraints.inter_pod
+    terms = rules.anti_affinity if rules is not None else ()
+    return [PodSelection.of(pod, term) for term in terms if not term.weight]
 
 
 def count_per_domain(counts: Counts, parts: TopologyDomains) -> Counts:

@@ -329,19 +329,6 @@ class ProtectedGangs:
 
 _NOTHING: Mapping[int, int] = {}
 
-Cell = tuple[int, int, int]
-"""Column, row and amount."""
-
-
-def freed_cells(state: SchedulerCache, pods: Iterable[PlacedPod]) -> list[Cell]:
-    """Return what the requests of these pods free."""
-    demand = state.nodes.demand
-    return [
-        (column, row, amount)
-        for pod, row in pods
-        for column, amount, _ in demand(pod.shape.request).terms
-    ]
-
 
 def end_pods(
     state: SchedulerCache,
@@ -354,7 +341,13 @@ def end_pods(
     Args:
         earlier: pods that count as ended already.
     """
-    scratch.end_pods(pods, freed_cells(state, pods))
+    demand = state.nodes.demand
+    freed = [
+        (column, row, amount)
+        for pod, row in pods
+        for column, amount, _ in demand(pod.shape.request).terms
+    ]
+    scratch.end_pods(pods, freed)
     detach_volumes(state, scratch, pods, earlier)
 
 
@@ -367,28 +360,25 @@ def detach_volumes(
     """Free the attachments that no other pod on the node uses."""
     if not state.storage.limits:
         return
-    before: dict[int, list[PodInfo]] = defaultdict(list)
-    for pod, row in earlier:
-        if pod.claims:
-            before[row].append(pod)
-    there: dict[int, list[PodInfo]] = defaultdict(list)
-    for pod, row in pods:
-        if pod.claims:
-            there[row].append(pod)
-    columns: Mapping[str, int] = state.nodes.columns
+    before, there = _claim_users(earlier), _claim_users(pods)
+    columns = state.nodes.columns
     for row, ended in there.items():
-        node = state.nodes.name_of(row)
-        before_end = {
-            detached.resource: detached
-            for detached in detached_volumes(state.storage, node, before[row])
-        }
-        for detached in detached_volumes(state.storage, node, [*before[row], *ended]):
+        node, gone = state.nodes.name_of(row), before.get(row, [])
+        counted = {d.resource: d.count for d in detached_volumes(state.storage, node, gone)}
+        for detached in detached_volumes(state.storage, node, [*gone, *ended]):
             column = columns.get(detached.resource)
             if column is not None:
-                former = before_end.get(detached.resource)
-                count = detached.count - (former.count if former is not None else 0)
+                count = detached.count - counted.get(detached.resource, 0)
                 claims = {columns[name] for name in detached.claim_resources if name in columns}
                 scratch.detach_volumes(row, column, count, claims)
+
+
+def _claim_users(pods: Iterable[PlacedPod]) -> dict[int, list[PodInfo]]:
+    by_row: dict[int, list[PodInfo]] = defaultdict(list)
+    for pod, row in pods:
+        if pod.claims:
+            by_row[row].append(pod)
+    return by_row
 
 
 class Clearing:

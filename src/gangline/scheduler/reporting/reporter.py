@@ -347,7 +347,8 @@ class ScheduledEventSender:
                 async with asyncio.timeout(max(0.0, since + MAX_EVENT_DELAY_S - self._clock())):
                     await self._idle.wait()
             message = f"Successfully assigned {binding.pod} to {binding.node}"
-            self._events.event(_binding_reference(binding), "Normal", "Scheduled", message)
+            reference = _pod_reference(binding.pod, binding.uid)
+            self._events.event(reference, "Normal", "Scheduled", message)
             await self._events.flush()
 
 
@@ -445,13 +446,6 @@ def _dated(
             )
     stamp = format(int(now.timestamp() * 1_000_000), "x")
     return msgspec.structs.replace(desired, last_transition_time=now, transition_id=stamp)
-
-
-def _binding_reference(binding: PodBinding) -> ObjectReference:
-    namespace, _, name = binding.pod.partition("/")
-    return ObjectReference(
-        kind="Pod", api_version="v1", namespace=namespace, name=name, uid=binding.uid
-    )
 
 
 def _changed_keys(old: Mapping[K, object], new: Mapping[K, object]) -> set[K]:

@@ -37,6 +37,13 @@ def pod_message(decision: CycleResult, name: str) -> str:
     return messages[f"d/{name}"]  # type: ignore[index]
 
 
+def test_two_gangs_do_not_split_the_resources_of_one() -> None:
+    state = cluster(node("a", gpu=4), *gang("one", 4, age=1, gpu=1), *gang("two", 4, age=0, gpu=1))
+    decision = decide(state)
+    assert {name.rpartition("-worker")[0] for name in placed(decision)} == {"two"}
+    assert reason(decision, "one") == "NotEnoughResources"
+
+
 def test_fragmented_resources_are_named_in_the_message() -> None:
     state = cluster(
         node("a", cpu=4),

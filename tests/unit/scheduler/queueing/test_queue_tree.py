@@ -162,6 +162,22 @@ def test_deleted_pending_gang_delays_no_other_gang(sizes: list[int], data: st.Da
         assert before.placed <= decide(cluster(*things, *rest)).placed
 
 
+def test_nodes_that_cannot_be_had_are_not_shared_out() -> None:
+    jobs: list[Facts] = []
+    for index in range(4):
+        jobs += job(f"a{index}", "q1", age=index)
+        jobs += job(f"b{index}", "q2", age=10 + index)
+    state = cluster(
+        node("n1", cpu=2),
+        node("n2", cpu=100, ready=False),
+        node("n3", cpu=100, unschedulable=True),
+        queue("q1"),
+        queue("q2"),
+        *jobs,
+    )
+    assert sorted(placed(decide(state))) == ["a0-0", "b0-0"]
+
+
 AMOUNTS = st.floats(0, 1000, allow_nan=False)
 
 

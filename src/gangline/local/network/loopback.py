@@ -41,7 +41,7 @@ class LoopbackNetwork:
         self._zone = zone
         self._files = PodFiles(data / "network" / "pods")
         self._start = hashlib.sha1(str(data.resolve()).encode(), usedforsecurity=False).digest()[0]
-        self._claim: socket.socket | None = None
+        self._reservation: socket.socket | None = None
         self._attached: dict[str, tuple[PodName, NetworkAttachment]] = {}
         self.ranges = _slot_ranges(0)
         self._pool = AddressPool(self.ranges.pods)
@@ -51,7 +51,7 @@ class LoopbackNetwork:
         NetworkError: more clusters run on this host than there are ranges.
         """
         self._files.remove_all()
-        slot, self._claim = _claim(self._start)
+        slot, self._reservation = _reserve_slot(self._start)
         self.ranges = _slot_ranges(slot)
         self._pool = AddressPool(self.ranges.pods, reserved=[self.ranges.gateway])
 
@@ -59,8 +59,8 @@ class LoopbackNetwork:
         """Release the range and remove the pods' files."""
         self._attached.clear()
         self._files.remove_all()
-        if self._claim is not None:
-            self._claim.close()
+        if self._reservation is not None:
+            self._reservation.close()
 
     async def attach(
         self,
@@ -120,16 +120,16 @@ def _slot_ranges(slot: int) -> AddressRanges:
     )
 
 
-def _claim(start: int) -> tuple[int, socket.socket]:
+def _reserve_slot(start: int) -> tuple[int, socket.socket]:
     for step in range(SLOTS):
         slot = (start + step) % SLOTS
-        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        reservation = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         try:
-            claim.bind(f"\0gangline-loopback-{slot}")
+            reservation.bind(f"\0gangline-loopback-{slot}")
         except OSError:
-            claim.close()
+            reservation.close()
         else:
-            return slot, claim
+            return slot, reservation
     raise NetworkError(
         f"{SLOTS} clusters without root run on this host; stop one with gangline down"
     )

@@ -79,11 +79,12 @@ def _resource(kind: ServedKind) -> Json:
         "kind": kind.kind,
         "verbs": list(kind.verbs),
     }
-    if kind.short_names:
-        description["shortNames"] = list(kind.short_names)
-    if kind.categories:
-        description["categories"] = list(kind.categories)
-    return description
+    return description | _short_names(kind)
+
+
+def _short_names(kind: ServedKind) -> Json:
+    names = {"shortNames": list(kind.short_names), "categories": list(kind.categories)}
+    return {field: listed for field, listed in names.items() if listed}
 
 
 def _subresource(kind: ServedKind, name: str) -> Json:
@@ -134,10 +135,7 @@ def _aggregated_resource(kind: ServedKind) -> Json:
         "singularResource": kind.singular_name,
         "verbs": list(kind.verbs),
     }
-    if kind.short_names:
-        description["shortNames"] = list(kind.short_names)
-    if kind.categories:
-        description["categories"] = list(kind.categories)
+    description |= _short_names(kind)
     if kind.subresources:
         description["subresources"] = [_aggregated_subresource(kind, s) for s in kind.subresources]
     return description
@@ -182,10 +180,16 @@ class OpenAPICache:
         match parts:
             case ["openapi", "v2"]:
                 if any(offer in accept for offer in PROTOBUF_OFFERS):
-                    return await self._cached(user, "v2 protobuf", self._v2_protobuf)
-                return await self._cached(user, "v2", self._v2)
+                    return await self._cached(
+                        user,
+                        "v2 protobuf",
+                        lambda: ApiResponse(openapi_v2_protobuf(self._document()), media=PROTOBUF),
+                    )
+                return await self._cached(user, "v2", lambda: _json(self._document()))
             case ["openapi", "v3"]:
-                return await self._cached(user, "v3", self._v3_index)
+                return await self._cached(
+                    user, "v3", lambda: _json(openapi_v3_index(self._entries()))
+                )
             case ["openapi", "v3", "api", version]:
                 return await self._cached(user, f"v3 {version}", lambda: self._v3("", version))
             case ["openapi", "v3", "apis", group, version]:
@@ -220,15 +224,6 @@ class OpenAPICache:
 
     def _document(self) -> Json:
         return openapi_v2(self._entries(), title="Gangline", version=self._version)
-
-    def _v3_index(self) -> ApiResponse:
-        return _json(openapi_v3_index(self._entries()))
-
-    def _v2(self) -> ApiResponse:
-        return _json(self._document())
-
-    def _v2_protobuf(self) -> ApiResponse:
-        return ApiResponse(openapi_v2_protobuf(self._document()), media=PROTOBUF)
 
     def _v3(self, group: str, version: str) -> ApiResponse:
         document = openapi_v3(self._entries(), group, version)

@@ -11,6 +11,7 @@ kube-controller-manager, read the defaulted fields without a check for their abs
 
 import base64
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from gangline.api.cluster.admission import GROUP as ADMISSION
@@ -24,74 +25,106 @@ __all__ = ["apply_builtin_defaults", "apply_priority", "initial_status", "normal
 RESOURCE = "resource.k8s.io"
 
 
-def _driver(obj: Json) -> None:
-    spec = subobject(obj, "spec")
-    fill_absent(
-        spec,
-        {
-            "attachRequired": True,
-            "podInfoOnMount": False,
-            "fsGroupPolicy": "ReadWriteOnceWithFSType",
-            "storageCapacity": False,
-            "requiresRepublish": False,
-            "seLinuxMount": False,
-        },
-    )
-    if not spec.get("volumeLifecycleModes"):
-        spec["volumeLifecycleModes"] = ["Persistent"]
+Defaulter: TypeAlias = Callable[[Json], None]
 
-
-def _policy(obj: Json) -> None:
-    spec = subobject(obj, "spec")
-    fill_absent(spec, {"failurePolicy": "Fail"})
-    _match(subobject(spec, "matchConstraints"))
-
-
-def _policy_binding(obj: Json) -> None:
-    _match(subobject(obj, "spec", "matchResources"))
-
-
-def _match(match: Json) -> None:
-    if not match:
-        return
-    fill_absent(match, {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}})
-    for name in ("resourceRules", "excludeResourceRules"):
-        for rule in objects_in(match.get(name)):
-            fill_absent(rule, {"scope": "*"})
-
-
-def _claim(obj: Json) -> None:
-    _requests(subobject(obj, "spec", "devices"))
-
-
-def _claim_template(obj: Json) -> None:
-    _requests(subobject(obj, "spec", "spec", "devices"))
-
-
-def _requests(devices: Json) -> None:
-    for request in objects_in(devices.get("requests")):
-        _request(subobject(request, "exactly"))
-        for choice in objects_in(request.get("firstAvailable")):
-            _request(choice)
-
-
-def _request(request: Json) -> None:
-    if not request:
-        return
-    fill_absent(request, {"allocationMode": "ExactCount"})
-    if request["allocationMode"] == "ExactCount" and not request.get("count"):
-        request["count"] = 1
-    for toleration in objects_in(request.get("tolerations")):
-        fill_absent(toleration, {"operator": "Equal"})
-
-
-OTHER_DEFAULTERS: Mapping[tuple[str, str], Callable[[Json], None]] = {
-    (ADMISSION, "ValidatingAdmissionPolicy"): _policy,
-    (ADMISSION, "ValidatingAdmissionPolicyBinding"): _policy_binding,
-    (RESOURCE, "ResourceClaim"): _claim,
-    (RESOURCE, "ResourceClaimTemplate"): _claim_template,
-    ("storage.k8s.io", "CSIDriver"): _driver,
+SESSION_AFFINITY_SECONDS = 10_800
+NAME_LABEL = "kubernetes.io/metadata.name"
+RBAC = "rbac.authorization.k8s.io"
+DEFAULT_METRIC: Json = {
+    "type": "Resource",
+    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
 }
+GATED_CONDITION: Json = {
+    "type": "PodScheduled",
+    "status": "False",
+    "lastProbeTime": None,
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
+"""The condition of a new pod with scheduling gates, without times as on Kubernetes."""
+DAEMON_SET_COUNTS = (
+    "currentNumberScheduled",
+    "numberMisscheduled",
+    "desiredNumberScheduled",
+    "numberReady",
+)
+PERCENT_POLICY: Json = {"type": "Percent", "value": 100, "periodSeconds": 15}
+DEFAULT_SCALING_RULES: Mapping[str, Json] = {
+    "scaleUp": {
+        "stabilizationWindowSeconds": 0,
+        "selectPolicy": "Max",
+        "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, PERCENT_POLICY],
+    },
+    "scaleDown": {"selectPolicy": "Max", "policies": [PERCENT_POLICY]},
+}
+
+
+def apply_builtin_defaults(group: str, kind: str, obj: Json) -> None:
+    """Normalize and default an object of a built-in kind in place. Other kinds stay unchanged."""
+    normalize_builtin(group, kind, obj)
+    defaulter = DEFAULTERS.get((group, kind))
+    if defaulter is not None:
+        defaulter(obj)
+
+
+def normalize_builtin(group: str, kind: str, obj: Json) -> None:
+    """Rewrite given values in the form in which they are stored, in place. Nothing is added.
+
+    Quantities get their canonical form (``1000m`` of cpu is ``1``), ``stringData`` becomes
+    ``data``. An applied configuration is normalized first. Otherwise it would seem to change fields
+    of others.
+    """
+    match (group, kind):
+        case ("", "Pod"):
+            canonicalize_pod_spec(subobject(obj, "spec"))
+        case ("apps", "Deployment" | "ReplicaSet") | ("batch", "Job"):
+            canonicalize_pod_spec(subobject(obj, "spec", "template", "spec"))
+        case ("", "PersistentVolume"):
+            canonicalize_quantities(subobject(obj, "spec").get("capacity"))
+        case ("", "PersistentVolumeClaim"):
+            canonicalize_quantities(subobject(obj, "spec", "resources").get("requests"))
+        case ("", "Secret"):
+            _encode_string_data(obj)
+
+
+def apply_priority(pod: Json, classes: Mapping[str, Json], default_class: Json | None) -> bool:
+    """Set the priority of a pod from its class, or from the cluster's default class.
+
+    Returns False if the named class does not exist. Kubernetes refuses such a pod.
+    """
+    spec = subobject(pod, "spec")
+    name = spec.get("priorityClassName")
+    chosen = classes.get(name) if name else default_class
+    if chosen is None:
+        return not name
+    spec["priorityClassName"] = chosen["metadata"]["name"]
+    spec["priority"] = chosen.get("value", 0)
+    spec["preemptionPolicy"] = chosen.get("preemptionPolicy", "PreemptLowerPriority")
+    return True
+
+
+def initial_status(group: str, kind: str, obj: Json) -> Json | None:
+    """Return the status of a new object of a built-in kind, or None if the kind has none."""
+    match (group, kind):
+        case ("", "Pod"):
+            spec = subobject(obj, "spec")
+            gated = {"conditions": [dict(GATED_CONDITION)]} if spec.get("schedulingGates") else {}
+            return {"phase": "Pending", "qosClass": qos_class(spec), **gated}
+        case ("", "Namespace"):
+            return {"phase": "Active"}
+        case ("", "PersistentVolume" | "PersistentVolumeClaim"):
+            return {"phase": "Pending"}
+        case ("", "Service"):
+            return {"loadBalancer": {}}
+        case ("apps", "ReplicaSet"):
+            return {"replicas": 0}
+        case ("apps", "StatefulSet"):
+            return {"replicas": 0, "availableReplicas": 0}
+        case ("apps", "DaemonSet"):
+            return dict.fromkeys(DAEMON_SET_COUNTS, 0)
+        case ("apps", "Deployment") | ("batch", "Job"):
+            return {}
+    return None
 
 
 SPEC_DEFAULTS: Mapping[str, Any] = {
@@ -363,116 +396,6 @@ def _cron_job(obj: Json) -> None:
     default_template(subobject(spec, "jobTemplate", "spec", "template"))
 
 
-WORKLOAD_DEFAULTERS: Mapping[tuple[str, str], Callable[[Json], None]] = {
-    ("apps", "StatefulSet"): _stateful_set,
-    ("apps", "DaemonSet"): _daemon_set,
-    ("batch", "CronJob"): _cron_job,
-}
-"""Default functions by group and kind."""
-
-
-Defaulter: TypeAlias = Callable[[Json], None]
-
-SESSION_AFFINITY_SECONDS = 10_800
-NAME_LABEL = "kubernetes.io/metadata.name"
-RBAC = "rbac.authorization.k8s.io"
-DEFAULT_METRIC: Json = {
-    "type": "Resource",
-    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
-}
-GATED_CONDITION: Json = {
-    "type": "PodScheduled",
-    "status": "False",
-    "lastProbeTime": None,
-    "reason": "SchedulingGated",
-    "message": "Scheduling is blocked due to non-empty scheduling gates",
-}
-"""The condition of a new pod with scheduling gates, without times as on Kubernetes."""
-DAEMON_SET_COUNTS = (
-    "currentNumberScheduled",
-    "numberMisscheduled",
-    "desiredNumberScheduled",
-    "numberReady",
-)
-PERCENT_POLICY: Json = {"type": "Percent", "value": 100, "periodSeconds": 15}
-DEFAULT_SCALING_RULES: Mapping[str, Json] = {
-    "scaleUp": {
-        "stabilizationWindowSeconds": 0,
-        "selectPolicy": "Max",
-        "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, PERCENT_POLICY],
-    },
-    "scaleDown": {"selectPolicy": "Max", "policies": [PERCENT_POLICY]},
-}
-
-
-def apply_builtin_defaults(group: str, kind: str, obj: Json) -> None:
-    """Normalize and default an object of a built-in kind in place. Other kinds stay unchanged."""
-    normalize_builtin(group, kind, obj)
-    defaulter = DEFAULTERS.get((group, kind))
-    if defaulter is not None:
-        defaulter(obj)
-
-
-def normalize_builtin(group: str, kind: str, obj: Json) -> None:
-    """Rewrite given values in the form in which they are stored, in place. Nothing is added.
-
-    Quantities get their canonical form (``1000m`` of cpu is ``1``), ``stringData`` becomes
-    ``data``. An applied configuration is normalized first. Otherwise it would seem to change fields
-    of others.
-    """
-    match (group, kind):
-        case ("", "Pod"):
-            canonicalize_pod_spec(subobject(obj, "spec"))
-        case ("apps", "Deployment" | "ReplicaSet") | ("batch", "Job"):
-            canonicalize_pod_spec(subobject(obj, "spec", "template", "spec"))
-        case ("", "PersistentVolume"):
-            canonicalize_quantities(subobject(obj, "spec").get("capacity"))
-        case ("", "PersistentVolumeClaim"):
-            canonicalize_quantities(subobject(obj, "spec", "resources").get("requests"))
-        case ("", "Secret"):
-            _encode_string_data(obj)
-
-
-def apply_priority(pod: Json, classes: Mapping[str, Json], default_class: Json | None) -> bool:
-    """Set the priority of a pod from its class, or from the cluster's default class.
-
-    Returns False if the named class does not exist. Kubernetes refuses such a pod.
-    """
-    spec = subobject(pod, "spec")
-    name = spec.get("priorityClassName")
-    chosen = classes.get(name) if name else default_class
-    if chosen is None:
-        return not name
-    spec["priorityClassName"] = chosen["metadata"]["name"]
-    spec["priority"] = chosen.get("value", 0)
-    spec["preemptionPolicy"] = chosen.get("preemptionPolicy", "PreemptLowerPriority")
-    return True
-
-
-def initial_status(group: str, kind: str, obj: Json) -> Json | None:
-    """Return the status of a new object of a built-in kind, or None if the kind has none."""
-    match (group, kind):
-        case ("", "Pod"):
-            spec = subobject(obj, "spec")
-            gated = {"conditions": [dict(GATED_CONDITION)]} if spec.get("schedulingGates") else {}
-            return {"phase": "Pending", "qosClass": qos_class(spec), **gated}
-        case ("", "Namespace"):
-            return {"phase": "Active"}
-        case ("", "PersistentVolume" | "PersistentVolumeClaim"):
-            return {"phase": "Pending"}
-        case ("", "Service"):
-            return {"loadBalancer": {}}
-        case ("apps", "ReplicaSet"):
-            return {"replicas": 0}
-        case ("apps", "StatefulSet"):
-            return {"replicas": 0, "availableReplicas": 0}
-        case ("apps", "DaemonSet"):
-            return dict.fromkeys(DAEMON_SET_COUNTS, 0)
-        case ("apps", "Deployment") | ("batch", "Job"):
-            return {}
-    return None
-
-
 def _service(obj: Json) -> None:
     spec = subobject(obj, "spec")
     fill_absent(spec, {"type": "ClusterIP", "sessionAffinity": "None"})
@@ -534,10 +457,6 @@ def _namespace(obj: Json) -> None:
         subobject(metadata, "labels").setdefault(NAME_LABEL, name)
 
 
-def _secret(obj: Json) -> None:
-    fill_absent(obj, {"type": "Opaque"})
-
-
 def _encode_string_data(obj: Json) -> None:
     texts = obj.get("stringData")
     if isinstance(texts, dict) and all(isinstance(text, str) for text in texts.values()):
@@ -552,10 +471,6 @@ def _persistent_volume(obj: Json) -> None:
     fill_absent(spec, {"persistentVolumeReclaimPolicy": "Retain", "volumeMode": "Filesystem"})
     if isinstance(spec.get("hostPath"), dict):
         fill_absent(spec["hostPath"], {"type": ""})
-
-
-def _persistent_volume_claim(obj: Json) -> None:
-    fill_absent(subobject(obj, "spec"), {"volumeMode": "Filesystem"})
 
 
 def _binding(obj: Json) -> None:
@@ -573,14 +488,6 @@ def _definition(obj: Json) -> None:
     names = subobject(spec, "names")
     if isinstance(kind := names.get("kind"), str):
         fill_absent(names, {"singular": kind.lower(), "listKind": f"{kind}List"})
-
-
-def _priority_class(obj: Json) -> None:
-    fill_absent(obj, {"preemptionPolicy": "PreemptLowerPriority"})
-
-
-def _storage_class(obj: Json) -> None:
-    fill_absent(obj, {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"})
 
 
 def _autoscaler(obj: Json) -> None:
@@ -617,27 +524,94 @@ def _webhooks(obj: Json) -> None:
             fill_absent(service, {"port": 443})
 
 
+def _driver(obj: Json) -> None:
+    spec = subobject(obj, "spec")
+    fill_absent(
+        spec,
+        {
+            "attachRequired": True,
+            "podInfoOnMount": False,
+            "fsGroupPolicy": "ReadWriteOnceWithFSType",
+            "storageCapacity": False,
+            "requiresRepublish": False,
+            "seLinuxMount": False,
+        },
+    )
+    if not spec.get("volumeLifecycleModes"):
+        spec["volumeLifecycleModes"] = ["Persistent"]
+
+
+def _policy(obj: Json) -> None:
+    spec = subobject(obj, "spec")
+    fill_absent(spec, {"failurePolicy": "Fail"})
+    _match(subobject(spec, "matchConstraints"))
+
+
+def _match(match: Json) -> None:
+    if not match:
+        return
+    fill_absent(match, {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}})
+    for name in ("resourceRules", "excludeResourceRules"):
+        for rule in objects_in(match.get(name)):
+            fill_absent(rule, {"scope": "*"})
+
+
+def _requests(devices: Json) -> None:
+    for request in objects_in(devices.get("requests")):
+        _request(subobject(request, "exactly"))
+        for choice in objects_in(request.get("firstAvailable")):
+            _request(choice)
+
+
+def _request(request: Json) -> None:
+    if not request:
+        return
+    fill_absent(request, {"allocationMode": "ExactCount"})
+    if request["allocationMode"] == "ExactCount" and not request.get("count"):
+        request["count"] = 1
+    for toleration in objects_in(request.get("tolerations")):
+        fill_absent(toleration, {"operator": "Equal"})
+
+
+def _fill(path: tuple[str, ...], values: Json, obj: Json) -> None:
+    fill_absent(subobject(obj, *path), copy_json(values))
+
+
 DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
     ("", "Endpoints"): _endpoints,
     ("", "Namespace"): _namespace,
     ("", "PersistentVolume"): _persistent_volume,
-    ("", "PersistentVolumeClaim"): _persistent_volume_claim,
+    ("", "PersistentVolumeClaim"): partial(_fill, ("spec",), {"volumeMode": "Filesystem"}),
     ("", "Pod"): default_pod,
-    ("", "Secret"): _secret,
+    ("", "Secret"): partial(_fill, (), {"type": "Opaque"}),
     ("", "Service"): _service,
     (ADMISSION, "MutatingWebhookConfiguration"): _webhooks,
+    (ADMISSION, "ValidatingAdmissionPolicy"): _policy,
+    (ADMISSION, "ValidatingAdmissionPolicyBinding"): lambda obj: _match(
+        subobject(obj, "spec", "matchResources")
+    ),
     (ADMISSION, "ValidatingWebhookConfiguration"): _webhooks,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
+    ("apps", "DaemonSet"): _daemon_set,
     ("apps", "Deployment"): _deployment,
     ("apps", "ReplicaSet"): _replica_set,
+    ("apps", "StatefulSet"): _stateful_set,
     ("autoscaling", "HorizontalPodAutoscaler"): _autoscaler,
+    ("batch", "CronJob"): _cron_job,
     ("batch", "Job"): default_job,
     ("discovery.k8s.io", "EndpointSlice"): _endpoint_slice,
     (RBAC, "ClusterRoleBinding"): _binding,
     (RBAC, "RoleBinding"): _binding,
-    ("scheduling.k8s.io", "PriorityClass"): _priority_class,
-    ("storage.k8s.io", "StorageClass"): _storage_class,
-    **OTHER_DEFAULTERS,
-    **WORKLOAD_DEFAULTERS,
+    (RESOURCE, "ResourceClaim"): lambda obj: _requests(subobject(obj, "spec", "devices")),
+    (RESOURCE, "ResourceClaimTemplate"): lambda obj: _requests(
+        subobject(obj, "spec", "spec", "devices")
+    ),
+    ("scheduling.k8s.io", "PriorityClass"): partial(
+        _fill, (), {"preemptionPolicy": "PreemptLowerPriority"}
+    ),
+    ("storage.k8s.io", "CSIDriver"): _driver,
+    ("storage.k8s.io", "StorageClass"): partial(
+        _fill, (), {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"}
+    ),
 }
 """Default functions by group and kind."""

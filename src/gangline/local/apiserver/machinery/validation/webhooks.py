@@ -6,7 +6,7 @@ rules of Kubernetes that keep their objects usable for their readers: required f
 that cannot change.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -153,14 +153,6 @@ def _claim_requests(where: str, claim: Json) -> Causes:
             yield field_causes.required(child(path, "exactly.deviceClassName"))
 
 
-def _claim(obj: Json) -> Causes:
-    yield from _claim_requests("spec", subobject(obj, "spec"))
-
-
-def _claim_template(obj: Json) -> Causes:
-    yield from _claim_requests("spec.spec", subobject(obj, "spec", "spec"))
-
-
 def _slice(obj: Json) -> Causes:
     spec = subobject(obj, "spec")
     given = [name for name in NODE_CHOICES if spec.get(name)]
@@ -185,12 +177,14 @@ def _service_ranges_update(old: Json, new: Json) -> Causes:
         yield field_causes.invalid("spec.cidrs", after, "field is immutable")
 
 
-_RULES = {
+_RULES: Mapping[tuple[str, str], Callable[[Json], Causes]] = {
     (ADMISSION, "ValidatingAdmissionPolicy"): _policy,
     (ADMISSION, "ValidatingAdmissionPolicyBinding"): _policy_binding,
     (NETWORK, "ServiceCIDR"): _service_ranges,
-    (RESOURCE, "ResourceClaim"): _claim,
-    (RESOURCE, "ResourceClaimTemplate"): _claim_template,
+    (RESOURCE, "ResourceClaim"): lambda obj: _claim_requests("spec", subobject(obj, "spec")),
+    (RESOURCE, "ResourceClaimTemplate"): lambda obj: _claim_requests(
+        "spec.spec", subobject(obj, "spec", "spec")
+    ),
     (RESOURCE, "ResourceSlice"): _slice,
     (STORAGE, "CSINode"): _node_drivers,
     (STORAGE, "CSIStorageCapacity"): _capacity,

@@ -237,6 +237,7 @@ class SlowDisk:
         self._results: list[concurrent.futures.Future[None]] = []
         self._loop = asyncio.get_running_loop()
         self._begun = asyncio.Event()
+        self.database = database
         patch.setattr(database, "sync", self._sync)
 
     def _sync(self) -> None:
@@ -257,11 +258,20 @@ class SlowDisk:
             self._results[number].set_result(None)
 
 
-async def test_later_sync_that_ends_first_waits_for_the_earlier(
+@pytest.fixture
+async def synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> AsyncIterator[tuple[ObjectStore, SlowDisk]]:
     database = StateDatabase(tmp_path / "state.db", durability=Durability.DISK)
-    store, disk = ObjectStore(database), SlowDisk(database, monkeypatch)
+    store = ObjectStore(database)
+    yield store, SlowDisk(database, monkeypatch)
+    await store.close()
+
+
+async def test_later_sync_that_ends_first_waits_for_the_earlier(
+    synced: tuple[ObjectStore, SlowDisk],
+) -> None:
+    store, disk = synced
     cache = store.cache("things.")
     first = store.stage(cache, "a", obj(n=1), ({}, {}))
     await disk.begun(1)
@@ -279,14 +289,12 @@ async def test_later_sync_that_ends_first_waits_for_the_earlier(
     disk.finish(2)
     assert cache.records == {"a": await third}
     assert (cache.staged, cache.in_flight) == ({}, {})
-    await store.close()
 
 
 async def test_failed_later_sync_leaves_the_earlier_write_and_fails_all_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    synced: tuple[ObjectStore, SlowDisk],
 ) -> None:
-    database = StateDatabase(tmp_path / "state.db", durability=Durability.DISK)
-    store, disk = ObjectStore(database), SlowDisk(database, monkeypatch)
+    store, disk = synced
     cache = store.cache("things.")
     first = store.stage(cache, "a", obj(n=1), ({}, {}))
     await disk.begun(1)
@@ -303,14 +311,12 @@ async def test_failed_later_sync_leaves_the_earlier_write_and_fails_all_others(
             await failed
     assert cache.records == {"a": record}
     assert cache.latest("a") is record
-    await store.close()
 
 
 async def test_refused_commit_does_not_fail_the_writes_that_are_being_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    synced: tuple[ObjectStore, SlowDisk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database = StateDatabase(tmp_path / "state.db", durability=Durability.DISK)
-    store, disk = ObjectStore(database), SlowDisk(database, monkeypatch)
+    store, disk = synced
     cache = store.cache("things.")
     first = store.stage(cache, "a", obj(n=1), ({}, {}))
     await disk.begun(1)
@@ -319,7 +325,7 @@ async def test_refused_commit_does_not_fail_the_writes_that_are_being_synced(
         raise DatabaseError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(database, "commit", refuse)
+        patch.setattr(disk.database, "commit", refuse)
         second = store.stage(cache, "b", obj(), ({}, {}))
         await asyncio.sleep(0)
         disk.finish(0)
@@ -330,7 +336,6 @@ async def test_refused_commit_does_not_fail_the_writes_that_are_being_synced(
     await disk.begun(2)
     disk.finish(1)
     assert cache.records == {"a": await third}
-    await store.close()
 
 
 @pytest.mark.parametrize(

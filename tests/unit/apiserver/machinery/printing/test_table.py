@@ -32,11 +32,10 @@ READY = {"type": "Ready", "status": "True"}
 
 
 @pytest.mark.parametrize(
-    ("group", "kind", "obj", "cells"),
+    ("kind", "obj", "cells"),
     [
         (
-            "",
-            "Node",
+            "/Node",
             {
                 "status": {"conditions": [READY], "nodeInfo": {"kubeletVersion": "v1"}},
                 "spec": {"unschedulable": True},
@@ -44,8 +43,7 @@ READY = {"type": "Ready", "status": "True"}
             {"Status": "Ready,SchedulingDisabled", "Roles": "<none>", "Version": "v1", "Age": "5h"},
         ),
         (
-            "",
-            "Node",
+            "/Node",
             {
                 "metadata": {
                     "name": "n",
@@ -59,8 +57,7 @@ READY = {"type": "Ready", "status": "True"}
             {"Status": "NotReady", "Roles": "b,control-plane", "Age": "<unknown>"},
         ),
         (
-            "",
-            "Service",
+            "/Service",
             {
                 "spec": {
                     "clusterIP": "10.0.0.1",
@@ -76,20 +73,17 @@ READY = {"type": "Ready", "status": "True"}
             },
         ),
         (
-            "",
-            "Service",
+            "/Service",
             {"spec": {"type": "ExternalName", "externalName": "a.b"}},
             {"Cluster-IP": "<none>", "External-IP": "a.b", "Port(s)": "<none>"},
         ),
         (
-            "",
-            "Service",
+            "/Service",
             {"spec": {"type": "LoadBalancer", "clusterIP": "None"}},
             {"Cluster-IP": "None", "External-IP": "<pending>"},
         ),
         (
-            "",
-            "Endpoints",
+            "/Endpoints",
             {
                 "subsets": [
                     {
@@ -100,10 +94,9 @@ READY = {"type": "Ready", "status": "True"}
             },
             {"Endpoints": "10.0.0.0:80,10.0.0.1:80,10.0.0.2:80 + 2 more..."},
         ),
-        ("", "Endpoints", {}, {"Endpoints": "<none>"}),
+        ("/Endpoints", {}, {"Endpoints": "<none>"}),
         (
-            "apps",
-            "Deployment",
+            "apps/Deployment",
             {
                 "spec": {
                     "replicas": 3,
@@ -127,18 +120,16 @@ READY = {"type": "Ready", "status": "True"}
             },
         ),
         (
-            "apps",
-            "ReplicaSet",
+            "apps/ReplicaSet",
             {"spec": {"replicas": 3}, "status": {"replicas": 2, "readyReplicas": 1}},
             {"Desired": 3, "Current": 2, "Ready": 1},
         ),
-        ("", "Namespace", {"status": {"phase": "Active"}}, {"Status": "Active"}),
-        ("", "ConfigMap", {"data": {"a": "1"}, "binaryData": {"b": ""}}, {"Data": 2}),
-        ("", "Secret", {"type": "Opaque"}, {"Type": "Opaque", "Data": 0}),
-        ("", "ServiceAccount", {}, {"Secrets": 0}),
+        ("/Namespace", {"status": {"phase": "Active"}}, {"Status": "Active"}),
+        ("/ConfigMap", {"data": {"a": "1"}, "binaryData": {"b": ""}}, {"Data": 2}),
+        ("/Secret", {"type": "Opaque"}, {"Type": "Opaque", "Data": 0}),
+        ("/ServiceAccount", {}, {"Secrets": 0}),
         (
-            "",
-            "Event",
+            "/Event",
             {
                 "type": "Warning",
                 "reason": "Failed",
@@ -159,8 +150,7 @@ READY = {"type": "Ready", "status": "True"}
             },
         ),
         (
-            "events.k8s.io",
-            "Event",
+            "events.k8s.io/Event",
             {
                 "regarding": {"kind": "Pod", "name": "p"},
                 "note": "hi",
@@ -170,8 +160,7 @@ READY = {"type": "Ready", "status": "True"}
             {"Last Seen": "5s", "Object": "pod/p", "Message": "hi", "Source": "c", "Count": 1},
         ),
         (
-            "",
-            "PersistentVolume",
+            "/PersistentVolume",
             {
                 "spec": {
                     "capacity": {"storage": "1Gi"},
@@ -183,8 +172,7 @@ READY = {"type": "Ready", "status": "True"}
             {"Capacity": "1Gi", "Access Modes": "RWO,ROX", "Claim": "n/c", "Status": "Bound"},
         ),
         (
-            "",
-            "PersistentVolumeClaim",
+            "/PersistentVolumeClaim",
             {
                 "spec": {"volumeName": "v"},
                 "status": {
@@ -196,16 +184,14 @@ READY = {"type": "Ready", "status": "True"}
             {"Status": "Bound", "Volume": "v", "Capacity": "1Gi", "Access Modes": "RWX"},
         ),
         (
-            "",
-            "PersistentVolumeClaim",
+            "/PersistentVolumeClaim",
             {"metadata": {"name": "c", "deletionTimestamp": ago(seconds=1)}, "spec": {}},
             {"Status": "Terminating", "Capacity": ""},
         ),
-        ("coordination.k8s.io", "Lease", {"spec": {"holderIdentity": "me"}}, {"Holder": "me"}),
-        ("scheduling.k8s.io", "PriorityClass", {"value": 5}, {"Value": 5, "Global-Default": False}),
+        ("coordination.k8s.io/Lease", {"spec": {"holderIdentity": "me"}}, {"Holder": "me"}),
+        ("scheduling.k8s.io/PriorityClass", {"value": 5}, {"Value": 5, "Global-Default": False}),
         (
-            "storage.k8s.io",
-            "StorageClass",
+            "storage.k8s.io/StorageClass",
             {
                 "metadata": {
                     "name": "s",
@@ -216,18 +202,17 @@ READY = {"type": "Ready", "status": "True"}
             {"Name": "s (default)", "Provisioner": "p"},
         ),
         (
-            "rbac.authorization.k8s.io",
-            "RoleBinding",
+            "rbac.authorization.k8s.io/RoleBinding",
             {"roleRef": {"kind": "Role", "name": "r"}},
             {"Role": "Role/r"},
         ),
-        ("odd.io", "Odd", {}, {"Name": "x", "Age": "5h"}),
+        ("odd.io/Odd", {}, {"Name": "x", "Age": "5h"}),
     ],
 )
 def test_kinds_have_the_columns_that_people_know(
-    group: str, kind: str, obj: dict[str, Any], cells: dict[str, Any]
+    kind: str, obj: dict[str, Any], cells: dict[str, Any]
 ) -> None:
-    found = shown(group, kind, obj)
+    found = shown(*kind.split("/"), obj)
     assert {name: found[name] for name in cells} == cells
 
 

@@ -55,65 +55,52 @@ def test_what_is_left_open_is_filled_in():
         ({"metrics": [{"type": "Resource"}]}, "metrics[0].resource", "must populate information"),
         ({"metrics": [{**CPU, "pods": {}}]}, "metrics[0].pods", "given metric source only"),
         ({"metrics": target()}, "metrics[0].resource.target.type", "Required value"),
-        (
-            {"metrics": target(type="Most")},
-            "metrics[0].resource.target.type",
-            "must be either Utilization, Value, or AverageValue",
-        ),
-        (
-            {"metrics": target(type="Utilization")},
-            "metrics[0].resource.target.averageUtilization",
-            "must set either",
-        ),
-        (
-            {"metrics": target(type="Utilization", averageUtilization=1, averageValue="1")},
-            "metrics[0].resource.target.averageValue",
-            "may not set both",
-        ),
-        (
-            {"metrics": target(type="Utilization", averageUtilization=0)},
-            "metrics[0].resource.target.averageUtilization",
-            "must be greater than 0",
-        ),
-        (
-            {"metrics": target(type="Utilization", averageUtilization="x")},
-            "metrics[0].resource.target.averageUtilization",
-            "must be greater than 0",
-        ),
-        (
-            {"metrics": target(type="AverageValue", averageValue="0")},
-            "metrics[0].resource.target.averageValue",
-            "greater than zero",
-        ),
-        (
-            {"behavior": {"scaleUp": {"stabilizationWindowSeconds": 3601}}},
-            "behavior.scaleUp.stabilizationWindowSeconds",
-            "less than or equal to 3600",
-        ),
-        (
-            {"behavior": {"scaleDown": {"selectPolicy": "Some"}}},
-            "behavior.scaleDown.selectPolicy",
-            "Unsupported value",
-        ),
-        (
-            {
-                "behavior": {
-                    "scaleUp": {"policies": [{"type": "X", "value": 1, "periodSeconds": 1}]}
-                }
-            },
-            "behavior.scaleUp.policies[0].type",
-            "Unsupported value",
-        ),
-        (
-            {
-                "behavior": {
-                    "scaleUp": {"policies": [{"type": "Pods", "value": 0, "periodSeconds": 9999}]}
-                }
-            },
-            "behavior.scaleUp.policies[0].periodSeconds",
-            "less than or equal to 1800",
-        ),
     ],
 )
 def test_a_mistake_is_found(spec: dict[str, Any], field: str, message: str):
     assert message in mistakes(**spec)[f"spec.{field}"]
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "message"),
+    [
+        ({"type": "Most"}, "type", "must be either Utilization, Value, or AverageValue"),
+        ({"type": "Utilization"}, "averageUtilization", "must set either"),
+        (
+            {"type": "Utilization", "averageUtilization": 1, "averageValue": "1"},
+            "averageValue",
+            "may not set both",
+        ),
+        ({"type": "Utilization", "averageUtilization": 0}, "averageUtilization", "greater than 0"),
+        (
+            {"type": "Utilization", "averageUtilization": "x"},
+            "averageUtilization",
+            "greater than 0",
+        ),
+        ({"type": "AverageValue", "averageValue": "0"}, "averageValue", "greater than zero"),
+    ],
+)
+def test_a_mistake_in_a_target_is_found(given: dict[str, Any], field: str, message: str):
+    found = mistakes(metrics=target(**given))
+    assert message in found[f"spec.metrics[0].resource.target.{field}"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "field", "message"),
+    [
+        ({"stabilizationWindowSeconds": 3601}, "stabilizationWindowSeconds", "equal to 3600"),
+        ({"selectPolicy": "Some"}, "selectPolicy", "Unsupported value"),
+        ({"policies": [{"type": "X", "value": 1}]}, "policies[0].type", "Unsupported value"),
+        (
+            {"policies": [{"type": "Pods", "value": 0, "periodSeconds": 9999}]},
+            "policies[0].periodSeconds",
+            "less than or equal to 1800",
+        ),
+    ],
+)
+@pytest.mark.parametrize("direction", ["scaleUp", "scaleDown"])
+def test_a_mistake_in_scaling_rules_is_found(
+    direction: str, rules: dict[str, Any], field: str, message: str
+):
+    found = mistakes(behavior={direction: rules})
+    assert message in found[f"spec.behavior.{direction}.{field}"]

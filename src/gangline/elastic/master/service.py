@@ -130,11 +130,12 @@ class MasterService:
         self.is_over = asyncio.Event()
         self._clock, self._group_commit = clock, group_commit
         self._liveness = LivenessTracker(settings.silence_s, settings.grace_s, self._lost)
-        self._joins: LongPolls[int] = LongPolls(self._join_expired)
-        self._finishing: LongPolls[int] = LongPolls(self._reply_with(_OTHERS_RUNNING))
-        self._commands: LongPolls[int] = LongPolls(self._reply_with(msg.Commands()))
-        self._keys: LongPolls[str] = LongPolls(self._reply_with(_KEYS_MISSING))
-        self._shards: LongPolls[str] = LongPolls(self._reply_with(_NO_SHARDS_YET))
+        send, waiting_message = self._send, core.rendezvous.waiting_message
+        self._joins: LongPolls[int] = LongPolls(self._send_world, waiting_message)
+        self._finishing: LongPolls[int] = LongPolls(send, lambda: _OTHERS_RUNNING)
+        self._commands: LongPolls[int] = LongPolls(send, msg.Commands)
+        self._keys: LongPolls[str] = LongPolls(send, lambda: _KEYS_MISSING)
+        self._shards: LongPolls[str] = LongPolls(send, lambda: _NO_SHARDS_YET)
         self._checks = NodeCheckRequests(self._send)
         self.facts = FactsCollector(core, clock.now, self._checks, segment_s=settings.segment_s)
         self.eviction_saves = EvictionSaveRequests(core, self.apply_own)
@@ -297,20 +298,14 @@ class MasterService:
             join.node_id, peer if peer.hello and peer.hello.node_id is not None else None
         )
         applied = self._apply(join, self._client(peer), number)
-        answer = applied.reply or self.core.join_reply(join)
-        if answer is None:
-            self._joins.add(join.node_id, LongPoll(peer, number, join), join.wait_s)
-        else:
-            self._send_world(peer, number, answer)
+        reply = applied.reply or self.core.join_reply(join)
+        self._joins.reply_or_add(join.node_id, LongPoll(peer, number, join), join.wait_s, reply)
         self._book()
 
     def _finished(self, peer: Peer, number: int, request: msg.WorkersFinished) -> None:
         self._apply(request, self._client(peer), number)
-        answer = self.core.finished_reply(request)
-        if answer is None:
-            self._finishing.add(request.node_id, LongPoll(peer, number, request), request.wait_s)
-        else:
-            self._send(peer, number, answer)
+        poll, reply = LongPoll(peer, number, request), self.core.finished_reply(request)
+        self._finishing.reply_or_add(request.node_id, poll, request.wait_s, reply)
 
     def _leave(self, peer: Peer, number: int, leave: msg.Leave) -> None:
         node = leave.node_id if leave.known_dead is None else leave.known_dead
@@ -381,11 +376,11 @@ class MasterService:
     def _get_commands(self, peer: Peer, number: int, request: msg.GetCommands) -> None:
         self._liveness.mark_alive(request.node_id, peer)
         self._check_seen(request.node_id, request.seen)
-        commands = self.core.commands_for(request.node_id, request.seen)
-        if commands is not None:
-            self._send(peer, number, commands)
-        else:
-            self._commands.add(request.node_id, LongPoll(peer, number, request), request.wait_s)
+        poll, reply = LongPoll(peer, number, request), self._commands_for(request)
+        self._commands.reply_or_add(request.node_id, poll, request.wait_s, reply)
+
+    def _commands_for(self, request: msg.GetCommands) -> msg.Commands | None:
+        return self.core.commands_for(request.node_id, request.seen)
 
     def _check_seen(self, node: int, seen: int) -> None:
         persistent = self.core.state.persistent
@@ -394,29 +389,25 @@ class MasterService:
             self.apply_own(rec.CommandsSeen(node_id=node, seen=seen))
 
     def _wait_for_keys(self, peer: Peer, number: int, request: msg.KeyValueWait) -> None:
-        missing = self._first_missing(request)
-        if missing is None:
-            self._send(peer, number, self.core.read_values(request.keys))
-        else:
-            self._keys.add(missing, LongPoll(peer, number, request), request.wait_s)
-
-    def _first_missing(self, request: msg.KeyValueWait) -> str | None:
-        values = self.core.state.persistent.values
-        return next((key for key in request.keys if key not in values), None)
+        # By the first missing key only: it is looked up again when that key arrives.
+        values, poll = self.core.state.persistent.values, LongPoll(peer, number, request)
+        missing = next((key for key in request.keys if key not in values), None)
+        reply = self.core.read_values(request.keys) if missing is None else None
+        self._keys.reply_or_add(missing or "", poll, request.wait_s, reply)
 
     def _shard_event(self, peer: Peer, number: int, request: msg.ShardRequest) -> None:
         reply = self._apply(request, self._client(peer), number).reply
         event = request.event
-        waits = (
+        assert reply is not None
+        must_wait = (
             request.wait_s > 0
-            and isinstance(event, shard_events.TakeShards)
             and isinstance(reply, msg.ShardReply)
             and isinstance(reply.answer, shard_events.TakenShards)
             and reply.answer.supply is shard_events.Supply.WAIT
         )
-        assert reply is not None
-        if waits and isinstance(event, shard_events.TakeShards):
-            self._shards.add(event.dataset, LongPoll(peer, number, request), request.wait_s)
+        if must_wait and isinstance(event, shard_events.TakeShards):
+            poll = LongPoll(peer, number, request)
+            self._shards.reply_or_add(event.dataset, poll, request.wait_s, None)
         else:
             self._send(peer, number, reply)
 
@@ -430,57 +421,30 @@ class MasterService:
 
     def _serve_waiting(self, topics: frozenset[str]) -> None:
         if topic.WORLD in topics:
-            for node, poll in self._joins.all():
-                assert isinstance(poll.request, msg.Join)
-                answer = self.core.join_reply(poll.request)
-                if answer is not None:
-                    self._joins.remove(node, poll)
-                    self._send_world(poll.peer, poll.number, answer)
-            self._finish_waiting()
+            self._joins.serve(self.core.join_reply)
+            self._finishing.serve(self.core.finished_reply)
             if self.core.rendezvous.state.is_over:
                 self.is_over.set()
         if topic.COMMANDS in topics:
-            for node, poll in self._commands.all():
-                assert isinstance(poll.request, msg.GetCommands)
-                commands = self.core.commands_for(node, poll.request.seen)
-                if commands is not None:
-                    self._commands.remove(node, poll)
-                    self._send(poll.peer, poll.number, commands)
+            self._commands.serve(self._commands_for)
         if topic.KEYS in topics:
             self._serve_keys()
         if topic.SHARDS in topics:
             for dataset, poll in self._shards.all():
                 self._shards.remove(dataset, poll)
+                # Not now: a lease to this worker is a record of its own, after the present one.
                 asyncio.get_running_loop().call_soon(self._ask_again, poll)
-
-    def _finish_waiting(self) -> None:
-        for node, poll in self._finishing.all():
-            assert isinstance(poll.request, msg.WorkersFinished)
-            answer = self.core.finished_reply(poll.request)
-            if answer is not None:
-                self._finishing.remove(node, poll)
-                self._send(poll.peer, poll.number, answer)
 
     def _serve_keys(self) -> None:
         values = self.core.state.persistent.values
         for key, poll in self._keys.all():
             if key in values:
-                assert isinstance(poll.request, msg.KeyValueWait)
                 self._keys.remove(key, poll)
                 self._wait_for_keys(poll.peer, poll.number, poll.request)
 
     def _ask_again(self, poll: LongPoll) -> None:
-        assert isinstance(poll.request, msg.ShardRequest)
         if poll.peer.is_open:
             self._shard_event(poll.peer, poll.number, poll.request)
-
-    # Timeouts of long polls
-
-    def _join_expired(self, poll: LongPoll) -> None:
-        self._send(poll.peer, poll.number, self.core.rendezvous.waiting_message())
-
-    def _reply_with(self, reply: msg.Reply) -> Callable[[LongPoll], None]:
-        return lambda poll: self._send(poll.peer, poll.number, reply)
 
     # Sending
 

@@ -28,7 +28,6 @@ from gangline.elastic.rendezvous import Rendezvous
 from gangline.elastic.shards import events as shard_events
 
 WORLD: Final = "world"
-FINISHED: Final = "finished"
 COMMANDS: Final = "commands"
 KEYS: Final = "keys"
 SHARDS: Final = "shards"
@@ -230,7 +229,7 @@ class MasterCore:
             self._queue_command(node, order)
             topics.add(COMMANDS)
         if self._rendezvous_marker() != before:
-            topics |= {WORLD, FINISHED}
+            topics.add(WORLD)
             self._report_rendezvous_change(before, now)
         return frozenset(topics)
 

@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from gangline.api.job_resources import JOB_KINDS
-from gangline.api.validation.security_standards.evaluate import find_violations
-from gangline.api.validation.security_standards.policy import Level, LevelVersion
+from gangline.api.validation.security_standards import Level, LevelVersion, find_violations
 from gangline.api.validation.validate import validate_manifest
 from gangline.cli.main import gangline
 from gangline.deploy.chart import Chart, ReleaseSettings
@@ -99,10 +98,15 @@ def render(values: Manifest, *, crds: bool = False) -> list[Manifest]:
     """The objects that a release with these values has; only on demand the CRDs, which are long,
     and only their metadata.
     """
-    files = texts(json.dumps(values if crds else {"crds": {"install": False}, **values}))
+    return rendered(json.dumps(values if crds else {**NO_CRDS, **values}), crds)
+
+
+@cache
+def rendered(values: str, crds: bool) -> list[Manifest]:
+    """The objects, which no test changes: they are parsed once for all tests."""
     return [
         manifest
-        for name, text in files.items()
+        for name, text in texts(values).items()
         if name.endswith(".yaml") and (crds or not name.endswith("/crds.yaml"))
         for manifest in loaded(without_specs(text) if name.endswith("/crds.yaml") else text)
         if manifest
@@ -164,6 +168,7 @@ def test_objects_are_complete_and_different(values: Manifest) -> None:
 def test_the_same_values_give_the_same_objects(values: Manifest) -> None:
     first = render(values)
     texts.cache_clear()
+    rendered.cache_clear()
     assert render(values) == first
 
 

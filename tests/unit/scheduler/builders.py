@@ -146,6 +146,11 @@ def checked_cycle(state: SchedulerCache, now: float = 0.0) -> CycleResult:
     return decision
 
 
+def placed(decision: CycleResult) -> dict[str, NodeName]:
+    """Return the nodes of the bound pods of namespace ``d``."""
+    return {binding.pod.removeprefix("d/"): binding.node for binding in decision.bindings}
+
+
 class RecordingListener:
     """Records what informers report after changes of the cache."""
 

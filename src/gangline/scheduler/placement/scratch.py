@@ -101,6 +101,7 @@ class ScratchAllocation:
         return len(self._journal)
 
     def rollback(self, mark: int) -> None:
+        # `_has_tentative_rules` stays set: that costs time, and no placement is wrong.
         for placement in self._journal[mark:]:
             self._charge(placement, -placement.count)
         del self._journal[mark:]
@@ -328,6 +329,7 @@ class ScratchAllocation:
 
     def fork(self, free: Amounts) -> "ScratchAllocation":
         """Return an allocation with the same tentative placements and these free amounts."""
+        # Scores are not copied: they belong to the free amounts.
         other = ScratchAllocation(self.nodes, free)
         other._journal = list(self._journal)
         other._gone = list(self._gone)

@@ -251,7 +251,10 @@ class GangSearch:
         return VictimSelection(list(units), {pod.key for unit in units for pod in unit.pods}, tally)
 
     def _spare(self, chosen: VictimSelection, region: Region) -> VictimSet | None:
-        """Spare what the gang does not need, the most expensive first: gangs, then single pods."""
+        """Spare what the gang does not need, the most expensive first: gangs, then single pods.
+
+        After this no gang can be left out, unless ``MAX_SPARED`` placements were not enough.
+        """
         units = list(chosen.units)
         placements = self.place(units, region)
         if placements is None:

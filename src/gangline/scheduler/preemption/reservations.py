@@ -160,6 +160,8 @@ def valid_reservations(
         return PreemptorReservations({}, state)
     nodes = {node for reservation in preempting.values() for _, node in reservation.nodes}
     scratch = ScratchAllocation(state.nodes)
+    # An eviction that the API server refused is undone in the cache: its pod is not terminating any
+    # more, and the reservation that counts on it ends here.
     leaving = [pod for node in sorted(nodes) for pod in state.pods_on(node) if pod.is_terminating]
     end_pods(state, scratch, placed_on_rows(state, leaving))
     valid: dict[str, list[Placement]] = {}
@@ -203,6 +205,7 @@ def restart_reservations(state: SchedulerCache, now: float) -> Iterator[RestartR
         for name, node in kept:
             if (placement := _previous_node_placement(state, group, name, node)) is not None:
                 yield RestartReservation(key, name, placement)
+        # A member may be both announced and lost: it is one pod, and needs one node.
         announced = {name for name, _ in kept}
         for pod in _missing_lost_members(state, group, now):
             if (

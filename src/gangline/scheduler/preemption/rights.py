@@ -175,7 +175,10 @@ class EvictionRights:
         return None
 
     def add(self, tally: EvictionTally, unit: EvictionUnit) -> bool:
-        """Add a unit to the tally; return False if the gang may not evict it as well."""
+        """Add a unit to the tally; return False if the gang may not evict it as well.
+
+        The tally is changed in any case: a caller that only asks passes a copy.
+        """
         if self._budgets:
             tally.disrupted += self._disrupted(unit)
             if any(tally.disrupted[key] > b.allowed for key, b in self._budgets.items()):
@@ -203,6 +206,7 @@ class EvictionRights:
         for attributes in path:
             for column, amount in amounts.items():
                 tally.freed[attributes.info.name, column] += amount
+        # Both conditions are about all units together, so the order of adding does not matter.
         return self._are_owed(tally) and self._guarantees_hold(unit, tally)
 
     def covers_limits(self, tally: EvictionTally) -> bool:

@@ -183,6 +183,8 @@ class SaveRequests:
         is_waiting: Callable[[str], bool],
         is_present: Callable[[PodEviction], bool],
     ) -> SaveOutcome | None:
+        # Before the time is looked at: a gang that no beneficiary needs any more continues to run,
+        # even if its wait ends at this moment.
         present = [eviction for eviction in request.evictions if is_present(eviction)]
         withdraw = [eviction for eviction in present if not is_waiting(eviction.beneficiary)]
         request.evictions = [eviction for eviction in present if eviction not in withdraw]
@@ -191,6 +193,8 @@ class SaveRequests:
         if request.evictions and (is_answered or now >= request.deadline):
             evict, request.evictions = request.evictions, []
             request.in_progress += evict
+        # Open until the evicted pods are gone: a further eviction joins this request, and the gang,
+        # which has stopped, is not asked twice.
         is_closed = not request.evictions and not request.in_progress
         if not evict and not withdraw and not is_closed:
             return None

@@ -14,7 +14,6 @@ from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.convert import budget_info, group_info, node_info, queue_info
 from gangline.scheduler.queueing.queue_tree import queue_problems
 from gangline.scheduler.types import (
-    CycleResult,
     GroupKey,
     HyperNodeInfo,
     HyperNodeMemberInfo,
@@ -24,7 +23,7 @@ from gangline.scheduler.types import (
     QueueInfo,
     Reservation,
 )
-from unit.scheduler.builders import GPU, cluster, decide, gang, group, node, pod, request
+from unit.scheduler.builders import GPU, cluster, decide, gang, group, node, placed, pod, request
 from unit.scheduler.oracle.check import violations
 
 NAMES = ["a", "b", "c", "d"]
@@ -98,10 +97,6 @@ def test_arbitrary_queues_and_groups_give_valid_and_explained_results(
     queue_problems(state.queues)
 
 
-def _bound(decision: CycleResult) -> set[str]:
-    return {binding.pod.removeprefix("d/") for binding in decision.bindings}
-
-
 GOOD = pod("good")
 QUEUES = [
     pytest.param([QueueInfo("q", parent="q")], "q", "its own ancestor", id="its own parent"),
@@ -159,7 +154,7 @@ def test_contradictory_queue_is_reported_and_others_are_served(
 ) -> None:
     state = cluster(node("n"), *queues, *gang("g", 1), group("h", 1, queue="q"), GOOD)
     assert message in queue_problems(state.queues)[name]
-    assert {"good", "g-worker-0"} <= _bound(decide(state))
+    assert {"good", "g-worker-0"} <= placed(decide(state)).keys()
 
 
 @pytest.mark.parametrize(
@@ -184,7 +179,7 @@ def test_a_group_whose_numbers_cannot_be_waits_with_a_reason_and_others_go_on(
     members = [pod(name, group="g", role="w") for name in "ab"]
     state = cluster(node("n"), group("g", **facts), *members, GOOD)  # type: ignore[arg-type]
     decision = decide(state)
-    assert _bound(decision) == binds | {"good"}
+    assert placed(decision).keys() == binds | {"good"}
     assert bool(decision.pending_reasons) == (not binds)
     assert all(verdict.message for verdict in decision.pending_reasons if verdict.group)
 
@@ -199,7 +194,7 @@ def test_amounts_of_nodes_and_queues_that_are_none_neither_overflow_nor_stop_any
     odd = node_info(there)
     state = cluster(odd, node("n"), queue_info(written), group("g", 1, queue="q"), GOOD)
     state.set_pod(pod("p", cpu=1, group="g"))
-    assert "good" in _bound(decide(state))
+    assert "good" in placed(decide(state))
     assert all(amount >= 0 for _, amount in odd.allocatable)
 
 
@@ -220,7 +215,7 @@ def test_annotations_that_cannot_be_read_mean_nothing(text: str) -> None:
     assert facts.previous_nodes is None
     assert facts.checkpointed_at == 0
     assert facts.preemptable
-    assert _bound(decide(cluster(node("n"), facts, pod("p", group="g")))) == {"p"}
+    assert placed(decide(cluster(node("n"), facts, pod("p", group="g")))).keys() == {"p"}
 
 
 def test_a_node_on_which_more_is_used_than_it_has_takes_nothing_more() -> None:

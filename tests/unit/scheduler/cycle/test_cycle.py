@@ -14,11 +14,7 @@ from gangline.scheduler.types import (
     TaintInfo,
     TolerationInfo,
 )
-from unit.scheduler.builders import GPU, cluster, decide, gang, group, node, on_label, pod
-
-
-def placed(decision: CycleResult) -> dict[str, str]:
-    return {binding.pod.removeprefix("d/"): binding.node for binding in decision.bindings}
+from unit.scheduler.builders import GPU, cluster, decide, gang, group, node, on_label, placed, pod
 
 
 def reason(decision: CycleResult, name: str) -> str:

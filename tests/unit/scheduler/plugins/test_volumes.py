@@ -28,13 +28,12 @@ from gangline.scheduler.types import (
     CycleResult,
     LabelExpression,
     NodeInfo,
-    NodeName,
     NodeTerm,
     PlacementConstraints,
     PodInfo,
 )
 from gangline.scheduler.wire import CSIDriver, CSIStorageCapacity, LeanPod, slim_pod
-from unit.scheduler.builders import GIB, cluster, group, node, pod
+from unit.scheduler.builders import GIB, cluster, group, node, placed, pod
 from unit.scheduler.builders import checked_cycle as decide
 
 HOST = "kubernetes.io/hostname"
@@ -116,10 +115,6 @@ def nodes() -> list[NodeInfo]:
 
 def user(name: str, *claims: str, **facts: object) -> PodInfo:
     return pod(name, claims=tuple(f"d/{each}" for each in claims), **facts)  # type: ignore[arg-type]
-
-
-def placed(decision: CycleResult) -> dict[str, NodeName]:
-    return {binding.pod.removeprefix("d/"): binding.node for binding in decision.bindings}
 
 
 def why(decision: CycleResult, name: str) -> str:

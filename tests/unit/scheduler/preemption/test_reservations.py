@@ -24,7 +24,6 @@ from gangline.scheduler.preemption.reservations import (
 from gangline.scheduler.queueing.gangs import MAX_RESTART_RESERVATION_S, pending_gangs
 from gangline.scheduler.reporting.warnings import unreadable_group_fields
 from gangline.scheduler.types import (
-    CycleResult,
     GroupKey,
     NodeInfo,
     NodeName,
@@ -36,7 +35,7 @@ from gangline.scheduler.types import (
     Reservation,
     TaintInfo,
 )
-from unit.scheduler.builders import cluster, decide, gang, group, node, pod, request
+from unit.scheduler.builders import cluster, decide, gang, group, node, placed, pod, request
 
 TIGHT = (node("n0", cpu=4), node("n1", cpu=4))
 """Two pods fit."""
@@ -57,13 +56,9 @@ def job(name: str, age: int = 0, workers: int = 1, queue: str = "default") -> li
     return [group(name, workers, age, **facts), *members]
 
 
-def bound(decision: CycleResult) -> dict[str, str]:
-    return {each.pod.removeprefix("d/"): each.node for each in decision.bindings}
-
-
 def run(state: SchedulerCache) -> dict[str, str]:
     """Decide, and run what was placed; return the nodes."""
-    places = bound(decide(state))
+    places = placed(decide(state))
     for key, known in list(state.pods.items()):
         name = key.removeprefix("d/")
         if name in places:
@@ -319,10 +314,6 @@ def full_cluster_in_restart(until: float = SOON) -> SchedulerCache:
     for each in former:
         state.remove_pod(each.key)
     return state
-
-
-def placed(decision: CycleResult) -> dict[str, str]:
-    return {binding.pod.removeprefix("d/"): binding.node for binding in decision.bindings}
 
 
 def test_previous_nodes_are_reserved_while_the_pods_do_not_exist() -> None:

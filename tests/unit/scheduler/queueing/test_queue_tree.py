@@ -29,7 +29,7 @@ from gangline.scheduler.reporting.warnings import unreadable_queue_fields
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.types import CycleResult, PodGroupInfo, PodInfo, QueueInfo
 from gangline.scheduler.volcano_config import read_configuration
-from unit.scheduler.builders import cluster, decide, group, node, pod, request
+from unit.scheduler.builders import cluster, decide, group, node, placed, pod, request
 from unit.scheduler.oracle.check import check_result
 
 Facts = PodGroupInfo | PodInfo
@@ -47,10 +47,6 @@ def job(name: str, in_queue: str, size: int = 1, age: int = 0, **pods: object) -
         for index in range(size)
     ]
     return [group(name, size, age, queue=in_queue), *members]
-
-
-def placed(decision: CycleResult) -> dict[str, str]:
-    return {binding.pod.removeprefix("d/"): binding.node for binding in decision.bindings}
 
 
 def text(decision: CycleResult, name: str) -> str:

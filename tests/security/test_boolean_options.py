@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
-import pytest
 
 from integration.cluster.embedded import until
 from security.conftest import AttackedServer, StartedPod
@@ -138,13 +137,13 @@ async def test_orphan_dependents(attacked: AttackedServer) -> None:
         assert (status, finalizers) == ((200, ["orphan"]) if expected else (404, [])), text
 
 
-@pytest.mark.parametrize("text", ["", "True", "true", "all", "false", "0"])
-async def test_a_dry_run_has_one_spelling(attacked: AttackedServer, text: str) -> None:
+async def test_a_dry_run_has_one_spelling(attacked: AttackedServer) -> None:
     """``dryRun`` is a list of names: any other value is refused, so that nothing is stored."""
     body = {"metadata": {"name": "m"}}
-    status, found = await attacked.request("POST", path_with(MAPS, "dryRun", text), json=body)
-    assert status == 400, found
-    assert "dryRun" in found["message"]
+    for text in ("", "True", "true", "all", "false", "0"):
+        status, found = await attacked.request("POST", path_with(MAPS, "dryRun", text), json=body)
+        assert status == 400, found
+        assert "dryRun" in found["message"]
     status, _ = await attacked.request("GET", f"{MAPS}/m")
     assert status == 404
 

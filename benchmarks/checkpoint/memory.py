@@ -59,7 +59,7 @@ def main() -> None:
     watch = Watch()
     try:
         with Checkpointer(folder) as checkpointer:
-            (watch.saver,) = savers_of(checkpointer.home)
+            (watch.saver,) = savers_of(checkpointer.job_folder)
             checkpointer.load(state)
             for step in range(1, SAVES + 1):
                 checkpointer.save(step, state, "storage" if step % 4 == 0 else "memory")

@@ -137,7 +137,7 @@ def restores(checkpointer: Checkpointer, state: dict[str, Any], folder: Path) ->
     line("restore from memory, a process started again", again, "a bare copy", copy)
     line("restore from memory, the same process", statistics.median(warm), "a bare copy", copy)
     checkpointer.buffers.close()
-    for segment in checkpointer.home.glob("*.seg"):
+    for segment in checkpointer.job_folder.glob("*.seg"):
         segment.unlink()
     cold, bare = [], []
     for _ in range(TURNS):
@@ -146,7 +146,7 @@ def restores(checkpointer: Checkpointer, state: dict[str, Any], folder: Path) ->
         forget(found)
         cold.append(timed(lambda: checkpointer.load(state)))
         checkpointer.buffers.close()
-        for segment in checkpointer.home.glob("*.seg"):
+        for segment in checkpointer.job_folder.glob("*.seg"):
             segment.unlink()
     read = statistics.median(bare)
     line("restore from a local disk, cold", statistics.median(cold), "a bare read", read)

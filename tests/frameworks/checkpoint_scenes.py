@@ -33,7 +33,7 @@ from gangline.elastic.checkpoint.format.manifest import (
     encode_manifest,
     step_folder,
 )
-from gangline.elastic.checkpoint.restore.storage_source import StorageSource
+from gangline.elastic.checkpoint.restore.source import StorageSource
 from gangline.elastic.checkpoint.storage.target import RemoteTarget, open_target
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "checkpoint"
@@ -194,7 +194,7 @@ def bucket() -> dict[str, Any]:
                 checkpointer.save(step, state(step), "storage")
                 assert checkpointer.wait(60), checkpointer.counts.failures
             checkpointer.buffers.close()
-            for segment in checkpointer.home.glob("*.seg"):
+            for segment in checkpointer.job_folder.glob("*.seg"):
                 segment.unlink()
             into = state(0)
             loaded = checkpointer.load(into)

@@ -15,8 +15,6 @@ All ranks call the same methods in the same order. ``state`` is a nested diction
 
 import logging
 import os
-import secrets
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,21 +22,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import msgspec
 from torch.distributed.checkpoint.stateful import Stateful
 
-from gangline.elastic.checkpoint.errors import CheckpointError, FolderInUseError, StorageError
+from gangline.elastic.checkpoint.errors import CheckpointError, StorageError
 from gangline.elastic.checkpoint.format.plan import SavePlan
-from gangline.elastic.checkpoint.ranks import SaveGroup, node_name
+from gangline.elastic.checkpoint.ranks import SaveGroup
 from gangline.elastic.checkpoint.replicas import ReplicaCheck
 from gangline.elastic.checkpoint.restore.restore import Loaded, Restorer, incomplete_steps
 from gangline.elastic.checkpoint.save_schedule import AutoInterval, RequestedSaves, TunedPrior
-from gangline.elastic.checkpoint.saver.client import SaverClient
-from gangline.elastic.checkpoint.saver.messages import ClientHello, SaveNotice
-from gangline.elastic.checkpoint.snapshot import directory
+from gangline.elastic.checkpoint.saver.messages import SaveNotice
+from gangline.elastic.checkpoint.session import BufferOptions, open_session
 from gangline.elastic.checkpoint.snapshot.copy import find_accelerator
-from gangline.elastic.checkpoint.snapshot.directory import FileLock, RankLock, SaverSettings
-from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest, SnapshotRing
+from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest
 from gangline.elastic.checkpoint.snapshot.segment import (
     MemoryRequest,
     check_capacity,
@@ -111,63 +106,18 @@ class Checkpointer:
             self.folder = str(Path(self.folder).absolute())
         self.ranks = SaveGroup()
         self.counts, self.interval = CheckpointCounts(), interval
+        ring = BufferOptions(buffers, overlap, self._on_save_complete)
+        self._session = open_session(self.ranks, self.folder, environment, ring, replicas, settings)
+        self.buffers, self.saver_client = self._session.buffers, self._session.saver_client
+        self.job_folder, self.node = self._session.job_folder, self._session.node
+        self.plan, self.replicas = SavePlan(self.ranks, self.node), ReplicaCheck(self.ranks)
         self.auto_interval, self._tuned_prior = AutoInterval(), TunedPrior(environment)
-        base = directory.shared_memory_root(environment)
-        job = self.ranks.broadcast(directory.job_name(environment, self.folder))
-        self.home = directory.create_job_directory(base, job, self.folder)
-        self.node = node_name(base)
-        self.job_lock = FileLock(self.home / "job.lock")
-        self.job_lock.acquire(exclusive=False)
-        self._rank_lock = RankLock(self.home, self.ranks.rank, self.folder)
-        self.buffers = SnapshotRing(
-            self.home, self.ranks.rank, buffers, overlap, self._on_save_complete
-        )
-        self._check_folder_unused(job)
-        if self.ranks.rank == 0:
-            directory.remove_abandoned(base, directory.wall_clock(), keep=self.home)
-        self.settings = SaverSettings(target=self.folder, job=job, **settings)
-        directory.write_settings(self.home, self.settings)
-        self.saver_client = SaverClient(self.home, ClientHello(self.ranks.rank, os.getpid()))
-        self.saver_client.connect()
-        if replicas:
-            self._exchange_addresses(environment)
-        self.plan = SavePlan(self.ranks, self.node)
-        self.replicas = ReplicaCheck(self.ranks)
         self.auto_interval.failures = int(environment.get("TORCHELASTIC_RESTART_COUNT") or 0)
         self._awaiting_storage: set[int] = set()
         self._progress_reporter = SaveReporter(environment)
         self._phase_reporter = PhaseReporter(environment)
         self._orders = SaveOrders(environment)
         self._requested_saves = RequestedSaves(self.ranks, self._orders)
-
-    def _check_folder_unused(self, job: str) -> None:
-        """Check that no other job of this machine writes to the same folder."""
-        for other in directory.list_job_directories(self.home.parent):
-            found = directory.read_settings(other)
-            if other == self.home or found is None or found.target != self.folder:
-                continue
-            if directory.is_job_running(other):
-                raise FolderInUseError(
-                    f"job {found.job!r} is writing to {self.folder}; {job!r} needs another folder"
-                )
-
-    def _exchange_addresses(self, environment: Mapping[str, str]) -> None:
-        """Exchange saver addresses. The next node by rank stores this node's copies."""
-        host = environment.get("POD_IP") or socket.gethostname()
-        port = (self.home / "port").read_text()
-        known = self.ranks.all_gather((self.node, host, port))
-        if len({host for _, host, _ in known}) == 1:
-            known = [(node, "127.0.0.1", port) for node, _, port in known]
-        addresses = {node: f"{host}:{port}" for node, host, port in known}
-        nodes = list(addresses)
-        token = self.ranks.broadcast(secrets.token_hex(16))
-        if len(nodes) == 1:
-            return
-        peer = nodes[(nodes.index(self.node) + 1) % len(nodes)]
-        self.settings = msgspec.structs.replace(
-            self.settings, address=addresses[self.node], peer=addresses[peer], token=token
-        )
-        directory.write_settings(self.home, self.settings)
 
     def __enter__(self) -> Self:
         return self
@@ -186,12 +136,7 @@ class Checkpointer:
         Otherwise, or if the process dies, the saver writes the newest save to storage and retains
         the memory for a restart for ``linger_s`` seconds.
         """
-        self.buffers.close()  # may report a last save, so before the saver client
-        if finished:
-            self.saver_client.finish()
-        self.saver_client.close()
-        self._rank_lock.close()
-        self.job_lock.close()
+        self._session.close(finished)
         self.ranks.close()
 
     def due(self, step: int) -> bool:
@@ -228,7 +173,9 @@ class Checkpointer:
         self.plan.declare_common(common_paths(state))
         agreement = self.plan.agree(plain)
         self.buffers.accelerator = find_accelerator(plain)
-        request = memory_request(self.node, self.home, *self.buffers.required_bytes(agreement))
+        request = memory_request(
+            self.node, self.job_folder, *self.buffers.required_bytes(agreement)
+        )
         requests = self.ranks.all_gather(request)
         check_capacity(requests)
         if (warning := memory_warning(requests, self.node)) and self._is_first_on_node(requests):
@@ -346,7 +293,8 @@ class Checkpointer:
         """Read the committed steps, in case no saver reported them to this process."""
         try:
             newest = max(
-                committed_steps(open_target(self.folder, self.settings.options)), default=-1
+                committed_steps(open_target(self.folder, self._session.settings.options)),
+                default=-1,
             )
         except (OSError, StorageError):
             return
@@ -358,7 +306,9 @@ class Checkpointer:
         Raises:
             OSError, StorageError: storage cannot be reached.
         """
-        return max(committed_steps(open_target(self.folder, self.settings.options)), default=None)
+        return max(
+            committed_steps(open_target(self.folder, self._session.settings.options)), default=None
+        )
 
     def load(self, state: dict[str, Any] | None = None, step: int | None = None) -> Loaded | None:
         """Restore the newest step that is complete on all ranks, or ``step``.
@@ -378,7 +328,11 @@ class Checkpointer:
         plain = state_templates_of(state) if state is not None else None
         self.buffers.accelerator = find_accelerator(plain)
         restorer = Restorer(
-            self.ranks, self.home, self.node, self.settings, self.buffers.mapped_segment
+            self.ranks,
+            self.job_folder,
+            self.node,
+            self._session.settings,
+            self.buffers.mapped_segment,
         )
         for skipped, reason in sorted(incomplete_steps(restorer.holders).items(), reverse=True):
             log.warning(

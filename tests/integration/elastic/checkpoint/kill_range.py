@@ -94,7 +94,7 @@ def one_life(folder: str, point: int) -> tuple[list[list[str]], bool]:
     return said, died
 
 
-def kill_saver(home: Path) -> None:
+def kill_saver(job_folder: Path) -> None:
     """Kill the saver of this folder if one is running."""
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -102,7 +102,7 @@ def kill_saver(home: Path) -> None:
         except OSError:
             continue
         if (
-            str(home).encode() in arguments
+            str(job_folder).encode() in arguments
             and b"gangline.elastic.checkpoint.saver.process" in arguments
         ):
             os.kill(int(process.parent.name), signal.SIGKILL)
@@ -115,20 +115,20 @@ def savers_killed() -> list[str]:
     return [name for name in names if not name.startswith(("save-", "segment-", "restore-"))]
 
 
-def one_saver_life(home: Path, folder: str, number: int) -> list[list[str]]:
+def one_saver_life(job_folder: Path, folder: str, number: int) -> list[list[str]]:
     """A training process whose saver is killed at a point of its own.
 
     Each second time the training process is killed as well, and it may be that the saver finds
     nothing to do. The other times it must have died at its point.
     """
-    kill_saver(home)
+    kill_saver(job_folder)
     os.environ["GANGLINE_SAVER_FAILPOINT"] = f"*:{1 + number // 2 * 5 % SAVER_POINTS}"
     before = len(savers_killed())
     said, died = one_life(folder, 1 + number if number % 2 else NEVER)
     deadline = time.monotonic() + 60
     while not died and len(savers_killed()) == before:
         if time.monotonic() > deadline:
-            told = (home / "saver.log").read_text()
+            told = (job_folder / "saver.log").read_text()
             raise AssertionError(f"no saver died at its point: {number}\n{told}")
         time.sleep(0.01)
     return said
@@ -136,7 +136,7 @@ def one_saver_life(home: Path, folder: str, number: int) -> list[list[str]]:
 
 def main(folder: str, kills: int, with_saver: bool) -> None:
     base = directory.shared_memory_root(os.environ)
-    home = directory.job_directory(base, directory.job_name(os.environ, folder), folder)
+    job_folder = directory.job_directory(base, directory.job_name(os.environ, folder), folder)
     os.environ[failpoints.RECORD] = str(base / "killed")
     if with_saver:  # it has the most to do after saves of a device
         copy._checksums = lambda *_: None
@@ -144,7 +144,7 @@ def main(folder: str, kills: int, with_saver: bool) -> None:
     while done < kills:
         if with_saver:
             before = len(savers_killed())
-            said = one_saver_life(home, folder, lives)
+            said = one_saver_life(job_folder, folder, lives)
             done += len(savers_killed()) > before
         else:
             said, died = one_life(folder, point)
@@ -154,8 +154,8 @@ def main(folder: str, kills: int, with_saver: bool) -> None:
         returned = newest_returned(said, returned)
         if not with_saver and not died:
             lost_nodes += 1
-            returned = lose_node(home, folder, returned)
-    kill_saver(home)
+            returned = lose_node(job_folder, folder, returned)
+    kill_saver(job_folder)
     points = sorted(set(savers_killed()))
     seen = {"kills": done, "lost nodes": lost_nodes, "step": returned, "points": points}
     print(json.dumps(seen))
@@ -172,10 +172,10 @@ def newest_returned(said: list[list[str]], returned: int) -> int:
     return returned
 
 
-def lose_node(home: Path, folder: str, returned: int) -> int:
+def lose_node(job_folder: Path, folder: str, returned: int) -> int:
     """Remove saver and memory: the committed step must be loaded then."""
-    kill_saver(home)
-    for segment in home.glob("*.seg"):
+    kill_saver(job_folder)
+    for segment in job_folder.glob("*.seg"):
         segment.unlink()
     steps = committed_steps(open_target(folder))
     assert steps, "nothing was committed in a whole life"

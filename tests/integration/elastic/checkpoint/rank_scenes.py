@@ -160,12 +160,12 @@ def memory_save(rank: int, world: int, folder: str, level: SaveLevel = "memory")
     checkpointer.save(7, shards(rank), level)
     assert checkpointer.wait(60)
     dist.barrier()
-    copies = sorted(checkpointer.home.glob("copy-*.seg"))
+    copies = sorted(checkpointer.job_folder.glob("copy-*.seg"))
     for _ in range(600):
         if copies:
             break
         checkpointer.saver_client.poll(0.1)
-        copies = sorted(checkpointer.home.glob("copy-*.seg"))
+        copies = sorted(checkpointer.job_folder.glob("copy-*.seg"))
     dist.barrier()
     checkpointer.close(finished=False)
     return [path.name for path in copies]
@@ -217,7 +217,7 @@ def replicated(rank: int, world: int, folder: str) -> Any:
     checkpointer = Checkpointer(folder, linger_s=60)
     checkpointer.save(5, {"same": torch.arange(100.0), "step": 5})
     checkpointer.close(finished=False)
-    return [one.name for one in checkpointer.home.glob("copy-*.seg")]
+    return [one.name for one in checkpointer.job_folder.glob("copy-*.seg")]
 
 
 def replicated_load(rank: int, world: int, folder: str) -> Any:

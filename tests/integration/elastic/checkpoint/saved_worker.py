@@ -9,5 +9,5 @@ from gangline.elastic.checkpoint import Checkpointer
 
 checkpointer = Checkpointer(sys.argv[1], linger_s=float(sys.argv[2]))
 checkpointer.save(4, {"w": torch.ones(1000)})
-print(checkpointer.home, flush=True)
+print(checkpointer.job_folder, flush=True)
 signal.pause()

@@ -17,7 +17,7 @@ import torch
 
 from gangline.elastic.checkpoint import Checkpointer, FolderInUseError, flush_job
 from gangline.elastic.checkpoint.format.manifest import step_folder
-from gangline.elastic.checkpoint.snapshot import rank_lock
+from gangline.elastic.checkpoint.snapshot import directory
 from gangline.elastic.checkpoint.snapshot.directory import segment_path
 from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest, SnapshotRing
 from gangline.elastic.checkpoint.snapshot.segment import Segment
@@ -78,7 +78,7 @@ def test_memory_is_freed_at_the_end_of_a_job_that_had_crashed(
     checkpointer = Checkpointer(tmp_path, linger_s=300)
     checkpointer.save(1, state(), "storage")
     checkpointer.close()
-    assert eventually(lambda: not checkpointer.home.exists())
+    assert eventually(lambda: not checkpointer.job_folder.exists())
     assert steps(tmp_path) == [1]
 
 
@@ -105,10 +105,10 @@ def worker(
 def test_the_newest_save_of_a_killed_worker_gets_to_storage_and_its_memory_is_freed(
     worker: Any, tmp_path: Path
 ) -> None:
-    process, home = worker(1.0)
+    process, job_folder = worker(1.0)
     os.kill(process, signal.SIGKILL)
     assert eventually(lambda: steps(tmp_path / "steps") == [4])
-    assert eventually(lambda: not home.exists())
+    assert eventually(lambda: not job_folder.exists())
 
 
 def test_an_ending_agent_flushes_the_newest_save(
@@ -121,20 +121,20 @@ def test_an_ending_agent_flushes_the_newest_save(
 
 
 def test_an_ending_saver_writes_the_newest_save_first(worker: Any, tmp_path: Path) -> None:
-    _, home = worker(60.0)
-    os.kill(saver_of(home), signal.SIGTERM)
+    _, job_folder = worker(60.0)
+    os.kill(saver_of(job_folder), signal.SIGTERM)
     assert eventually(lambda: steps(tmp_path / "steps") == [4])
-    assert home.exists()
+    assert job_folder.exists()
 
 
-def saver_of(home: Path) -> int:
+def saver_of(job_folder: Path) -> int:
     """Return the pid of a folder's saver."""
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             arguments = process.read_bytes().split(b"\0")
         except OSError:
             continue
-        if str(home).encode() in arguments:
+        if str(job_folder).encode() in arguments:
             return int(process.parent.name)
     raise AssertionError("no saver lives")
 
@@ -155,7 +155,7 @@ def test_a_save_waits_for_a_descheduled_saver(
 ) -> None:
     for step in (1, 2, 3):
         checkpointer.save(step, state(step))
-    segments = [Segment(segment_path(checkpointer.home, 0, number)) for number in range(3)]
+    segments = [Segment(segment_path(checkpointer.job_folder, 0, number)) for number in range(3)]
     with ExitStack() as held:
         for segment in segments:
             assert held.enter_context(segment.reading())
@@ -176,7 +176,7 @@ def test_with_two_buffers_a_save_is_skipped_rather_than_waits_for_storage_and_th
     with Checkpointer(tmp_path / "steps", buffers=2, linger_s=60) as checkpointer:
         for step in (1, 2):
             checkpointer.save(step, state(step))
-        segment = Segment(segment_path(checkpointer.home, 0, 0))
+        segment = Segment(segment_path(checkpointer.job_folder, 0, 0))
         with segment.reading() as free:
             assert free
             assert not checkpointer.save(3, state(3))
@@ -229,7 +229,7 @@ def test_a_damaged_newest_step_is_skipped_with_a_reason(
             checkpointer.save(step, state(step), "storage")
             assert checkpointer.wait(60)
         checkpointer.buffers.close()
-        for segment in checkpointer.home.glob("*.seg"):
+        for segment in checkpointer.job_folder.glob("*.seg"):
             segment.unlink()
         part = tmp_path / step_folder(2) / "__0_0.distcp"
         data = bytearray(part.read_bytes())
@@ -266,7 +266,7 @@ def test_ranks_without_a_process_group_may_not_share_the_files_of_rank_0(
     nursery: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rank_lock, "_DYING_S", 0.0)
+    monkeypatch.setattr(directory, "_DYING_S", 0.0)
     other = nursery.start(outputs, WORKER, str(tmp_path), "60", RANK="1", WORLD_SIZE="2")
     assert eventually(lambda: bool(other.output.read_text()))
     with pytest.raises(FolderInUseError, match=rf"process {other.pid} .*init_process_group"):

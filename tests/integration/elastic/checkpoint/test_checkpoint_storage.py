@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from gangline.elastic.checkpoint import Checkpointer, CorruptError, StorageError
-from gangline.elastic.checkpoint.restore.storage_source import StorageSource
+from gangline.elastic.checkpoint.restore.source import StorageSource
 from gangline.elastic.checkpoint.storage.target import (
     RemoteTarget,
     open_target,
@@ -102,7 +102,7 @@ def test_an_fsspec_target_stores_and_restores_steps(tmp_path: Path) -> None:
             assert checkpointer.save(step, state(step), "storage")
             assert checkpointer.wait(60), checkpointer.counts.failures
         checkpointer.buffers.close()
-        for segment in checkpointer.home.glob("*.seg"):
+        for segment in checkpointer.job_folder.glob("*.seg"):
             segment.unlink()
         into = state(0)
         loaded = checkpointer.load(into)

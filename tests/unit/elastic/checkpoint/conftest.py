@@ -24,12 +24,12 @@ from gangline.elastic.checkpoint.storage.target import LocalTarget
 class Rig:
     """One rank, its memory and its storage."""
 
-    home: Path
+    job_folder: Path
     folder: Path
 
     def __post_init__(self) -> None:
         self.ranks = SaveGroup()
-        self.buffers = SnapshotRing(self.home, 0, 3)
+        self.buffers = SnapshotRing(self.job_folder, 0, 3)
         self.target = LocalTarget(str(self.folder))
 
     def save(self, state: dict[str, Any], step: int, for_storage: bool = True) -> None:
@@ -37,7 +37,7 @@ class Rig:
         self.buffers.save(SaveRequest(fitted, step, for_storage))
 
     def held(self, step: int) -> SnapshotInfo:
-        return next(one for one in inventory.list_snapshots(self.home) if one.step == step)
+        return next(one for one in inventory.list_snapshots(self.job_folder) if one.step == step)
 
     def persist(self, step: int) -> None:
         held = self.held(step)
@@ -55,15 +55,15 @@ class Rig:
 
     def clear(self) -> None:
         self.buffers.close()
-        self.buffers = SnapshotRing(self.home, 0, 3)
-        for _, path in enumerate(self.home.iterdir()):
+        self.buffers = SnapshotRing(self.job_folder, 0, 3)
+        for _, path in enumerate(self.job_folder.iterdir()):
             path.unlink()
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="gangline-test-") as home:
-        rig = Rig(Path(home), tmp_path)
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="gangline-test-") as job_folder:
+        rig = Rig(Path(job_folder), tmp_path)
         yield rig
         rig.buffers.close()

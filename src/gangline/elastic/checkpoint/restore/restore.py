@@ -130,13 +130,18 @@ class Restorer:
     def __init__(
         self,
         ranks: SaveGroup,
-        home: Path,
+        job_folder: Path,
         node: str,
         settings: SaverSettings,
         mapped: MappedSegments | None = None,
     ) -> None:
-        self.ranks, self.home, self.settings, self._mapped = ranks, home, settings, mapped
-        self.snapshots = _newest_of_each(inventory.list_snapshots(home))
+        self.ranks, self.job_folder, self.settings, self._mapped = (
+            ranks,
+            job_folder,
+            settings,
+            mapped,
+        )
+        self.snapshots = _newest_of_each(inventory.list_snapshots(job_folder))
         holder_lists = ranks.all_gather(part_holders(node, settings.address, self.snapshots))
         self.holders: list[PartHolder] = sorted({one for view in holder_lists for one in view})
         self.target: StorageTarget | None = None
@@ -276,7 +281,7 @@ class Restorer:
                 continue
             request = SegmentRequest("get", one.rank, one.step, one.plan)
             try:
-                fetch_segment(self.home, one.address, self.settings.token, request)
+                fetch_segment(self.job_folder, one.address, self.settings.token, request)
             except (OSError, CheckpointError) as error:
                 log.warning(
                     f"the peer {one.address} did not send its copy: {error}",
@@ -286,7 +291,7 @@ class Restorer:
             self.fetched = True
             return next(
                 snapshot
-                for snapshot in inventory.list_snapshots(self.home)
+                for snapshot in inventory.list_snapshots(self.job_folder)
                 if not snapshot.is_local
                 and (snapshot.step, snapshot.layout.plan) == candidate
                 and snapshot.rank == one.rank
@@ -295,7 +300,7 @@ class Restorer:
 
     def _invalidate_newer(self, step: int) -> None:
         """Invalidate saves newer than the restored step: training computes them again."""
-        for snapshot in inventory.list_snapshots(self.home):
+        for snapshot in inventory.list_snapshots(self.job_folder):
             if snapshot.step > step:
                 segment = Segment(snapshot.path)
                 if segment.read_header() == snapshot.header and segment.try_lock(exclusive=True):

@@ -30,10 +30,10 @@ FLUSH_RETRY_S = 5.0
 FINISH_TIMEOUT_S = 5.0
 
 
-def start_saver(home: Path) -> subprocess.Popen[bytes]:
+def start_saver(job_folder: Path) -> subprocess.Popen[bytes]:
     """Start a saver in a session of its own, so that it survives its parent's process group."""
     return subprocess.Popen(
-        [sys.executable, "-m", "gangline.elastic.checkpoint.saver.process", str(home)],
+        [sys.executable, "-m", "gangline.elastic.checkpoint.saver.process", str(job_folder)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -46,8 +46,8 @@ def start_saver(home: Path) -> subprocess.Popen[bytes]:
 class SaverClient:
     """Connection to the saver, which reconnects after the saver was killed."""
 
-    def __init__(self, home: Path, introduction: SaverMessage | None = None) -> None:
-        self.home, self.hello = home, introduction
+    def __init__(self, job_folder: Path, introduction: SaverMessage | None = None) -> None:
+        self.job_folder, self.hello = job_folder, introduction
         self.outcomes: dict[int, StorageOutcome] = {}
         """The last outcome that the saver reported, by step."""
         self.flushed: list[int | None] = []
@@ -93,20 +93,20 @@ class SaverClient:
         """
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._try_connect():
-            if not _is_saver_running(self.home) and (
+            if not _is_saver_running(self.job_folder) and (
                 self._started is None or self._started.poll() is not None
             ):
-                self._started = start_saver(self.home)
+                self._started = start_saver(self.job_folder)
             if time.monotonic() > deadline:
                 raise CheckpointError(
-                    f"the saver for {self.home} does not answer; see {self.home}/saver.log"
+                    f"the saver for {self.job_folder} does not answer; see saver.log in it"
                 )
             time.sleep(0.02)
 
     def _try_connect(self) -> bool:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with directory.socket_address(self.home) as address:
+            with directory.socket_address(self.job_folder) as address:
                 connection.connect(address)
             if self.hello is not None:
                 connection.sendall(messages.encode_message(self.hello))
@@ -166,10 +166,10 @@ class SaverClient:
                 pass
 
 
-def _is_saver_running(home: Path) -> bool:
-    if not (home / "saver.lock").exists():
+def _is_saver_running(job_folder: Path) -> bool:
+    if not (job_folder / "saver.lock").exists():
         return False
-    lock = directory.FileLock(home / "saver.lock")
+    lock = directory.FileLock(job_folder / "saver.lock")
     try:
         return not lock.acquire(exclusive=True)
     finally:
@@ -180,9 +180,9 @@ def job_directories(environment: Mapping[str, str]) -> list[Path]:
     """Return the shared-memory folders of this environment's job, one for each target."""
     job = directory.job_name(environment, "")
     return [
-        home
-        for home in directory.list_job_directories(directory.shared_memory_root(environment))
-        if (settings := directory.read_settings(home)) is not None and settings.job == job
+        job_folder
+        for job_folder in directory.list_job_directories(directory.shared_memory_root(environment))
+        if (settings := directory.read_settings(job_folder)) is not None and settings.job == job
     ]
 
 
@@ -194,11 +194,11 @@ def flush_job(environment: Mapping[str, str], timeout_s: float) -> dict[str, int
     """
     deadline = time.monotonic() + timeout_s
     found: dict[str, int | None] = {}
-    for home in job_directories(environment):
-        settings = directory.read_settings(home)
+    for job_folder in job_directories(environment):
+        settings = directory.read_settings(job_folder)
         if settings is None:
             continue  # the saver removed it just now
-        link = SaverClient(home)
+        link = SaverClient(job_folder)
         try:
             # Repeat the request: the saver that received it may have been about to end.
             while not link.flushed and (left := deadline - time.monotonic()) > 0:

@@ -65,8 +65,8 @@ COMMIT_WAIT_S = 10.0
 class Uploader:
     """Writes the saves of one job's folder to its target."""
 
-    def __init__(self, home: Path, report: Callable[[StorageOutcome], None]) -> None:
-        self.home, self.report = home, report
+    def __init__(self, job_folder: Path, report: Callable[[StorageOutcome], None]) -> None:
+        self.job_folder, self.report = job_folder, report
         self.stop = threading.Event()
         self.uncommitted: dict[tuple[int, str], int] = {}
         """Uncommitted steps and plans that wait for other ranks, with the number of ranks."""
@@ -100,7 +100,7 @@ class Uploader:
 
         In an object store a step is written under its final name, so it may belong to another job.
         """
-        own_plans = {snapshot.layout.plan for snapshot in inventory.list_snapshots(self.home)}
+        own_plans = {snapshot.layout.plan for snapshot in inventory.list_snapshots(self.job_folder)}
         for _, name in target.list_unfinished():
             notes = [one for one in target.list_names(name) if one.startswith("rank-")]
             for one in notes[:1]:
@@ -193,8 +193,8 @@ class Uploader:
 
         If other nodes do not hold it, the next older one is tried as well.
         """
-        for step in inventory.common_steps(inventory.list_snapshots(self.home)):
-            snapshots = inventory.snapshots_at_step(inventory.list_snapshots(self.home), step)
+        for step in inventory.common_steps(inventory.list_snapshots(self.job_folder)):
+            snapshots = inventory.snapshots_at_step(inventory.list_snapshots(self.job_folder), step)
             if snapshots and (step, snapshots[0].layout.plan) in self.taken_steps:
                 continue
             if not self.write_snapshots(settings, snapshots):
@@ -225,7 +225,7 @@ class Uploader:
         except (OSError, StorageError):
             return  # the next commit reports the error
         snapshots = inventory.replacement_parts(
-            inventory.list_snapshots(self.home), step, plan, missing
+            inventory.list_snapshots(self.job_folder), step, plan, missing
         )
         for one in snapshots:
             log.warning(
@@ -242,7 +242,7 @@ class Uploader:
         for path in [path for path, one in self._mapped.items() if not one.is_file_at(path)]:
             self._mapped.pop(path).close()  # replaced or removed: its memory must be freed
         count = 0
-        for snapshot in inventory.list_snapshots(self.home):
+        for snapshot in inventory.list_snapshots(self.job_folder):
             try:
                 segment = self._map(snapshot.path)
             except (FileNotFoundError, CorruptError):
@@ -271,8 +271,8 @@ MAX_RETRY_PAUSE_S = 30.0
 class Saver:
     """State of the saver: its connections, requests, and the time since the last process left."""
 
-    def __init__(self, home: Path, settings: SaverSettings) -> None:
-        self.home, self.settings = home, settings
+    def __init__(self, job_folder: Path, settings: SaverSettings) -> None:
+        self.job_folder, self.settings = job_folder, settings
         self.loop = asyncio.get_running_loop()
         self.clients: dict[asyncio.StreamWriter, bool] = {}
         """Connections; the value says whether a training process has introduced itself."""
@@ -290,8 +290,8 @@ class Saver:
         """
         self.no_clients_since = time.monotonic()
         self.is_stopping = False
-        self.replicator = Replicator(home)
-        self.uploader = Uploader(home, self._report_from_thread)
+        self.replicator = Replicator(job_folder)
+        self.uploader = Uploader(job_folder, self._report_from_thread)
 
     def _report_from_thread(self, outcome: StorageOutcome) -> None:
         self.loop.call_soon_threadsafe(self._send_to_all, outcome)
@@ -313,7 +313,7 @@ class Saver:
                         self.crashed_ranks.discard(rank)
                         self.rank_connections[rank] = client
                         # A restarted process has written new settings for this job.
-                        self.settings = directory.read_settings(self.home) or self.settings
+                        self.settings = directory.read_settings(self.job_folder) or self.settings
                     case SaveNotice():
                         self.sealing.set()
                     case ClientFinished():
@@ -346,14 +346,14 @@ class Saver:
 
     async def _round(self) -> None:
         needs_newest = self.crashes > 0 or self.is_stopping or bool(self.flush_waiters)
-        snapshots = await asyncio.to_thread(inventory.list_snapshots, self.home)
+        snapshots = await asyncio.to_thread(inventory.list_snapshots, self.job_folder)
         await asyncio.to_thread(self.uploader.resume_commits, self.settings, snapshots)
         await asyncio.to_thread(
             self.uploader.write_snapshots, self.settings, inventory.storage_requests(snapshots)
         )
         await asyncio.to_thread(self.uploader.commit, self.settings)
         if needs_newest:
-            await asyncio.to_thread(remove_partial_copies, self.home)
+            await asyncio.to_thread(remove_partial_copies, self.job_folder)
             # Crashes and requests during the write need another one.
             crashes, flush_waiters = self.crashes, self.flush_waiters
             self.flush_waiters = []
@@ -368,7 +368,7 @@ class Saver:
         while True:
             await self.sealing.wait()
             self.sealing.clear()
-            self.settings = directory.read_settings(self.home) or self.settings
+            self.settings = directory.read_settings(self.job_folder) or self.settings
             try:
                 await asyncio.to_thread(self.uploader.seal_snapshots)
                 await asyncio.to_thread(self.replicator.replicate, self.settings)
@@ -378,7 +378,7 @@ class Saver:
     async def _finished(self) -> bool:
         if self.is_stopping:
             return True
-        if any(self.clients.values()) or directory.is_job_running(self.home):
+        if any(self.clients.values()) or directory.is_job_running(self.job_folder):
             self.no_clients_since = time.monotonic()
             return False
         alone = time.monotonic() - self.no_clients_since
@@ -388,7 +388,7 @@ class Saver:
             and not self.uploader.uncommitted
             and not self.crashes
         ):
-            snapshots = await asyncio.to_thread(inventory.list_snapshots, self.home)
+            snapshots = await asyncio.to_thread(inventory.list_snapshots, self.job_folder)
             if not inventory.storage_requests(snapshots):
                 return True
         return alone > self.settings.linger_s
@@ -399,15 +399,15 @@ class Saver:
         self.wake.set()
 
 
-async def run(home: Path, settings: SaverSettings) -> bool:
+async def run(job_folder: Path, settings: SaverSettings) -> bool:
     """Serve until the job is over; return whether its memory may be freed."""
-    saver = Saver(home, settings)
+    saver = Saver(job_folder, settings)
     saver.loop.add_signal_handler(signal.SIGTERM, saver.request_stop)
-    remove_partial_copies(home)
-    peers = PeerServer(home)
+    remove_partial_copies(job_folder)
+    peers = PeerServer(job_folder)
     peers.start()
-    (home / "saver.sock").unlink(missing_ok=True)
-    with directory.socket_address(home) as address:
+    (job_folder / "saver.sock").unlink(missing_ok=True)
+    with directory.socket_address(job_folder) as address:
         server = await asyncio.start_unix_server(saver.serve, address)
     sealer = asyncio.create_task(saver.run_sealing())
     saver.sealing.set()
@@ -430,19 +430,21 @@ async def run(home: Path, settings: SaverSettings) -> bool:
 
 def main() -> None:
     """Run for the given folder, unless another saver does or other users can change it."""
-    home = Path(sys.argv[1])
-    directory.check_job_directory(home)
+    job_folder = Path(sys.argv[1])
+    directory.check_job_directory(job_folder)
     logging.basicConfig(
-        filename=home / "saver.log", format="%(asctime)s %(levelname)s %(message)s", level="INFO"
+        filename=job_folder / "saver.log",
+        format="%(asctime)s %(levelname)s %(message)s",
+        level="INFO",
     )
-    lock = FileLock(home / "saver.lock")
-    settings = directory.read_settings(home)
+    lock = FileLock(job_folder / "saver.lock")
+    settings = directory.read_settings(job_folder)
     if settings is None or not lock.acquire(exclusive=True):
         return
     os.nice(5)  # training has priority
-    over = asyncio.run(run(home, settings))
-    if over and not directory.is_job_running(home):
-        shutil.rmtree(home, ignore_errors=True)
+    over = asyncio.run(run(job_folder, settings))
+    if over and not directory.is_job_running(job_folder):
+        shutil.rmtree(job_folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

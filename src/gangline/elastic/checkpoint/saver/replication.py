@@ -192,12 +192,12 @@ class PeerServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    def __init__(self, job_folder: Path) -> None:
+        self.job_folder = job_folder
         self._unauthenticated: dict[socket.socket, None] = {}  # in the order of their start
         self._lock = threading.Lock()
         try:  # a restarted saver must keep the address that its peers know
-            super().__init__(("", int((home / "port").read_text())), _Handler)
+            super().__init__(("", int((job_folder / "port").read_text())), _Handler)
         except (OSError, ValueError):
             super().__init__(("", 0), _Handler)
 
@@ -209,9 +209,9 @@ class PeerServer(socketserver.ThreadingTCPServer):
     def start(self) -> None:
         """Serve in a thread, and publish the port to the processes of this node."""
         threading.Thread(target=self.serve_forever, name="peers", daemon=True).start()
-        unpublished = self.home / "port.new"
+        unpublished = self.job_folder / "port.new"
         unpublished.write_text(str(self.port))
-        unpublished.rename(self.home / "port")
+        unpublished.rename(self.job_folder / "port")
 
     def process_request(
         self, request: "socket.socket | tuple[bytes, socket.socket]", client_address: object
@@ -246,7 +246,7 @@ class _Handler(socketserver.BaseRequestHandler):
     request: socket.socket
 
     def handle(self) -> None:
-        settings = directory.read_settings(self.server.home)
+        settings = directory.read_settings(self.server.job_folder)
         if settings is None or not settings.token:
             self.server.mark_authenticated(self.request)
             return
@@ -274,7 +274,7 @@ class _Handler(socketserver.BaseRequestHandler):
 
     def _give(self, connection: ssl.SSLSocket, request: SegmentRequest) -> None:
         requested = (request.step, request.plan, request.rank)
-        for snapshot in inventory.list_snapshots(self.server.home):
+        for snapshot in inventory.list_snapshots(self.server.job_folder):
             if (snapshot.step, snapshot.layout.plan, snapshot.rank) != requested:
                 continue
             with locked_segment(snapshot) as segment:
@@ -291,7 +291,7 @@ class _Handler(socketserver.BaseRequestHandler):
     def _take(self, connection: ssl.SSLSocket, request: SegmentRequest) -> None:
         try:
             with connection.makefile("rb", buffering=0) as stream:
-                receive_copy(stream, self.server.home, request)
+                receive_copy(stream, self.server.job_folder, request)
             _answer(connection, SegmentReply())
         except (CheckpointError, OSError) as error:
             if isinstance(error, MemoryShortError):
@@ -332,7 +332,7 @@ def _send(connection: ssl.SSLSocket, segment: Segment, size: int) -> None:
         at += length
 
 
-def receive_copy(stream: ReadableStream, home: Path, request: SegmentRequest) -> None:
+def receive_copy(stream: ReadableStream, job_folder: Path, request: SegmentRequest) -> None:
     """Receive a segment as this node's copy of a rank.
 
     Raises:
@@ -340,19 +340,19 @@ def receive_copy(stream: ReadableStream, home: Path, request: SegmentRequest) ->
         MemoryShortError: shared memory is too small for it.
         OSError: the connection broke.
     """
-    partial = home / f"{_ARRIVING}{os.getpid()}-{threading.get_ident()}.seg"
+    partial = job_folder / f"{_ARRIVING}{os.getpid()}-{threading.get_ident()}.seg"
     with contextlib.ExitStack() as leaving:
         leaving.callback(partial.unlink, missing_ok=True)
         segment = create_segment(partial, request.bytes, reserve=False)
         leaving.callback(segment.close)
         with segment.reading():  # marks it as in use for remove_partial_copies
             verify_copy(segment, receive_segment(stream, segment, request.bytes), request)
-            partial.rename(directory.copy_segment_path(home, request.rank))
+            partial.rename(directory.copy_segment_path(job_folder, request.rank))
 
 
-def remove_partial_copies(home: Path) -> None:
+def remove_partial_copies(job_folder: Path) -> None:
     """Remove segments that killed processes had begun to receive."""
-    for path in home.glob(f"{_ARRIVING}*"):
+    for path in job_folder.glob(f"{_ARRIVING}*"):
         lock = FileLock(path)
         if lock.acquire(exclusive=True):
             path.unlink(missing_ok=True)
@@ -405,7 +405,7 @@ def _answer_of(connection: ssl.SSLSocket) -> SegmentReply:
     return answer
 
 
-def fetch_segment(home: Path, address: str, token: str, request: SegmentRequest) -> None:
+def fetch_segment(job_folder: Path, address: str, token: str, request: SegmentRequest) -> None:
     """Copy a segment from a peer's memory into this job's folder.
 
     Raises:
@@ -416,21 +416,21 @@ def fetch_segment(home: Path, address: str, token: str, request: SegmentRequest)
     with _asking(address, token, request) as connection:
         answer = _answer_of(connection)
         with connection.makefile("rb", buffering=0) as stream:
-            receive_copy(stream, home, msgspec.structs.replace(request, bytes=answer.bytes))
+            receive_copy(stream, job_folder, msgspec.structs.replace(request, bytes=answer.bytes))
 
 
 class Replicator:
     """Sends each new save of this node's ranks to the node's peer."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    def __init__(self, job_folder: Path) -> None:
+        self.job_folder = job_folder
         self._sent: dict[int, int] = {}
         """The generation of each rank that the peer has."""
 
     def replicate(self, settings: SaverSettings) -> int:
         """Send new saves that only this node holds; return the number of segments sent."""
         newest: dict[int, SnapshotInfo] = {}
-        for snapshot in inventory.list_snapshots(self.home) if settings.peer else []:
+        for snapshot in inventory.list_snapshots(self.job_folder) if settings.peer else []:
             known = newest.get(snapshot.rank)
             if snapshot.is_local and (
                 known is None or snapshot.header.generation > known.header.generation

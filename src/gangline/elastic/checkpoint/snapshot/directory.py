@@ -93,15 +93,15 @@ def create_job_directory(base: Path, job: str, target: str) -> Path:
     Raises:
         InsecureMemoryError: another user owns it or can reach it.
     """
-    home = job_directory(base, job, target)
+    job_folder = job_directory(base, job, target)
     base.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
-        home.mkdir(mode=0o700)
-    check_job_directory(home)
-    return home
+        job_folder.mkdir(mode=0o700)
+    check_job_directory(job_folder)
+    return job_folder
 
 
-def check_job_directory(home: Path) -> None:
+def check_job_directory(job_folder: Path) -> None:
     """Check that only this user can reach a job's folder.
 
     Raises:
@@ -109,7 +109,7 @@ def check_job_directory(home: Path) -> None:
         FileNotFoundError: there is no such folder.
     """
     # In a folder with the sticky bit, as /dev/shm, no other user can replace what is found here.
-    status = os.lstat(home)
+    status = os.lstat(job_folder)
     if not stat.S_ISDIR(status.st_mode):
         fault = f"is {_describe_kind(status.st_mode)}, not a folder"
     elif status.st_uid != os.geteuid():
@@ -119,7 +119,7 @@ def check_job_directory(home: Path) -> None:
     else:
         return
     raise InsecureMemoryError(
-        f"{home} {fault}, so another user could read and replace the checkpoints of "
+        f"{job_folder} {fault}, so another user could read and replace the checkpoints of "
         f"{_describe_user(os.geteuid())}: remove it (as its owner or as root), or set "
         f"{MEMORY_VARIABLE} to a folder in memory that only this user can write to"
     )
@@ -139,10 +139,10 @@ def _describe_kind(mode: int) -> str:
 def list_job_directories(base: Path) -> list[Path]:
     """Return the folders of this user's jobs. Those that another user can change are left out."""
     found = []
-    for home in sorted(base.glob(f"gangline-{os.getuid()}-*")):
+    for job_folder in sorted(base.glob(f"gangline-{os.getuid()}-*")):
         with contextlib.suppress(InsecureMemoryError, FileNotFoundError):
-            check_job_directory(home)
-            found.append(home)
+            check_job_directory(job_folder)
+            found.append(job_folder)
     return found
 
 
@@ -173,31 +173,31 @@ def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
     raise InsecureMemoryError(f"{path} {fault}: remove it")
 
 
-def segment_path(home: Path, rank: int, slot: int) -> Path:
-    return home / f"r{rank:05d}-s{slot}.seg"
+def segment_path(job_folder: Path, rank: int, slot: int) -> Path:
+    return job_folder / f"r{rank:05d}-s{slot}.seg"
 
 
 @contextlib.contextmanager
-def socket_address(home: Path) -> Iterator[str]:
+def socket_address(job_folder: Path) -> Iterator[str]:
     """Yield the address of the saver's socket in a form that is short enough for a Unix socket.
 
     Linux allows 107 bytes, and the path of the folder may be longer.
     """
-    folder = os.open(home, os.O_PATH | os.O_DIRECTORY)
+    folder = os.open(job_folder, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/saver.sock"
     finally:
         os.close(folder)
 
 
-def copy_segment_path(home: Path, rank: int) -> Path:
-    return home / f"copy-r{rank:05d}.seg"
+def copy_segment_path(job_folder: Path, rank: int) -> Path:
+    return job_folder / f"copy-r{rank:05d}.seg"
 
 
-def list_segments(home: Path) -> list[tuple[int, int | None, Path]]:
+def list_segments(job_folder: Path) -> list[tuple[int, int | None, Path]]:
     """Return rank, buffer number (``None`` for copies) and path of each existing segment."""
     found = []
-    for path in sorted(home.glob("*.seg")):
+    for path in sorted(job_folder.glob("*.seg")):
         match = _SEGMENT.match(path.name)
         if match is None:
             continue
@@ -207,19 +207,19 @@ def list_segments(home: Path) -> list[tuple[int, int | None, Path]]:
     return found
 
 
-def write_settings(home: Path, settings: SaverSettings) -> None:
+def write_settings(job_folder: Path, settings: SaverSettings) -> None:
     """Replace the settings atomically."""
-    temporary = home / f"settings.{os.getpid()}.new"
+    temporary = job_folder / f"settings.{os.getpid()}.new"
     descriptor = open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     with open(descriptor, "wb") as stream:
         stream.write(msgspec.json.encode(settings))
-    temporary.rename(home / "settings.json")
+    temporary.rename(job_folder / "settings.json")
 
 
-def read_settings(home: Path) -> SaverSettings | None:
+def read_settings(job_folder: Path) -> SaverSettings | None:
     """Return the settings, or ``None`` if there are none yet."""
     try:
-        with open(open_own(home / "settings.json", os.O_RDONLY), "rb") as file:
+        with open(open_own(job_folder / "settings.json", os.O_RDONLY), "rb") as file:
             return msgspec.json.decode(file.read(), type=SaverSettings)
     except (FileNotFoundError, InsecureMemoryError, msgspec.MsgspecError):
         return None
@@ -247,9 +247,9 @@ class FileLock:
             self.descriptor = -1
 
 
-def is_job_running(home: Path) -> bool:
+def is_job_running(job_folder: Path) -> bool:
     """Return whether any training process of the job is running, by its lock."""
-    with _probe(home / "job.lock") as free:
+    with _probe(job_folder / "job.lock") as free:
         return not free
 
 
@@ -268,22 +268,26 @@ def _probe(path: Path) -> Iterator[bool]:
 def remove_abandoned(base: Path, now: float, keep: Path | None = None) -> list[Path]:
     """Remove the folders of this user's dead jobs; return the removed ones."""
     removed = []
-    for home in list_job_directories(base):
-        if home == keep:
+    for job_folder in list_job_directories(base):
+        if job_folder == keep:
             continue
         with contextlib.suppress(FileNotFoundError):
-            if now - _touched(home) < ABANDONED_AFTER_S:
+            if now - _touched(job_folder) < ABANDONED_AFTER_S:
                 continue
-            with _probe(home / "job.lock") as jobless, _probe(home / "saver.lock") as saverless:
+            with (
+                _probe(job_folder / "job.lock") as jobless,
+                _probe(job_folder / "saver.lock") as saverless,
+            ):
                 if jobless and saverless:
-                    shutil.rmtree(home, ignore_errors=True)
-                    removed.append(home)
+                    shutil.rmtree(job_folder, ignore_errors=True)
+                    removed.append(job_folder)
     return removed
 
 
-def _touched(home: Path) -> float:
+def _touched(job_folder: Path) -> float:
     return max(
-        (path.stat().st_mtime for path in [home, *home.iterdir()]), default=home.stat().st_mtime
+        (path.stat().st_mtime for path in [job_folder, *job_folder.iterdir()]),
+        default=job_folder.stat().st_mtime,
     )
 
 
@@ -304,13 +308,13 @@ class RankLock:
     rank do not retain it.
     """
 
-    def __init__(self, home: Path, rank: int, target: str) -> None:
+    def __init__(self, job_folder: Path, rank: int, target: str) -> None:
         """Take the lock.
 
         Raises:
             FolderInUseError: another process saves as this rank.
         """
-        self._descriptor = open_own(home / f"r{rank:05d}.lock", os.O_RDWR | os.O_CREAT)
+        self._descriptor = open_own(job_folder / f"r{rank:05d}.lock", os.O_RDWR | os.O_CREAT)
         deadline = time.monotonic() + _DYING_S
         while not self._acquire():
             if time.monotonic() >= deadline:

@@ -31,10 +31,10 @@ class SnapshotInfo:
         return self.header.step
 
 
-def list_snapshots(home: Path) -> list[SnapshotInfo]:
+def list_snapshots(job_folder: Path) -> list[SnapshotInfo]:
     """Return all complete saves of a job's folder. Damaged ones are left out."""
     snapshots = []
-    for _, slot, path in directory.list_segments(home):
+    for _, slot, path in directory.list_segments(job_folder):
         try:
             segment = Segment(path)
         except (FileNotFoundError, CorruptError):

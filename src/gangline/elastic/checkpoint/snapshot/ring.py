@@ -133,7 +133,7 @@ class SnapshotRing:
 
     def __init__(
         self,
-        home: Path,
+        job_folder: Path,
         rank: int,
         count: int,
         overlap: bool = False,
@@ -142,13 +142,18 @@ class SnapshotRing:
         """Create the ring without buffers; they are opened or created when needed.
 
         Args:
-            home: the job's folder in shared memory.
+            job_folder: the job's folder in shared memory.
             rank: the rank whose state is saved.
             count: the number of buffers.
             overlap: do not wait for copies from accelerators.
             on_complete: called with the step of each complete save, possibly in another thread.
         """
-        self.home, self.rank, self.count, self._on_complete = home, rank, count, on_complete
+        self.job_folder, self.rank, self.count, self._on_complete = (
+            job_folder,
+            rank,
+            count,
+            on_complete,
+        )
         self.accelerator: torch.device | None = None
         """The device that saves are copied from; None for the CPU."""
         self._optimizer_barrier = OptimizerBarrier() if overlap else None
@@ -194,7 +199,7 @@ class SnapshotRing:
         if number in self._open:
             return self._open[number].segment
         try:
-            segment = Segment(directory.segment_path(self.home, self.rank, number))
+            segment = Segment(directory.segment_path(self.job_folder, self.rank, number))
         except (FileNotFoundError, CorruptError):
             return None
         self._open[number] = _OpenBuffer(segment)
@@ -222,7 +227,8 @@ class SnapshotRing:
 
     def _paths(self) -> list[Path]:
         return [
-            directory.segment_path(self.home, self.rank, number) for number in range(self.count)
+            directory.segment_path(self.job_folder, self.rank, number)
+            for number in range(self.count)
         ]
 
     def _prepare(self, size: int) -> None:
@@ -294,7 +300,7 @@ class SnapshotRing:
 
     def _replace(self, number: int, size: int) -> _OpenBuffer:
         self._drop(number)
-        segment = create_segment(directory.segment_path(self.home, self.rank, number), size)
+        segment = create_segment(directory.segment_path(self.job_folder, self.rank, number), size)
         self._open[number] = _OpenBuffer(segment)
         return self._open[number]
 

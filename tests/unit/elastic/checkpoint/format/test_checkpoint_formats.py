@@ -100,7 +100,7 @@ def test_a_folder_of_another_format_is_refused_with_a_hint(
 ) -> None:
     make(tmp_path)
     restorer = Restorer(
-        SaveGroup(), rig.home, "here", SaverSettings(target=str(tmp_path), job="job")
+        SaveGroup(), rig.job_folder, "here", SaverSettings(target=str(tmp_path), job="job")
     )
     with pytest.raises(ForeignFolderError, match=hint):
         restorer.load(None, None)
@@ -115,7 +115,7 @@ def test_unrelated_files_are_ignored(rig: Any) -> None:
     rig.persist(5)
     assert commit.detect_format(commit.list_folder_names(rig.target)) is None
     restorer = Restorer(
-        SaveGroup(), rig.home, "here", SaverSettings(target=str(rig.folder), job="job")
+        SaveGroup(), rig.job_folder, "here", SaverSettings(target=str(rig.folder), job="job")
     )
     loaded = restorer.load(None, None)
     assert loaded is not None

@@ -80,7 +80,7 @@ def readable(rig: Any) -> bool:
 
 
 def _readable(rig: Any, mapped: Any) -> bool:
-    held = [one for one in inventory.list_snapshots(rig.home) if one.step == 5]
+    held = [one for one in inventory.list_snapshots(rig.job_folder) if one.step == 5]
     if not held:
         return False
     try:
@@ -138,7 +138,7 @@ def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_save_has_checksums_when_it_returns(rig: Any) -> None:
-    writer = Uploader(rig.home, lambda outcome: None)
+    writer = Uploader(rig.job_folder, lambda outcome: None)
     large = torch.randn(3, 500_000)
     values = {"l": large, "t": large.t(), "w": torch.ones(3), "none": torch.empty(0, 2), "n": [1]}
     for step in range(1, 5):
@@ -155,12 +155,12 @@ def test_save_has_checksums_when_it_returns(rig: Any) -> None:
 
 @pytest.mark.usefixtures("unsealed")
 def test_checksums_follow_a_segment_replaced_by_a_larger_one(rig: Any) -> None:
-    writer = Uploader(rig.home, lambda outcome: None)
+    writer = Uploader(rig.job_folder, lambda outcome: None)
     for step, size in enumerate((10, 10, 10, 90_000, 90_000, 90_000), start=1):
         rig.save({"w": torch.full((size,), float(step))}, step)
         assert writer.seal_snapshots() == 1
     rig.buffers.close()
-    for held in inventory.list_snapshots(rig.home):
+    for held in inventory.list_snapshots(rig.job_folder):
         segment = Segment(held.path)
         known = segment.read_seal(held.header, len(held.layout.entries))
         assert known == commit.entry_checksums(segment, held.header, held.layout)

@@ -146,9 +146,9 @@ def nodes_of(world: int, nodes: int) -> list[int]:
 class World:
     """The ranks of a world, the memories of their nodes, and storage."""
 
-    def __init__(self, homes: list[Path], folder: Path, world: int) -> None:
-        self.homes, self.world = homes, world
-        self.places = nodes_of(world, len(homes))
+    def __init__(self, job_folders: list[Path], folder: Path, world: int) -> None:
+        self.job_folders, self.world = job_folders, world
+        self.places = nodes_of(world, len(job_folders))
         self.target = LocalTarget(str(folder))
 
     def save(self, states: list[dict[str, Any]]) -> None:
@@ -163,14 +163,14 @@ class World:
 
     def _save_one(self, seat: Seat, state: dict[str, Any]) -> None:
         node = self.places[seat.rank]
-        buffers = SnapshotRing(self.homes[node], seat.rank, 1)
+        buffers = SnapshotRing(self.job_folders[node], seat.rank, 1)
         fitted = SavePlan(seat, f"node-{node}").fit(state)
         buffers.save(SaveRequest(fitted, STEP, for_storage=True))
         buffers.close()
 
     def held(self, node: int | None = None) -> list[SnapshotInfo]:
-        homes = self.homes if node is None else [self.homes[node]]
-        return [one for home in homes for one in inventory.list_snapshots(home)]
+        job_folders = self.job_folders if node is None else [self.job_folders[node]]
+        return [one for job_folder in job_folders for one in inventory.list_snapshots(job_folder)]
 
     def persist(self) -> None:
         for held in self.held():
@@ -186,13 +186,13 @@ class World:
 @contextmanager
 def a_world(world: int, nodes: int = 1) -> Iterator[World]:
     with ExitStack() as stack:
-        *homes, folder = (
+        *job_folders, folder = (
             Path(
                 stack.enter_context(tempfile.TemporaryDirectory(dir=base, prefix="gangline-test-"))
             )
             for base in ["/dev/shm"] * min(nodes, world) + [None]
         )
-        yield World(homes, folder, world)
+        yield World(job_folders, folder, world)
 
 
 def holds(source: RestoreSource, states: list[dict[str, Any]]) -> bool:
@@ -241,7 +241,7 @@ def test_any_placements_are_loaded_into_any_others_from_memory_and_storage(
         assert holds(MemorySource(world.held()), expected)
         world.persist()
         assert holds(StorageSource(world.target, STEP), expected)
-        for node in range(len(world.homes)):
+        for node in range(len(world.job_folders)):
             mine = [state for rank, state in enumerate(saved) if world.places[rank] == node]
             assert holds(MemorySource(world.held(node)), mine), "a node's own memory is enough"
 
@@ -253,7 +253,7 @@ def test_replicated_state_is_complete_in_the_memory_of_each_node(
 ) -> None:
     with a_world(world, nodes) as several_ranks:
         several_ranks.save([tree] * world)
-        for node in range(len(several_ranks.homes)):
+        for node in range(len(several_ranks.job_folders)):
             source = MemorySource(several_ranks.held(node))
             found = load_state(source, blank(tree))
             source.close()

@@ -37,8 +37,8 @@ def sealed(rig: Any) -> SnapshotInfo:
 @pytest.fixture
 def server(rig: Any, sealed: SnapshotInfo) -> Iterator[peers.PeerServer]:
     """The peer that has the save."""
-    directory.write_settings(rig.home, SaverSettings(target="", job="job", token="secret"))
-    with peers.PeerServer(rig.home) as made:
+    directory.write_settings(rig.job_folder, SaverSettings(target="", job="job", token="secret"))
+    with peers.PeerServer(rig.job_folder) as made:
         made.start()
         yield made
         made.shutdown()
@@ -174,8 +174,8 @@ def test_a_peer_refuses_damaged_segments_and_unknown_tokens(
         ):
             peers._answer_of(connection)
     with pytest.raises(CorruptError, match="belongs to another job"):
-        peers.fetch_segment(rig.home, address, "guess", request_of(sealed))
-    assert all(one.is_local for one in inventory.list_snapshots(rig.home))
+        peers.fetch_segment(rig.job_folder, address, "guess", request_of(sealed))
+    assert all(one.is_local for one in inventory.list_snapshots(rig.job_folder))
 
 
 def test_connections_that_prove_nothing_hold_no_threads(

@@ -88,11 +88,11 @@ def test_allocated_memory_is_not_requested_again(rig: Any) -> None:
     agreement = plan.agree(state)
     size, had = rig.buffers.required_bytes(agreement)
     assert (size > 3 * 4000, had) == (True, 0)
-    assert memory_request("here", rig.home, size, had).free_bytes > 0
+    assert memory_request("here", rig.job_folder, size, had).free_bytes > 0
     rig.buffers.prepare(agreement)
     rig.buffers.wait_for_memory()
     assert rig.buffers.required_bytes(agreement) == (size, size)
     rig.buffers.save(SaveRequest(plan.fit(state), 1, for_storage=False))
     assert plan.agreement is agreement, "one agreement for all saves"
     assert rig.buffers.required_bytes(agreement) == (size, size)
-    assert {path.suffix for path in Path(rig.home).iterdir()} == {".seg"}
+    assert {path.suffix for path in Path(rig.job_folder).iterdir()} == {".seg"}

@@ -212,13 +212,13 @@ def test_buffers_are_pinned_once_and_unpinned_when_they_are_closed(
 def overlapping(rig: Any) -> list[int]:
     completed: list[int] = []
     rig.buffers.close()
-    rig.buffers = SnapshotRing(rig.home, 0, 3, overlap=True, on_complete=completed.append)
+    rig.buffers = SnapshotRing(rig.job_folder, 0, 3, overlap=True, on_complete=completed.append)
     return completed
 
 
 def test_without_overlap_a_save_waits_for_the_accelerator(rig: Any, module: Module) -> None:
     rig.save({"w": torch.ones(3)}, 1)
-    assert [one.step for one in inventory.list_snapshots(rig.home)] == [1]
+    assert [one.step for one in inventory.list_snapshots(rig.job_folder)] == [1]
     assert "computing waits for copying" in module.notes
 
 
@@ -228,12 +228,12 @@ def test_a_save_is_complete_when_all_tensors_have_arrived(rig: Any, module: Modu
     rig.buffers.wait_for_transfers()
     module.holds_back = True
     rig.save({"w": torch.full((3,), 2.0)}, 2)
-    assert [one.step for one in inventory.list_snapshots(rig.home)] == [
+    assert [one.step for one in inventory.list_snapshots(rig.job_folder)] == [
         1
     ]  # as a kill would leave it
     module.events[-1].happened.set()
     rig.buffers.wait_for_transfers()
-    assert sorted(one.step for one in inventory.list_snapshots(rig.home)) == [1, 2]
+    assert sorted(one.step for one in inventory.list_snapshots(rig.job_folder)) == [1, 2]
     assert completed == [1, 2]
 
 
@@ -248,7 +248,7 @@ def test_the_next_save_waits_for_the_previous_one(rig: Any, module: Module) -> N
     saving.join()
     rig.buffers.wait_for_transfers()
     assert completed == [1, 2]
-    assert len({one.path for one in inventory.list_snapshots(rig.home)}) == 2
+    assert len({one.path for one in inventory.list_snapshots(rig.job_folder)}) == 2
 
 
 def test_a_failing_accelerator_leaves_the_previous_save(rig: Any, module: Module) -> None:
@@ -262,7 +262,7 @@ def test_a_failing_accelerator_leaves_the_previous_save(rig: Any, module: Module
     with pytest.raises(RuntimeError, match="device lost"):
         rig.save({"w": torch.ones(3)}, 3)
     assert completed == [1]
-    assert [one.step for one in inventory.list_snapshots(rig.home)] == [1]
+    assert [one.step for one in inventory.list_snapshots(rig.job_folder)] == [1]
     module.holds_back = False
     rig.save({"w": torch.ones(3)}, 4)
     rig.buffers.wait_for_transfers()
@@ -299,11 +299,11 @@ def test_memory_is_not_replaced_during_a_transfer(rig: Any, module: Module) -> N
     module.events[-1].happened.set()
     rig.buffers.wait_for_transfers()
     assert completed == [1]
-    assert [one.step for one in inventory.list_snapshots(rig.home)] == [1]
+    assert [one.step for one in inventory.list_snapshots(rig.job_folder)] == [1]
 
 
 def test_a_state_on_the_cpu_is_complete_immediately(rig: Any) -> None:
     completed = overlapping(rig)
     rig.save({"w": torch.ones(1 << 17)}, 1)
     assert completed == [1]
-    assert [one.step for one in inventory.list_snapshots(rig.home)] == [1]
+    assert [one.step for one in inventory.list_snapshots(rig.job_folder)] == [1]

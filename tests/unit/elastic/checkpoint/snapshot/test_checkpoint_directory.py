@@ -16,28 +16,28 @@ OTHER = 4321
 
 
 def test_own_folder_is_created_and_taken_again(tmp_path: Path) -> None:
-    home = directory.create_job_directory(tmp_path / "new/base", "job", "target")
-    assert home.stat().st_mode & 0o777 == 0o700
-    assert directory.create_job_directory(tmp_path / "new/base", "job", "target") == home
-    assert directory.list_job_directories(tmp_path / "new/base") == [home]
+    job_folder = directory.create_job_directory(tmp_path / "new/base", "job", "target")
+    assert job_folder.stat().st_mode & 0o777 == 0o700
+    assert directory.create_job_directory(tmp_path / "new/base", "job", "target") == job_folder
+    assert directory.list_job_directories(tmp_path / "new/base") == [job_folder]
 
 
-def _open(home: Path) -> None:
-    home.chmod(0o750)
+def _open(job_folder: Path) -> None:
+    job_folder.chmod(0o750)
 
 
-def _link(home: Path) -> None:
-    home.rename(home.with_name("away"))
-    home.symlink_to("away")
+def _link(job_folder: Path) -> None:
+    job_folder.rename(job_folder.with_name("away"))
+    job_folder.symlink_to("away")
 
 
-def _file(home: Path) -> None:
-    home.rmdir()
-    home.touch()
+def _file(job_folder: Path) -> None:
+    job_folder.rmdir()
+    job_folder.touch()
 
 
-def _foreign(home: Path) -> None:
-    os.chown(home, OTHER, -1)
+def _foreign(job_folder: Path) -> None:
+    os.chown(job_folder, OTHER, -1)
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def _foreign(home: Path) -> None:
 def test_folder_that_others_can_change_is_refused(
     tmp_path: Path, change: Callable[[Path], None], fault: str
 ) -> None:
-    home = directory.create_job_directory(tmp_path, "job", "target")
-    change(home)
+    job_folder = directory.create_job_directory(tmp_path, "job", "target")
+    change(job_folder)
     with pytest.raises(InsecureMemoryError) as caught:
         directory.create_job_directory(tmp_path, "job", "target")
-    assert str(caught.value).startswith(f"{home} {fault}")
+    assert str(caught.value).startswith(f"{job_folder} {fault}")
     assert "set GANGLINE_CHECKPOINT_MEMORY to" in str(caught.value)
     assert directory.list_job_directories(tmp_path) == []
     assert directory.remove_abandoned(tmp_path, 1e12) == []

@@ -150,7 +150,7 @@ def test_a_superseded_saver_reports_once_and_does_not_retry(rig: Any) -> None:
     manifest = manifest_of(store, first)
     rig.clear()
     rig.save({"w": torch.zeros(50)}, STEP)
-    writer = Uploader(rig.home, outcomes.append)
+    writer = Uploader(rig.job_folder, outcomes.append)
     try:
         assert writer.write_snapshots(settings, [rig.held(STEP)])
         store.commit(STEP, first, manifest)
@@ -170,14 +170,14 @@ def test_a_restarted_saver_commits_parts_of_the_killed_one(rig: Any, kind: str) 
     target = str(rig.folder) if kind == "folder" else f"memory://run-{uuid.uuid4().hex}"
     settings = SaverSettings(target=target, job="job")
     rig.save({"w": torch.ones(50)}, STEP)
-    killed = Uploader(rig.home, lambda _: None)
+    killed = Uploader(rig.job_folder, lambda _: None)
     assert killed.write_snapshots(settings, [rig.held(STEP)])
     killed.close()
     assert commit.committed_steps(open_target(target)) == []
     outcomes = list[StorageOutcome]()
-    writer = Uploader(rig.home, outcomes.append)
+    writer = Uploader(rig.job_folder, outcomes.append)
     try:
-        held = inventory.list_snapshots(rig.home)
+        held = inventory.list_snapshots(rig.job_folder)
         writer.resume_commits(settings, held)
         assert writer.write_snapshots(settings, inventory.storage_requests(held))
         assert writer.commit(settings) == [STEP]
@@ -211,10 +211,13 @@ def test_commit_removes_older_unfinished_steps_and_leaves_newer_ones(rig: Any, k
 def test_a_store_unreachable_at_saver_start_is_retried(rig: Any) -> None:
     rig.save({"w": torch.ones(50)}, STEP)
     settings = SaverSettings(target=str(rig.folder), job="job")
-    killed = Uploader(rig.home, lambda _: None)
+    killed = Uploader(rig.job_folder, lambda _: None)
     assert killed.write_snapshots(settings, [rig.held(STEP)])
     killed.close()
-    writer, held = Uploader(rig.home, lambda _: None), inventory.list_snapshots(rig.home)
+    writer, held = (
+        Uploader(rig.job_folder, lambda _: None),
+        inventory.list_snapshots(rig.job_folder),
+    )
     try:
         writer.resume_commits(msgspec.structs.replace(settings, target="no-such-scheme://x"), held)
         assert (writer.consecutive_failures, writer.uncommitted) == (1, {})

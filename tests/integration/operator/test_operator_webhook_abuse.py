@@ -64,38 +64,28 @@ def a_review(**request: Any) -> bytes:
     )
 
 
-@pytest.mark.parametrize(
-    ("sent", "code", "words"),
-    [
-        pytest.param({"body": b"junk"}, 400, "no AdmissionReview", id="junk"),
-        pytest.param({"body": b""}, 400, "no AdmissionReview", id="nothing"),
-        pytest.param({"body": b"[" * 500_000}, 400, "no AdmissionReview|deeply", id="brackets"),
-        pytest.param({"body": b"x", "kind": "text/plain"}, 415, "application/json", id="type"),
-        pytest.param({"body": b" " * (MAX_BODY_BYTES + 1)}, 413, "", id="huge"),
-        pytest.param({"body": b"{}", "path": "/other"}, 404, "", id="path"),
-        pytest.param({"body": b"{}", "method": "PUT"}, 405, "", id="method"),
-        pytest.param({"body": b"", "method": "GET"}, 405, "", id="reading"),
-        pytest.param({"body": a_review()}, 200, "no object", id="no object"),
-        pytest.param(
-            {"body": a_review(object={"apiVersion": "a/v1", "kind": "B"})}, 200, "true", id="kind"
-        ),
-        pytest.param(
-            {"body": a_review(object=job() | {"spec": "x"}), "path": "/default"},
-            200,
-            "true",
-            id="spec that is text",
-        ),
-    ],
-)
 async def test_whatever_is_sent_gets_an_answer(
-    session: Callable[..., Awaitable[tuple[int, str]]], sent: dict[str, Any], code: int, words: str
+    session: Callable[..., Awaitable[tuple[int, str]]],
 ) -> None:
-    status, text = await session(**sent)
-    assert status == code
-    assert any(word in text for word in words.split("|")), text
-    good = a_review(object=job())
-    status, text = await session(good)
-    assert (status, msgspec.json.decode(text)["response"]["allowed"]) == (200, True)
+    sent: dict[str, Any]
+    for sent, code, words in (
+        ({"body": b"junk"}, 400, "no AdmissionReview"),
+        ({"body": b""}, 400, "no AdmissionReview"),
+        ({"body": b"[" * 500_000}, 400, "no AdmissionReview|deeply"),
+        ({"body": b"x", "kind": "text/plain"}, 415, "application/json"),
+        ({"body": b" " * (MAX_BODY_BYTES + 1)}, 413, ""),
+        ({"body": b"{}", "path": "/other"}, 404, ""),
+        ({"body": b"{}", "method": "PUT"}, 405, ""),
+        ({"body": b"", "method": "GET"}, 405, ""),
+        ({"body": a_review()}, 200, "no object"),
+        ({"body": a_review(object={"apiVersion": "a/v1", "kind": "B"})}, 200, "true"),
+        ({"body": a_review(object=job() | {"spec": "x"}), "path": "/default"}, 200, "true"),
+    ):
+        status, text = await session(**sent)
+        assert status == code, (sent["body"][:99], text)
+        assert any(word in text for word in words.split("|")), text
+        status, text = await session(a_review(object=job()))
+        assert (status, msgspec.json.decode(text)["response"]["allowed"]) == (200, True)
 
 
 async def test_a_large_job_is_reviewed_beside_the_others(

@@ -10,7 +10,7 @@ import yaml
 from sqlalchemy import text
 
 from gangline.brain.store.engine import open_store
-from gangline.brain.store.sql.schema import known_version
+from gangline.brain.store.sql.database import known_version
 from gangline.cli.errors import ExitCode
 
 USER = 65_534

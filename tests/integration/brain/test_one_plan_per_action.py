@@ -18,8 +18,7 @@ from gangline.brain.facts.records import Job, Mode, PodRun, Run
 from gangline.brain.guard.decide import Decision
 from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import ClusterState, Verdict
-from gangline.brain.publication.actuator import Actuator
-from gangline.brain.publication.plans import PlannedChange
+from gangline.brain.publication.plans import Actuator, PlannedChange
 from gangline.brain.store.engine import Store, open_store
 from gangline.kube.client.client import ApiClient
 from gangline.local.custom_resources import install_definitions

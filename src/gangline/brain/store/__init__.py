@@ -6,7 +6,7 @@
     store.add([job, SegmentFact(cluster, uid, segment)])     # never waits; written by flush()
     similar = await store.query(lambda read: read.similar_runs(job, now_ms=now_ms))
     fence = await store.update(lambda write: write.lead(cluster, identity))
-    await store.update(lambda write: write.advice(cluster, uid, records, fence=fence))
+    await store.update(lambda write: write.advice_of_jobs(cluster, records, fence=fence))
 
 ``read`` and ``write`` have the same methods without a loop. ``errors`` is the tree of exceptions,
 ``reading.reader`` what can be asked, ``writing`` what can be stored. Nothing outside of this

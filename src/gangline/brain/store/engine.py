@@ -185,21 +185,6 @@ class Store:
         self.buffer.put(written.orphans)
         return written
 
-    async def run(self, stop: asyncio.Event, *, interval_s: float = 5.0) -> None:
-        """Flush every ``interval_s`` seconds until ``stop``, and once more then."""
-        while not stop.is_set():
-            try:
-                async with asyncio.timeout(interval_s):
-                    await stop.wait()
-            except TimeoutError:
-                pass
-            try:
-                await self.flush()
-            except StoreError as exc:
-                log.debug(
-                    "facts stay in memory", extra={"facts": len(self.buffer), "why": str(exc)}
-                )
-
     async def prune(
         self, now_ms: int, settings: RetentionSettings, *, pause_s: float = 0.05
     ) -> Counter[str]:

@@ -6,65 +6,23 @@ that are submitted later are stored again.
 Histograms of usage from pod runs: the same from the same rows, whatever happened before.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Final
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, delete, select, update
+from sqlalchemy import ColumnElement, Connection, Row, select
 
 from gangline.brain.advisers.advice import Advice
-from gangline.brain.models.histogram import Histogram
 from gangline.brain.store.batch import MAX_ROWS
 from gangline.brain.store.context import Context
-from gangline.brain.store.records import HISTOGRAM_KINDS, Scope, UsageHistogram
 from gangline.brain.store.sql import tables
 from gangline.brain.store.sql.bulk import upsert
 from gangline.brain.store.writing.models import (
     MAX_JOBS,
-    delete_families_learned,
-    histogram_row,
+    delete_rows,
     remove_children,
     remove_jobs,
 )
-
-_MAX_SAMPLES = 20_000
-"""Pod runs of a family, the latest ones."""
-
-
-def rebuild_histograms(connection: Connection, families: Iterable[int]) -> None:
-    """Make the histograms of families from their pod runs, in the place of those that exist."""
-    for number in sorted(families):
-        delete_families_learned(connection, [number])
-        made = [
-            histogram_row(family_histogram, Scope.FAMILY, number)
-            for family_histogram in _family_histograms(connection, number)
-        ]
-        keys = ("scope_type", "scope_id", "role", "resource", "version")
-        upsert(connection, tables.usage_histogram, made, keys)
-
-
-def _family_histograms(connection: Connection, number: int) -> list[UsageHistogram]:
-    """One sample for each pod run: the peak of its memory, and the p95 of its CPU."""
-    pod, job = tables.pod_run.c, tables.job.c
-    query = (
-        select(pod.role, pod.ended_ms, pod.peak_memory_bytes, pod.cpu_p95_millis)
-        .join_from(tables.pod_run, tables.job)
-        .where(job.family_id == number, pod.ended_ms.is_not(None), pod.oom.is_(False))
-        .order_by(job.id.desc())
-        .limit(_MAX_SAMPLES)
-    )
-    found: dict[tuple[str, str], Histogram] = {}
-    for row in connection.execute(query):
-        for resource, value in (("memory", row.peak_memory_bytes), ("cpu", row.cpu_p95_millis)):
-            if value:
-                kind = HISTOGRAM_KINDS[resource]
-                histogram = found.setdefault((row.role, resource), Histogram(kind))
-                histogram.add(value, row.ended_ms)
-    return [
-        UsageHistogram(role=role, resource=resource, histogram=histogram)
-        for (role, resource), histogram in sorted(found.items(), key=lambda item: item[0])
-    ]
 
 
 class Forget(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,8 +44,6 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
     """What was forgotten."""
 
     jobs: int
-    families: int
-    """Families of which other jobs are left; their histograms were made from those."""
     advice: int
     """Advice for other jobs that rested on forgotten ones."""
 
@@ -107,15 +63,13 @@ class Forgetting:
         condition, named = self._meaning(asked)
         now_ms = self._context.clock_ms()
         self._context.write(partial(_mark, digests=named, now_ms=now_ms))
-        jobs, families, uids = 0, set[int](), set[str]()
+        jobs, uids = 0, set[str]()
         for page in self._pages(condition):
-            uids.update(uid for _, _, uid in page)
-            families.update(family for _, family, _ in page)
-            marks = [self._context.mark("uid", asked.cluster, uid) for _, _, uid in page]
+            uids.update(uid for _, uid in page)
+            marks = [self._context.mark("uid", asked.cluster, uid) for _, uid in page]
             self._context.write(partial(_mark, digests=marks, now_ms=now_ms))
-            jobs += self._remove(asked.cluster, [number for number, _, _ in page])
-        left = self._rebuild(sorted(families))
-        return Forgotten(jobs=jobs, families=left, advice=self._remove_mentions(uids))
+            jobs += self._remove(asked.cluster, [number for number, _ in page])
+        return Forgotten(jobs=jobs, advice=self._remove_mentions(uids))
 
     def _meaning(self, asked: Forget) -> tuple[ColumnElement[bool], list[str]]:
         """Condition for the jobs, and marks; of names both as they are and as digests."""
@@ -132,15 +86,14 @@ class Forgetting:
         marks = [mark("job", asked.cluster, asked.namespace, name) for name in names]
         return namespace & job.name.in_(names), marks
 
-    def _pages(self, condition: ColumnElement[bool]) -> Iterator[list[tuple[int, int, str]]]:
+    def _pages(self, condition: ColumnElement[bool]) -> Iterator[list[tuple[int, str]]]:
+        """Numbers and UIDs of the jobs; each page must be removed before the next is read."""
         job = tables.job.c
-        query = select(job.id, job.family_id, job.uid).where(condition).order_by(job.id)
-
-        def page(connection: Connection) -> list[tuple[int, int, str]]:
-            return [tuple(row) for row in connection.execute(query.limit(MAX_JOBS))]
-
-        while found := self._context.read(page):
-            yield found
+        query = select(job.id, job.uid).where(condition).order_by(job.id).limit(MAX_JOBS)
+        while jobs := self._context.read(
+            lambda connection: [tuple(row) for row in connection.execute(query)]
+        ):
+            yield jobs
 
     def _remove(self, cluster: str, ids: Sequence[int]) -> int:
         removed = 0
@@ -150,55 +103,31 @@ class Forgetting:
             removed = self._context.write(lambda connection: remove_jobs(connection, cluster, ids))
         return removed
 
-    def _rebuild(self, families: Sequence[int]) -> int:
-        family = tables.family.c
-        left = 0
-        for number in families:
-
-            def transaction(connection: Connection, number: int = number) -> int:
-                query = select(family.id).where(family.id == number)
-                found = list(connection.execute(query).scalars())
-                rebuild_histograms(connection, found)
-                return len(found)
-
-            left += self._context.write(transaction)
-        return left
-
     def _remove_mentions(self, uids: set[str]) -> int:
         """Delete advice for other jobs whose evidence names a forgotten run."""
-        advice = tables.advice
         last_id, removed = 0, 0
         while uids:
-
-            def page(connection: Connection, last_id: int = last_id) -> list[tuple[int, str]]:
-                query = select(advice.c.id, advice.c.body).where(advice.c.id > last_id)
-                rows = connection.execute(query.order_by(advice.c.id).limit(MAX_ROWS))
-                return [tuple(row) for row in rows]
-
-            found = self._context.read(page)
-            if not found:
+            rows = self._context.read(partial(_advice_after, last_id=last_id))
+            if not rows:
                 break
-            last_id = found[-1][0]
+            last_id = rows[-1].id
             ids = [
-                number
-                for number, body in found
-                if not uids.isdisjoint(msgspec.json.decode(body, type=Advice).evidence)
+                row.id
+                for row in rows
+                if not uids.isdisjoint(msgspec.json.decode(row.body, type=Advice).evidence)
             ]
             if ids:
-                self._context.write(partial(_delete_advice, ids=ids))
+                self._context.write(partial(delete_rows, table=tables.advice, ids=ids))
                 removed += len(ids)
         return removed
 
 
-_KEYS: Final = ("digest",)
+def _advice_after(connection: Connection, last_id: int) -> Sequence[Row[tuple[int, str]]]:
+    advice = tables.advice.c
+    query = select(advice.id, advice.body).where(advice.id > last_id)
+    return connection.execute(query.order_by(advice.id).limit(MAX_ROWS)).all()
 
 
 def _mark(connection: Connection, digests: Sequence[str], now_ms: int) -> None:
     rows = [{"digest": digest, "at_ms": now_ms} for digest in sorted(set(digests))]
-    upsert(connection, tables.forgotten, rows, _KEYS)
-
-
-def _delete_advice(connection: Connection, ids: Sequence[int]) -> None:
-    action, advice = tables.action, tables.advice
-    connection.execute(update(action).where(action.c.advice_id.in_(ids)).values(advice_id=None))
-    connection.execute(delete(advice).where(advice.c.id.in_(ids)))
+    upsert(connection, tables.forgotten, rows, ("digest",))

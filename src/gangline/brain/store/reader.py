@@ -1,33 +1,18 @@
-"""Reads the history: runs, similar runs, advice, actions, histograms, fits, prices."""
+"""Reads the history: runs, similar runs, days of nodes, actions."""
 
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Select, select
 
-from gangline.brain.advisers.advice import (
-    CURRENT_STATES,
-    PENDING,
-    ActionRecord,
-    AdviceRecord,
-)
+from gangline.brain.advisers.advice import PENDING, ActionRecord
 from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.facts.records import Job, NodeSpeed, Outcome, Run
-from gangline.brain.models.histogram import Histogram
 from gangline.brain.store.context import Context
-from gangline.brain.store.records import (
-    HISTOGRAM_KINDS,
-    HISTOGRAM_VERSION,
-    FitRecord,
-    PriceRecord,
-    Scope,
-    SizingRecord,
-    UsageHistogram,
-)
 from gangline.brain.store.similar import SimilarLookup
 from gangline.brain.store.sql import rows, tables
 from gangline.brain.store.sql.load import complete_jobs, job_query, load_jobs, load_runs
-from gangline.brain.store.sql.rows import action_of, action_query, advice_of, advice_query
+from gangline.brain.store.sql.rows import action_of, action_query
 
 MAX_PAGE = 500
 """Rows of one answer: no query is without a limit."""
@@ -61,19 +46,6 @@ class HistoryPage(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[Job, ...]
     next: HistoryFilter | None = None
     """Asks for the following page; None at the end."""
-
-
-class FamilySummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A family of jobs."""
-
-    cluster: str
-    namespace: str
-    stem: str
-    kind: str
-    owner: str
-    image_repository: str
-    jobs: int
-    last_ms: int
 
 
 class Reader:
@@ -111,29 +83,22 @@ class Reader:
 
         return self._context.read(transaction)
 
-    def similar_runs(
-        self, asked: Run | Job, *, now_ms: int, level: int | None = None, limit: int = 20
-    ) -> SimilarRuns | None:
+    def similar_runs(self, job: Job, *, now_ms: int, limit: int = 20) -> SimilarRuns | None:
         """Return runs of the last 30 days that are similar to a job, best first.
 
-        Args:
-            asked: the job, which need not be stored; it is never among the runs.
-            now_ms: the present time.
-            level: only runs of this level of ``advisers.similarity``; None: the first level with
-                enough successful runs, and the levels before it.
-            limit: the most runs; half of it is the most lower bounds.
+        They are those of the first level of ``advisers.similarity`` with enough successful runs,
+        and of the levels before it: at most ``limit``, and half as many lower bounds. The job need
+        not be stored; it is never among the runs.
 
         Returns:
             None if nothing is similar. ``runs`` is empty if no level has enough.
         """
-        run = asked if isinstance(asked, Run) else Run(job=asked)
-        stored = msgspec.structs.replace(run, job=self._context.private(run.job))
-
-        def transaction(connection: Connection) -> SimilarRuns | None:
-            lookup = SimilarLookup(connection, self._context.keys, stored, now_ms, limit)
-            return lookup.first() if level is None else lookup.level(level)
-
-        return self._context.read(transaction)
+        stored = Run(job=self._context.private(job))
+        return self._context.read(
+            lambda connection: SimilarLookup(
+                connection, self._context.keys, stored, now_ms, limit
+            ).first()
+        )
 
     def running_jobs(self, cluster: str, limit: int = MAX_PAGE) -> list[Job]:
         """Return jobs without an end, for a comparison with what the API server has."""
@@ -194,34 +159,6 @@ class Reader:
             query = query.where(job.finished_ms <= asked.until_ms, earlier | same_time)
         return query.order_by(job.finished_ms.desc(), job.id.desc())
 
-    def family(self, job: Job) -> FamilySummary | None:
-        """Return the family of ``job``, which need not be stored; None if it has no jobs yet."""
-        digest = self._context.keys.family(self._context.private(job))
-        query = select(tables.family).where(tables.family.c.digest == digest)
-        found = self._families(query)
-        return found[0] if found else None
-
-    def families(self, cluster: str, namespace: str, stem: str = "") -> list[FamilySummary]:
-        """Return families of a namespace, by stem."""
-        family = tables.family.c
-        query = (
-            select(tables.family)
-            .where(family.cluster == cluster, family.namespace == namespace)
-            .order_by(family.stem, family.id)
-            .limit(MAX_PAGE)
-        )
-        if stem:
-            query = query.where(family.stem == self._context.private_name(stem))
-        return self._families(query)
-
-    def _families(self, query: Select[Any]) -> list[FamilySummary]:
-        return self._context.read(
-            lambda connection: [
-                msgspec.convert(row, FamilySummary, from_attributes=True)
-                for row in connection.execute(query)
-            ]
-        )
-
     def node_speeds(self, cluster: str, since_day: int) -> list[NodeSpeed]:
         """Return the days of all nodes from ``since_day`` (days since 1970) on."""
         node, speed = tables.node.c, tables.node_speed.c
@@ -240,57 +177,11 @@ class Reader:
 
     # Advice and actions
 
-    def open_advice(self, cluster: str, uid: str) -> list[AdviceRecord]:
-        """Return the open and held advice of a job, in the order in which it was given."""
-        job, advice = tables.job.c, tables.advice.c
-        query = (
-            advice_query()
-            .where(job.cluster == cluster, job.uid == uid)
-            .where(advice.state.in_(sorted(CURRENT_STATES)))
-            .order_by(advice.id)
-            .limit(MAX_PAGE)
-        )
-        return self._advice(query)
-
-    def advice_history(self, cluster: str, uid: str, limit: int = 100) -> list[AdviceRecord]:
-        """Return all advice of a job, the latest first."""
-        job, advice = tables.job.c, tables.advice.c
-        query = (
-            advice_query()
-            .where(job.cluster == cluster, job.uid == uid)
-            .order_by(advice.id.desc())
-            .limit(min(limit, MAX_PAGE))
-        )
-        return self._advice(query)
-
-    def _advice(self, query: Select[Any]) -> list[AdviceRecord]:
-        return self._context.read(
-            lambda connection: [advice_of(row) for row in connection.execute(query).mappings()]
-        )
-
-    def open_actions(
-        self, cluster: str, *, watched_since_ms: int | None = None
-    ) -> list[ActionRecord]:
-        """Return actions whose verdict is pending, oldest first.
-
-        Args:
-            cluster: the cluster.
-            watched_since_ms: adds actions that were judged at or after this time, because what was
-                kept is watched for a while.
-        """
+    def open_actions(self, cluster: str) -> list[ActionRecord]:
+        """Return actions whose verdict is pending, oldest first."""
         action = tables.action.c
         query = action_query().where(tables.job.c.cluster == cluster, action.verdict == PENDING)
-        found = self._actions(query.order_by(action.at_ms, action.id).limit(MAX_PAGE))
-        if watched_since_ms is None:
-            return found
-        judged = (
-            action_query()
-            .where(tables.job.c.cluster == cluster, action.verdict != PENDING)
-            .where(action.judged_ms >= watched_since_ms)
-            .order_by(action.at_ms, action.id)
-            .limit(MAX_PAGE)
-        )
-        return sorted([*found, *self._actions(judged)], key=lambda each: (each.at_ms, each.id))
+        return self._actions(query.order_by(action.at_ms, action.id).limit(MAX_PAGE))
 
     def actions(
         self, cluster: str, uid: str, *, since_ms: int = 0, limit: int = 100
@@ -324,107 +215,3 @@ class Reader:
         )
 
     # What was learned
-
-    def histograms(self, job: Job, scope: Scope = Scope.FAMILY) -> list[UsageHistogram]:
-        """Return the histograms of a job, or of its family; ``job`` need not be stored."""
-        histogram = tables.usage_histogram
-        query = (
-            select(histogram)
-            .where(histogram.c.scope_type == scope.value)
-            .where(histogram.c.version == HISTOGRAM_VERSION)
-            .where(histogram.c.scope_id == self._scope(job, scope))
-            .order_by(histogram.c.role, histogram.c.resource)
-        )
-        return self._context.read(
-            lambda connection: [_histogram(row) for row in connection.execute(query).mappings()]
-        )
-
-    def fits(self, job: Job, scope: Scope = Scope.FAMILY) -> list[FitRecord]:
-        """Return the fits of a job, or of its family; ``job`` need not be stored."""
-        query = (
-            select(tables.fit)
-            .where(tables.fit.c.scope_type == scope.value)
-            .where(tables.fit.c.scope_id == self._scope(job, scope))
-            .order_by(tables.fit.c.model, tables.fit.c.version)
-        )
-        return self._context.read(
-            lambda connection: [_fit(row) for row in connection.execute(query).mappings()]
-        )
-
-    def prices(
-        self, cluster: str, resource: str, since_ms: int, *, hourly: bool = False
-    ) -> list[PriceRecord]:
-        """Return prices from ``since_ms`` on, oldest first, at most 10,000."""
-        price = tables.price.c
-        query = (
-            select(tables.price)
-            .where(price.cluster == cluster, price.resource == resource)
-            .where(price.hourly == hourly, price.at_ms >= since_ms)
-            .order_by(price.at_ms)
-            .limit(10_000)
-        )
-        return self._context.read(
-            lambda connection: [
-                msgspec.convert(row, PriceRecord, from_attributes=True)
-                for row in connection.execute(query)
-            ]
-        )
-
-    def sizings(self, cluster: str, uid: str) -> list[SizingRecord]:
-        """Return predictions for a job, oldest first."""
-        job = tables.job.c
-        query = (
-            select(tables.sizing)
-            .join_from(tables.sizing, tables.job)
-            .where(job.cluster == cluster, job.uid == uid)
-            .order_by(tables.sizing.c.at_ms)
-            .limit(MAX_PAGE)
-        )
-        return self._context.read(
-            lambda connection: [_sizing(row) for row in connection.execute(query).mappings()]
-        )
-
-    def _scope(self, job: Job, scope: Scope) -> Any:
-        if scope is Scope.FAMILY:
-            digest = self._context.keys.family(self._context.private(job))
-            family = tables.family.c
-            return select(family.id).where(family.digest == digest).scalar_subquery()
-        column = tables.job.c
-        return (
-            select(column.id)
-            .where(column.cluster == job.cluster, column.uid == job.uid)
-            .scalar_subquery()
-        )
-
-
-def _histogram(row: Any) -> UsageHistogram:
-    histogram = Histogram.decode(
-        HISTOGRAM_KINDS[row["resource"]],
-        bytes(row["buckets"]),
-        peak=row["peak"],
-        first_ms=row["first_ms"] or 0,
-        last_ms=row["last_ms"] or 0,
-        count=row["count"],
-    )
-    return UsageHistogram(role=row["role"], resource=row["resource"], histogram=histogram)
-
-
-def _fit(row: Any) -> FitRecord:
-    return FitRecord(
-        model=row["model"],
-        version=row["version"],
-        parameters=msgspec.json.decode(row["parameters"]),
-        covariance=msgspec.json.decode(row["covariance"]) if row["covariance"] else None,
-        points=row["points"],
-        error=row["error"],
-        at_ms=row["at_ms"],
-        validity=msgspec.json.decode(row["validity"] or "{}"),
-    )
-
-
-def _sizing(row: Any) -> SizingRecord:
-    return SizingRecord(
-        at_ms=row["at_ms"],
-        predicted=msgspec.json.decode(row["predicted"]),
-        measured=msgspec.json.decode(row["measured"]) if row["measured"] else None,
-    )

@@ -1,7 +1,7 @@
 """Deletes what is older than the settings allow: small transactions with pauses between them.
 
 Segments go first, then pod runs, and jobs last; a family goes with its last job. The history that
-remains says less about old jobs, and still how they ended. Prices become hourly means.
+remains says less about old jobs, and still how they ended.
 """
 
 import asyncio
@@ -11,17 +11,15 @@ from functools import partial
 from typing import Final
 
 import msgspec
-from sqlalchemy import Connection, Table, delete, exists, false, func, select, true
+from sqlalchemy import Connection, Table, delete, exists, select
 
 from gangline.brain.store.batch import MAX_ROWS
 from gangline.brain.store.context import Context
-from gangline.brain.store.records import PriceRecord
 from gangline.brain.store.sql import tables
-from gangline.brain.store.sql.bulk import any_of, upsert
+from gangline.brain.store.sql.bulk import any_of
 from gangline.brain.store.writing.models import (
     MAX_JOBS,
     delete_rows,
-    price_row,
     remove_children,
     remove_jobs,
 )
@@ -40,8 +38,6 @@ class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True):
     pods_days: int = 180
     jobs_days: int = 400
     """Also of advice, actions, speeds of nodes, and marks of what was forgotten."""
-    prices_days: int = 30
-    hourly_prices_days: int = 400
 
 
 class Pruning:
@@ -73,8 +69,6 @@ class Pruning:
         yield "action", _OldRows(tables.action, "at_ms", jobs_before).step
         yield "advice", _OldRows(tables.advice, "at_ms", jobs_before).step
         yield "job", lambda connection: self._old_jobs(connection, jobs_before)
-        yield "price", self._fold_prices
-        yield "hourly_price", self._old_hourly_prices
         yield "node_speed", self._old_speeds
         yield "forgotten", self._old_marks
         yield "checked_node", _UnusedNodes().step
@@ -95,52 +89,6 @@ class Pruning:
                 if ids:
                     return remove_children(connection, ids) or remove_jobs(connection, cluster, ids)
         return 0
-
-    def _fold_prices(self, connection: Connection) -> int:
-        """Replace the prices of one resource in one hour by their mean."""
-        price = tables.price
-        before_ms = self._before(self._settings.prices_days) // _HOUR_MS * _HOUR_MS
-        oldest = (
-            select(price.c.cluster, price.c.resource, price.c.at_ms)
-            .where((price.c.hourly == false()), price.c.at_ms < before_ms)
-            .order_by(price.c.at_ms)
-            .limit(1)
-        )
-        first = connection.execute(oldest).first()
-        if first is None:
-            return 0
-        hour_ms = first.at_ms // _HOUR_MS * _HOUR_MS
-        same = (
-            (price.c.cluster == first.cluster)
-            & (price.c.resource == first.resource)
-            & (price.c.hourly == false())
-            & (price.c.at_ms >= hour_ms)
-            & (price.c.at_ms < hour_ms + _HOUR_MS)
-        )
-        means = connection.execute(
-            select(*(func.avg(price.c[name]) for name in ("price", "free", "waiting"))).where(same)
-        ).one()
-        mean = PriceRecord(
-            resource=first.resource,
-            at_ms=hour_ms,
-            price=float(means[0]),
-            free=float(means[1]),
-            waiting=float(means[2]),
-        )
-        row = price_row(first.cluster, mean, hourly=True)
-        upsert(connection, price, [row], ("cluster", "resource", "hourly", "at_ms"))
-        return connection.execute(delete(price).where(same)).rowcount
-
-    def _old_hourly_prices(self, connection: Connection) -> int:
-        price = tables.price
-        before_ms = self._before(self._settings.hourly_prices_days)
-        columns = (price.c.cluster, price.c.resource, price.c.hourly, price.c.at_ms)
-        old = (price.c.hourly == true()) & (price.c.at_ms < before_ms)
-        query = select(*columns).where(old).limit(MAX_ROWS)
-        keys = [tuple(row) for row in connection.execute(query)]
-        if keys:
-            connection.execute(delete(price).where(any_of(connection, columns, keys)))
-        return len(keys)
 
     def _old_speeds(self, connection: Connection) -> int:
         speed = tables.node_speed

@@ -27,7 +27,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from gangline.brain.advisers.similarity import WINDOW_MS, select_similar, similarity_level
+from gangline.brain.advisers.similarity import WINDOW_MS, select_similar
 from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.facts.records import Image, Job, ModelFacts, Outcome, RoleSize, Run
 from gangline.brain.store.context import Keys, gpu_model
@@ -67,15 +67,6 @@ class SimilarLookup:
             if chosen is not None and chosen.runs:
                 break
         return self._load(chosen, found)
-
-    def level(self, level: int) -> SimilarRuns | None:
-        """Return the runs of one level only; None if there are none."""
-        found = {
-            uid: each
-            for uid, each in self._candidates((level,)).items()
-            if similarity_level(self._run, each.run) == level
-        }
-        return self._load(self._select(found.values()), found)
 
     def _candidates(self, levels: tuple[int, ...]) -> dict[str, "_Candidate"]:
         """Jobs that may be similar at some levels, by uid."""

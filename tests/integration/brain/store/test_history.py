@@ -19,18 +19,11 @@ from brain_records import (
     a_segment,
 )
 from gangline.brain.facts.records import Image, Job, ModelFacts, Outcome, Run, Wishes
-from gangline.brain.models.histogram import CPU, MEMORY, Histogram
 from gangline.brain.store.batch import Fact, PodFact, SegmentFact, SpeedFact, facts_of
 from gangline.brain.store.engine import Store, open_store
-from gangline.brain.store.reading.reader import HistoryFilter
-from gangline.brain.store.records import (
-    FitRecord,
-    PriceRecord,
-    Scope,
-    SizingRecord,
-    UsageHistogram,
-)
+from gangline.brain.store.reader import HistoryFilter
 from gangline.brain.store.sql import tables
+from integration.brain.store.conftest import stored_families
 
 TABLES = [table for table in tables.metadata.sorted_tables if table.name != "leader"]
 
@@ -109,17 +102,17 @@ def test_g7_names_are_distinct_by_their_bytes(store: Store) -> None:
         for number, name in enumerate(NAMES, 1)
     ]
     pods = [a_pod(0, role=role, node=node) for role, node in (("a", "n"), ("A", "N"))]
-    store.write.jobs(jobs)
-    store.write.pods("cluster", jobs[0].uid, pods)
+    store.write.facts(jobs)
+    store.write.facts(PodFact("cluster", jobs[0].uid, pod) for pod in pods)
     for job in jobs:
         stored = store.read.run_named("cluster", "vision", job.name)
         assert stored is not None
         assert stored.job == job
-        family = store.read.family(job)
-        assert family is not None
-        assert (family.stem, family.jobs) == (job.name, 1)
         page = store.read.history(HistoryFilter(cluster="cluster", owner=job.owner))
         assert page.jobs == (job,)
+    assert {(family["stem"], family["jobs"]) for family in stored_families(store)} == {
+        (name, 1) for name in NAMES
+    }
     first = store.read.run("cluster", jobs[0].uid)
     assert first is not None
     assert {(pod.role, pod.node) for pod in first.pods} == {("a", "n"), ("A", "N")}
@@ -128,7 +121,7 @@ def test_g7_names_are_distinct_by_their_bytes(store: Store) -> None:
 def test_texts_of_jobs_keep_every_character(store: Store) -> None:
     image = Image(repository="registry/ä🛷", tag="1'; DROP TABLE job; --", digest="%s ? :x \\")
     job = a_job(1, image=image, queue="q\\'\"`;%_", cause="Ursache: ✓")
-    store.write.jobs([job])
+    store.write.facts([job])
     stored = store.read.run("cluster", "uid-1")
     assert stored is not None
     assert stored.job == job
@@ -179,7 +172,7 @@ def test_large_batch_is_written_in_transactions_of_five_hundred_rows(store: Stor
 
 def test_history_is_read_in_pages(store: Store) -> None:
     jobs = [a_job(number, finished_ms=NOW_MS - number // 3) for number in range(25)]
-    store.write.jobs([*jobs, a_running_job(99)])
+    store.write.facts([*jobs, a_running_job(99)])
     page = store.read.history(HistoryFilter(cluster="cluster", limit=7))
     found = list(page.jobs)
     while page.next is not None:
@@ -208,7 +201,7 @@ def test_history_is_read_in_pages(store: Store) -> None:
     ],
 )
 def test_history_is_filtered(store: Store, asked: dict[str, Any], expected: set[str]) -> None:
-    store.write.jobs(
+    store.write.facts(
         [
             a_job(1, kind="PyTorchJob"),
             a_job(2, namespace="speech", queue="night"),
@@ -244,13 +237,11 @@ def test_similar_runs_are_found_at_their_level(
     too_old = a_job(60, finished_ms=NOW_MS - 31 * DAY_MS, **old)
     failed = a_job(6, outcome=Outcome.FAILED, **change(6))
     store.write.runs([*runs, other, Run(job=too_old), Run(job=failed), Run(job=ASKED)])
-    for asked in (None, level):
-        similar = store.read.similar_runs(ASKED, now_ms=NOW_MS, level=asked)
-        assert similar is not None
-        assert similar.level == level
-        assert {run.job.uid for run in similar.runs} == {run.job.uid for run in runs}
-        assert set(similar.runs) == set(runs)  # with their segments and pods
-        assert [run.job.uid for run in similar.bounds] == ["uid-6"]
+    similar = store.read.similar_runs(ASKED, now_ms=NOW_MS)
+    assert similar is not None
+    assert similar.level == level
+    assert set(similar.runs) == set(runs)  # with their segments and pods
+    assert [run.job.uid for run in similar.bounds] == ["uid-6"]
 
 
 def test_level_with_too_few_runs_is_not_enough(store: Store) -> None:
@@ -265,7 +256,7 @@ def test_level_with_too_few_runs_is_not_enough(store: Store) -> None:
 
 def test_running_and_partly_watched_runs_are_bounds(store: Store) -> None:
     store.write.runs([a_run(number) for number in (1, 2, 3)])
-    store.write.jobs([a_running_job(4), a_job(5, complete=False)])
+    store.write.facts([a_running_job(4), a_job(5, complete=False)])
     similar = store.read.similar_runs(ASKED, now_ms=NOW_MS)
     assert similar is not None
     assert {run.job.uid for run in similar.runs} == {"uid-1", "uid-2", "uid-3"}
@@ -292,75 +283,29 @@ def test_number_of_similar_runs_is_bounded(store: Store) -> None:
 
 
 def test_family_that_gets_an_owner_later_is_counted_once(store: Store) -> None:
-    store.write.jobs([a_running_job(1, owner="", observed_ms=1)])
-    store.write.jobs([a_running_job(1, owner="ada", observed_ms=2), a_job(2)])
-    family = store.read.family(a_job(1))
-    assert family is not None
-    assert family.jobs == 2
-    [before] = [each for each in store.read.families("cluster", "vision") if not each.owner]
-    assert before.jobs == 0
+    store.write.facts([a_running_job(1, owner="", observed_ms=1)])
+    store.write.facts([a_running_job(1, owner="ada", observed_ms=2), a_job(2)])
+    assert {family["owner"]: family["jobs"] for family in stored_families(store)} == {
+        "": 0,
+        "ada": 2,
+    }
 
 
 def test_running_jobs_are_listed(store: Store) -> None:
-    store.write.jobs([a_job(1), a_running_job(2), a_running_job(3, cluster="another")])
+    store.write.facts([a_job(1), a_running_job(2), a_running_job(3, cluster="another")])
     assert [job.uid for job in store.read.running_jobs("cluster")] == ["uid-2"]
 
 
 def test_days_of_nodes(store: Store) -> None:
     old, day, new = (a_node_speed(20_000 + n) for n in range(3))
-    store.write.node_speeds("cluster", [new, old, day])
+    store.write.facts(SpeedFact("cluster", speed) for speed in (new, old, day))
     assert store.read.node_speeds("cluster", 20_001) == [day, new]
-
-
-def histogram(kind: Any, *values: int) -> Histogram:
-    made = Histogram(kind)
-    for value in values:
-        made.add(value, NOW_MS)
-    return made
-
-
-def test_what_models_have_learned_comes_back(store: Store) -> None:
-    store.write.jobs([a_job(1)])
-    usage = [
-        UsageHistogram(role="worker", resource="cpu", histogram=histogram(CPU, 900, 1500)),
-        UsageHistogram(role="worker", resource="memory", histogram=histogram(MEMORY, 9 << 30)),
-    ]
-    store.write.histograms("cluster", "uid-1", usage, Scope.FAMILY)
-    assert store.read.histograms(a_job(7)) == usage  # of the family
-    assert store.read.histograms(a_job(1), Scope.JOB) == []
-    fit = FitRecord(model="allreduce", parameters={"a0": 0.1}, points=9, at_ms=1, error=0.02)
-    store.write.fit("cluster", "uid-1", fit, Scope.JOB)
-    assert store.read.fits(a_job(1), Scope.JOB) == [fit]
-    prices = [
-        PriceRecord(resource="gpu", at_ms=n, price=n / 3, free=1.0, waiting=0.0) for n in range(3)
-    ]
-    store.write.prices("cluster", prices)
-    assert store.read.prices("cluster", "gpu", 1) == prices[1:]
-    sizing = SizingRecord(at_ms=5, predicted={"bytes": 10})
-    store.write.sizing("cluster", "uid-1", sizing)
-    assert store.read.sizings("cluster", "uid-1") == [sizing]
-
-
-def test_restart_with_empty_histograms_gives_no_number(store: Store) -> None:
-    store.write.jobs([a_job(1)])
-    empty = UsageHistogram(role="worker", resource="memory", histogram=Histogram(MEMORY))
-    store.write.histograms("cluster", "uid-1", [empty], Scope.FAMILY)
-    [stored] = store.read.histograms(a_job(1))
-    assert stored.histogram.percentile(980) is None
-    store.write.histograms(
-        "cluster",
-        "uid-1",
-        [UsageHistogram(role="worker", resource="memory", histogram=histogram(MEMORY, 9 << 30))],
-        Scope.FAMILY,
-    )
-    [full] = store.read.histograms(a_job(1))
-    assert full.histogram.percentile(980) == 9 << 30
 
 
 def test_names_are_stored_as_digests_on_demand(address: str) -> None:
     store = open_store(address, secret=b"secret", digest_names=True)
     job: Job = a_job(1, name="train-of-ada", stem="train-of", owner="ada")
-    store.write.jobs([job, a_job(2), a_job(3), a_job(4)])
+    store.write.facts([job, a_job(2), a_job(3), a_job(4)])
     rows = repr(dump(store))
     assert "ada" not in rows
     assert "train-" not in rows

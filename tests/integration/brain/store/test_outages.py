@@ -18,8 +18,8 @@ from brain_records import a_job, a_pod, a_run, a_segment
 from gangline.brain.store.batch import PodFact, SegmentFact, facts_of
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.errors import StoreError, StoreFull, StoreUnavailable
-from gangline.brain.store.reading.reader import HistoryFilter
-from integration.brain.store.conftest import SERVERS, require
+from gangline.brain.store.reader import HistoryFilter
+from integration.brain.store.conftest import SERVERS, require, write_advice
 
 WRITER = """
 import sys
@@ -79,7 +79,7 @@ def test_g3_no_fact_is_lost_while_the_server_is_stopped(name: str) -> None:
                 store.flush_now()
         assert not store.healthy
         with pytest.raises(StoreUnavailable):
-            store.write.advice("cluster", "uid-1", [], fence=fence)
+            write_advice(store, "uid-1", [], fence=fence)
         store.add(facts_of(a_run(3)))
         assert len(problems) == 1  # reported once
         server.start()
@@ -204,4 +204,4 @@ async def test_loop_goes_on_while_the_store_works(store: Store) -> None:
     assert run is not None
     assert run.pods == (a_pod(),)
     with pytest.raises(StoreError):
-        await store.update(lambda write: write.advice("cluster", "none", [], fence=9))
+        await store.update(lambda write: write.advice_of_jobs("cluster", {}, fence=9))

@@ -10,21 +10,20 @@ import pytest
 from benchmarks.brain.history_rows import CLUSTER, DAYS, NOW_MS, SECRET, HistorySize, job, load
 from sqlalchemy import Connection, event
 
-from gangline.brain.advisers.advice import Advice, Reason, What
-from gangline.brain.advisers.decisions import ActionRecord, AdviceRecord
+from gangline.brain.advisers.advice import ActionRecord, Advice, AdviceRecord, Reason, What
 from gangline.brain.facts.records import Run
 from gangline.brain.store.batch import Fact, facts_of
 from gangline.brain.store.engine import Store, open_store
-from gangline.brain.store.reading.reader import HistoryFilter
-from gangline.brain.store.reading.similar import LEVELS
-from gangline.brain.store.records import Scope
+from gangline.brain.store.reader import HistoryFilter
 from gangline.brain.store.retention import RetentionSettings
+from gangline.brain.store.similar import LEVELS
+from integration.brain.store.conftest import write_advice
 
 SIZE = HistorySize(jobs=3_000, pods_per_job=4, segments_per_job=6)
 FEW_ROWS = 100
 LARGE = {
-    *("job", "family", "segment", "pod_run", "role_size", "model", "advice", "action", "price"),
-    *("sizing", "usage_histogram", "fit", "image", "node_speed"),
+    *("job", "family", "segment", "pod_run", "role_size", "model", "advice", "action", "image"),
+    "node_speed",
 }
 """Tables that grow with the number of jobs."""
 
@@ -116,24 +115,15 @@ def test_readers_use_an_index(filled: Store) -> None:
         {"since_ms": NOW_MS - 86_400_000, "until_ms": NOW_MS, "after_id": 5},
     ]
     with Plans(filled) as plans:
-        for level in (None, *LEVELS):
-            filled.read.similar_runs(asked, now_ms=NOW_MS, level=level)
+        filled.read.similar_runs(asked, now_ms=NOW_MS)
         filled.read.run(CLUSTER, asked.uid)
         filled.read.run_named(CLUSTER, asked.namespace, asked.name)
-        for each in filters:
-            filled.read.history(HistoryFilter(cluster=CLUSTER, **each))
+        for fields in filters:
+            filled.read.history(HistoryFilter(cluster=CLUSTER, **fields))
         filled.read.running_jobs(CLUSTER)
-        filled.read.family(asked)
-        filled.read.families(CLUSTER, asked.namespace, asked.stem)
-        filled.read.open_advice(CLUSTER, asked.uid)
-        filled.read.advice_history(CLUSTER, asked.uid)
-        filled.read.open_actions(CLUSTER, watched_since_ms=NOW_MS - 1)
+        filled.read.open_actions(CLUSTER)
         filled.read.actions(CLUSTER, asked.uid)
         filled.read.recent_actions(CLUSTER, NOW_MS - 1)
-        filled.read.histograms(asked)
-        filled.read.fits(asked, Scope.JOB)
-        filled.read.prices(CLUSTER, "gpu", NOW_MS)
-        filled.read.sizings(CLUSTER, asked.uid)
         filled.read.node_speeds(CLUSTER, 20_000)
     assert plans.scans() == []
 
@@ -142,12 +132,11 @@ def test_ranges_of_similar_jobs_read_no_other_rows(tmp_path: Path) -> None:
     """The index decides all that a range is limited by: few rows are found among few, not many."""
     store = open_store(f"sqlite:///{tmp_path}/brain.db", secret=SECRET, clock_ms=lambda: NOW_MS)
     with Plans(store) as plans:
-        for level in LEVELS:
-            asked = job(SIZE, next(n for n in range(1, 99) if job(SIZE, n).model))
-            store.read.similar_runs(asked, now_ms=NOW_MS, level=level)
+        asked = job(SIZE, next(n for n in range(1, 99) if job(SIZE, n).model))
+        assert store.read.similar_runs(asked, now_ms=NOW_MS) is None  # after all levels
     ranges = plans.searches("job USING INDEX ix_job_")
     assert len(ranges) == 5 * (len(LEVELS) + 2)  # three keys of models
-    assert all("outcome=? AND complete=?" in each for each in ranges)
+    assert all("outcome=? AND complete=?" in range_ for range_ in ranges)
     store.close()
 
 
@@ -160,7 +149,7 @@ def test_writers_use_an_index(filled: Store) -> None:
     with Plans(filled) as plans:
         filled.write.facts(facts)
         fence = filled.write.lead(CLUSTER, "me")
-        [stored] = filled.write.advice(CLUSTER, uid, [record], fence=fence)
+        [stored] = write_advice(filled, uid, [record], fence=fence, cluster=CLUSTER)
         action = ActionRecord(
             cluster=CLUSTER, uid=uid, what="workers", at_ms=1, advice_id=stored.id
         )

@@ -16,17 +16,15 @@ from brain_records import (
     a_running_job,
     a_segment,
 )
-from gangline.brain.advisers.advice import Advice, Reason, What
-from gangline.brain.advisers.decisions import ActionRecord, AdviceRecord
+from gangline.brain.advisers.advice import ActionRecord, Advice, AdviceRecord, Reason, What
 from gangline.brain.facts.records import Run
-from gangline.brain.store.batch import PodFact, SegmentFact, facts_of
+from gangline.brain.store.batch import PodFact, SegmentFact, SpeedFact, facts_of
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.forgetting import Forget
-from gangline.brain.store.reading.reader import HistoryFilter
-from gangline.brain.store.records import PriceRecord, SizingRecord
+from gangline.brain.store.reader import HistoryFilter
 from gangline.brain.store.retention import RetentionSettings
 from gangline.brain.store.sql import tables
-from gangline.brain.store.usage import rebuild_histograms
+from integration.brain.store.conftest import stored_advice, write_advice
 
 SETTINGS = RetentionSettings()
 
@@ -69,8 +67,9 @@ def aged(number: int, days: int, **sizes: int) -> Run:
 
 async def test_each_kind_of_row_goes_at_its_age(store: Store) -> None:
     store.write.runs([aged(n, days) for n, days in enumerate((1, 91, 181, 401), 1)])
-    store.write.jobs([a_running_job(9, submitted_ms=NOW_MS - 401 * DAY_MS)])  # its end was missed
-    store.write.node_speeds("cluster", [a_node_speed(day) for day in (19_000, NOW_MS // DAY_MS)])
+    store.write.facts([a_running_job(9, submitted_ms=NOW_MS - 401 * DAY_MS)])  # its end was missed
+    days = (19_000, NOW_MS // DAY_MS)
+    store.write.facts(SpeedFact("cluster", a_node_speed(day)) for day in days)
     deleted = await store.prune(NOW_MS, SETTINGS, pause_s=0)
     left = {
         run.job.uid: (len(run.segments), len(run.pods))
@@ -101,24 +100,6 @@ async def test_large_job_goes_in_transactions_of_five_hundred_rows(store: Store)
     assert counts(store)["segment"] == 0
 
 
-async def test_old_prices_become_means_of_hours(store: Store) -> None:
-    hour_ms = (NOW_MS - 40 * DAY_MS) // HOUR_MS * HOUR_MS
-    old = [
-        PriceRecord(resource="gpu", at_ms=hour_ms + n * 60_000, price=n / 100, free=n, waiting=2)
-        for n in range(120)
-    ]
-    new = PriceRecord(resource="gpu", at_ms=NOW_MS, price=0.5, free=0, waiting=0)
-    store.write.prices("cluster", [*old, new])
-    await store.prune(NOW_MS, SETTINGS, pause_s=0)
-    assert store.read.prices("cluster", "gpu", 0) == [new]
-    means = store.read.prices("cluster", "gpu", 0, hourly=True)
-    assert [(each.at_ms - hour_ms, each.free, each.waiting) for each in means] == [
-        (0, 29.5, 2.0),
-        (HOUR_MS, 89.5, 2.0),
-    ]
-    assert [each.price for each in means] == pytest.approx([0.295, 0.895])
-
-
 async def test_facts_are_written_while_old_ones_go(store: Store) -> None:
     store.write.runs([aged(n, 401) for n in range(1, 41)])
     store.write.runs([a_run(100)])
@@ -126,11 +107,6 @@ async def test_facts_are_written_while_old_ones_go(store: Store) -> None:
     assert store.read.run("cluster", "uid-100") == a_run(100)
     assert counts(store)["job"] == 1
     assert counts(store)["image"] == 1
-
-
-def family_peak(store: Store) -> int | None:
-    [memory] = [each for each in store.read.histograms(a_job(1)) if each.resource == "memory"]
-    return memory.histogram.percentile(1000)
 
 
 def remember(store: Store) -> tuple[list[Run], int]:
@@ -143,12 +119,11 @@ def remember(store: Store) -> tuple[list[Run], int]:
     for uid, evidence in (("uid-1", ("uid-2",)), ("uid-3", ("uid-1",)), ("uid-4", ("uid-3",))):
         advice = Advice(what=What.MEMORY, value=1.0, reason=Reason(code="Any"), evidence=evidence)
         record = AdviceRecord(cluster="cluster", uid=uid, advice=advice, at_ms=1, expires_ms=2)
-        [stored] = store.write.advice("cluster", uid, [record], fence=fence)
+        [stored] = write_advice(store, uid, [record], fence=fence)
         action = ActionRecord(
             cluster="cluster", uid=uid, what="memory", at_ms=1, advice_id=stored.id
         )
         store.write.begin_action(action, fence=fence)
-        store.write.sizing("cluster", uid, SizingRecord(at_ms=1, predicted={}))
     return mine, fence
 
 
@@ -187,7 +162,7 @@ def test_g9_nothing_of_a_forgotten_owner_is_left(store: Store) -> None:
     remember(store)
     forgotten = store.forget(Forget(cluster="cluster", owner="ada"))
     assert forgotten.advice == 1  # that of uid-3, which rested on uid-1
-    assert store.read.open_advice("cluster", "uid-3") == []
+    assert stored_advice(store, "uid-3") == []
     assert len(store.read.actions("cluster", "uid-3")) == 1
     with store.engine.connect() as connection:
         for table in tables.metadata.sorted_tables:
@@ -202,24 +177,10 @@ def test_job_that_is_submitted_later_is_stored_again(store: Store) -> None:
     remember(store)
     store.forget(Forget(cluster="cluster", owner="ada"))
     new = a_running_job(8, owner="ada", submitted_ms=NOW_MS + 1)
-    store.write.jobs([new])
+    store.write.facts([new])
     stored = store.read.run("cluster", "uid-8")
     assert stored is not None
     assert stored.job.owner == "ada"
-
-
-def test_g9_histograms_of_the_family_hold_what_is_left(store: Store) -> None:
-    large = Run(job=a_job(1), pods=(a_pod(peak_memory_bytes=100 << 30),))
-    small = Run(job=a_job(2), pods=(a_pod(peak_memory_bytes=9 << 30),))
-    store.write.runs([small])
-    refresh(store)
-    only_small = store.read.histograms(a_job(1))
-    store.write.runs([large])
-    refresh(store)
-    assert family_peak(store) == 100 << 30
-    store.forget(Forget(cluster="cluster", namespace="vision", name="train-resnet-1"))
-    assert family_peak(store) == 9 << 30
-    assert store.read.histograms(a_job(1)) == only_small
 
 
 def test_owner_that_was_stored_as_a_digest_is_forgotten(address: str) -> None:
@@ -231,11 +192,6 @@ def test_owner_that_was_stored_as_a_digest_is_forgotten(address: str) -> None:
     assert counts(private)["job"] == 1
     plain.close()
     private.close()
-
-
-def refresh(store: Store) -> None:
-    with store.engine.connect() as connection, connection.begin():
-        rebuild_histograms(connection, [1])
 
 
 @pytest.mark.parametrize("asked", [{}, {"name": "x"}, {"owner": "a", "namespace": "b"}])

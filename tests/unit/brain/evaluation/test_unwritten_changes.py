@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from gangline.api.brain.job_advice import APPLIED, HELD
 from gangline.brain.advisers.advice import AdviceState
 from gangline.brain.guard.state import Verdict
 from gangline.brain.store.engine import Store, open_store
+from gangline.brain.store.sql import tables
 from unit.brain.evaluation.scaled_job import FEW, MANY, NOW_MS, ScaledJob
 
 
@@ -50,8 +52,10 @@ async def test_change_without_a_place_is_held_with_the_reason_and_counts_nowhere
             "The job has nothing that this change can be written to; tried again in 9 s.",
         )
     assert {each.verdict for each in await job.actions()} == {Verdict.VOID}
-    advised = await store.query(lambda r: r.advice_history("c", job.uid))
-    assert [each.state for each in advised if each.advice.what == "workers"] == [AdviceState.HELD]
+    advice = tables.advice.c
+    with store.engine.connect() as connection:
+        states = connection.execute(select(advice.state).where(advice.what == "workers")).scalars()
+        assert list(states) == [AdviceState.HELD]
     state = job.evaluator._states[job.uid]
     assert (state.actions, state.probes, job.evaluator._cluster_state.resizes_ms) == ((), 0, ())
     place.is_missing = False

@@ -294,36 +294,6 @@ pod_run = _table(
 )
 """The unique constraint serves the pods of a run, by job, role and rank."""
 
-usage_histogram = _table(
-    "usage_histogram",
-    Column("scope_type", String(16), primary_key=True),
-    Column("scope_id", Id, primary_key=True, autoincrement=False),
-    Column("role", String(WORD), primary_key=True),
-    Column("resource", String(WORD), primary_key=True),
-    Column("version", Integer, primary_key=True, autoincrement=False),
-    Column("buckets", Blob, nullable=False),
-    _number("peak", default=0),
-    _number("first_ms"),
-    _number("last_ms"),
-    _number("count", default=0),
-)
-"""``usage`` is reserved in MySQL. ``scope_type`` is ``family`` or ``job``. Weights in the buckets
-are integers by half-lives since 1970, so there is no time of reference."""
-
-fit = _table(
-    "fit",
-    Column("scope_type", String(16), primary_key=True),
-    Column("scope_id", Id, primary_key=True, autoincrement=False),
-    Column("model", String(WORD), primary_key=True),
-    Column("version", Integer, primary_key=True, autoincrement=False),
-    Column("parameters", Leaf, nullable=False),
-    Column("covariance", Leaf, nullable=True),
-    _number("points", default=0),
-    _real("error"),
-    _at("at_ms"),
-    Column("validity", Leaf, nullable=True),
-)
-
 advice = _table(
     "advice",
     _id(),
@@ -360,29 +330,6 @@ action = _table(
     Index(None, "verdict", "at_ms"),  # open actions: the verdict is pending
     Index(None, "advice_id"),
     Index(None, "at_ms"),  # the budget of the cluster, retention
-)
-
-price = _table(
-    "price",
-    Column("cluster", String(CLUSTER), primary_key=True),
-    Column("resource", String(DIGEST), primary_key=True),
-    Column("hourly", Boolean(create_constraint=False), primary_key=True),
-    Column("at_ms", BigInteger, primary_key=True, autoincrement=False),
-    Column("price", Double, nullable=False),
-    Column("free", Double, nullable=False),
-    Column("waiting", Double, nullable=False),
-    Index(None, "hourly", "at_ms"),  # retention
-)
-"""``hourly`` rows are means of an hour, kept when the others are pruned."""
-
-sizing = _table(
-    "sizing",
-    _id(),
-    _reference("job_id", "job"),
-    Column("predicted", Leaf, nullable=False),
-    Column("measured", Leaf, nullable=True),
-    _at("at_ms"),
-    UniqueConstraint("job_id", "at_ms"),
 )
 
 forgotten = _table(

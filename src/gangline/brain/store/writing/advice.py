@@ -26,7 +26,6 @@ from gangline.brain.store.sql.bulk import check_fence, take_fence
 from gangline.brain.store.sql.load import mappings
 from gangline.brain.store.sql.rows import action_of, action_query, advice_of, advice_query
 from gangline.brain.store.writing.facts import FactWriter
-from gangline.brain.store.writing.models import ModelWriter
 
 _CURRENT = sorted(CURRENT_STATES)
 AdviceKey: TypeAlias = tuple[str, str, int, str]
@@ -47,31 +46,14 @@ class AdviceWriter:
             lambda connection: take_fence(connection, cluster, holder, now_ms)
         )
 
-    def advice(
-        self, cluster: str, uid: str, current: Iterable[AdviceRecord], *, fence: int
-    ) -> list[AdviceRecord]:
-        """Make ``current`` the open and held advice of a job, and return it with its ids.
-
-        Advice about a subject that is not in ``current`` is superseded. Advice that repeats what is
-        stored keeps its id, its time and its numbers; its state, expiry and reason to hold are
-        updated.
-
-        Raises:
-            Fenced: another Brain leads.
-            UnknownJob: the job is not stored yet.
-        """
-        records = list(current)
-        kept = self.advice_of_jobs(cluster, {uid: records}, fence=fence)
-        if uid not in kept:
-            raise UnknownJob(cluster, uid)
-        return kept[uid]
-
     def advice_of_jobs(
         self, cluster: str, current: Mapping[str, Sequence[AdviceRecord]], *, fence: int
     ) -> dict[str, list[AdviceRecord]]:
-        """As ``advice`` for several jobs, by UID, in one transaction.
+        """Make ``current`` the open and held advice of jobs, by UID; return it with its ids.
 
-        Jobs that are not stored yet are not in the answer.
+        Advice about a subject that is not in ``current`` is superseded. Advice that repeats what is
+        stored keeps its id, its time and its numbers; its state, expiry and reason to hold are
+        updated. Jobs that are not stored yet are not in the answer.
 
         Raises:
             Fenced: another Brain leads.
@@ -311,5 +293,5 @@ def repeats(before: Advice, now: Advice) -> bool:
     return math.isclose(before.value, now.value, rel_tol=SAME_VALUE)
 
 
-class Writer(FactWriter, AdviceWriter, ModelWriter):
+class Writer(FactWriter, AdviceWriter):
     """Writes to the database; each method is one transaction, or several of at most 500 rows."""

@@ -53,22 +53,6 @@ class FactWriter:
         """Write jobs with their segments and pod runs."""
         return self.facts(fact for run in runs for fact in facts_of(run))
 
-    def jobs(self, jobs: Iterable[Job]) -> Written:
-        """Write jobs with their role sizes and models."""
-        return self.facts(jobs)
-
-    def segments(self, cluster: str, uid: str, segments: Iterable[Segment]) -> Written:
-        """Write closed segments of the job with this UID."""
-        return self.facts(SegmentFact(cluster, uid, segment) for segment in segments)
-
-    def pods(self, cluster: str, uid: str, pods: Iterable[PodRun]) -> Written:
-        """Write pod runs of the job with this UID."""
-        return self.facts(PodFact(cluster, uid, pod) for pod in pods)
-
-    def node_speeds(self, cluster: str, speeds: Iterable[NodeSpeed]) -> Written:
-        """Write days of nodes."""
-        return self.facts(SpeedFact(cluster, speed) for speed in speeds)
-
     def facts(
         self, facts: Iterable[Fact], on_batch: Callable[[Sequence[Fact]], None] | None = None
     ) -> Written:

@@ -4,29 +4,19 @@ Removes jobs with everything that refers to them, in transactions of at most 500
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, exists, select, update
 
 from gangline.brain.store.batch import MAX_ROWS
-from gangline.brain.store.context import Context
-from gangline.brain.store.errors import UnknownJob
-from gangline.brain.store.records import (
-    HISTOGRAM_VERSION,
-    FitRecord,
-    PriceRecord,
-    Scope,
-    SizingRecord,
-    UsageHistogram,
-)
-from gangline.brain.store.sql import rows, tables
-from gangline.brain.store.sql.bulk import among, lock_cluster, upsert
+from gangline.brain.store.sql import tables
+from gangline.brain.store.sql.bulk import among, lock_cluster
 
 MAX_JOBS: Final = 20
 """Removed together: with their sizes of roles they are fewer than 500 rows."""
 
-_CHILDREN: Final = (tables.segment, tables.pod_run, tables.sizing, tables.action, tables.advice)
+_CHILDREN: Final = (tables.segment, tables.pod_run, tables.action, tables.advice)
 """In the order in which they can be deleted: actions refer to advice."""
 _DETAILS: Final = (tables.role_size, tables.model)
 
@@ -77,7 +67,6 @@ def remove_jobs(connection: Connection, cluster: str, jobs: Sequence[int]) -> in
     families = Counter(row.family_id for row in found)
     for table in _DETAILS:
         connection.execute(delete(table).where(table.c.job_id.in_(jobs)))
-    _delete_learned(connection, Scope.JOB, jobs)
     deleted = connection.execute(delete(job).where(job.c.id.in_(jobs))).rowcount
     family = tables.family
     for count in sorted(set(families.values())):
@@ -90,7 +79,6 @@ def remove_jobs(connection: Connection, cluster: str, jobs: Sequence[int]) -> in
     empty = (family.c.id.in_(sorted(families))) & (family.c.jobs <= 0)
     gone = list(connection.execute(select(family.c.id).where(empty)).scalars())
     if gone:
-        _delete_learned(connection, Scope.FAMILY, gone)
         connection.execute(delete(family).where(family.c.id.in_(gone)))
     _delete_unused_images(connection, {row.image_id for row in found})
     return int(deleted)
@@ -103,144 +91,3 @@ def _delete_unused_images(connection: Connection, images: set[int]) -> None:
     unused = list(connection.execute(query).scalars())
     if unused:
         connection.execute(delete(image).where(image.c.id.in_(unused)))
-
-
-def delete_families_learned(connection: Connection, families: Sequence[int]) -> None:
-    """Delete histograms and fits of families."""
-    _delete_learned(connection, Scope.FAMILY, families)
-
-
-def _delete_learned(connection: Connection, scope: Scope, numbers: Sequence[int]) -> None:
-    for table in (tables.usage_histogram, tables.fit):
-        connection.execute(
-            delete(table).where(table.c.scope_type == scope.value, table.c.scope_id.in_(numbers))
-        )
-
-
-class ModelWriter:
-    """Writes what the models have learned of a job or of its family."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def histograms(
-        self, cluster: str, uid: str, histograms: Iterable[UsageHistogram], scope: Scope
-    ) -> None:
-        """Replace histograms of the job with this UID, or of its family.
-
-        Raises:
-            UnknownJob: the job is not stored.
-        """
-        found = list(histograms)
-        self._write(
-            tables.usage_histogram,
-            ("scope_type", "scope_id", "role", "resource", "version"),
-            lambda connection: [
-                histogram_row(each, scope, scope_id(connection, cluster, uid, scope))
-                for each in found
-            ],
-        )
-
-    def fit(self, cluster: str, uid: str, fit: FitRecord, scope: Scope) -> None:
-        """Replace the fit of one model of the job with this UID, or of its family.
-
-        Raises:
-            UnknownJob: the job is not stored.
-        """
-
-        def row(connection: Connection) -> dict[str, Any]:
-            return {
-                "scope_type": scope.value,
-                "scope_id": scope_id(connection, cluster, uid, scope),
-                "model": fit.model,
-                "version": fit.version,
-                "parameters": rows.leaf(fit.parameters),
-                "covariance": None if fit.covariance is None else rows.leaf(fit.covariance),
-                "points": fit.points,
-                "error": fit.error,
-                "at_ms": fit.at_ms,
-                "validity": rows.leaf(fit.validity),
-            }
-
-        keys = ("scope_type", "scope_id", "model", "version")
-        self._write(tables.fit, keys, lambda connection: [row(connection)])
-
-    def prices(self, cluster: str, prices: Iterable[PriceRecord]) -> None:
-        """Write prices of resources."""
-        price_rows = [price_row(cluster, price, hourly=False) for price in prices]
-        self._write(tables.price, ("cluster", "resource", "hourly", "at_ms"), lambda _: price_rows)
-
-    def sizing(self, cluster: str, uid: str, sizing: SizingRecord) -> None:
-        """Write a prediction for a job, or what was measured of it later.
-
-        Raises:
-            UnknownJob: the job is not stored.
-        """
-
-        def row(connection: Connection) -> dict[str, Any]:
-            return {
-                "job_id": scope_id(connection, cluster, uid, Scope.JOB),
-                "at_ms": sizing.at_ms,
-                "predicted": rows.leaf(sizing.predicted),
-                "measured": None if sizing.measured is None else rows.leaf(sizing.measured),
-            }
-
-        self._write(tables.sizing, ("job_id", "at_ms"), lambda connection: [row(connection)])
-
-    def _write(
-        self,
-        table: Table,
-        keys: Sequence[str],
-        make: Callable[[Connection], list[dict[str, Any]]],
-    ) -> None:
-        def transaction(connection: Connection) -> None:
-            made = make(connection)
-            for start in range(0, len(made), MAX_ROWS):
-                upsert(connection, table, made[start : start + MAX_ROWS], keys)
-
-        self._context.write(transaction)
-
-
-def scope_id(connection: Connection, cluster: str, uid: str, scope: Scope) -> int:
-    """Return the number of the job with this UID, or of its family.
-
-    Raises:
-        UnknownJob: the job is not stored.
-    """
-    job = tables.job.c
-    column = job.id if scope is Scope.JOB else job.family_id
-    query = select(column).where(job.cluster == cluster, job.uid == uid)
-    found = connection.execute(query).scalar()
-    if found is None:
-        raise UnknownJob(cluster, uid)
-    return int(found)
-
-
-def histogram_row(each: UsageHistogram, scope: Scope, number: int) -> dict[str, Any]:
-    """Columns of a histogram."""
-    histogram = each.histogram
-    return {
-        "scope_type": scope.value,
-        "scope_id": number,
-        "role": each.role,
-        "resource": each.resource,
-        "version": HISTOGRAM_VERSION,
-        "buckets": histogram.encode(),
-        "peak": histogram.peak,
-        "first_ms": histogram.first_ms,
-        "last_ms": histogram.last_ms,
-        "count": histogram.count,
-    }
-
-
-def price_row(cluster: str, price: PriceRecord, *, hourly: bool) -> dict[str, Any]:
-    """Columns of a price."""
-    return {
-        "cluster": cluster,
-        "resource": price.resource,
-        "hourly": hourly,
-        "at_ms": price.at_ms,
-        "price": price.price,
-        "free": price.free,
-        "waiting": price.waiting,
-    }

@@ -52,21 +52,6 @@ def upgrade() -> None:
         if_not_exists=True,
     )
     op.create_table(
-        "fit",
-        sa.Column("scope_type", sa.String(length=16), nullable=False),
-        sa.Column("scope_id", ID, autoincrement=False, nullable=False),
-        sa.Column("model", sa.String(length=64), nullable=False),
-        sa.Column("version", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("parameters", LEAF, nullable=False),
-        sa.Column("covariance", LEAF, nullable=True),
-        sa.Column("points", sa.BigInteger(), server_default="0", nullable=False),
-        sa.Column("error", sa.Double(), nullable=True),
-        sa.Column("at_ms", sa.BigInteger(), nullable=False),
-        sa.Column("validity", LEAF, nullable=True),
-        sa.PrimaryKeyConstraint("scope_type", "scope_id", "model", "version", name="pk_fit"),
-        **OPTIONS,
-    )
-    op.create_table(
         "forgotten",
         sa.Column("digest", sa.String(length=128), nullable=False),
         sa.Column("at_ms", sa.BigInteger(), nullable=False),
@@ -104,40 +89,10 @@ def upgrade() -> None:
         **OPTIONS,
     )
     op.create_table(
-        "price",
-        sa.Column("cluster", sa.String(length=128), nullable=False),
-        sa.Column("resource", sa.String(length=128), nullable=False),
-        sa.Column("hourly", sa.Boolean(), nullable=False),
-        sa.Column("at_ms", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("price", sa.Double(), nullable=False),
-        sa.Column("free", sa.Double(), nullable=False),
-        sa.Column("waiting", sa.Double(), nullable=False),
-        sa.PrimaryKeyConstraint("cluster", "resource", "hourly", "at_ms", name="pk_price"),
-        **OPTIONS,
-    )
-    op.create_index("ix_price_hourly_at_ms", "price", ["hourly", "at_ms"], if_not_exists=True)
-    op.create_table(
         "setting",
         sa.Column("name", sa.String(length=64), nullable=False),
         sa.Column("value", BLOB, nullable=False),
         sa.PrimaryKeyConstraint("name", name="pk_setting"),
-        **OPTIONS,
-    )
-    op.create_table(
-        "usage_histogram",
-        sa.Column("scope_type", sa.String(length=16), nullable=False),
-        sa.Column("scope_id", ID, autoincrement=False, nullable=False),
-        sa.Column("role", sa.String(length=64), nullable=False),
-        sa.Column("resource", sa.String(length=64), nullable=False),
-        sa.Column("version", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("buckets", BLOB, nullable=False),
-        sa.Column("peak", sa.BigInteger(), server_default="0", nullable=False),
-        sa.Column("first_ms", sa.BigInteger(), nullable=True),
-        sa.Column("last_ms", sa.BigInteger(), nullable=True),
-        sa.Column("count", sa.BigInteger(), server_default="0", nullable=False),
-        sa.PrimaryKeyConstraint(
-            "scope_type", "scope_id", "role", "resource", "version", name="pk_usage_histogram"
-        ),
         **OPTIONS,
     )
     op.create_table(
@@ -371,18 +326,6 @@ def upgrade() -> None:
         "ix_segment_job_id_since_ms", "segment", ["job_id", "since_ms"], if_not_exists=True
     )
     op.create_index("ix_segment_until_ms", "segment", ["until_ms"], if_not_exists=True)
-    op.create_table(
-        "sizing",
-        sa.Column("id", ID, autoincrement=True, nullable=False),
-        sa.Column("job_id", ID, nullable=False),
-        sa.Column("predicted", LEAF, nullable=False),
-        sa.Column("measured", LEAF, nullable=True),
-        sa.Column("at_ms", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["job_id"], ["job.id"], name="fk_sizing_job_id"),
-        sa.PrimaryKeyConstraint("id", name="pk_sizing"),
-        sa.UniqueConstraint("job_id", "at_ms", name="uq_sizing_job_id_at_ms"),
-        **OPTIONS,
-    )
     op.create_table(
         "action",
         sa.Column("id", ID, autoincrement=True, nullable=False),

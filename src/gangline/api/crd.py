@@ -208,7 +208,8 @@ _DEFINITIONS = (
 def crd_manifests() -> dict[str, Json]:
     """Return the definitions as plain data, by file name without extension."""
     return {
-        f"{each.resource.group}_{each.resource.plural}": _manifest(each) for each in _DEFINITIONS
+        f"{definition.resource.group}_{definition.resource.plural}": _manifest(definition)
+        for definition in _DEFINITIONS
     }
 
 

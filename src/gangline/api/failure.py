@@ -237,20 +237,14 @@ _EXIT_CODE_AFTER_REBOOT = 255
 
 
 def failure_of_exit(code: int, reason: str = "", message: str = "") -> Failure | None:
-    """Classify an exit code; None for success.
-
-    Args:
-        code: the exit code; negative (as in Python) or above 128 for a signal.
-        reason: the reason of the container runtime, such as ``OOMKilled``.
-        message: the termination message.
-    """
+    """Classify an exit code, negative or above 128 for a signal; None for success."""
     if code == 0 and reason not in _BY_CONTAINER_REASON:
         return None
     code = SIGNAL_BASE - code if code < 0 else code
-    found = _BY_CONTAINER_REASON.get(reason) or _BY_CODE.get(code) or _signal_failure(code)
+    failure = _BY_CONTAINER_REASON.get(reason) or _BY_CODE.get(code) or _signal_failure(code)
     if (code, reason) == (_EXIT_CODE_AFTER_REBOOT, "Unknown"):
-        found = _NODE_RESTARTED
-    return replace(found, exit_code=code, message=message.strip())
+        failure = _NODE_RESTARTED
+    return replace(failure, exit_code=code, message=message.strip())
 
 
 def failure_of_container(status: ContainerStatus) -> Failure | None:
@@ -258,31 +252,27 @@ def failure_of_container(status: ContainerStatus) -> Failure | None:
     if status.state.terminated:
         return _terminated_failure(status.state.terminated)
     waiting = status.state.waiting
-    found = _BY_WAITING_REASON.get(waiting.reason) if waiting else None
-    if waiting is None or found is None:
+    failure = _BY_WAITING_REASON.get(waiting.reason) if waiting else None
+    if waiting is None or failure is None:
         return None
     last = status.last_state.terminated
     if waiting.reason == "CrashLoopBackOff" and last and (end := _terminated_failure(last)):
-        return replace(end, explanation=f"{found.explanation} {end.explanation}")
-    return replace(found, message=waiting.message)
+        return replace(end, explanation=f"{failure.explanation} {end.explanation}")
+    return replace(failure, message=waiting.message)
 
 
 def failure_of_pod(pod: Pod, container: str = "") -> Failure | None:
-    """Classify the failure of a pod; None if it has not failed.
+    """Classify the failure of a pod, of ``container`` first; None if it has not failed.
 
     A disruption by the cluster takes precedence over the exit codes of the containers, which follow
     from it.
-
-    Args:
-        pod: the pod.
-        container: the container that is looked at first; otherwise the first failed one counts.
     """
-    if found := _disruption_failure(pod):
-        return found
+    if failure := _disruption_failure(pod):
+        return failure
     statuses = [*pod.status.container_statuses, *pod.status.init_container_statuses]
     statuses.sort(key=lambda status: status.name != container)  # stable: the others keep order
-    if found := next(filter(None, map(failure_of_container, statuses)), None):
-        return found
+    if failure := next(filter(None, map(failure_of_container, statuses)), None):
+        return failure
     return _UNKNOWN if pod.status.phase == "Failed" else None
 
 
@@ -305,16 +295,14 @@ def blame_of_cause(cause: str) -> Blame | None:
 
 
 def is_retryable_exit_code(code: int | None) -> bool:
-    """Whether ``restartPolicy: ExitCode`` recreates a replica: from 128 on, or if the code is
-    unknown.
-    """
+    """Whether ``restartPolicy: ExitCode`` recreates a replica: from 128 on, or if unknown."""
     return code is None or code >= SIGNAL_BASE
 
 
 def _disruption_failure(pod: Pod) -> Failure | None:
     reason, message = pod.status.reason, pod.status.message
-    if found := _BY_POD_REASON.get(reason):
-        return replace(found, message=message)
+    if failure := _BY_POD_REASON.get(reason):
+        return replace(failure, message=message)
     if _is_node_full(reason):
         return replace(_NODE_FULL, message=message)
     if pod.status.phase != "Failed" or not is_condition_true(
@@ -322,8 +310,8 @@ def _disruption_failure(pod: Pod) -> Failure | None:
     ):
         return None
     condition = _disruption_condition(pod.status.conditions)
-    found = _BY_DISRUPTION.get(condition.reason)
-    return replace(found, message=condition.message) if found else None
+    failure = _BY_DISRUPTION.get(condition.reason)
+    return replace(failure, message=condition.message) if failure else None
 
 
 def _is_node_full(reason: str) -> bool:
@@ -342,8 +330,8 @@ def _terminated_failure(state: ContainerStateTerminated) -> Failure | None:
 
 def _signal_failure(code: int) -> Failure:
     number = code - SIGNAL_BASE
-    if found := _BY_SIGNAL.get(number):
-        return found
+    if failure := _BY_SIGNAL.get(number):
+        return failure
     if 0 < number < signal.NSIG:
         return Failure("Signalled", _CODE, _RETRY, f"Signal {number} ended the process.")
     remedy = _RETRY if code >= SIGNAL_BASE else _STOP

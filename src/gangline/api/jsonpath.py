@@ -61,10 +61,10 @@ class JSONPath:
 
     def find(self, value: Any) -> list[Any]:
         """Return all values that the path selects, in document order. The list may be empty."""
-        found = [value]
+        values = [value]
         for step in self._steps:
-            found = [result for each in found for result in step(each)]
-        return found
+            values = [result for parent in values for result in step(parent)]
+        return values
 
 
 def _parse(text: str) -> Iterator[Step]:
@@ -152,11 +152,11 @@ def _filter(text: str) -> Step:
         raise JSONPathError(f"cannot read the filter {text!r}: {match[0]!r} compares nothing")
 
     def holds(item: Any) -> bool:
-        found = path.find(item)
-        if test is None or not found:
-            return bool(found)
+        values = path.find(item)
+        if test is None or not values:
+            return bool(values)
         try:
-            return test(found[0], expected)
+            return test(values[0], expected)
         except TypeError:
             return False
 

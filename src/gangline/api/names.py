@@ -108,12 +108,7 @@ def validate_port_name(name: str) -> NameProblem | None:
 
 
 def validate_job_name(name: str, replicas: Mapping[str, int]) -> NameProblem | None:
-    """Validate a job's name together with the names of its pods and services (``NAME-worker-99``).
-
-    Args:
-        name: the job's name.
-        replicas: number of replicas by role.
-    """
+    """Validate a job's name with the names of its pods and services (``NAME-worker-99``)."""
     if complaint := validate_service_name(name[:MAX_LABEL_LENGTH].rstrip("-") or name):
         return complaint
     suffixes = [f"-{role.lower()}-{count - 1}" for role, count in replicas.items() if count > 0]
@@ -139,13 +134,6 @@ def _suggest_name(name: str) -> str:
 
 
 def family_of(namespace: str, name: str, *attributes: object) -> str:
-    """Return a key that equals for jobs which differ in numbers or a generated suffix only.
-
-    Args:
-        namespace: the namespace of the job.
-        name: its name; a generated suffix and trailing numbered parts are left out.
-        attributes: other attributes that must be equal.
-    """
     return "/".join(map(str, (namespace, name_stem(name), *attributes)))
 
 

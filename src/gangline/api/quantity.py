@@ -79,14 +79,12 @@ class Quantity:
         return Quantity(-self.nano, self.format)
 
     def __mul__(self, times: int) -> "Quantity":
-        """Multiply by an integer, such as a number of replicas."""
         return Quantity(_clamp(self.nano * times), self.format)
 
     def __bool__(self) -> bool:
         return self.nano != 0
 
     def __str__(self) -> str:
-        """Format as Kubernetes does: no fraction, the largest suffix that fits exactly."""
         if not self.nano:
             return "0"
         whole, fraction = divmod(self.nano, _NANO)
@@ -98,10 +96,8 @@ class Quantity:
 
 
 def parse_quantity(written: str | int | float) -> Quantity:
-    """Parse a quantity such as ``"500m"``, ``"1.5Gi"``, ``"1e3"``, ``2`` or ``0.5``.
-
-    Raises:
-        QuantityError: the text is not a quantity; the message contains a remedy.
+    """Parse a quantity such as ``"500m"``, ``"1.5Gi"``, ``"1e3"``, ``2`` or ``0.5``. Raises
+    QuantityError: the text is not a quantity; the message contains a remedy.
     """
     if isinstance(written, bool) or not isinstance(written, str | int | float):
         raise QuantityError(written, "is not a quantity", "write a number such as 2 or 500m")
@@ -119,19 +115,15 @@ def quantity_or_none(value: Any) -> Quantity | None:
 
 
 def canonical_quantity(written: str | int | float) -> str:
-    """Return the form that an API server stores: ``"1000m"`` becomes ``"1"``.
-
-    Raises:
-        QuantityError: the text is not a quantity.
+    """Return the form that an API server stores: ``"1000m"`` becomes ``"1"``. Raises QuantityError:
+    the text is not a quantity.
     """
     return str(parse_quantity(written))
 
 
 def parse_whole(written: str | int | float) -> int:
-    """Parse a quantity in whole units, rounded up (``"1Ki"`` is 1024).
-
-    Raises:
-        QuantityError: the text is not a quantity.
+    """Parse a quantity in whole units, rounded up (``"1Ki"`` is 1024). Raises QuantityError: the
+    text is not a quantity.
     """
     return parse_quantity(written).value
 
@@ -141,8 +133,8 @@ def _parse(text: str) -> Quantity:
     if len(text) > _MAX_TEXT_LENGTH:
         problem = f"has {len(text)} characters"
         raise QuantityError(text, problem, f"write at most {_MAX_TEXT_LENGTH}")
-    found = _TEXT.fullmatch(text)
-    sign, integer, fraction, suffix = found.groups() if found else ("", "", None, text)
+    match = _TEXT.fullmatch(text)
+    sign, integer, fraction, suffix = match.groups() if match else ("", "", None, text)
     fraction = fraction or ""
     if not integer and not fraction:
         raise _quantity_error(text, suffix)

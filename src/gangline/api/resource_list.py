@@ -76,20 +76,16 @@ _POD_LEVEL_RESOURCES = (CPU, MEMORY, "hugepages-")
 
 
 def parse_resource(resource: str, written: str | int | float) -> int:
-    """Parse a quantity of one resource, rounded up.
-
-    Raises:
-        QuantityError: the text is not a quantity.
+    """Parse a quantity of one resource, rounded up. Raises QuantityError: the text is not a
+    quantity.
     """
     quantity = parse_quantity(written)
     return quantity.milli if resource == CPU else quantity.value
 
 
 def parse_resources(written: Mapping[str, str | int | float]) -> ResourceAmounts:
-    """Parse a resource list from its wire form.
-
-    Raises:
-        QuantityError: one of the values is not a quantity.
+    """Parse a resource list from its wire form. Raises QuantityError: one of the values is not a
+    quantity.
     """
     return {name: parse_resource(name, quantity) for name, quantity in written.items()}
 
@@ -107,7 +103,6 @@ def format_resources(counts: Mapping[str, int]) -> ResourceList:
 
 
 def sum_resources(lists: Iterable[Mapping[str, int]]) -> ResourceAmounts:
-    """Add lists, resource by resource."""
     result: ResourceAmounts = {}
     for list_ in lists:
         for name, count in list_.items():
@@ -130,9 +125,7 @@ def max_resources(lists: Iterable[Mapping[str, int]]) -> ResourceAmounts:
 
 def container_request(resources: HasRequirements) -> ResourceAmounts:
     """Return what is reserved for a container: its requests, and its limits where it has none.
-
-    Raises:
-        QuantityError: a quantity cannot be parsed.
+    Raises QuantityError: a quantity cannot be parsed.
     """
     return parse_resources({**resources.limits, **resources.requests})
 
@@ -142,10 +135,7 @@ def pod_request(spec: HasPodRequests) -> ResourceAmounts:
 
     Init containers run one after the other, so the largest counts. Sidecars (init containers with
     ``restartPolicy: Always``) count from their start on. The sandbox's overhead is added. Pod-level
-    resources replace the sum of the containers.
-
-    Raises:
-        QuantityError: a quantity cannot be parsed.
+    resources replace the sum of the containers. Raises QuantityError: a quantity cannot be parsed.
     """
     sidecars: ResourceAmounts = {}
     peaks: list[ResourceAmounts] = []
@@ -170,10 +160,8 @@ def pod_request(spec: HasPodRequests) -> ResourceAmounts:
 
 
 def pod_request_for(spec: HasPodRequests, resource: str) -> int:
-    """Return one resource of ``pod_request``, at a fraction of the cost.
-
-    Raises:
-        QuantityError: a quantity of the resource cannot be parsed.
+    """Return one resource of ``pod_request``, at a fraction of the cost. Raises QuantityError: a
+    quantity of the resource cannot be parsed.
     """
     sidecars = peak = 0
     for container in spec.init_containers:

@@ -326,10 +326,10 @@ def find_symptom(text: str) -> tuple[Symptom, str] | None:
     Causes come before consequences. An error whose line only reports the loss of another replica is
     a consequence, whatever its name.
     """
-    found = list(_found(text))
-    lines = {line for symptom, line in found if symptom.consequence}
-    causes = [each for each in found if not each[0].consequence and each[1] not in lines]
-    return next(iter([*causes, *found]), None)
+    matches = list(_found(text))
+    lines = {line for symptom, line in matches if symptom.consequence}
+    causes = [match for match in matches if not match[0].consequence and match[1] not in lines]
+    return next(iter([*causes, *matches]), None)
 
 
 def _found(text: str) -> Iterator[tuple[Symptom, str]]:
@@ -343,7 +343,7 @@ def _found(text: str) -> Iterator[tuple[Symptom, str]]:
 
 
 def _is_consequence(line: str) -> bool:
-    return any(each.consequence and each.pattern.search(line) for each in SYMPTOMS)
+    return any(symptom.consequence and symptom.pattern.search(line) for symptom in SYMPTOMS)
 
 
 def _line_at(text: str, start: int, end: int) -> str:

@@ -94,10 +94,7 @@ def root_finding(findings: Iterable[Finding]) -> Finding | None:
 def finding_of_pod(pod: Pod, log_tail: str = "", container: str = "") -> Finding | None:
     """Return the failure of a pod, now or before its last restart; None if there is none.
 
-    Args:
-        pod: the pod.
-        log_tail: the end of the log of the failed container; empty if it is not known.
-        container: the container that is looked at first, as in ``failure_of_pod``.
+    ``log_tail`` is the end of the failed container's log, if it is known.
     """
     happened = failure.failure_of_pod(pod, container)
     ended = _first_termination(pod)
@@ -105,8 +102,8 @@ def finding_of_pod(pod: Pod, log_tail: str = "", container: str = "") -> Finding
         happened = failure.failure_of_exit(ended.exit_code, ended.reason, ended.message)
     if happened is None:
         return None
-    if found := _finding_of_text(pod, happened, ended, log_tail):
-        return found
+    if finding := _finding_of_text(pod, happened, ended, log_tail):
+        return finding
     return Finding(
         replica=replica_name(pod),
         cause=happened.cause,

@@ -26,17 +26,19 @@ class InvalidYamlError(Exception):
 
 
 def load_yaml_documents(text: str) -> list[Any]:
-    """Parse all documents of a text, without the empty ones.
-
-    Raises:
-        InvalidYamlError: it is not YAML, is nested too deeply, is too large when expanded,
-            contains itself, has a duplicate key, or has a value that JSON cannot represent.
+    """Parse all documents of a text, without the empty ones. Raises InvalidYamlError: it is not
+    YAML, is nested too deeply, is too large when expanded, contains itself, has a duplicate key, or
+    has a value that JSON cannot represent.
     """
     try:
         twice = check_yaml_size(text)
         if twice:
             raise InvalidYamlError("\n  ".join([*twice[:20], "remove one of the two"]))
-        return [each for each in yaml.load_all(text, Loader=YamlValueLoader) if each is not None]
+        return [
+            document
+            for document in yaml.load_all(text, Loader=YamlValueLoader)
+            if document is not None
+        ]
     except yaml.YAMLError as error:
         raise InvalidYamlError(_error_position(error)) from error
     except (ValueError, RecursionError) as error:
@@ -106,7 +108,7 @@ class _SizeCheck:
         self.path.append(_OpenCollection(event.anchor, isinstance(event, yaml.MappingStartEvent)))
 
     def _size_of(self, event: yaml.AliasEvent) -> int:
-        if any(each.anchor == event.anchor for each in self.path):
+        if any(collection.anchor == event.anchor for collection in self.path):
             place = _position(event)
             raise InvalidYamlError(
                 f"{place}: *{event.anchor} contains itself; remove that reference"

@@ -66,8 +66,6 @@ class _ServiceSelector(Wire):
 
 
 class LegacyService(Object):
-    """The fields of a service that adoption reads."""
-
     spec: _ServiceSelector = _ServiceSelector()
 
 
@@ -89,8 +87,6 @@ _RESOURCES: Mapping[TargetKind, Resource[Any]] = {
 
 
 class AdoptionKey(NamedTuple):
-    """Identifies an object in the adoption queue."""
-
     target: TargetKind
     namespace: str
     name: str
@@ -141,9 +137,7 @@ class AdoptionController:
             tasks.create_task(self._controller.run())
 
     async def adopt_existing(self) -> None:
-        """Wait until each existing object of another operator is adopted, or the API server
-        refused.
-        """
+        """Wait until each existing foreign object is adopted, or the API server refused."""
         slots = asyncio.Semaphore(ADOPTION_WORKERS)
         for target, informer in self._foreign:
             # The operator requires rights to pods and services; other rights may be missing.
@@ -183,7 +177,6 @@ class AdoptionController:
             self._controller.queue.add(_key(target, new))
 
     def _job_changed(self, old: RawJob | None, new: RawJob | None) -> None:
-        """Enqueue the orphans of a job that was created."""
         if new is None or (old is not None and old.metadata.uid == new.metadata.uid):
             return
         job = f"{new.metadata.namespace}/{new.metadata.name}"
@@ -206,7 +199,6 @@ class AdoptionController:
         return ReconcileDone()
 
     async def _add_labels(self, key: AdoptionKey, item: Object) -> ReconcileResult:
-        """Add our labels to an object of an upstream operator."""
         selector = item.spec.selector if isinstance(item, LegacyService) else None
         if selector is not None and self._is_foreign_pod(key):
             return RequeueAfter(SERVICE_RETRY_S)
@@ -234,10 +226,8 @@ class AdoptionController:
             await self._write(key, patch, "labels")
 
     async def _set_owner(self, key: AdoptionKey, item: Object) -> None:
-        """Make a job the owner of an orphan, if one accepts it.
-
-        Jobs of two kinds with one name in two groups may have the labels of the orphan. Then none
-        becomes its owner.
+        """Make a job the owner of an orphan, if exactly one accepts it: jobs of two kinds may have
+        one name.
         """
         if not adoption.is_claimable(item):
             return
@@ -247,9 +237,9 @@ class AdoptionController:
         for kind in self._kinds.values():
             if kind.controller == controller:
                 with suppress(msgspec.DecodeError):
-                    found = self._cache.observe(JobKey(kind.identity, key.namespace, name))
-                    if found is not None and _accepts_objects(found):
-                        accepting.append(found)
+                    observation = self._cache.observe(JobKey(kind.identity, key.namespace, name))
+                    if observation is not None and _accepts_objects(observation):
+                        accepting.append(observation)
         if len(accepting) != 1 or not await self._job_exists(accepting[0]):
             return
         owner = manifests.owner_reference(accepting[0].job_state.job)
@@ -265,7 +255,6 @@ class AdoptionController:
         return now.metadata.uid == job.meta.uid and now.metadata.deletion_timestamp is None
 
     def _should_join_gang(self, item: Object) -> bool:
-        """Return whether a pod of one of our jobs lacks the annotation of its gang."""
         if not self._gangs or not isinstance(item, ObservedPod) or not adoption.lacks_gang(item):
             return False
         return adoption.kind_of(item.metadata.controller, self._kinds) is not None
@@ -286,7 +275,6 @@ def _key(target: TargetKind, item: Object) -> AdoptionKey:
 
 
 def _accepts_objects(observation: Observation) -> bool:
-    """Return whether a job is ours and unfinished, so that it accepts objects."""
     job = observation.job_state.job
     ours = job.policy.managed_by in (None, MANAGED_BY_US)
     return (

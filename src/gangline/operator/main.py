@@ -57,7 +57,11 @@ def _create_framework(entry: JobKind, settings: OperatorSettings) -> Framework:
 
 def enabled_frameworks(settings: OperatorSettings) -> list[Framework]:
     every = all_frameworks(settings)
-    return [each for each in every if not settings.kinds or each.kind.identity in settings.kinds]
+    return [
+        framework
+        for framework in every
+        if not settings.kinds or framework.kind.identity in settings.kinds
+    ]
 
 
 async def run(
@@ -66,10 +70,8 @@ async def run(
     stop: asyncio.Event,
     health: Health | None = None,
 ) -> None:
-    """Run the operator until ``stop`` is set; report its state to ``health``.
-
-    Raises:
-        ConfigError: metrics or health cannot be served at their address.
+    """Run the operator until ``stop`` is set; report its state to ``health``. Raises ConfigError:
+    metrics or health cannot be served at their address.
     """
     health = health or Health()
     async with (
@@ -209,14 +211,14 @@ async def _supports_pod_groups(client: ApiClient) -> bool:
     """Return whether the cluster supports pod groups; retry until the API server responds."""
     while True:
         try:
-            found = await client.request_json("GET", POD_GROUPS.prefix)
+            group_version = await client.request_json("GET", POD_GROUPS.prefix)
         except NotFound:
             return False
         except ApiError as error:
             log.warning("cannot discover pod groups: %s", error)
             await asyncio.sleep(DISCOVERY_RETRY_S)
             continue
-        kinds = found.get("resources", []) if isinstance(found, dict) else []
+        kinds = group_version.get("resources", []) if isinstance(group_version, dict) else []
         return any(kind.get("name") == POD_GROUPS.plural for kind in kinds)
 
 

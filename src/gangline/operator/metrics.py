@@ -17,7 +17,7 @@ import msgspec
 from prometheus_client import Counter, Histogram
 
 from gangline.api import failure
-from gangline.api.core import pod
+from gangline.api.core.pod import Pod
 from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.meta.conditions import find_condition, is_condition_true
 from gangline.operator.model import conditions
@@ -35,8 +35,6 @@ UNKNOWN_BLAME = "unknown"
 
 
 class RestartCause(NamedTuple):
-    """The labels of one counted restart."""
-
     scope: str
     cause: str
 
@@ -57,20 +55,19 @@ class _Restart(NamedTuple):
 
 
 def count_restart_causes(observed: ObservedJob, after: JobStatus) -> Tally[RestartCause]:
-    """Count the restarts that ``after`` records and the observed status does not."""
-    found: Tally[RestartCause] = Tally()
+    causes: Tally[RestartCause] = Tally()
     for restart in _restarts(observed, after):
-        found[restart.cause] += restart.times
-    return found
+        causes[restart.cause] += restart.times
+    return causes
 
 
 def count_node_failures(observed: ObservedJob, after: JobStatus) -> Tally[NodeFailure]:
     """Count those of these restarts that a fault of a node has caused."""
-    found: Tally[NodeFailure] = Tally()
-    for (_, cause), each, count in _restarts(observed, after):
-        if each is not None and failure.blame_of_cause(cause) is failure.Blame.NODE:
-            found[NodeFailure(each.spec.node_name, cause)] += count
-    return found
+    failures: Tally[NodeFailure] = Tally()
+    for (_, cause), pod, count in _restarts(observed, after):
+        if pod is not None and failure.blame_of_cause(cause) is failure.Blame.NODE:
+            failures[NodeFailure(pod.spec.node_name, cause)] += count
+    return failures
 
 
 def _restarts(observed: ObservedJob, after: JobStatus) -> Iterator[_Restart]:
@@ -81,21 +78,21 @@ def _restarts(observed: ObservedJob, after: JobStatus) -> Iterator[_Restart]:
         return
     if now.total <= before.total:
         return
-    for each in observed.pods:
-        gained = now.pods.get(each.uid, 0) - before.pods.get(each.uid, 0)
-        if gained > 0 and each.failed:
-            yield _Restart(RestartCause(REPLICA_SCOPE, _failure_cause(each, container)), each)
+    for pod in observed.pods:
+        gained = now.pods.get(pod.uid, 0) - before.pods.get(pod.uid, 0)
+        if gained > 0 and pod.failed:
+            yield _Restart(RestartCause(REPLICA_SCOPE, _failure_cause(pod, container)), pod)
             gained -= 1
         if gained > 0:
-            cause = _in_place_cause(each, container)
-            yield _Restart(RestartCause(REPLICA_SCOPE, cause), each, gained)
+            cause = _in_place_cause(pod, container)
+            yield _Restart(RestartCause(REPLICA_SCOPE, cause), pod, gained)
 
 
 def _gang_restart(observed: ObservedJob, container: str) -> _Restart:
-    failed = next((each for each in observed.pods if each.failed), None)
+    failed = next((pod for pod in observed.pods if pod.failed), None)
     if failed is not None:
         return _Restart(RestartCause(GANG_SCOPE, _failure_cause(failed, container)), failed)
-    is_deleted = any(each.is_terminating for each in observed.pods)
+    is_deleted = any(pod.is_terminating for pod in observed.pods)
     return _Restart(RestartCause(GANG_SCOPE, DELETED_CAUSE if is_deleted else RESIZED_CAUSE))
 
 
@@ -119,9 +116,9 @@ def recovery_s(observed: ObservedJob, after: JobStatus) -> float | None:
 
 
 def _failure_cause(seen: ObservedPod, container: str) -> str:
-    complete = msgspec.convert(msgspec.to_builtins(seen), pod.Pod)
-    found = failure.failure_of_pod(complete, container)
-    return found.cause if found else UNKNOWN_CAUSE
+    complete = msgspec.convert(msgspec.to_builtins(seen), Pod)
+    pod_failure = failure.failure_of_pod(complete, container)
+    return pod_failure.cause if pod_failure else UNKNOWN_CAUSE
 
 
 def _in_place_cause(seen: ObservedPod, container: str) -> str:
@@ -132,8 +129,8 @@ def _in_place_cause(seen: ObservedPod, container: str) -> str:
     end = next(filter(None, ends), None)
     if end is None:
         return UNKNOWN_CAUSE
-    found = failure.failure_of_exit(end.exit_code, end.reason)
-    return found.cause if found else COMPLETED_CAUSE
+    exit_failure = failure.failure_of_exit(end.exit_code, end.reason)
+    return exit_failure.cause if exit_failure else COMPLETED_CAUSE
 
 
 _LABELS = ("job_namespace", "framework")
@@ -181,7 +178,6 @@ _BY_CONDITION = {
 
 
 def count_transitions(observed: ObservedJob, after: JobStatus) -> None:
-    """Count the transitions between the observed status and the stored one."""
     job, before = observed.job, observed.status
     labels = (job.meta.namespace, job.kind.framework)
     for type_, counter in _BY_CONDITION.items():

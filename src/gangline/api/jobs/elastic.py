@@ -308,25 +308,21 @@ class NodeRange(NamedTuple):
 
 
 def parse_node_range(text: str) -> NodeRange | None:
-    """Parse ``"4"`` or ``"2:8"``. Returns None if the text is neither, or the bounds are not 1 <=
-    MIN <= MAX.
-    """
-    found = _RANGE.fullmatch(text.strip())
-    if found is None:
+    """Parse ``"4"`` or ``"2:8"``; None if the text is neither, or not 1 <= MIN <= MAX."""
+    match = _RANGE.fullmatch(text.strip())
+    if match is None:
         return None
-    least, most = int(found[1]), int(found[2] or found[1])
+    least, most = int(match[1]), int(match[2] or match[1])
     return NodeRange(least, most) if 1 <= least <= most else None
 
 
 def nnodes_flag(container: Mapping[str, Any]) -> str:
-    """Return the value of ``--nnodes`` in a container's command or environment; empty if there is
-    none.
-    """
+    """Return the value of ``--nnodes`` in a command or environment, or an empty text."""
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
-    found = _FLAG.search(" ".join(str(word) for word in words))
-    if found:
-        return found[1]
-    given = {each.get("name"): each.get("value") for each in container.get("env") or ()}
+    match = _FLAG.search(" ".join(str(word) for word in words))
+    if match:
+        return match[1]
+    given = {variable.get("name"): variable.get("value") for variable in container.get("env") or ()}
     return str(given.get(_VARIABLE) or "")
 
 
@@ -379,8 +375,8 @@ def parse_critical_ranks(text: str) -> CriticalRanks | None:
         return CriticalRanks(words == "all", {})
     ranks: dict[int, int | None] = {}
     for part in words.split(","):
-        found = _CRITICAL.fullmatch(part.strip())
-        if found is None:
+        match = _CRITICAL.fullmatch(part.strip())
+        if match is None:
             return None
-        ranks[int(found[1])] = int(found[2]) if found[2] else None
+        ranks[int(match[1])] = int(match[2]) if match[2] else None
     return CriticalRanks(False, ranks)

@@ -1,11 +1,7 @@
 """The description of a job kind, which every package reads from one table (``job_resources``).
 
-The version in which a job was written, for kinds with several versions.
-
-All versions of a kind have one definition and no conversion webhook. The API server stores an
-object in one version and changes only its ``apiVersion`` when it is read in another. So
-``apiVersion`` of a stored job does not show in which version its user wrote it. These do, the first
-that is present:
+All versions of a kind have one definition and no conversion webhook, so ``apiVersion`` of a stored
+job does not show in which version its user wrote it. The first of these does:
 
 1. an annotation, which the operator writes when it first observes the job;
 2. the oldest entry of ``managedFields``: its writer created the job;
@@ -130,15 +126,15 @@ class JobKind:
             written: Mapping[str, ReplicaSpecLike] = getattr(job.spec, self.replica_specs_field)
         else:
             written = {role: getattr(job.spec, role) for role in self.roles}
-        known = {name.lower(): spec for name, spec in written.items() if spec is not None}
-        return {role: known[role.lower()] for role in self.roles if role.lower() in known}
+        specs = {name.lower(): spec for name, spec in written.items() if spec is not None}
+        return {role: specs[role.lower()] for role in self.roles if role.lower() in specs}
 
     def status(self, job: JobObject) -> "JobStatus":
         """Return the status of a job in the form that all kinds share."""
-        found: JobStatus = (
+        status: JobStatus = (
             cast(RunsFromTemplate, job).common_status() if self.has_runtime else job.status
         )
-        return found
+        return status
 
     @staticmethod
     def scheduling_policy(job: JobObject) -> "SchedulingPolicy | None":
@@ -167,14 +163,7 @@ def original_api_version(
     annotations: Mapping[str, str],
     managed_fields: Sequence[FieldsEntry],
 ) -> str:
-    """Return the ``apiVersion`` in which a job was written.
-
-    Args:
-        kind: the kind of the job.
-        api_version: the version in which it was read or is sent.
-        annotations: its annotations.
-        managed_fields: the entries of its ``managedFields``.
-    """
+    """Return the ``apiVersion`` in which a job was written; ``api_version`` is the request's."""
     if not kind.other_versions:
         return api_version
     if (stored := annotations.get(VERSION_ANNOTATION)) in kind.api_versions:

@@ -313,9 +313,6 @@ def has_upstream_status(status: bytes | msgspec.Raw) -> bool:
 
     It has counts of replicated jobs then, and nothing of ours, which every write of ours has. The
     pods of such a job belong to a JobSet.
-
-    Args:
-        status: the status as JSON.
     """
     try:
         stored = msgspec.json.decode(status, type=_StoredStatus)

@@ -41,8 +41,8 @@ def find_condition(conditions: Sequence[C], type_: str) -> C | None:
 
 
 def is_condition_true(conditions: Sequence[TypedCondition], type_: str) -> bool:
-    found = find_condition(conditions, type_)
-    return found is not None and found.status == TRUE
+    condition = find_condition(conditions, type_)
+    return condition is not None and condition.status == TRUE
 
 
 def set_condition(
@@ -65,7 +65,7 @@ def set_condition(
     if old.status != condition.status:
         since = condition.last_transition_time or now
     new = _with_transition_time(condition, since)
-    return [new if each is old else each for each in conditions]
+    return [new if current is old else current for current in conditions]
 
 
 def remove_condition(conditions: Sequence[Condition], type_: str) -> list[Condition]:

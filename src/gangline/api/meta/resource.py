@@ -26,9 +26,9 @@ class Resource(Generic[T]):
             if name != "type" or not self._type_path:
                 raise AttributeError(name)
             module, _, class_name = self._type_path.rpartition(".")
-            found = getattr(import_module(module), class_name)
-            object.__setattr__(self, "type", found)
-            return found
+            class_ = getattr(import_module(module), class_name)
+            object.__setattr__(self, "type", class_)
+            return class_
 
     @property
     def api_version(self) -> str:
@@ -54,14 +54,10 @@ class Resource(Generic[T]):
 def deferred_resource(
     type_path: str, group: str, version: str, plural: str, kind: str, *, namespaced: bool = True
 ) -> Resource[Any]:
-    """Return a resource whose type is imported when it is first read.
+    """Return a resource whose type, such as ``gangline.api.core.pod.Pod``, is imported when read.
 
     The structs of a kind take milliseconds to build. A table of resources therefore names them, and
     a command builds those that it decodes.
-
-    Args:
-        type_path: module and class, such as ``gangline.api.core.pod.Pod``.
-        group: as the other arguments, a field of the resource.
     """
     made: Resource[Any] = object.__new__(Resource)
     values = {"group": group, "version": version, "plural": plural, "kind": kind}

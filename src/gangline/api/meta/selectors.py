@@ -100,10 +100,8 @@ _FROM_OBJECT = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist"
 
 
 def parse_label_selector(text: str) -> Selector:
-    """Parse a label selector. Selectors of usual length are cached.
-
-    Raises:
-        SelectorError: it cannot be parsed.
+    """Parse a label selector. Selectors of usual length are cached. Raises SelectorError: it cannot
+    be parsed.
     """
     return (_cached_labels if len(text) <= _MAX_CACHED_CHARS else _parse_labels)(text)
 
@@ -128,10 +126,8 @@ def _split_requirements(text: str) -> list[str]:
 
 
 def selector_from_object(selector: LabelSelector | None) -> Selector:
-    """Convert a selector struct. None selects nothing; an empty selector selects everything.
-
-    Raises:
-        SelectorError: an expression has an unknown operator or the wrong number of values.
+    """Convert a selector struct. None selects nothing; an empty selector selects everything. Raises
+    SelectorError: an expression has an unknown operator or the wrong number of values.
     """
     if selector is None:
         return NOTHING
@@ -169,14 +165,14 @@ def _parse_fields(text: str) -> Selector:
 
 
 def _parse_requirement(part: str) -> Requirement:
-    if found := _SET.fullmatch(part):
-        values = tuple(sorted({value.strip() for value in found[3].split(",")}))
-        return _validated(Requirement(found[1], found[2], values), part)
-    if found := _PAIR.fullmatch(part):
-        operator = "=" if found[2] == "==" else found[2]
-        return _validated(Requirement(found[1], operator, (found[3],)), part)
-    if found := _EXISTS.fullmatch(part):
-        return _validated(Requirement(found[2], "!" if found[1] else "exists"), part)
+    if match := _SET.fullmatch(part):
+        values = tuple(sorted({value.strip() for value in match[3].split(",")}))
+        return _validated(Requirement(match[1], match[2], values), part)
+    if match := _PAIR.fullmatch(part):
+        operator = "=" if match[2] == "==" else match[2]
+        return _validated(Requirement(match[1], operator, (match[3],)), part)
+    if match := _EXISTS.fullmatch(part):
+        return _validated(Requirement(match[2], "!" if match[1] else "exists"), part)
     raise SelectorError(
         f"cannot read {part!r} as a selector; write key=value, key!=value, key in (a,b), "
         "key notin (a,b), key, !key, key>1 or key<1"
@@ -195,9 +191,9 @@ def _validated(requirement: Requirement, part: str) -> Requirement:
 
 
 def _parse_field_requirement(part: str) -> Requirement:
-    if found := _FIELD.fullmatch(part.strip()):
-        value = re.sub(r"\\([\\,=])", r"\1", found[3].strip())
-        return Requirement(found[1].strip(), "!=" if found[2] == "!=" else "=", (value,))
+    if match := _FIELD.fullmatch(part.strip()):
+        value = re.sub(r"\\([\\,=])", r"\1", match[3].strip())
+        return Requirement(match[1].strip(), "!=" if match[2] == "!=" else "=", (value,))
     raise SelectorError(f"cannot read {part!r} as a field selector; write field=value")
 
 

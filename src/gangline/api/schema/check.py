@@ -33,8 +33,6 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number with a 
 
 @dataclass(frozen=True, slots=True)
 class SchemaCheckResult:
-    """The result of a check against the schema."""
-
     errors: list[FieldError]
     valid: Json
     """The object without the parts that have the wrong type."""
@@ -43,7 +41,6 @@ class SchemaCheckResult:
 
 
 def check_schema(manifest: Mapping[str, Any], type_: type[msgspec.Struct]) -> SchemaCheckResult:
-    """Check an object, as plain data, against the schema of its kind."""
     try:
         sound = without_nulls(msgspec.json.decode(msgspec.json.encode(manifest)))
     except RecursionError:
@@ -57,10 +54,10 @@ def check_schema(manifest: Mapping[str, Any], type_: type[msgspec.Struct]) -> Sc
         complaints = list(validator.iter_errors(sound))
     except ValueError:  # the nesting limit of the validator
         return _not_json("is nested too deeply", "use fewer levels")
-    for found in complaints:
-        segments = tuple(found.instance_path)
-        errors += _explain(found, segments, schema)
-        if found.kind.name in ("type", "anyOf"):
+    for violation in complaints:
+        segments = tuple(violation.instance_path)
+        errors += _explain(violation, segments, schema)
+        if violation.kind.name in ("type", "anyOf"):
             wrong.append(segments)
     dropped = {_remove_part(sound, segments) for segments in wrong}
     dropped |= {error.path for error in errors if error.problem == _MISSING}
@@ -122,9 +119,7 @@ def _non_finite_numbers(value: Any, segments: Segments) -> Iterator[FieldError]:
 
 
 def _remove_part(sound: Json, segments: Segments) -> str:
-    """Remove the part at the path, or the list that contains it. Returns the path of what was
-    removed.
-    """
+    """Remove the part at the path, or the list that contains it; return the removed path."""
     names = list(segments)
     while names and isinstance(names[-1], int):
         names.pop()
@@ -139,45 +134,43 @@ def _remove_part(sound: Json, segments: Segments) -> str:
 
 
 def _explain(
-    found: jsonschema_rs.ValidationError, segments: Segments, schema: Json
+    violation: jsonschema_rs.ValidationError, segments: Segments, schema: Json
 ) -> list[FieldError]:
-    explain = _EXPLANATIONS.get(found.kind.name)
+    explain = _EXPLANATIONS.get(violation.kind.name)
     if explain is None:
-        return [FieldError(format_path(segments), found.instance, found.message)]
-    return explain(found, segments, schema)
+        return [FieldError(format_path(segments), violation.instance, violation.message)]
+    return explain(violation, segments, schema)
 
 
 def _explain_unknown(
-    found: jsonschema_rs.ValidationError, segments: Segments, schema: Json
+    violation: jsonschema_rs.ValidationError, segments: Segments, schema: Json
 ) -> list[FieldError]:
-    known = _schema_at(schema, segments).get("properties", {})
+    properties = _schema_at(schema, segments).get("properties", {})
     return [
         FieldError(
             format_path((*segments, name)),
             None,
             _UNKNOWN,
-            _suggest_field(name, segments, known, schema),
+            _suggest_field(name, segments, properties, schema),
         )
-        for name in found.kind.value
+        for name in violation.kind.value
     ]
 
 
-def _suggest_field(name: str, segments: Segments, known: Json, schema: Json) -> str:
+def _suggest_field(name: str, segments: Segments, properties: Json, schema: Json) -> str:
     """Suggest the field that an unknown name probably stands for."""
-    spelt = {field.lower(): field for field in known}
+    spelt = {field.lower(): field for field in properties}
     if close := get_close_matches(name.lower(), spelt, n=1, cutoff=0.75):
         return f"did you mean {spelt[close[0]]!r}?"
     for length in range(len(segments), -1, -1):
         above = segments[:length]
         if home := _find_owner(name, _schema_at(schema, above)):
             return f"it belongs to {format_path((*above, *home))}"
-    return f"use one of {', '.join(sorted(known))}" if len(known) <= 12 else "remove it"
+    return f"use one of {', '.join(sorted(properties))}" if len(properties) <= 12 else "remove it"
 
 
 def _find_owner(name: str, schema: Json) -> Segments | None:
-    """Return the shortest path down to an object that has a field of this name; None if there is
-    none.
-    """
+    """Return the shortest path down to an object with a field of this name, or None."""
     level: list[tuple[Segments, Json]] = [((), schema)]
     while level:
         below: list[tuple[Segments, Json]] = []
@@ -211,18 +204,18 @@ def _schema_at(schema: Json, segments: Segments) -> Json:
 
 
 def _explain_missing(
-    found: jsonschema_rs.ValidationError, segments: Segments, schema: Json
+    violation: jsonschema_rs.ValidationError, segments: Segments, schema: Json
 ) -> list[FieldError]:
-    path = (*segments, found.kind.value)
+    path = (*segments, violation.kind.value)
     meaning = _schema_at(schema, path).get("description", "")
     return [FieldError(format_path(path), None, _MISSING, f"give it: {meaning}" if meaning else "")]
 
 
 def _explain_type(
-    found: jsonschema_rs.ValidationError, segments: Segments, schema: Json
+    violation: jsonschema_rs.ValidationError, segments: Segments, schema: Json
 ) -> list[FieldError]:
     wanted = _schema_at(schema, segments).get("type", "")
-    given = found.instance
+    given = violation.instance
     problem = f"is {_KINDS.get(type(given), 'null')}, not {_TYPES.get(wanted, wanted)}"
     return [FieldError(format_path(segments), given, problem, _suggest_value(given, wanted))]
 
@@ -242,34 +235,36 @@ def _suggest_value(given: Any, wanted: str) -> str:
 
 
 def _explain_any_of(
-    found: jsonschema_rs.ValidationError, segments: Segments, schema: Json
+    violation: jsonschema_rs.ValidationError, segments: Segments, schema: Json
 ) -> list[FieldError]:
     if not _schema_at(schema, segments).get(INT_OR_STRING):
-        return [FieldError(format_path(segments), found.instance, found.message)]
-    problem = f"is {_KINDS.get(type(found.instance), 'null')}, not a whole number or text"
-    remedy = f'write it in quotes: "{found.instance}"' if type(found.instance) is float else ""
-    return [FieldError(format_path(segments), found.instance, problem, remedy)]
+        return [FieldError(format_path(segments), violation.instance, violation.message)]
+    problem = f"is {_KINDS.get(type(violation.instance), 'null')}, not a whole number or text"
+    remedy = (
+        f'write it in quotes: "{violation.instance}"' if type(violation.instance) is float else ""
+    )
+    return [FieldError(format_path(segments), violation.instance, problem, remedy)]
 
 
 def _explain_enum(
-    found: jsonschema_rs.ValidationError, segments: Segments, schema: Json
+    violation: jsonschema_rs.ValidationError, segments: Segments, schema: Json
 ) -> list[FieldError]:
-    allowed = [str(each) for each in found.kind.value]
+    allowed = [str(allowed_value) for allowed_value in violation.kind.value]
     remedy = f"use one of {', '.join(map(format_value, allowed))}"
-    spelt = {each.lower(): each for each in allowed}
-    if close := get_close_matches(str(found.instance).lower(), spelt, n=1, cutoff=0.7):
+    spelt = {spelling.lower(): spelling for spelling in allowed}
+    if close := get_close_matches(str(violation.instance).lower(), spelt, n=1, cutoff=0.7):
         remedy = f"did you mean {spelt[close[0]]!r}?"
-    return [FieldError(format_path(segments), found.instance, "is not allowed", remedy)]
+    return [FieldError(format_path(segments), violation.instance, "is not allowed", remedy)]
 
 
 def _explain_bound(
-    found: jsonschema_rs.ValidationError, segments: Segments, schema: Json
+    violation: jsonschema_rs.ValidationError, segments: Segments, schema: Json
 ) -> list[FieldError]:
-    low = found.kind.name == "minimum"
-    limit = found.kind.value
+    low = violation.kind.name == "minimum"
+    limit = violation.kind.value
     problem = f"is {'below' if low else 'above'} {limit}"
     remedy = f"give at {'least' if low else 'most'} {limit}"
-    return [FieldError(format_path(segments), found.instance, problem, remedy)]
+    return [FieldError(format_path(segments), violation.instance, problem, remedy)]
 
 
 _EXPLANATIONS: Mapping[

@@ -28,8 +28,6 @@ _ATOMIC = "0"
 
 
 class MessageField(NamedTuple):
-    """The meaning of one field number."""
-
     name: str
     keeps_zero: bool
     required: bool
@@ -50,7 +48,6 @@ def find_message(api_version: str, kind: str) -> str | None:
 
 @cache
 def message_fields(message: str) -> Mapping[int, MessageField]:
-    """Return the fields of a message by number."""
     api_version, _, name = message.rpartition("#")
     entries = _table()[api_version][name]
     return {
@@ -69,10 +66,10 @@ def message_is_atomic(message: str) -> bool:
 @cache
 def _table() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
     package = resources.files("gangline.api.schema")
-    found: dict[str, dict[str, dict[str, str]]] = json.loads(
+    table: dict[str, dict[str, dict[str, str]]] = json.loads(
         package.joinpath("protobuf_fields.json").read_text()
     )
-    return found
+    return table
 
 
 def _field(text: str, api_version: str) -> MessageField:

@@ -187,7 +187,7 @@ def without_descriptions(schema: Any) -> Any:
                 if key != "description" or not isinstance(value, str)
             }
         case list():
-            return [without_descriptions(each) for each in schema]
+            return [without_descriptions(item) for item in schema]
     return schema
 
 
@@ -209,16 +209,16 @@ def _unwrapped(annotation: Any) -> tuple[Any, msgspec.Meta | None]:
 
 def _extra(annotation: Any) -> Json:
     """Merge the ``extra`` values of all nested annotations; the outermost wins."""
-    found: Json = {}
+    fields: Json = {}
     while True:
         origin = get_origin(annotation)
         if origin is Annotated:
             annotation, *notes = get_args(annotation)
             for note in notes:
                 if isinstance(note, msgspec.Meta):
-                    found = {**(note.extra or {}), **found}
+                    fields = {**(note.extra or {}), **fields}
         elif origin in (Union, UnionType) and NoneType in get_args(annotation):
             rest = [arg for arg in get_args(annotation) if arg is not NoneType]
             annotation = rest[0] if len(rest) == 1 else None
         else:
-            return found
+            return fields

@@ -1,7 +1,8 @@
 """The ClusterTrainingRuntimes that Gangline ships, with the names of upstream's.
 
-``deploy/runtimes`` contains them as files (written by ``tools/generate_deploy.py``), and the embedded
-cluster creates those that it lacks when it starts. On the embedded cluster images are names only.
+``deploy/runtimes`` contains them as files (written by ``tools/generate_deploy.py``), and the
+embedded cluster creates those that it lacks when it starts. On the embedded cluster images are
+names only.
 """
 
 from importlib.metadata import version
@@ -48,7 +49,6 @@ IMAGES = {
 
 
 def builtin_runtimes() -> list[Json]:
-    """Return the runtimes as plain data."""
     return [
         *(
             _runtime(f"{name}-distributed", name, {name: {}}, {"replicatedJobs": [_node(name)]})

@@ -43,12 +43,7 @@ _VOLUME = "initializer-source"
 
 
 def with_source_claim(template: Json, container: Json) -> Json:
-    """Mount the claim of a ``pvc`` source in the container of an initializer, read-only.
-
-    Args:
-        template: the pod template.
-        container: its container with the source, after all merges.
-    """
+    """Mount the claim of a ``pvc`` source read-only, given the initializer's merged container."""
     pod: Json = template.get("spec") or {}
     claim = _source_claim(container)
     if claim:
@@ -59,17 +54,17 @@ def with_source_claim(template: Json, container: Json) -> Json:
         mounts = merge_list(container.get("volumeMounts") or [], [mount], "mountPath")
         container = {**container, "volumeMounts": mounts}
     containers = [
-        container if each.get("name") == container.get("name") else each
-        for each in pod.get("containers") or []
+        container if other.get("name") == container.get("name") else other
+        for other in pod.get("containers") or []
     ]
     return {**template, "spec": {**pod, "containers": containers}}
 
 
 def _source_claim(container: Json) -> str:
-    for each in container.get("env") or []:
-        if each.get("name") == STORAGE_URI and isinstance(each.get("value"), str):
+    for variable in container.get("env") or []:
+        if variable.get("name") == STORAGE_URI and isinstance(variable.get("value"), str):
             try:
-                source = parse_storage_uri(each["value"])
+                source = parse_storage_uri(variable["value"])
             except StorageUriError:
                 return ""
             return source.location if source.scheme == PVC else ""
@@ -82,8 +77,6 @@ DEFAULT_BACKOFF_LIMIT = 6
 
 @dataclass(frozen=True, slots=True)
 class EffectiveRole:
-    """The pods of one replicated job."""
-
     name: str
     replicas: int
     template: Json
@@ -107,8 +100,6 @@ class EffectiveRole:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveJob:
-    """What a TrainJob runs."""
-
     name: str
     roles: tuple[EffectiveRole, ...]
     nodes: int
@@ -144,11 +135,12 @@ class EffectiveJob:
     @property
     def coordinator(self) -> str:
         """The address of the coordinator; empty if the runtime names none."""
-        found = self.spec.template.spec.coordinator
-        return self.host(found.replicated_job, found.pod_index or 0) if found else ""
+        coordinator = self.spec.template.spec.coordinator
+        return (
+            self.host(coordinator.replicated_job, coordinator.pod_index or 0) if coordinator else ""
+        )
 
     def host(self, role: str, index: int) -> str:
-        """Return the name of a pod in its namespace: ``digits-node-0-1.digits``."""
         return f"{pod_name(self.name, role, index)}.{self.subdomain}"
 
 
@@ -231,16 +223,15 @@ def with_claim_volumes(template: Json, spec: JobSetSpec, job: str) -> Json:
 
 
 def find_container(template: Json, name: str) -> Json | None:
-    found: list[Json] = (template.get("spec") or {}).get("containers") or []
-    return next((each for each in found if each.get("name") == name), None)
+    containers: list[Json] = (template.get("spec") or {}).get("containers") or []
+    return next((container for container in containers if container.get("name") == name), None)
 
 
 def with_container(template: Json, container: Json) -> Json:
-    """Replace the container of a name."""
     spec: Json = template.get("spec") or {}
     containers = [
-        container if each.get("name") == container.get("name") else each
-        for each in spec.get("containers") or []
+        container if other.get("name") == container.get("name") else other
+        for other in spec.get("containers") or []
     ]
     return {**template, "spec": {**spec, "containers": containers}}
 

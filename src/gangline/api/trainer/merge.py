@@ -36,10 +36,10 @@ def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> Json:
 
 def merge_list(base: Sequence[Json], patch: Sequence[Json], key: str) -> list[Json]:
     """Merge lists of objects that ``key`` identifies, in the order of ``base``."""
-    merged = {each.get(key): each for each in base}
-    for each in patch:
-        known = merged.get(each.get(key))
-        merged[each.get(key)] = merge(known, each) if known is not None else each
+    merged = {item.get(key): item for item in base}
+    for item in patch:
+        before = merged.get(item.get(key))
+        merged[item.get(key)] = merge(before, item) if before is not None else item
     return list(merged.values())
 
 
@@ -56,6 +56,6 @@ def upsert_env(container: Json, variables: Sequence[Json]) -> Json:
     """Set variables of a container: each replaces the one of its name, which keeps its position."""
     if not variables:
         return container
-    merged = {each.get("name"): each for each in container.get("env") or []}
+    merged = {variable.get("name"): variable for variable in container.get("env") or []}
     merged.update({variable.get("name"): variable for variable in variables})
     return {**container, "env": list(merged.values())}

@@ -1,12 +1,8 @@
 """The policies of the frameworks: variables and ports of the containers that train.
 
-Values that differ between the pods of a role come from an annotation of the pod, so the variables
-are part of the template. Names and values are upstream's.
-
-torchtune: the recipe and configuration that ``tune run`` gets, as upstream chooses them.
-
-The runtime's name decides the model, the number of processes decides the recipe. Arguments that the
-job gives are kept.
+Names and values are upstream's. Values that differ between the pods of a role come from an
+annotation of the pod, so the variables are part of the template. For torchtune the runtime's name
+decides the model, and the number of processes the recipe; arguments that the job gives are kept.
 """
 
 import math
@@ -55,11 +51,7 @@ def is_torchtune(container: Json) -> bool:
 def command(container: Json, runtime: str, nodes: int, processes: int | str) -> list[str]:
     """Return the command of a container with recipe and configuration.
 
-    Args:
-        container: the container.
-        runtime: the name of the runtime; one that is not shipped keeps its command.
-        nodes: the number of nodes.
-        processes: the processes of each node.
+    A runtime that is not shipped keeps its command.
     """
     model = _MODELS.get(runtime)
     if model is None:
@@ -119,7 +111,6 @@ def effective_job(job: TrainJob, runtime: TrainingRuntimeSpec) -> EffectiveJob:
 
 
 def mpi_slots(job: EffectiveJob, trainer: Trainer) -> int:
-    """Return the processes of each node of an MPI job."""
     if trainer.num_proc_per_node:
         return trainer.num_proc_per_node
     policy = job.mpi or MPIPolicy()
@@ -246,13 +237,13 @@ def _amount(container: Json, resource: str) -> float:
 
 def _node_container(job: EffectiveJob) -> Json:
     for role in job.training_roles:
-        if (found := find_container(role.template, NODE)) is not None:
-            return found
+        if (container := find_container(role.template, NODE)) is not None:
+            return container
     return {}
 
 
 def _leader(job: EffectiveJob) -> str:
-    role = next((each.name for each in job.roles if each.step == TRAINER), NODE)
+    role = next((stage.name for stage in job.roles if stage.step == TRAINER), NODE)
     return job.host(role, 0)
 
 

@@ -47,16 +47,14 @@ class StorageUri(msgspec.Struct, frozen=True):
 
 
 def parse_storage_uri(text: str) -> StorageUri:
-    """Parse a source.
-
-    Raises:
-        StorageUriError: it has no scheme, or not the parts that its scheme needs.
+    """Parse a source. Raises StorageUriError: it has no scheme, or not the parts that its scheme
+    needs.
     """
-    found = _URI.fullmatch(text)
-    if found is None:
+    match = _URI.fullmatch(text)
+    if match is None:
         remedy = "give SCHEME://PATH, such as hf://OWNER/NAME or s3://BUCKET/PATH"
         raise StorageUriError("has no scheme", remedy)
-    scheme, rest = found[1].lower(), found[2]
+    scheme, rest = match[1].lower(), match[2]
     if scheme not in SCHEMES:
         return StorageUri(scheme)
     if any(part in (".", "..") for part in rest.split("/")) or not rest.isprintable():

@@ -44,15 +44,11 @@ RoleSpecs = dict[str, ReplicaSpec]
 
 
 class HasRunPolicy(Protocol):
-    """The specification of a kind that has a run policy."""
-
     @property
     def run_policy(self) -> RunPolicy: ...
 
 
 class JobWithRunPolicy(Protocol):
-    """A job of a kind that has a run policy."""
-
     @property
     def metadata(self) -> ObjectMeta: ...
 
@@ -97,19 +93,19 @@ def _is_positive_quantity(amount: str) -> bool:
 
 
 def read_roles(
-    specs: Mapping[str, ReplicaSpec], known: tuple[str, ...], path: str
+    specs: Mapping[str, ReplicaSpec], role_names: tuple[str, ...], path: str
 ) -> tuple[RoleSpecs, list[FieldError]]:
-    """Return the replica specs by the canonical spelling of their role, and the errors in the
-    spelling.
-    """
-    spelt = {role.lower(): role for role in known}
+    """Return the replica specs by the canonical spelling of their role, and the spelling errors."""
+    spelt = {role.lower(): role for role in role_names}
     roles: RoleSpecs = {}
     errors: list[FieldError] = []
     for key, replica in specs.items():
         role = spelt.get(key.lower())
         if role is None:
             close = get_close_matches(key.lower(), spelt, n=1, cutoff=0.5)
-            remedy = f"did you mean {spelt[close[0]]!r}?" if close else f"use {' or '.join(known)}"
+            remedy = (
+                f"did you mean {spelt[close[0]]!r}?" if close else f"use {' or '.join(role_names)}"
+            )
             errors.append(FieldError(child_path(path, key), None, "is not a role", remedy))
         elif role in roles:
             problem, remedy = f"is another spelling of {role!r}, which is given too", "give it once"
@@ -117,14 +113,12 @@ def read_roles(
         else:
             roles[role] = replica
     if not specs:
-        errors.append(FieldError(path, None, "is missing", f"give {' or '.join(known)}"))
+        errors.append(FieldError(path, None, "is missing", f"give {' or '.join(role_names)}"))
     return roles, errors
 
 
 def conversion_error(error: msgspec.ValidationError, path: str) -> FieldError:
-    """Convert a msgspec error about something that the schema does not cover, such as an invalid
-    date.
-    """
+    """Convert a msgspec error about what the schema does not cover, such as an invalid date."""
     problem, _, place = str(error).partition(" - at `$")
     return FieldError(f"{path}{place.rstrip('`')}".lstrip("."), None, problem)
 
@@ -169,20 +163,15 @@ def elastic_range_errors(
 def kubeflow_job_errors(
     job: JobWithRunPolicy,
     specs: Mapping[str, ReplicaSpec],
-    known: tuple[str, ...],
+    role_names: tuple[str, ...],
     path: str,
     container: str,
 ) -> Iterator[FieldError]:
     """Check what all kinds with replica specs and a run policy share.
 
-    Args:
-        job: the job.
-        specs: its replica specs, by role as the user spelt it.
-        known: the kind's roles.
-        path: where the replica specs are: ``spec.tfReplicaSpecs``.
-        container: the name of the main container; empty if it may have any name.
+    With an empty ``container`` the main container may have any name.
     """
-    roles, errors = read_roles(specs, known, path)
+    roles, errors = read_roles(specs, role_names, path)
     yield from job_name_errors(job.metadata, roles)
     yield from annotation_errors(job.metadata)
     yield from errors
@@ -200,7 +189,7 @@ def template_errors(replica: ReplicaSpec, path: str, container: str) -> Iterator
     """Check a pod template. If ``container`` is set, one of its containers must have that name."""
     yield from pod_template_errors(replica.template, path)
     containers = objects_in(subobject(replica.template, "spec").get("containers"))
-    given = [each.get("name") for each in containers]
+    given = [container.get("name") for container in containers]
     if container and given and container not in given:
         where = f"{path}.spec.containers"
         remedy = f"name the main container {container!r}"
@@ -210,18 +199,17 @@ def template_errors(replica: ReplicaSpec, path: str, container: str) -> Iterator
 def pod_template_errors(template: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Check a pod template by the rules of the API server, which refuses its pods otherwise."""
     try:
-        known = msgspec.to_builtins(msgspec.convert(template, PodTemplateSpec))
+        modelled = msgspec.to_builtins(msgspec.convert(template, PodTemplateSpec))
     except msgspec.ValidationError as error:
         yield conversion_error(error, path)
         return
-    for volume in objects_in(subobject(known, "spec").get("volumes")):
+    for volume in objects_in(subobject(modelled, "spec").get("volumes")):
         if volume.keys() == {"name"}:
             volume["emptyDir"] = {}  # the API server's default
-    yield from cause_errors(template_causes(path, known))
+    yield from cause_errors(template_causes(path, modelled))
 
 
 def metadata_errors(meta: ObjectMeta) -> Iterator[FieldError]:
-    """Check the labels and annotations of a job."""
     yield from cause_errors(label_causes("metadata.labels", meta.labels))
     yield from cause_errors(annotation_causes("metadata.annotations", meta.annotations))
 
@@ -232,7 +220,6 @@ def cause_errors(causes: Iterable[StatusCause]) -> Iterator[FieldError]:
 
 
 def run_policy_errors(policy: RunPolicy, total: int) -> Iterator[FieldError]:
-    """Check the run policy of a job of ``total`` pods."""
     if policy.scheduling_policy is not None:
         path = "spec.runPolicy.schedulingPolicy"
         yield from scheduling_policy_errors(policy.scheduling_policy, total, path)
@@ -241,7 +228,6 @@ def run_policy_errors(policy: RunPolicy, total: int) -> Iterator[FieldError]:
 def scheduling_policy_errors(
     policy: SchedulingPolicy, total: int, path: str
 ) -> Iterator[FieldError]:
-    """Check the scheduling policy of a job of ``total`` pods."""
     if total and (policy.min_available or 0) > total:
         problem = f"is more than the {total} pods of the job"
         yield FieldError(
@@ -259,7 +245,6 @@ def scheduling_policy_errors(
 
 
 def quantity_errors(path: str, written: str | int | float) -> Iterator[FieldError]:
-    """Check that the amount of a resource is a quantity and not negative."""
     try:
         if parse_quantity(written).nano < 0:
             yield FieldError(path, written, "is negative", "give 0 or more")
@@ -268,7 +253,6 @@ def quantity_errors(path: str, written: str | int | float) -> Iterator[FieldErro
 
 
 def immutable_field_errors(policy: RunPolicy, old: RunPolicy) -> Iterator[FieldError]:
-    """Check the fields that are immutable after creation."""
     yield from managed_by_errors(policy, old)
     path = "spec.runPolicy.schedulingPolicy"
     yield from queue_errors(policy.scheduling_policy, old.scheduling_policy, path)

@@ -25,13 +25,6 @@ from gangline.api.validation.common_rules import MAX_JOB_REPLICAS
 def effective_job_errors(
     job: TrainJob, runtime: TrainingRuntimeSpec, merged: EffectiveJob
 ) -> Iterator[FieldError]:
-    """Yield all errors of a job in its runtime.
-
-    Args:
-        job: the job.
-        runtime: its runtime.
-        merged: both together.
-    """
     trainer = job.spec.trainer or Trainer()
     steps = {role.step for role in merged.roles}
     if TRAINER not in steps and job.spec.trainer is not None:
@@ -41,10 +34,12 @@ def effective_job_errors(
         if getattr(job.spec.initializer, field, None) is not None and step not in steps:
             problem = f"has no effect: the runtime has no job of the step {step!r}"
             yield FieldError(f"spec.initializer.{field}", None, problem, "use another runtime")
-    for number, each in enumerate(trainer.env):
-        if each.name in RESERVED.get(merged.framework, ()):
+    for number, variable in enumerate(trainer.env):
+        if variable.name in RESERVED.get(merged.framework, ()):
             problem = f"is set by the framework {merged.framework!r}"
-            yield FieldError(f"spec.trainer.env[{number}].name", each.name, problem, "remove it")
+            yield FieldError(
+                f"spec.trainer.env[{number}].name", variable.name, problem, "remove it"
+            )
     if merged.mpi is not None and merged.nodes > 1 and merged.find_role(NODE) is None:
         problem, remedy = f"needs a job {NODE!r} in the runtime", "give 1, or use another runtime"
         yield FieldError("spec.trainer.numNodes", merged.nodes, problem, remedy)
@@ -57,24 +52,24 @@ def effective_job_errors(
 
 def _patch_errors(job: TrainJob, runtime: TrainingRuntimeSpec) -> Iterator[FieldError]:
     """Patches must name jobs and containers of the runtime."""
-    known = {
+    jobs = {
         replicated_job.name: replicated_job
         for replicated_job in runtime.template.spec.replicated_jobs
     }
     for number, patch in enumerate(job.spec.runtime_patches):
         template = patch.training_runtime_spec and patch.training_runtime_spec.template
         changes = template.spec.replicated_jobs if template and template.spec else ()
-        for place, each in enumerate(changes):
+        for place, change in enumerate(changes):
             where = (
                 f"spec.runtimePatches[{number}].trainingRuntimeSpec.template.spec"
                 f".replicatedJobs[{place}]"
             )
-            target = known.get(each.name)
+            target = jobs.get(change.name)
             if target is None:
-                remedy = f"name one of: {', '.join(known)}"
-                yield FieldError(f"{where}.name", each.name, "is no job of the runtime", remedy)
+                remedy = f"name one of: {', '.join(jobs)}"
+                yield FieldError(f"{where}.name", change.name, "is no job of the runtime", remedy)
                 continue
-            pod = each.template and each.template.spec and each.template.spec.template
+            pod = change.template and change.template.spec and change.template.spec.template
             spec = (pod.spec if pod else None) or {}
             base = target.template.spec.template
             for position, container in enumerate(objects_in(spec.get("containers"))):
@@ -86,12 +81,12 @@ def _patch_errors(job: TrainJob, runtime: TrainingRuntimeSpec) -> Iterator[Field
 
 def _coordinator_errors(merged: EffectiveJob) -> Iterator[FieldError]:
     """The address of the coordinator is a label of all pods, and must exist."""
-    found = merged.spec.template.spec.coordinator
-    role = merged.find_role(found.replicated_job) if found else None
-    if found is None or role is None:
+    coordinator = merged.spec.template.spec.coordinator
+    role = merged.find_role(coordinator.replicated_job) if coordinator else None
+    if coordinator is None or role is None:
         return
     path = "spec.template.spec.coordinator"
-    if (index := found.pod_index or 0) >= role.replicas:
+    if (index := coordinator.pod_index or 0) >= role.replicas:
         remedy = f"{role.name} has the pods 0 to {role.replicas - 1}"
         yield FieldError(f"{path}.podIndex", index, "is no pod of the job", remedy)
     if len(merged.coordinator) > names.MAX_LABEL_LENGTH:

@@ -21,12 +21,11 @@ MAX_ANNOTATION_BYTES = 256 * 1024
 
 def rule_causes(rule: NameRule, path: str, value: Any) -> Causes:
     """Yield the error of a rule for a text. Values of other types are left to the schema."""
-    if isinstance(value, str) and (found := rule(value)) is not None:
-        yield field_causes.invalid(path, value, f"{found.problem}; {found.remedy}")
+    if isinstance(value, str) and (fault := rule(value)) is not None:
+        yield field_causes.invalid(path, value, f"{fault.problem}; {fault.remedy}")
 
 
 def name_causes(rule: NameRule, path: str, value: Any) -> Causes:
-    """Yield the errors of a required name."""
     if value in (None, ""):
         yield field_causes.required(path)
     else:
@@ -34,7 +33,6 @@ def name_causes(rule: NameRule, path: str, value: Any) -> Causes:
 
 
 def label_causes(path: str, labels: Any) -> Causes:
-    """Yield the errors of labels, or of ``matchLabels``."""
     for key, value in _string_items(labels):
         yield from rule_causes(names.validate_label_key, path, key)
         yield from rule_causes(names.validate_label_value, field_causes.indexed(path, key), value)
@@ -69,13 +67,13 @@ def port_causes(path: str, value: Any) -> Causes:
 def quantity_causes(path: str, value: Any, *, positive: bool = False) -> Causes:
     """Yield the errors of one quantity: negative values, and zero if ``positive`` is set."""
     try:
-        found = parse_quantity(value)
+        quantity = parse_quantity(value)
     except QuantityError as error:
         yield field_causes.invalid(path, value, str(error))
         return
-    if found.nano < 0:
+    if quantity.nano < 0:
         yield field_causes.invalid(path, str(value), "must be greater than or equal to 0")
-    elif positive and not found:
+    elif positive and not quantity:
         yield field_causes.invalid(path, str(value), "must be greater than zero")
 
 

@@ -1,13 +1,9 @@
 """Rules of pods and pod templates that no schema expresses, in Kubernetes' words.
 
 The embedded API server applies them to pods and workloads, the validation of jobs to their
-templates. Quantities and resources first, then one container (image, ports, variables, mounts,
-probes), then the pod spec (volumes, policies, tolerations).
-
-Rules of users, groups, and names of hosts in a pod, in Kubernetes' words.
-
-User and group IDs outside of their range must not reach the system: for ``setresuid`` the ID
-4294967295 means "no change", so that the container would keep the rights of root.
+templates. Quantities and resources first, then one container, then the pod spec, users and host
+names. IDs outside of their range must not reach the system: for ``setresuid`` 4294967295 means "no
+change", so that the container would keep the rights of root.
 """
 
 import ipaddress
@@ -68,13 +64,13 @@ def host_name_causes(path: str, spec: Json) -> Causes:
             yield field_causes.required(child(place, "name"))
         for field in ("name", "value"):
             text = option.get(field)
-            if isinstance(text, str) and any(each.isspace() for each in text):
+            if isinstance(text, str) and any(character.isspace() for character in text):
                 yield field_causes.invalid(child(place, field), text, "must not contain spaces")
 
 
 def _list(of: Json, name: str) -> list[Any]:
-    found = of.get(name)
-    return found if isinstance(found, list) else []
+    value = of.get(name)
+    return value if isinstance(value, list) else []
 
 
 def _validate_search_domain(name: str) -> names.NameProblem | None:
@@ -124,8 +120,8 @@ def _container_resource(path: str, name: str, value: Any) -> Causes:
         detail = "must be a standard resource for containers, or a name with a domain and '/'"
         yield field_causes.invalid(path, name, detail)
     yield from quantity_causes(path, value)
-    found = quantity_or_none(value)
-    if found is not None and _is_integer_resource(name) and found.milli % 1000:
+    quantity = quantity_or_none(value)
+    if quantity is not None and _is_integer_resource(name) and quantity.milli % 1000:
         yield field_causes.invalid(path, str(value), "must be an integer")
 
 
@@ -339,14 +335,14 @@ def _policy_causes(path: str, spec: Json) -> Causes:
     yield from host_name_causes(path, spec)
 
 
-def _volume_causes(path: str, spec: Json, found: set[str]) -> Causes:
+def _volume_causes(path: str, spec: Json, used: set[str]) -> Causes:
     for index, volume in enumerate(objects_in(spec.get("volumes"))):
         where = indexed(path, index)
         name = volume.get("name")
         yield from name_causes(names.validate_dns_label, child(where, "name"), name)
-        if name in found:
+        if name in used:
             yield field_causes.duplicate(child(where, "name"), name)
-        found.add(str(name))
+        used.add(str(name))
         sources = [key for key in volume if key != "name" and volume[key] is not None]
         if not sources:
             yield field_causes.required(where, "must specify a volume type")

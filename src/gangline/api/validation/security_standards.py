@@ -1,12 +1,7 @@
-"""Applies the controls of a level and a version to a pod.
+"""Applies the controls of a Pod Security level and version to a pod.
 
-Levels and versions of Pod Security, from the labels of a namespace.
-
-What controls read of a pod, and how they name what violates them.
-
-The controls of the level *baseline*, which prevents known privilege escalations.
-
-The controls that the level *restricted* adds: the current practice of hardening pods.
+Levels and versions come from the labels of a namespace. *Baseline* prevents known privilege
+escalations; *restricted* adds the current practice of hardening pods.
 """
 
 import re
@@ -88,8 +83,8 @@ def _read(
             errors.append(_invalid(name, text, "must be one of privileged, baseline, restricted"))
     name = f"{PREFIX}{mode}-version"
     if (text := labels.get(name)) is not None and text != "latest":
-        if found := _VERSION.fullmatch(text):
-            minor = int(found[1])
+        if match := _VERSION.fullmatch(text):
+            minor = int(match[1])
         else:
             errors.append(_invalid(name, text, 'must be "latest" or "v1.x"'))
     return LevelVersion(level, minor)
@@ -104,8 +99,6 @@ Json = Mapping[str, Any]
 
 
 class Violation(NamedTuple):
-    """A control that a pod violates."""
-
     reason: str
     detail: str
 
@@ -115,14 +108,11 @@ class Violation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PodUnderCheck:
-    """A pod or a pod template as plain data."""
-
     metadata: Json
     spec: Json
 
     @property
     def context(self) -> Json:
-        """The security context of the pod."""
         return self.spec.get("securityContext") or {}
 
     @property
@@ -154,8 +144,8 @@ def count(noun: str, names: Sequence[str]) -> str:
 
 def setters(pod: bool, containers: Sequence[str]) -> str:
     """Return the pod and the containers that set something; empty for none."""
-    found = ["pod"] if pod else []
-    return " and ".join([*found, count("container", containers)] if containers else found)
+    subjects = ["pod"] if pod else []
+    return " and ".join([*subjects, count("container", containers)] if containers else subjects)
 
 
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
@@ -194,11 +184,11 @@ def app_armor_profile(pod: PodUnderCheck, version: LevelVersion) -> Violation | 
     allowed = ("", *SECCOMP_TYPES)
     bad_pod = _profile_type(pod.context, "appArmorProfile") not in allowed
     bad = [n for n, _, c in pod.containers() if _profile_type(c, "appArmorProfile") not in allowed]
-    found = []
+    subjects = []
     if bad_pod or bad:
         types = {_profile_type(pod.context, "appArmorProfile")} if bad_pod else set()
         types |= {_profile_type(c, "appArmorProfile") for n, _, c in pod.containers() if n in bad}
-        found.append(
+        subjects.append(
             f"{setters(bad_pod, bad)} must not set securityContext.appArmorProfile.type to "
             f"{quote(sorted(types))}"
         )
@@ -209,10 +199,10 @@ def app_armor_profile(pod: PodUnderCheck, version: LevelVersion) -> Violation | 
         and value not in ("", "runtime/default")
         and not value.startswith("localhost/")
     )
-    if not found and not annotations:
+    if not subjects and not annotations:
         return None
-    profiles = "profile" if len(found) + len(annotations) == 1 else "profiles"
-    return Violation(f"forbidden AppArmor {profiles}", ", ".join([*found, *annotations]))
+    profiles = "profile" if len(subjects) + len(annotations) == 1 else "profiles"
+    return Violation(f"forbidden AppArmor {profiles}", ", ".join([*subjects, *annotations]))
 
 
 def _profile_type(context: Any, field: str) -> str:
@@ -255,10 +245,10 @@ def host_ports(pod: PodUnderCheck, version: LevelVersion) -> Violation | None:
         name: [port["hostPort"] for port in container.get("ports") or () if port.get("hostPort")]
         for name, container, _ in pod.containers()
     }
-    bad = [name for name, found in ports.items() if found]
+    bad = [name for name, used in ports.items() if used]
     if not bad:
         return None
-    numbers = sorted({str(port) for found in ports.values() for port in found})
+    numbers = sorted({str(port) for used in ports.values() for port in used})
     use, noun = ("uses", "use")[len(bad) > 1], ("hostPort", "hostPorts")[len(numbers) > 1]
     return Violation("hostPort", f"{count('container', bad)} {use} {noun} {', '.join(numbers)}")
 
@@ -343,8 +333,8 @@ def _seccomp_annotations(pod: PodUnderCheck) -> Violation | None:
 def sysctls(pod: PodUnderCheck, version: LevelVersion) -> Violation | None:
     bad = [
         name
-        for each in pod.context.get("sysctls") or ()
-        if (name := str(each.get("name", ""))) not in _SYSCTLS
+        for sysctl in pod.context.get("sysctls") or ()
+        if (name := str(sysctl.get("name", ""))) not in _SYSCTLS
         or not version.is_at_least(_SYSCTLS[name])
     ]
     return Violation("forbidden sysctls", ", ".join(bad)) if bad else None
@@ -416,8 +406,8 @@ def restricted_volumes(pod: PodUnderCheck, version: LevelVersion) -> Violation |
     for volume in pod.volumes():
         if not any(volume.get(field) is not None for field in _ALLOWED_VOLUMES):
             bad.append(str(volume.get("name", "")))
-            found = [field for field, value in volume.items() if isinstance(value, dict)]
-            types.update(found[:1] or ["unknown"])
+            sources = [field for field, value in volume.items() if isinstance(value, dict)]
+            types.update(sources[:1] or ["unknown"])
     if not bad:
         return None
     use = "uses" if len(bad) == 1 else "use"
@@ -457,7 +447,7 @@ def restricted_seccomp_profile(pod: PodUnderCheck, version: LevelVersion) -> Vio
     silent = [name for name, _, c in pod.containers() if c.get("seccompProfile") is None]
     if pod.context.get("seccompProfile") is not None or not silent:
         return None
-    types = " or ".join(f'"{each}"' for each in SECCOMP_TYPES)
+    types = " or ".join(f'"{type_}"' for type_ in SECCOMP_TYPES)
     who = count("container", silent)
     detail = f"pod or {who} must set securityContext.seccompProfile.type to {types}"
     return Violation("seccompProfile", detail)
@@ -502,11 +492,11 @@ def find_violations(metadata: Json, spec: Json, version: LevelVersion) -> list[V
     if version.level is Level.PRIVILEGED:
         return []
     pod = PodUnderCheck(metadata, spec)
-    controls = [each for each in _BASELINE if not _is_replaced(each, version)]
+    controls = [control for control in _BASELINE if not _is_replaced(control, version)]
     if version.level is Level.RESTRICTED:
-        controls += [each for each in _RESTRICTED if version.is_at_least(each.since)]
-    found = (control.control(pod, version) for control in controls)
-    return [violation for violation in found if violation is not None]
+        controls += [control for control in _RESTRICTED if version.is_at_least(control.since)]
+    violations = (control.control(pod, version) for control in controls)
+    return [violation for violation in violations if violation is not None]
 
 
 def _is_replaced(control: _VersionedControl, version: LevelVersion) -> bool:

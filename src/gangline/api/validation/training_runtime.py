@@ -67,9 +67,8 @@ def refused_field_errors(spec: TrainingRuntimeSpec) -> Iterator[FieldError]:
 
 
 def failure_policy_errors(spec: JobSetSpec) -> Iterator[FieldError]:
-    """Yield the errors of the rules for failed jobs."""
     rules = spec.failure_policy.rules if spec.failure_policy else ()
-    known = [job.name for job in spec.replicated_jobs]
+    job_names = [job.name for job in spec.replicated_jobs]
     earlier: set[str] = set()
     for number, rule in enumerate(rules):
         where = f"{_SET}.failurePolicy.rules[{number}]"
@@ -81,7 +80,12 @@ def failure_policy_errors(spec: JobSetSpec) -> Iterator[FieldError]:
             path = f"{where}.onJobFailureMessagePatterns"
             yield FieldError(path, None, problem, "use onJobFailureReasons")
         listed = (
-            ("targetReplicatedJobs", rule.target_replicated_jobs, known, "is no replicated job"),
+            (
+                "targetReplicatedJobs",
+                rule.target_replicated_jobs,
+                job_names,
+                "is no replicated job",
+            ),
             ("onJobFailureReasons", rule.on_job_failure_reasons, FAILURE_REASONS, "is no reason"),
         )
         for field, given, allowed, problem in listed:
@@ -109,7 +113,6 @@ def validate(
 
 
 def runtime_spec_errors(spec: TrainingRuntimeSpec) -> Iterator[FieldError]:
-    """Yield all errors of a runtime."""
     given = [name for name in FRAMEWORKS if getattr(spec.ml_policy, name) is not None]
     if len(given) > 1:
         problem = f"has several frameworks: {', '.join(given)}"
@@ -143,11 +146,11 @@ def _job_errors(
     if job.replicas not in (None, 1):
         remedy = "give 1; the number of nodes is spec.mlPolicy.numNodes"
         yield FieldError(f"{path}.replicas", job.replicas, "is not 1", remedy)
-    for number, each in enumerate(job.depends_on):
-        if each.name not in earlier:
+    for number, dependency in enumerate(job.depends_on):
+        if dependency.name not in earlier:
             remedy = f"name one of: {', '.join(sorted(earlier))}" if earlier else "remove it"
             where = f"{path}.dependsOn[{number}].name"
-            yield FieldError(where, each.name, "is no earlier job", remedy)
+            yield FieldError(where, dependency.name, "is no earlier job", remedy)
     yield from _order_errors(job, job_set, path)
     yield from _failure_errors(job, f"{path}.template.spec")
     yield from _container_errors(job, path)
@@ -155,12 +158,12 @@ def _job_errors(
     yield from pod_template_errors(template, f"{path}.template.spec.template")
 
 
-def _coordinator_errors(spec: TrainingRuntimeSpec, known: set[str]) -> Iterator[FieldError]:
-    found = spec.template.spec.coordinator
-    if found and found.replicated_job not in known:
+def _coordinator_errors(spec: TrainingRuntimeSpec, job_names: set[str]) -> Iterator[FieldError]:
+    coordinator = spec.template.spec.coordinator
+    if coordinator and coordinator.replicated_job not in job_names:
         where = "spec.template.spec.coordinator.replicatedJob"
-        remedy = f"name one of: {', '.join(sorted(known))}"
-        yield FieldError(where, found.replicated_job, "is no replicated job", remedy)
+        remedy = f"name one of: {', '.join(sorted(job_names))}"
+        yield FieldError(where, coordinator.replicated_job, "is no replicated job", remedy)
 
 
 def _order_errors(job: ReplicatedJob, job_set: JobSetSpec, path: str) -> Iterator[FieldError]:
@@ -200,18 +203,18 @@ def _container_errors(job: ReplicatedJob, path: str) -> Iterator[FieldError]:
         remedy = f"name the container of this step {expected!r}"
         yield FieldError(where, None, f"has no container {expected!r}", remedy)
     elif job.step in (DATASET_INITIALIZER, MODEL_INITIALIZER):
-        mounts = {each.get("name") for each in objects_in(container.get("volumeMounts"))}
+        mounts = {mount.get("name") for mount in objects_in(container.get("volumeMounts"))}
         if INITIALIZER_VOLUME not in mounts:
             problem = f"has no mount of the volume {INITIALIZER_VOLUME!r}"
             remedy = f"mount it at {WORKSPACE}: what is fetched must stay for the nodes"
             yield FieldError(f"{where}[{expected}].volumeMounts", None, problem, remedy)
 
 
-def _success_errors(spec: JobSetSpec, known: set[str]) -> Iterator[FieldError]:
+def _success_errors(spec: JobSetSpec, job_names: set[str]) -> Iterator[FieldError]:
     policy = spec.success_policy
     targets: Sequence[str] = policy.target_replicated_jobs if policy else ()
     for number, name in enumerate(targets):
-        if name not in known:
+        if name not in job_names:
             where = f"spec.template.spec.successPolicy.targetReplicatedJobs[{number}]"
-            remedy = f"name one of: {', '.join(sorted(known))}"
+            remedy = f"name one of: {', '.join(sorted(job_names))}"
             yield FieldError(where, name, "is no replicated job", remedy)

@@ -2,12 +2,8 @@
 
 Two steps: the schema (types, allowed values, ranges, unknown fields), then the rules that no schema
 can express (derived names, roles, containers, quantities, contradicting limits). The operator, the
-command line and the SDK call the same functions, so their messages are the same.
-
-Warnings are about settings that are valid but probably not intended. No job is refused because of
-them: the upstream operators accept all of them silently.
-
-Our own limit: a job has at most 5,000 replicas.
+command line and the SDK call the same functions, so their messages are the same. Warnings are about
+valid settings that are probably not intended: upstream operators accept them silently.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -102,8 +98,8 @@ def _validate_queue(queue: Queue, old: Queue | None = None) -> Iterator[FieldErr
 _RULES: tuple[tuple[Resource[Any], _KindRules], ...] = (
     (SCALE_PLANS, _KindRules(SCALE_PLANS.type, _scale_plan_errors)),
     *(
-        (each, _KindRules(each.type, _runtime_errors))
-        for each in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
+        (resource, _KindRules(resource.type, _runtime_errors))
+        for resource in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
     ),
     (POD_GROUPS, _KindRules(POD_GROUPS.type, _validate_pod_group)),
     (QUEUES, _KindRules(QUEUES.type, _validate_queue)),
@@ -134,12 +130,10 @@ class ManifestCheck:
 def check_manifest(
     manifest: Mapping[str, Any], *, strict: bool = True, old: Object | None = None
 ) -> ManifestCheck:
-    """Check a manifest of one of our kinds. Other kinds are left to the API server.
+    """Check a manifest of one of our kinds, and its change from ``old``. Others are left to the
+    server.
 
-    Args:
-        manifest: the object as plain data, as read from YAML.
-        strict: report fields that this version does not know as errors.
-        old: the object before this change, for immutable fields.
+    ``strict`` reports fields that this version does not know as errors.
     """
     version, kind = manifest.get("apiVersion"), manifest.get("kind")
     if not (isinstance(version, str) and isinstance(kind, str)) or (version, kind) not in _KINDS:
@@ -148,10 +142,10 @@ def check_manifest(
     job_kind = find_job_kind(version, kind)
     if job_kind and job_kind.other_versions:
         manifest = {**manifest, "apiVersion": original_version_of(job_kind, manifest)}
-    found = _check(manifest, rules, strict=strict, old=old)
-    if found.job is not None:
-        found.warnings[:0] = rules.list_warnings(found.job)
-    return found
+    checked = _check(manifest, rules, strict=strict, old=old)
+    if checked.job is not None:
+        checked.warnings[:0] = rules.list_warnings(checked.job)
+    return checked
 
 
 def validate_manifest(
@@ -163,13 +157,9 @@ def validate_manifest(
 
 
 def validate_job(job: Object, old: Object | None = None) -> list[FieldError]:
-    """Return every error in a job that was read from the API.
+    """Return every error in a job, and in its change from ``old``, that was read from the API.
 
     Fields that this version does not know are no errors here: the API server has accepted them.
-
-    Args:
-        job: the job, of any of our kinds.
-        old: the job before this change, for immutable fields.
     """
     rules = next(rules for rules in _KINDS.values() if rules.type is type(job))
     return _check(msgspec.to_builtins(job), rules, strict=False, old=old).errors
@@ -188,11 +178,11 @@ def _check(
         job = msgspec.convert(shape.valid, rules.type)
     except msgspec.ValidationError as error:
         return ManifestCheck([*errors, conversion_error(error, "")], unknown)
-    known = {error.path for error in shape.errors}
+    paths = {error.path for error in shape.errors}
     errors += [
         error
         for error in (*metadata_errors(job.metadata), *rules.validate(job, old))
-        if error.path not in known and not _is_below(error.path, shape.invalid_paths)
+        if error.path not in paths and not _is_below(error.path, shape.invalid_paths)
     ]
     return ManifestCheck(errors, unknown, job)
 

@@ -54,7 +54,6 @@ _DECODE_ANSWER = msgspec.json.Decoder(SaveAnswerAnnotation).decode
 
 
 def read_save_request(annotations: Mapping[str, str]) -> SaveRequestAnnotation | None:
-    """Return the request; None without one, or if it cannot be parsed."""
     try:
         request = _DECODE_REQUEST(annotations.get(SAVE_REQUEST_ANNOTATION, ""))
     except (msgspec.DecodeError, ValueError):

@@ -1,19 +1,16 @@
-"""Which objects of other operators are adopted, and by which patch.
+"""Which objects of other operators are adopted, and by which patch of their metadata.
 
-Pods and services of current upstream operators need no patch: labels and owner are the same. Other
-objects need a patch of their metadata, and never a restart:
+Pods and services of current upstream operators need no patch: labels and owner are the same. No
+patch restarts anything, and each contains the observed uid and resource version, so it cannot
+change another object:
 
 - Objects of a Kubeflow operator from before labels had a prefix, or of a PaddleJob operator, whose
-  labels never name the job, get our labels. Role and index are parsed from the object's name, which
-  all operators build in the same way.
-- *Orphans* have our labels and no controller (for instance after ``kubectl delete
-  --cascade=orphan``). A job of the same name becomes their owner, as a ReplicaSet adopts pods. Pods
-  that have ended are excluded: a new job is not finished because an earlier one was.
-- Pods without a gang whose job has a pod group join it. Otherwise their replacements would wait for
-  a gang that never becomes complete.
-
-Each patch contains the uid and resource version that were observed, so it cannot change another
-object.
+  labels never name the job, get our labels: role and index are parsed from the object's name.
+- *Orphans* have our labels and no controller (``kubectl delete --cascade=orphan``). A job of the
+  same name becomes their owner, except of pods that have ended: a new job is not finished because
+  an earlier one was.
+- Pods without a gang whose job has a pod group join it, or their replacements would wait for a gang
+  that never becomes complete.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,20 +42,16 @@ def kind_table(kinds: Iterable[JobKindInfo]) -> KindTable:
 
 
 def kind_of(owner: OwnerReference | None, kinds: KindTable) -> JobKindInfo | None:
-    """Return the kind of the job that controls an object, or None if the kind is not ours."""
     return kinds.get((owner.api_version.rpartition("/")[0], owner.kind)) if owner else None
 
 
 def is_foreign(meta: ObjectMeta) -> bool:
-    """Return whether an object has the labels of an upstream operator and none of ours yet."""
-    found = PADDLE_LABEL in meta.labels or LEGACY_GROUP_LABEL in meta.labels.items()
-    return found and labels.JOB_NAME not in meta.labels
+    is_upstream = PADDLE_LABEL in meta.labels or LEGACY_GROUP_LABEL in meta.labels.items()
+    return is_upstream and labels.JOB_NAME not in meta.labels
 
 
 def parse_replica_name(name: str, job: str) -> tuple[str, int] | None:
-    """Parse role and index from an object's name; None if the name is not one of this job's
-    replicas.
-    """
+    """Parse role and index from an object's name; None if no replica of the job has this name."""
     role, _, index = name.removeprefix(f"{job}-").rpartition("-")
     if not name.startswith(f"{job}-") or not role.isalpha():
         return None
@@ -68,9 +61,7 @@ def parse_replica_name(name: str, job: str) -> tuple[str, int] | None:
 def adoption_labels(
     target: TargetKind, meta: ObjectMeta, kinds: KindTable
 ) -> dict[str, str] | None:
-    """Return the labels to add to an object of an upstream operator; None if no job of ours owns
-    it.
-    """
+    """Return our labels for an upstream operator's object; None if no job of ours owns it."""
     owner = meta.controller
     kind = kind_of(owner, kinds)
     if owner is None or kind is None:
@@ -80,10 +71,10 @@ def adoption_labels(
     replica = parse_replica_name(meta.name, owner.name)
     if replica is None:
         return None
-    found = labels.replica_labels(owner.name, kind.controller, *replica)
+    own = labels.replica_labels(owner.name, kind.controller, *replica)
     if target is TargetKind.POD and meta.labels.get(LEGACY_ROLE_LABEL) == labels.MASTER_ROLE:
-        found[labels.JOB_ROLE] = labels.MASTER_ROLE
-    return found
+        own[labels.JOB_ROLE] = labels.MASTER_ROLE
+    return own
 
 
 def label_patch(
@@ -94,20 +85,15 @@ def label_patch(
 ) -> Manifest | None:
     """Return the patch that adds our labels to an upstream operator's object; None if not needed.
 
-    Args:
-        target: the kind of the object.
-        meta: its metadata.
-        kinds: the kinds that this operator runs.
-        selector: the selector of an old service. It is changed to our labels, which replacements of
-            old pods have as well.
+    The selector of an old service becomes our labels, which replacements of old pods have as well.
     """
-    found = adoption_labels(target, meta, kinds)
-    if found is None:
+    own = adoption_labels(target, meta, kinds)
+    if own is None:
         return None
-    patch = _metadata_patch(meta, labels=found)
+    patch = _metadata_patch(meta, labels=own)
     if selector and "job-name" in selector:
-        dropped: Manifest = dict.fromkeys(set(selector) - set(found))
-        patch["spec"] = {"selector": {**dropped, **found}}
+        dropped: Manifest = dict.fromkeys(set(selector) - set(own))
+        patch["spec"] = {"selector": {**dropped, **own}}
     return patch
 
 
@@ -134,7 +120,6 @@ def owner_patch(meta: ObjectMeta, owner: Manifest) -> Manifest:
 
 
 def lacks_gang(pod: ObservedPod) -> bool:
-    """Return whether an unfinished pod of a job belongs to no gang."""
     return (
         labels.POD_GROUP_ANNOTATION not in pod.metadata.annotations
         and labels.parse_replica_labels(pod.metadata) is not None

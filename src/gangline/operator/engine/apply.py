@@ -1,18 +1,15 @@
 """Executes plans: deletes, then patches, then creates; limits and delays writes.
 
-- ``PlanExecutor``: every write can be repeated. The names of created objects are deterministic, so
-  a repeated creation fails with AlreadyExists and is recognised by its owner. Deletions carry the
-  uid that was observed. A refusal that concerns one object (an occupied name, a quota, a webhook)
-  is a problem of the job and is reported in its status. Any other error is raised, and the pass is
-  repeated.
-- ``WriteLimiter`` limits concurrent writes. Waiting writes are ordered by arrival time plus a
-  delay: a write with a delay of two seconds yields to every urgent write of the next two seconds,
-  and to no later one. Invariant: it waits a bounded time even if urgent writes never stop.
-- Delays of status writes merge changes. The pods of a gang start, and end, within moments of each
-  other, and each would cause a write. While pod creations of other jobs are queued, minor changes
-  wait longer: a status write costs as much as the creation of a pod.
-
-Values of Secrets, made when a Secret is created: plans contain placeholders only.
+- ``PlanExecutor``: every write can be repeated: created objects have deterministic names, so that
+  AlreadyExists is recognised by the owner, and deletions carry the observed uid. A refusal that
+  concerns one object (an occupied name, a quota, a webhook) is reported in the job's status; any
+  other error is raised, and the pass is repeated.
+- ``WriteLimiter``: waiting writes are ordered by arrival time plus a delay: a write with a delay of
+  two seconds yields to every urgent write of the next two seconds, and to no later one. Invariant:
+  it waits a bounded time even if urgent writes never stop.
+- Delays of status writes merge changes: the pods of a gang start and end within moments, and a
+  status write costs as much as the creation of a pod.
+- Values of Secrets are made on creation: plans contain placeholders only.
 """
 
 import asyncio
@@ -102,8 +99,6 @@ def _ssh_key_pair() -> dict[str, str]:
 
 
 class WriteLimiter:
-    """Allows at most ``limit`` concurrent writes."""
-
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._free = limit
         self._clock = clock
@@ -112,12 +107,10 @@ class WriteLimiter:
 
     @property
     def is_saturated(self) -> bool:
-        """True if writes wait for each other."""
         return self._free == 0
 
     @asynccontextmanager
     async def acquire(self, delay_s: float = 0.0) -> AsyncIterator[None]:
-        """Occupy one of the slots for the duration of the block."""
         await self._acquire(delay_s)
         try:
             yield
@@ -171,13 +164,7 @@ def running_status_delay(waited_s: float) -> float | None:
 def minor_status_delay(
     waited_s: float, since_stored_s: float, *, is_saturated: bool
 ) -> float | None:
-    """Return the time until a minor change is checked again; None: store it now.
-
-    Args:
-        waited_s: how long it has waited.
-        since_stored_s: time since the job's last status write; infinite: never.
-        is_saturated: whether writes wait for each other.
-    """
+    """Return the time until a minor change is checked again; None: store it now."""
     if is_saturated and waited_s < MINOR_STATUS_MAX_DELAY_S:
         return min(SATURATED_REQUEUE_S, MINOR_STATUS_MAX_DELAY_S - waited_s)
     recent_s = min(waited_s, since_stored_s)
@@ -185,7 +172,6 @@ def minor_status_delay(
 
 
 def requeue_delay(*, is_saturated: bool) -> float:
-    """Return the time until the next pass over a job for which objects were created."""
     return SATURATED_REQUEUE_S if is_saturated else CREATED_REQUEUE_S
 
 
@@ -222,15 +208,12 @@ UNKNOWN_KIND_RETRY_S = 300.0
 
 @dataclass(slots=True)
 class ExecutionResult:
-    """The results of a plan's writes."""
-
     created_pods: list[str] = field(default_factory=list)
     """Names of created pods."""
     deleted_pods: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def events(self) -> list[PlannedEvent]:
-        """Return one event for all created and one for all deleted pods."""
         events = []
         if self.created_pods:
             events.append(
@@ -250,8 +233,6 @@ class ExecutionResult:
 
 
 class PlanExecutor:
-    """Sends the planned writes, with a limit on concurrency."""
-
     def __init__(
         self,
         client: ApiClient,
@@ -259,14 +240,7 @@ class PlanExecutor:
         writes_in_flight: int,
         on_unknown_groups: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create the executor.
-
-        Args:
-            client: sends the writes.
-            cache: the observed objects.
-            writes_in_flight: the number of concurrent writes.
-            on_unknown_groups: called when the API server does not find the kind PodGroup.
-        """
+        """Call ``on_unknown_groups`` when the API server does not find the kind PodGroup."""
         self._client = client
         self._on_unknown_groups = on_unknown_groups
         self._cache = cache
@@ -281,15 +255,10 @@ class PlanExecutor:
 
     @property
     def is_saturated(self) -> bool:
-        """True if writes wait for each other."""
         return self._limiter.is_saturated
 
     async def execute(self, observation: Observation, plan: ReconcilePlan) -> ExecutionResult:
-        """Execute a plan, except for its status.
-
-        Raises:
-            ApiError: a request failed for a reason that does not concern the job.
-        """
+        """Execute a plan, except for its status."""
         job, result = observation.job_state.job, ExecutionResult()
         # Deletions first: they free names and quota for the creations.
         await self._gather(self._delete(job, deletion, result) for deletion in plan.deletions)
@@ -330,10 +299,10 @@ class PlanExecutor:
             except AlreadyExists as error:
                 if creation.target in UNWATCHED:
                     return
-                found = await self._existing(job, creation, result, error)
-                if found is None:
+                existing = await self._existing(job, creation, result, error)
+                if existing is None:
                     return
-                item = found
+                item = existing
             except (Forbidden, Invalid, BadRequest, NotFound) as error:
                 if creation.target in _OPTIONAL and isinstance(error, NotFound):
                     log.warning("the job continues without its %s: %s", creation.target, error)
@@ -365,9 +334,8 @@ class PlanExecutor:
         error: AlreadyExists,
     ) -> Object | None:
         """Resolve a name conflict: the object may be our own earlier creation or another owner's.
-
-        Raises:
-            AlreadyExists: the existing object is being deleted or adopted, so a retry will succeed.
+        Raises AlreadyExists: the existing object is being deleted or adopted, so a retry will
+        succeed.
         """
         resource = _RESOURCES[creation.target]
         try:

@@ -56,7 +56,6 @@ log = logging.getLogger(__name__)
 
 
 def log_transitions(before: JobStatus, after: JobStatus) -> None:
-    """Log the conditions that became True between two stored statuses."""
     for condition in after.conditions:
         began = condition.status == TRUE
         if began and not is_condition_true(before.conditions, condition.type):
@@ -77,8 +76,6 @@ STALLED_RETRY_S = (1.0, 300.0)
 
 
 class JobReconciler:
-    """Reconciles one job at a time."""
-
     def __init__(
         self,
         client: ApiClient,
@@ -99,11 +96,6 @@ class JobReconciler:
         self._pending_events: deque[tuple[RawJob, PlannedEvent]] = deque(maxlen=MAX_PENDING_EVENTS)
 
     async def reconcile(self, key: JobKey) -> ReconcileResult:
-        """Run one pass over a job.
-
-        Raises:
-            ApiError: a write failed; the next pass continues from the stored state.
-        """
         observation = self._cache.observe(key)
         if observation is None:
             self._stored_at.pop(key, None)
@@ -162,9 +154,7 @@ class JobReconciler:
     def _requeue_delay(
         self, observation: Observation, plan: ReconcilePlan, result: ExecutionResult
     ) -> float | None:
-        """Return the time until created objects are checked; zero if others can be created only
-        then.
-        """
+        """Return the time until created objects are checked; zero if more depend on them."""
         if not plan.creations or result.problems:
             return None
         if implements(observation.job_state.job.rules, OrdersStartup):
@@ -174,10 +164,8 @@ class JobReconciler:
     async def _store(
         self, key: JobKey, observation: Observation, status: JobStatus, fields: Manifest
     ) -> bool:
-        """Write the status; return False if the job was deleted.
-
-        Raises:
-            TerminalError: the cluster's CRD of the kind drops fields that are required.
+        """Write the status; return False if the job was deleted. Raises TerminalError: the
+        cluster's CRD of the kind drops fields that are required.
         """
         # A patch in this pass has changed the stored job.
         stored = self._cache.written_statuses.latest(observation.stored)
@@ -243,5 +231,5 @@ def _stalled_delay(status: JobStatus, now: datetime) -> float:
 
 
 def _requeue(*waits: float | None) -> ReconcileResult:
-    known = [wait for wait in waits if wait is not None]
-    return RequeueAfter(min(known)) if known else ReconcileDone()
+    delays = [wait for wait in waits if wait is not None]
+    return RequeueAfter(min(delays)) if delays else ReconcileDone()

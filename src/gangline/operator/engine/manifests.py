@@ -1,21 +1,16 @@
-"""Builds the pods and services of a job as they are sent to the API server.
+"""Builds the objects of a job as they are sent to the API server.
 
-Names, labels, owner references and environment are those of upstream. There is one deviation:
-services publish the addresses of pods that are not ready, because replicas must find each other *in
-order to* become ready. Upstream does not, so a readiness probe on a worker keeps its jobs from ever
-starting.
+Names, labels, owner references and environment are those of upstream. One deviation: services
+publish the addresses of pods that are not ready, because replicas must find each other *in order
+to* become ready.
 
-Pods of ElasticJobs, and others by an annotation of the job, mount an ``emptyDir`` of medium
-``Memory`` at /dev/shm. Container engines provide 64 MiB there, too little for data loaders and for
-checkpoints in memory, and a volume keeps its content when the container restarts. A volume that the
-user mounts there takes precedence.
+Pods of ElasticJobs, and others by an annotation of the job, mount memory at /dev/shm: container
+engines provide 64 MiB there, too little for data loaders and for checkpoints in memory, and a
+volume keeps its content when the container restarts.
 
-Owned objects of a job besides pods and services, such as its ConfigMap: create, update, delete.
-
-An annotation with a digest of the content shows whether an object is current. So the content need
-not be stored, and fields that the API server adds make no difference. An object of the job without
-the annotation was created by an upstream operator: pods may depend on its content, so it is never
-changed.
+An owned object (such as a ConfigMap) has an annotation with a digest of its content, which shows
+whether it is current. One without the annotation was created by an upstream operator: pods may
+depend on its content, so it is never changed.
 """
 
 import hashlib
@@ -103,7 +98,6 @@ def build_pod(
     gang: ReplicaGang,
     generation: int,
 ) -> PlannedCreation:
-    """Build the pod of one replica from the role's template."""
     own = labels.replica_labels(job.name, job.kind.controller, role.name, index)
     if job.rules.is_master(job, role, index):
         own[labels.JOB_ROLE] = labels.MASTER_ROLE
@@ -141,7 +135,6 @@ def build_pod(
 
 
 def build_service(job: NormalizedJob, role: ReplicaRole, index: int) -> PlannedCreation | None:
-    """Build the service of one replica; None if its kind needs no service."""
     fields = (
         job.rules.service_overrides(job, role, index)
         if implements(job.rules, ConfiguresServices)
@@ -205,10 +198,8 @@ def _scheduling(job: NormalizedJob, role: ReplicaRole, settings: EngineSettings)
 
 
 def _service_ports(template: Manifest, container: str) -> list[Manifest]:
-    """List the ports of the main container; Kubernetes requires a name for each if there are
-    several.
-    """
-    found = pod_template.container_ports(template, container)
+    """List the ports of the main container, with the names that Kubernetes requires."""
+    ports = pod_template.container_ports(template, container)
     return [
         {
             "name": entry.get("name") or f"port-{entry['containerPort']}",
@@ -216,7 +207,7 @@ def _service_ports(template: Manifest, container: str) -> list[Manifest]:
             "targetPort": entry["containerPort"],
             "protocol": entry.get("protocol") or "TCP",
         }
-        for entry in found
+        for entry in ports
         if entry.get("containerPort")
     ]
 
@@ -241,8 +232,8 @@ def missing_objects(
 ) -> list[PlannedCreation]:
     """List the objects to create; those that cannot be read are excluded."""
     there = {(extra.target, extra.metadata.name) for extra in observed}
-    seen = (each for each in desired if each.target not in UNWATCHED)
-    return [each for each in seen if (each.target, each.name) not in there]
+    seen = (creation for creation in desired if creation.target not in UNWATCHED)
+    return [creation for creation in seen if (creation.target, creation.name) not in there]
 
 
 def prepend_unwatched(
@@ -251,13 +242,12 @@ def prepend_unwatched(
     """Put objects that cannot be read before pods that need them: they may not exist."""
     if not any(creation.target is TargetKind.POD for creation in creations):
         return creations
-    return (*(each for each in desired if each.target in UNWATCHED), *creations)
+    return (*(creation for creation in desired if creation.target in UNWATCHED), *creations)
 
 
 def update_patches(
     desired: Iterable[PlannedCreation], observed: Iterable[OwnedObject]
 ) -> list[PlannedPatch]:
-    """List the patches that make objects current."""
     seen = {(extra.target, extra.metadata.name): extra for extra in observed}
     patches = []
     for creation in desired:

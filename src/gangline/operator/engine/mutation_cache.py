@@ -53,33 +53,33 @@ class UnobservedWrites(Generic[T]):
             return False
         made = self._made.get(_owner(item), {})
         entry = made.get(item.metadata.name)
-        known = ""
+        written_version = ""
         if entry and entry[0].metadata.uid == item.metadata.uid:
-            known = entry[0].metadata.resource_version
+            written_version = entry[0].metadata.resource_version
             del made[item.metadata.name]
             if not made:
                 del self._made[_owner(item)]
         if new is None or new.metadata.deletion_timestamp is not None:
             self._deleted.pop(item.metadata.uid, None)
-        return new is None or not known or new.metadata.resource_version != known
+        return (
+            new is None or not written_version or new.metadata.resource_version != written_version
+        )
 
     def merge_into(self, owner: str, cached: list[T]) -> list[T]:
-        """Merge the recorded writes into the cached objects of an owner."""
         now = self._clock()
         items = [self._with_deletion(item, now) for item in cached]
-        known = {item.metadata.uid for item in items}
+        uids = {item.metadata.uid for item in items}
         made = self._made.get(owner)
         if made:
             for name in [name for name, (_, until) in made.items() if until < now]:
                 del made[name]
-            fresh = (item for item, _ in made.values() if item.metadata.uid not in known)
+            fresh = (item for item, _ in made.values() if item.metadata.uid not in uids)
             items += [self._with_deletion(item, now) for item in fresh]
             if not made:
                 del self._made[owner]
         return items
 
     def forget(self, owner: str) -> None:
-        """Drop the records of a deleted owner."""
         self._made.pop(owner, None)
 
     def has_unobserved(self, owner: str) -> bool:

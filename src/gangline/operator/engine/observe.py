@@ -73,8 +73,6 @@ OWNED_RESOURCES = {
 
 
 class JobKey(NamedTuple):
-    """Identifies a job."""
-
     kind: str
     """The kind's identity."""
     namespace: str
@@ -156,7 +154,6 @@ class ClusterCache:
         self._add_listeners()
 
     async def run(self) -> None:
-        """Watch the cluster until cancelled."""
         followers: list[Informer[Any]] = [
             *self.jobs.values(),
             self.pods,
@@ -234,11 +231,7 @@ class ClusterCache:
             self.runtimes.add_listener(runtime_copy, partial(self._enqueue_runtime_users, enqueue))
 
     def observe(self, key: JobKey) -> Observation | None:
-        """Build the observation of a job; None if there is no such job, or it cannot be read yet.
-
-        Raises:
-            msgspec.DecodeError: the job's stored status cannot be decoded.
-        """
+        """Build the observation of a job; None if there is none, or it cannot be read yet."""
         cached = self.jobs[key.kind].get(key.namespace, key.name)
         if cached is None or not self._can_read(key.kind):
             return None
@@ -248,12 +241,12 @@ class ClusterCache:
         pods, other_pods = _split_by_owner(uid, self._objects_of(self.pods, key))
         services, other_services = _split_by_owner(uid, self._objects_of(self.services, key))
         group, other_group = self._pod_group_of(uid, key)
-        given = next((each for each in other_group if adoption.is_given_group(each)), None)
+        given = next((other for other in other_group if adoption.is_given_group(other)), None)
         extras, other_extras = self._owned_objects_of(uid, key)
         others: list[tuple[TargetKind, Object]] = [
             *((TargetKind.POD, pod) for pod in other_pods),
             *((TargetKind.SERVICE, service) for service in other_services),
-            *((TargetKind.POD_GROUP, each) for each in other_group),
+            *((TargetKind.POD_GROUP, other) for other in other_group),
             *((extra.target, extra) for extra in other_extras),
         ]
         taken = {
@@ -277,7 +270,6 @@ class ClusterCache:
         return Observation(stored, observed, _kind_status(stored, reading.job))
 
     def has_unobserved_writes(self, uid: str) -> bool:
-        """Return whether the watches do not show yet all objects that were written for a job."""
         return any(objects.has_unobserved(uid) for objects in self._unobserved_writes())
 
     def _unobserved_writes(self) -> tuple[UnobservedWrites[Any], ...]:
@@ -305,15 +297,15 @@ class ClusterCache:
         meta, framework = stored.metadata, self.frameworks[key.kind]
         runtime, is_known = self._runtime_of(framework, stored)
         version = (meta.uid, meta.generation, runtime.version if runtime else f"{is_known}")
-        known = self._readings.get(key)
-        if known is None or known[0] != version or not meta.generation:
+        reading = self._readings.get(key)
+        if reading is None or reading[0] != version or not meta.generation:
             reading = (
                 framework.read_with_runtime(stored, runtime, is_known=is_known)
                 if isinstance(framework, NeedsRuntime)
                 else framework.read(stored)
             )
-            known = self._readings[key] = version, reading
-        return replace(known[1], job=replace(known[1].job, meta=meta))
+            reading = self._readings[key] = version, reading
+        return replace(reading[1], job=replace(reading[1].job, meta=meta))
 
     def _can_read(self, kind: str) -> bool:
         """Return whether jobs of a kind can be read: not by a runtime of which copies may exist."""
@@ -327,7 +319,6 @@ class ClusterCache:
         return self.runtimes.find(stored.metadata, kind, name), self.runtimes.has_synced(kind)
 
     def _enqueue_runtime_users(self, enqueue: Callable[[JobKey], None], namespace: str) -> None:
-        """Enqueue the jobs that may wait for a runtime."""
         for kind, framework in self.frameworks.items():
             if isinstance(framework, NeedsRuntime):
                 for job in self.jobs[kind].items():
@@ -364,7 +355,6 @@ class ClusterCache:
         return (own[0] if own else None), others
 
     def _jobs_named(self, group: PodGroup) -> list[JobKey]:
-        """List the jobs with the name of a group that a user created."""
         namespace, name = group.metadata.namespace, group.metadata.name
         return [
             JobKey(kind, namespace, name)
@@ -377,8 +367,8 @@ class ClusterCache:
         if not self.nodes.has_synced or self.nodes.problem:
             return frozenset()
         used = {pod.spec.node_name for pod in pods if pod.is_terminating} - {""}
-        found = {name: self.nodes.get(None, name) for name in used}
-        return frozenset(name for name, node in found.items() if node is None or node.is_lost)
+        nodes = {name: self.nodes.get(None, name) for name in used}
+        return frozenset(name for name, node in nodes.items() if node is None or node.is_lost)
 
     def _jobs_of(self, item: Object) -> list[JobKey]:
         """Return the job of an object: by its controller, else by its labels.
@@ -398,8 +388,7 @@ class ClusterCache:
         ]
 
     def _becomes_available(self, key: JobKey, item: Object) -> bool:
-        """Return whether an object that occupies a name will be deleted, or adopted, without user
-        action.
+        """Return whether an occupying object will be deleted or adopted without user action.
 
         True for objects of a deleted job with the same name, for orphans, and for groups that are
         being deleted. For other owners, creation must fail, so that the conflict is reported in the

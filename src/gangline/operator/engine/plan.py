@@ -189,20 +189,20 @@ def _not_retained(observed: ObservedJob) -> list[OwnedObject]:
     rules, owned = observed.job.rules, observed.owned_objects
     if not implements(rules, RetainsObjects):
         return list(owned)
-    return [each for each in owned if not rules.is_retained(each.metadata.name)]
+    return [item for item in owned if not rules.is_retained(item.metadata.name)]
 
 
 def _created_early(observed: ObservedJob, status: JobStatus) -> tuple[PlannedCreation, ...]:
-    """The objects that are created for a suspended job too."""
     rules = observed.job.rules
     if not implements(rules, RetainsObjects):
         return ()
     desired = manifests.desired_objects(observed.job, assign_slots(observed, status))
     missing = manifests.missing_objects(desired, observed.owned_objects)
     return tuple(
-        each
-        for each in missing
-        if rules.is_needed_early(each.name) and (each.target, each.name) not in observed.occupied
+        creation
+        for creation in missing
+        if rules.is_needed_early(creation.name)
+        and (creation.target, creation.name) not in observed.occupied
     )
 
 
@@ -263,7 +263,6 @@ class _Pass:
         return ReconcilePlan(mark_failed(self.job, status, message, now)) if message else None
 
     def plan_live(self) -> ReconcilePlan:
-        """Plan the changes that lead to the specified replicas."""
         missing = self._missing_objects()
         pause = earliest(*self._delays.values())
         there_is_more = len(missing) == MAX_CREATIONS
@@ -337,7 +336,6 @@ class _Pass:
         return self.tracker.save_to_status(job, self.gang, status)
 
     def _counts_restart(self) -> bool:
-        """Return whether a restart of all replicas in this pass counts towards the limit."""
         return bool(self.stalled) or any(
             self.tracker.counts_restart(self.job, failure.role, pod)
             for failure in self.failures
@@ -376,7 +374,6 @@ class _Pass:
                     yield backoff.rank_key(failure.role, index), pod
 
     def _refused(self) -> list[tuple[str, ObservedPod]]:
-        """The pods that their nodes refused, by the key of the rank."""
         return [
             (backoff.rank_key(failure.role, index), pod)
             for failure in self.failures
@@ -388,9 +385,8 @@ class _Pass:
         return any(is_node_refusal(pod.status.reason) for pod in self.gang.pods)
 
     def _is_counted(self, key: str, pod: ObservedPod) -> bool:
-        """Return whether the stored status counts this refusal."""
-        known = self.observed.status.restarts.ranks.get(key)
-        return known is not None and known.refused_pod == pod.uid
+        rank = self.observed.status.restarts.ranks.get(key)
+        return rank is not None and rank.refused_pod == pod.uid
 
     def _replacement_delays(self) -> dict[str, timedelta]:
         """The ranks that lack a pod and must wait for the next one, and for how long."""
@@ -458,16 +454,18 @@ class _Pass:
 
     def _backoff_limit_message(self) -> str:
         record = self.status.restarts
-        found = backoff.find_exceeded_limit(record, self.job.policy.backoff_limit, self.job.roles)
-        if found is None and self.restart and self._restart_exceeds_limit():
+        exceeded = backoff.find_exceeded_limit(
+            record, self.job.policy.backoff_limit, self.job.roles
+        )
+        if exceeded is None and self.restart and self._restart_exceeds_limit():
             limit = self.job.policy.backoff_limit or 0
-            found = backoff.ExceededLimit("", record.total, limit)
-        if found is None:
+            exceeded = backoff.ExceededLimit("", record.total, limit)
+        if exceeded is None:
             return ""
-        limited = f"its role {found.role}" if found.role else "it"
+        limited = f"its role {exceeded.role}" if exceeded.role else "it"
         return (
             f"{self.job.kind.kind} {self.job.name} has failed because {limited} has reached its "
-            f"backoff limit: {found.restarts} restarts, {found.limit} allowed."
+            f"backoff limit: {exceeded.restarts} restarts, {exceeded.limit} allowed."
             f"{self._last_failure()}"
         )
 
@@ -582,7 +580,7 @@ class _Pass:
         patch = pod_group.update_pod_group(self.job, group)
         places = self._record_previous_nodes(group) if self.restart else None
         saves = eviction_saves.mirror_saves(group, self.observed.owned_objects)
-        return (*updates, *(each for each in (patch, places, saves) if each))
+        return (*updates, *(patch for patch in (patch, places, saves) if patch))
 
     def _record_previous_nodes(self, group: PodGroup) -> PlannedPatch | None:
         """Reserve the nodes of replicas that restart together, until the restart should be over."""

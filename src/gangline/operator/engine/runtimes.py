@@ -26,14 +26,10 @@ from gangline.operator.model.framework import RuntimeCopy
 
 
 class RawRuntime(Object):
-    """A runtime with its specification as bytes."""
-
     spec: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class StoredCopy(Object):
-    """The ConfigMap of a job with its copy of a runtime."""
-
     data: dict[str, str] = msgspec.field(default_factory=dict)
 
 
@@ -41,8 +37,6 @@ _COPIES = Resource(StoredCopy, "", "v1", "configmaps", "ConfigMap")
 
 
 class RuntimeCache:
-    """Caches of runtimes and copies. Call ``run`` in a task."""
-
     def __init__(self, client: ApiClient, namespace: str | Sequence[str] | None) -> None:
         self.copies = Informer(client, _COPIES, namespace, labels=RUNTIME_COPY_LABEL)
         self._runtime_listeners: list[Callable[[str], None]] = []
@@ -56,7 +50,6 @@ class RuntimeCache:
         }
 
     async def run(self) -> None:
-        """Watch the cluster until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.copies.run())
             tasks.create_task(self._report_copies())
@@ -105,10 +98,10 @@ class RuntimeCache:
         informer = self._by_kind.get(kind)
         if informer is None:
             return None
-        found = informer.get(job.namespace if informer.resource.namespaced else None, name)
-        if found is None or found.metadata.deletion_timestamp is not None:
+        runtime = informer.get(job.namespace if informer.resource.namespaced else None, name)
+        if runtime is None or runtime.metadata.deletion_timestamp is not None:
             return None
-        return RuntimeCopy(_manifest(found, kind), _version(found), is_stored=False)
+        return RuntimeCopy(_manifest(runtime, kind), _version(runtime), is_stored=False)
 
 
 def _raw(resource: Resource[Any]) -> Resource[RawRuntime]:

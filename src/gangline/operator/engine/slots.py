@@ -47,17 +47,7 @@ def plan_deletions(
     with_group: bool = True,
     extras: Iterable[OwnedObject] = (),
 ) -> tuple[PlannedDeletion, ...]:
-    """List the deletions, in an order that depends only on names.
-
-    Args:
-        observed: the observed state of the job.
-        pods: the pods to delete.
-        services: the services to delete.
-        now: the time.
-        settings: has the time after which a pod on a lost node is deleted by force.
-        with_group: whether to delete the pod group too.
-        extras: other owned objects to delete.
-    """
+    """List the deletions, in an order that depends only on names."""
     grace = settings.force_delete_after
     overdue = sorted(
         cleanup.overdue_pods(observed.pods, observed.lost_nodes, grace, now), key=_name
@@ -91,8 +81,8 @@ def time_to_force_delete(
 
 def earliest(*times: timedelta | None) -> timedelta | None:
     """Return the shortest of the known times, at least zero; None if no time is known."""
-    known = [time for time in times if time is not None]
-    return max(min(known), timedelta(0)) if known else None
+    durations = [time for time in times if time is not None]
+    return max(min(durations), timedelta(0)) if durations else None
 
 
 def _name(item: Object) -> str:
@@ -105,8 +95,6 @@ def _kind_and_name(item: OwnedObject) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class RoleFailures:
-    """The failed replicas of one role."""
-
     role: ReplicaRole
     fatal: list[ObservedPod]
     replaced: list[ObservedPod]
@@ -115,7 +103,6 @@ class RoleFailures:
 
 
 def assign_slots(observed: ObservedJob, status: JobStatus) -> ReplicaGang:
-    """Assign the pods of the current generation to slots."""
     job, tracker = observed.job, tracker_of(observed.job)
     current, former = gang_restart.split_by_generation(
         observed.pods, observed.status.restarts.generation
@@ -139,7 +126,6 @@ def assign_slots(observed: ObservedJob, status: JobStatus) -> ReplicaGang:
 
 
 def classify_failures(job: NormalizedJob, role: ReplicaRole, gang: ReplicaGang) -> RoleFailures:
-    """Separate the failed replicas of a role that are replaced from those that end the job."""
     fatal: list[ObservedPod] = []
     replaced: list[ObservedPod] = []
     refused: dict[int, ObservedPod] = {}

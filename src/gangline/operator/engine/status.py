@@ -1,14 +1,8 @@
-"""The status of a job after each transition, and the events about it.
+"""The status of a job after each transition, the events about it, and its form in the API.
 
-Each function takes a status and returns the next one. Reasons and messages follow upstream's
-patterns, with the details that a user needs in order to act.
-
-Patches of a job's own metadata.
-
-Where the common status of a job is in its stored status.
-
-For most kinds the two are the same. A kind whose clients would misread our conditions stores the
-common status in a field of its own (``JobKindInfo.status_field``).
+Each transition takes a status and returns the next one. Reasons and messages follow upstream's
+patterns, with the details that a user needs in order to act. A kind whose clients would misread our
+conditions stores the common status in a field of its own (``JobKindInfo.status_field``).
 """
 
 from collections.abc import Sequence
@@ -32,13 +26,13 @@ from gangline.operator.policies import backoff
 
 def remove_finalizers(job: NormalizedJob) -> tuple[PlannedPatch, ...]:
     """Remove the finalizers of an upstream operator that may not run any more."""
-    found = job.meta.finalizers
-    remaining = [name for name in found if name not in job.kind.finalizers]
-    if len(remaining) == len(found):
+    present = job.meta.finalizers
+    remaining = [name for name in present if name not in job.kind.finalizers]
+    if len(remaining) == len(present):
         return ()
     path = "/metadata/finalizers"
     operations: list[Manifest] = [
-        {"op": "test", "path": path, "value": list(found)},
+        {"op": "test", "path": path, "value": list(present)},
         {"op": "replace", "path": path, "value": remaining},
     ]
     return (PlannedPatch(TargetKind.JOB, job.name, operations),)
@@ -74,11 +68,6 @@ _COMMON_FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields
 
 
 def decode_status(kind: JobKindInfo, stored: msgspec.Raw) -> JobStatus:
-    """Return the common status.
-
-    Raises:
-        msgspec.DecodeError: it cannot be decoded.
-    """
     if not kind.status_field:
         return _STATUS.decode(stored)
     fields = msgspec.json.decode(stored, type=dict[str, msgspec.Raw])
@@ -86,7 +75,6 @@ def decode_status(kind: JobKindInfo, stored: msgspec.Raw) -> JobStatus:
 
 
 def kind_fields(kind: JobKindInfo, stored: msgspec.Raw) -> Manifest:
-    """Return the fields of a stored status that only its kind has."""
     status: Manifest = msgspec.json.decode(stored)
     if not kind.status_field:
         return _own(status)
@@ -94,7 +82,6 @@ def kind_fields(kind: JobKindInfo, stored: msgspec.Raw) -> Manifest:
 
 
 def encode_status(kind: JobKindInfo, status: JobStatus, fields: Manifest) -> Any:
-    """Return the status to store."""
     if not kind.status_field:
         return {**fields, **msgspec.to_builtins(status)} if fields else status
     common = msgspec.to_builtins(status)
@@ -141,14 +128,10 @@ def mark_invalid(job: NormalizedJob, status: JobStatus, errors: str, now: dateti
 def mark_suspended(
     job: NormalizedJob, status: JobStatus, now: datetime, *, resumes: bool = False
 ) -> JobStatus:
-    """The job is suspended: it has no pods. Its start time is set again on resume, and earlier
-    failures delay no pod then.
+    """The job has no pods. Its start time is set again on resume, and earlier failures delay no pod
+    then.
 
-    Args:
-        job: the job.
-        status: its status.
-        now: the time.
-        resumes: whether the job is resumed, and waits until its former pods have ended.
+    ``resumes``: the job is resumed, and waits until its former pods have ended.
     """
     reason = _condition_reason(job, "Suspended")
     state = AWAITS_FORMER_PODS if resumes else "is suspended"
@@ -189,15 +172,10 @@ def mark_gang_restarting(
     failed: bool,
     counted: bool,
 ) -> JobStatus:
-    """All replicas are being replaced; this is one restart, however many of them failed.
+    """All replicas are being replaced: one restart, however many of them failed.
 
-    Args:
-        job: the job.
-        status: its status.
-        reason: the reason of the restart.
-        now: the time.
-        failed: whether a failure is the reason, so that it delays the next restart.
-        counted: whether it counts towards the limit of restarts.
+    Only a restart after a failure (``failed``) delays the next one; only a ``counted`` one counts
+    towards the limit.
     """
     record = replace(status.restarts, generation=status.restarts.generation + 1, pods={})
     if counted:
@@ -253,7 +231,6 @@ def mark_stalled(job: NormalizedJob, status: JobStatus, message: str, now: datet
 
 
 def count_replicas(job: NormalizedJob, status: JobStatus, gang: ReplicaGang) -> JobStatus:
-    """Update the number of replicas in each state."""
     counts = {}
     for role in job.roles:
         slots = gang[role.name]

@@ -30,8 +30,6 @@ WORKER = "Worker"
 
 
 class JaxFramework(kubeflow.KubeflowFramework[JAXJob]):
-    """The framework of JAXJobs."""
-
     kind = KIND
     roles = api.ROLES
     defaults = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
@@ -46,12 +44,9 @@ def create_framework(_: OperatorSettings) -> JaxFramework:
 
 @dataclass(frozen=True, slots=True)
 class JaxRules:
-    """The rules of JAXJobs."""
-
     def environment(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
     ) -> list[Manifest]:
-        """List the variables of one process, in upstream's order."""
         return kubeflow.env_vars(
             [
                 ("PYTHONUNBUFFERED", "1"),

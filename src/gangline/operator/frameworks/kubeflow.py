@@ -32,8 +32,6 @@ _Job = TypeVar("_Job", bound=Object)
 
 @dataclass(frozen=True, slots=True)
 class KindDefaults:
-    """Defaults of a kind."""
-
     restart: RestartPolicy
     clean_pods: CleanPodPolicy = CleanPodPolicy.NONE
 
@@ -59,11 +57,9 @@ class KubeflowFramework(ABC, Generic[_Job]):
         return specs
 
     def adjust_roles(self, job: _Job, roles: list[ReplicaRole]) -> list[ReplicaRole]:
-        """Return the roles as the kind changes them."""
         return roles
 
     def restarts_on_resize(self, job: _Job) -> bool:
-        """Return whether a changed number of replicas restarts all."""
         return False
 
     def run_policy(self, job: _Job, roles: list[ReplicaRole]) -> JobRunPolicy:
@@ -101,14 +97,7 @@ def parse_job(
     validate: Callable[[_Job], Sequence[object]],
     normalize: Callable[[_Job], NormalizedJob],
 ) -> ParsedJob:
-    """Read a job of a kind.
-
-    Args:
-        stored: the job.
-        type_: the struct of its kind.
-        validate: lists the errors in a decoded job.
-        normalize: converts a valid job to the common form; may raise ValueError for an invalid one.
-    """
+    """Read a job of a kind. ``normalize`` may raise ValueError for an invalid one."""
     empty = type_(api_version=stored.api_version, kind=stored.kind, metadata=stored.metadata)
     written = {
         "apiVersion": stored.api_version,
@@ -175,7 +164,6 @@ def worker_range(
 def autoscaler(
     job: NormalizedJob, bounds: tuple[int, int], metrics: Sequence[Manifest]
 ) -> Manifest:
-    """Build the HorizontalPodAutoscaler of a job."""
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",

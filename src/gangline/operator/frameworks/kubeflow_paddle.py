@@ -36,8 +36,6 @@ MASTER, WORKER = "Master", "Worker"
 
 
 class KubeflowPaddleFramework(kubeflow.KubeflowFramework[KubeflowPaddleJob]):
-    """The framework of Kubeflow's PaddleJobs."""
-
     kind = KIND
     roles = api.ROLES
     defaults = kubeflow.KindDefaults(restart=RestartPolicy.ON_FAILURE)
@@ -55,14 +53,11 @@ def create_framework(_: OperatorSettings) -> KubeflowPaddleFramework:
 
 @dataclass(frozen=True, slots=True)
 class KubeflowPaddleRules:
-    """The rules of Kubeflow's PaddleJobs."""
-
     elastic: PaddleElasticPolicy | None = None
 
     def environment(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
     ) -> list[Manifest]:
-        """List the variables of one replica, in upstream's order."""
         own = [("PYTHONUNBUFFERED", "1"), ("PADDLE_JOB_ID", job.name), ("PADDLE_NNODES", job.size)]
         elastic = self.elastic.max_restarts if self.elastic else None
         return [
@@ -73,7 +68,6 @@ class KubeflowPaddleRules:
         ]
 
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
-        """Build the HorizontalPodAutoscaler of an elastic job with metrics."""
         policy = self.elastic
         if policy is None or not policy.metrics:
             return []

@@ -44,8 +44,6 @@ _ROLES = {SCHEDULER: "MS_SCHED", PS: "MS_PSERVER", WORKER: "MS_WORKER"}
 
 
 class MindSporeFramework(kubeflow.KubeflowFramework[MSJob]):
-    """The framework of MSJobs."""
-
     kind = KIND
     roles = api.ROLES
     defaults = kubeflow.KindDefaults(restart=RestartPolicy.NEVER, clean_pods=CleanPodPolicy.RUNNING)
@@ -60,16 +58,12 @@ def create_framework(_: OperatorSettings) -> MindSporeFramework:
 
 @dataclass(frozen=True, slots=True)
 class MindSporeRules:
-    """The rules of MSJobs."""
-
     spec: MSJobSpec
 
     def environment(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
     ) -> list[Manifest]:
-        """List the variables of one replica, in upstream's order; none in a job without a
-        scheduler.
-        """
+        """List the variables of one replica, in upstream's order; none without a scheduler."""
         scheduler = _scheduler(job)
         if scheduler is None:
             return []
@@ -89,7 +83,6 @@ class MindSporeRules:
     def can_start(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
     ) -> bool:
-        """Return whether the scheduler's address is known."""
         return role.name == SCHEDULER or _scheduler(job) is None or bool(_address(job, gang))
 
     def service_overrides(
@@ -148,7 +141,6 @@ def _address(job: NormalizedJob, gang: ReplicaGang) -> str:
 
 
 def _count_fatal_failures(job: NormalizedJob, gang: ReplicaGang) -> int:
-    """Count the workers that failed and are not replaced."""
     role = job.find_role(WORKER)
     if role is None:
         return 0

@@ -48,20 +48,17 @@ _WAIT_ATTEMPTS, _WAIT_S = 100, 2
 
 
 class PyTorchFramework(kubeflow.KubeflowFramework[PyTorchJob]):
-    """The framework of PyTorchJobs."""
-
     kind = KIND
     roles = (MASTER, WORKER)
     defaults = kubeflow.KindDefaults(restart=RestartPolicy.ON_FAILURE)
 
     def __init__(self, init_image: str = "") -> None:
-        """Configure the framework for all PyTorchJobs.
+        """Set the image of an init container in which workers wait until the master's name
+        resolves.
 
-        Args:
-            init_image: the image of an init container in which workers wait until the master's name
-                resolves. Upstream always adds one. Here services publish addresses before pods are
-                ready, and torch's store retries for half an hour, so the container would only cost
-                an image pull: it is off by default. Set it for scripts that resolve the name once.
+        Upstream always adds one. Here services publish addresses before pods are ready, and torch's
+        store retries for half an hour, so the container would only cost an image pull: it is off by
+        default. Set it for scripts that resolve the name once.
         """
         self._init_image = init_image
 
@@ -78,8 +75,6 @@ def create_framework(settings: OperatorSettings) -> PyTorchFramework:
 
 @dataclass(frozen=True, slots=True)
 class PyTorchRules:
-    """The rules of PyTorchJobs."""
-
     spec: PyTorchJobSpec
     init_image: str = ""
 
@@ -115,13 +110,11 @@ class PyTorchRules:
         return self.spec.elastic_policy is None
 
     def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
-        """The Master runs, or without one any worker."""
         return gang[_leader(job)].active > 0
 
     def environment(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
     ) -> list[Manifest]:
-        """List the variables of one replica, in upstream's order."""
         variables = [("PYTHONUNBUFFERED", "1"), *self._rendezvous_variables(job, role, index)]
         processes = self._processes_per_node()
         if processes is not None:
@@ -133,7 +126,6 @@ class PyTorchRules:
         return kubeflow.env_vars(variables)
 
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
-        """Build the HorizontalPodAutoscaler of an elastic job with metrics."""
         policy = self.spec.elastic_policy
         if policy is None or not policy.metrics:
             return []
@@ -160,7 +152,6 @@ class PyTorchRules:
     def _rendezvous_variables(
         self, job: NormalizedJob, role: ReplicaRole, index: int
     ) -> Iterator[tuple[str, str]]:
-        """The rendezvous address, the world size and the rank of a replica."""
         if self.spec.elastic_policy and _leader(job) == WORKER:
             return  # torchrun assigns ranks at each rendezvous: fixed ones would be wrong.
         leader = job.find_role(_leader(job))
@@ -215,7 +206,6 @@ def _worker_range(policy: ElasticPolicy, workers: ReplicaRole | None) -> tuple[i
 
 
 def _with_min_replicas(role: ReplicaRole, elastic: ElasticPolicy | None) -> ReplicaRole:
-    """An elastic job starts with its minimum of workers."""
     if elastic is None or role.name != WORKER:
         return role
     least, _ = _worker_range(elastic, role)

@@ -42,18 +42,14 @@ CHIEF, MASTER, PS, WORKER = "Chief", "Master", "PS", "Worker"
 
 
 class TensorFlowFramework(kubeflow.KubeflowFramework[TFJob]):
-    """The framework of TFJobs."""
-
     kind = KIND
     roles = api.ROLES
     defaults = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
 
     def __init__(self, cluster_domain: str = "") -> None:
-        """Configure the framework for all TFJobs.
+        """Set the domain that is appended to the replicas' addresses, such as ``cluster.local``.
 
-        Args:
-            cluster_domain: appended to the replicas' addresses, such as ``cluster.local``. Needed
-                only where the DNS search path of pods lacks the cluster's domain.
+        Needed only where the DNS search path of pods lacks the cluster's domain.
         """
         self._domain = cluster_domain
 
@@ -67,8 +63,6 @@ def create_framework(settings: OperatorSettings) -> TensorFlowFramework:
 
 @dataclass(frozen=True, slots=True)
 class TensorFlowRules:
-    """The rules of TFJobs."""
-
     spec: TFJobSpec
     cluster_domain: str = ""
 

@@ -32,8 +32,6 @@ MASTER, WORKER = "Master", "Worker"
 
 
 class XGBoostFramework(kubeflow.KubeflowFramework[XGBoostJob]):
-    """The framework of XGBoostJobs."""
-
     kind = KIND
     roles = api.ROLES
     defaults = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
@@ -48,12 +46,9 @@ def create_framework(_: OperatorSettings) -> XGBoostFramework:
 
 @dataclass(frozen=True, slots=True)
 class XGBoostRules:
-    """The rules of XGBoostJobs."""
-
     def environment(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
     ) -> list[Manifest]:
-        """List the variables of one replica, in upstream's order."""
         return kubeflow.env_vars(_replica_variables(job, role, index))
 
     def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
@@ -78,5 +73,5 @@ def _replica_variables(
     yield "PYTHONUNBUFFERED", "1"
     if job.size > 1 and workers:
         yield "WORKER_PORT", kubeflow.role_port(KIND, workers)
-        names = (replica_name(job.name, WORKER, each) for each in range(workers.replicas))
+        names = (replica_name(job.name, WORKER, rank) for rank in range(workers.replicas))
         yield "WORKER_ADDRS", ",".join(names)

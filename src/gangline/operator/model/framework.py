@@ -50,10 +50,8 @@ class NeedsRuntime(Protocol):
     ) -> ParsedJob:
         """Read a job into the common form.
 
-        Args:
-            stored: the job.
-            runtime: its runtime; None: it was not found.
-            is_known: whether all runtimes were read, so that one that was not found does not exist.
+        Without a runtime the job waits for it; if ``is_known`` (all runtimes were read), there is
+        none.
         """
 
 

@@ -73,8 +73,6 @@ class ReplicaRole:
 
 @dataclass(frozen=True, slots=True)
 class SchedulingRequest:
-    """What the job requests of the gang scheduler."""
-
     min_available: int | None = None
     queue: str = ""
     priority_class: str = ""
@@ -158,7 +156,6 @@ class JobKindInfo:
         return f"{self.kind.lower()}-controller"
 
     def is_kind_of(self, owner: OwnerReference) -> bool:
-        """Return whether an owner is of this kind, in any version."""
         group = owner.api_version.rpartition("/")[0]
         return (group, owner.kind) == (self.resource.group, self.kind)
 
@@ -335,8 +332,6 @@ class NormalizedJob:
 
 
 class RawMeta(ObjectMeta):
-    """The metadata of a stored job."""
-
     managed_fields: tuple[FieldsEntry, ...] = ()
 
 

@@ -99,8 +99,6 @@ class ObservedJob:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCreation:
-    """An object to create."""
-
     target: TargetKind
     manifest: Manifest
 
@@ -132,8 +130,6 @@ class PlannedPatch:
 
 @dataclass(frozen=True, slots=True)
 class PlannedEvent:
-    """An event to emit once."""
-
     reason: str
     message: str
     warning: bool = False

@@ -14,8 +14,8 @@ def pod_spec(template: Manifest) -> Manifest:
 
 
 def list_containers(template: Manifest) -> list[Manifest]:
-    found: list[Manifest] = (template.get("spec") or {}).get("containers") or []
-    return found
+    containers: list[Manifest] = (template.get("spec") or {}).get("containers") or []
+    return containers
 
 
 def main_container(template: Manifest, name: str) -> Manifest:
@@ -28,8 +28,8 @@ def main_container(template: Manifest, name: str) -> Manifest:
 
 
 def container_ports(template: Manifest, container: str) -> list[Manifest]:
-    found: list[Manifest] = main_container(template, container).get("ports") or []
-    return found
+    ports: list[Manifest] = main_container(template, container).get("ports") or []
+    return ports
 
 
 def find_port(template: Manifest, container: str, name: str, otherwise: int) -> int:
@@ -66,12 +66,9 @@ def with_volume(template: Manifest, container: str, volume: Manifest, mount: Man
 def with_environment(
     template: Manifest, variables: Sequence[Manifest], only: str | None = None
 ) -> Manifest:
-    """Append variables to the containers. Of two with one name the kubelet takes the last.
+    """Append variables to all containers, or to the main container ``only``.
 
-    Args:
-        template: the template.
-        variables: the variables to append.
-        only: the name of the main container, if no other gets them; None: all containers.
+    Of two with one name the kubelet takes the last.
     """
     if not variables:
         return template
@@ -80,7 +77,7 @@ def with_environment(
         template,
         [
             {**container, "env": [*(container.get("env") or []), *variables]}
-            if any(container is each for each in chosen)
+            if any(container is candidate for candidate in chosen)
             else container
             for container in list_containers(template)
         ],
@@ -90,7 +87,6 @@ def with_environment(
 def with_metadata(
     manifest: Manifest, labels: Mapping[str, str], annotations: Mapping[str, str]
 ) -> Manifest:
-    """Add labels and annotations; they replace existing ones."""
     meta: Manifest = manifest.get("metadata") or {}
     added = {"labels": {**(meta.get("labels") or {}), **labels}}
     notes = {**(meta.get("annotations") or {}), **annotations}

@@ -29,12 +29,12 @@ def format_indexes(indexes: Iterable[int]) -> str:
 
 def parse_indexes(text: str) -> frozenset[int]:
     """Parse a set of indexes. Unreadable parts are ignored, because users may edit the status."""
-    found: set[int] = set()
+    indexes: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
         if first.isdecimal() and (last or first).isdecimal():
-            found.update(range(int(first), min(int(last or first), _MAX_INDEX) + 1))
-    return frozenset(found)
+            indexes.update(range(int(first), min(int(last or first), _MAX_INDEX) + 1))
+    return frozenset(indexes)
 
 
 _MAX_INDEX = 1_000_000
@@ -42,8 +42,6 @@ _MAX_INDEX = 1_000_000
 
 
 class PodPhase(StrEnum):
-    """The phase of a pod."""
-
     PENDING = "Pending"
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
@@ -52,8 +50,6 @@ class PodPhase(StrEnum):
 
 
 class ObservedTermination(Wire):
-    """How a container ended."""
-
     exit_code: int = 0
     reason: str = ""
     message: str = ""
@@ -61,15 +57,11 @@ class ObservedTermination(Wire):
 
 
 class ObservedWaiting(Wire):
-    """Why a container does not run."""
-
     reason: str = ""
     message: str = ""
 
 
 class ObservedRunning(Wire):
-    """Since when a container runs."""
-
     started_at: datetime | None = None
 
 
@@ -82,8 +74,6 @@ class ObservedContainerState(Wire):
 
 
 class ObservedContainerStatus(Wire):
-    """The status of one container."""
-
     name: str = ""
     restart_count: int = 0
     state: ObservedContainerState = ObservedContainerState()
@@ -106,14 +96,10 @@ class ObservedPodStatus(Wire):
 
 
 class ObservedPodSpec(Wire):
-    """Where the pod runs."""
-
     node_name: str = ""
 
 
 class ObservedPod(Object):
-    """A pod, with the fields that planning reads."""
-
     spec: ObservedPodSpec = ObservedPodSpec()
     status: ObservedPodStatus = ObservedPodStatus()
 
@@ -144,10 +130,8 @@ class ObservedPod(Object):
 
     @property
     def failed(self) -> bool:
-        """True if the pod failed and was not deleted.
-
-        A deleted pod usually exits by SIGTERM and is then Failed too: that is no failure of the
-        job.
+        """True if the pod failed and was not deleted: a deleted pod usually ends by SIGTERM, as
+        Failed.
         """
         return self.status.phase == PodPhase.FAILED and not self.is_terminating
 
@@ -179,26 +163,18 @@ def strip_pod(pod: ObservedPod) -> ObservedPod:
 
 
 class ObservedServiceSpec(Wire):
-    """The address of a service."""
-
     cluster_ip: str = msgspec.field(name="clusterIP", default="")
 
 
 class ObservedService(Object):
-    """A service, with the fields that planning reads."""
-
     spec: ObservedServiceSpec = ObservedServiceSpec()
 
 
 class ObservedNodeStatus(Wire):
-    """The status of a node."""
-
     conditions: tuple[Condition, ...] = ()
 
 
 class ObservedNode(Object):
-    """A node, with the fields that planning reads."""
-
     status: ObservedNodeStatus = ObservedNodeStatus()
 
     @property
@@ -224,7 +200,6 @@ class ReplicaSlots:
 
     @property
     def missing(self) -> list[int]:
-        """The indexes that have no pod and need one."""
         gaps = (index for index, pod in enumerate(self.pods) if pod is None)
         return [index for index in gaps if index not in self.completed | self.excluded]
 
@@ -234,7 +209,6 @@ class ReplicaSlots:
 
     @property
     def active(self) -> int:
-        """The number of replicas that run and are not being deleted."""
         return sum(pod.is_active for pod in self.present)
 
     @property
@@ -243,7 +217,6 @@ class ReplicaSlots:
 
     @property
     def failed(self) -> int:
-        """The number of failed replicas whose pod still exists."""
         return sum(pod.failed for pod in self.present)
 
     @property
@@ -253,7 +226,6 @@ class ReplicaSlots:
 
     @property
     def all_running_or_succeeded(self) -> bool:
-        """True if every replica runs or has succeeded."""
         return self.active + self.succeeded == self.desired
 
 
@@ -276,12 +248,10 @@ class ReplicaGang:
 
     @property
     def pods(self) -> list[ObservedPod]:
-        """The pods that have a slot."""
         return [pod for slots in self.roles.values() for pod in slots.present]
 
     @property
     def all_running_or_succeeded(self) -> bool:
-        """True if every replica of every role runs or has succeeded."""
         return all(slots.all_running_or_succeeded for slots in self.roles.values())
 
 
@@ -294,19 +264,10 @@ def fill_slots(
     excluded: Mapping[str, frozenset[int]] = MappingProxyType({}),
     is_current: Callable[[ObservedPod], bool] = lambda _: True,
 ) -> ReplicaGang:
-    """Assign pods to slots.
+    """Assign pods to slots, given the completed and the excluded indexes of each role.
 
     Of two pods with one index the older gets the slot (then the smaller uid, so that the result
     does not depend on the order of the pods).
-
-    Args:
-        sizes: the number of replicas of each role.
-        pods: the pods to assign.
-        completed: the indexes of each role that have succeeded according to the status.
-        services: the job's services.
-        previous_generation: pods of earlier generations, which get no slot.
-        excluded: indexes of each role that must have no pod.
-        is_current: whether a pod may have a slot.
     """
     slots: dict[str, list[ObservedPod | None]] = {
         role.lower(): [None] * size for role, size in sizes
@@ -337,13 +298,15 @@ def fill_slots(
 
 
 def _slots(
-    row: Sequence[ObservedPod | None], known: frozenset[int] | None, absent: frozenset[int] | None
+    row: Sequence[ObservedPod | None],
+    completed: frozenset[int] | None,
+    absent: frozenset[int] | None,
 ) -> ReplicaSlots:
     """The phase of a pod takes precedence; the status counts only for an index without a pod."""
     done = set()
     for index, pod in enumerate(row):
         silent = pod is None or (pod.is_terminating and pod.is_finished)
-        if (silent and index in (known or ())) or (pod and pod.succeeded):
+        if (silent and index in (completed or ())) or (pod and pod.succeeded):
             done.add(index)
     excluded = frozenset(index for index in absent or () if index < len(row))
     return ReplicaSlots(tuple(row), frozenset(done) - excluded, excluded)

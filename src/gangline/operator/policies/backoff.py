@@ -53,29 +53,26 @@ def count_restarts(
 ) -> RestartRecord:
     """Update the record from the observed pods.
 
-    Args:
-        record: the stored record.
-        pods: the existing pods.
-        replaced: uids of failed pods that are replaced.
-        limited: the roles that have a limit of their own, by the uids of their pods.
+    ``replaced`` are uids of failed pods; ``limited`` are roles with a limit of their own, by pod
+    uid.
     """
     total, seen, roles = record.total, {}, dict(record.roles)
     for pod in sorted(pods, key=lambda pod: pod.uid):
-        known = record.pods.get(pod.uid, 0)
-        now = known if pod.is_terminating else count_in_place_restarts(pod) + (pod.uid in replaced)
-        if now := max(now, known):
+        counted = record.pods.get(pod.uid, 0)
+        now = (
+            counted if pod.is_terminating else count_in_place_restarts(pod) + (pod.uid in replaced)
+        )
+        if now := max(now, counted):
             seen[pod.uid] = now
-        total += now - known
-        if now > known and (role := limited.get(pod.uid)):
-            roles[role] = roles.get(role, 0) + now - known
+        total += now - counted
+        if now > counted and (role := limited.get(pod.uid)):
+            roles[role] = roles.get(role, 0) + now - counted
     if (total, seen) == (record.total, record.pods):
         return record
     return structs.replace(record, total=total, pods=seen, roles=roles)
 
 
 class ExceededLimit(NamedTuple):
-    """A limit of restarts that is exceeded."""
-
     role: str
     """The role whose limit it is; empty if it is the job's."""
     restarts: int
@@ -115,38 +112,30 @@ def record_rank_failures(
     refused: Mapping[str, str],
     now: datetime,
 ) -> RestartRecord:
-    """Count failures and refusals that no status counts yet; drop ranks that are quiet again.
-
-    Args:
-        record: the stored record.
-        failed: keys of ranks whose pod failed.
-        refused: uids of refused pods by the key of their rank.
-        now: the time.
-    """
-    ranks = {key: known for key, known in record.ranks.items() if not _is_quiet(known, now)}
+    """Count failures and refusals that no status counts yet; drop ranks that are quiet again."""
+    ranks = {key: rank for key, rank in record.ranks.items() if not _is_quiet(rank, now)}
     for key in sorted(failed):
         failures = ranks[key].failures + 1 if key in ranks else 1
         ranks[key] = RankBackoff(failures=failures, since=now)
     for key, uid in sorted(refused.items()):
-        known = ranks.get(key, RankBackoff())
-        ranks[key] = structs.replace(known, refusals=known.refusals + 1, since=now, refused_pod=uid)
+        rank = ranks.get(key, RankBackoff())
+        ranks[key] = structs.replace(rank, refusals=rank.refusals + 1, since=now, refused_pod=uid)
     return structs.replace(record, ranks=ranks)
 
 
 def time_to_rank_replacement(record: RestartRecord, key: str, now: datetime) -> timedelta:
-    """Return the time until a rank may get its next pod; zero or less if it may get one now.
+    """Return the time until a rank may get its next pod; zero or less: now.
 
     It is never longer than the delay itself, even if the clock was set back.
     """
-    known = record.ranks.get(key)
-    if known is None or known.since is None:
+    rank = record.ranks.get(key)
+    if rank is None or rank.since is None:
         return _ZERO
-    delay = _rank_delay(known)
-    return min(known.since + delay - now, delay)
+    delay = _rank_delay(rank)
+    return min(rank.since + delay - now, delay)
 
 
 def record_gang_restart(record: RestartRecord, now: datetime) -> RestartRecord:
-    """Count a restart of all replicas that follows a failure."""
     since = now - record.burst_start if record.burst_start else None
     if since is None or not _ZERO <= since <= RESET_AFTER + _gang_delay(record):
         # A restart in the future means that the clock was set back: reset.
@@ -177,16 +166,15 @@ def failure_delay(failures: int) -> timedelta:
 
 
 def refusal_delay(refusals: int) -> timedelta:
-    """Return the delay after a number of refusals in succession."""
     return min(REFUSAL_BASE_DELAY * (1 << min(refusals - 1, _MAX_DOUBLINGS)), MAX_DELAY)
 
 
-def _rank_delay(known: RankBackoff) -> timedelta:
-    return refusal_delay(known.refusals) if known.refusals else failure_delay(known.failures)
+def _rank_delay(rank: RankBackoff) -> timedelta:
+    return refusal_delay(rank.refusals) if rank.refusals else failure_delay(rank.failures)
 
 
-def _is_quiet(known: RankBackoff, now: datetime) -> bool:
+def _is_quiet(rank: RankBackoff, now: datetime) -> bool:
     """Return whether a rank ran long enough since, or the clock was set back."""
-    if known.since is None:
+    if rank.since is None:
         return True
-    return not _ZERO <= now - known.since <= RESET_AFTER + _rank_delay(known)
+    return not _ZERO <= now - rank.since <= RESET_AFTER + _rank_delay(rank)

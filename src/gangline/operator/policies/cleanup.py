@@ -18,7 +18,6 @@ from gangline.operator.model.replicas import ObservedPod, ObservedService
 
 
 def pods_to_remove(policy: CleanPodPolicy, pods: Iterable[ObservedPod]) -> list[ObservedPod]:
-    """List the pods of a finished job that the policy deletes."""
     match policy:
         case CleanPodPolicy.ALL:
             return list(pods)

@@ -23,33 +23,33 @@ def mirror_saves(group: PodGroup, owned: Iterable[OwnedObject]) -> PlannedPatch 
     if group.metadata.deletion_timestamp is not None:
         return None
     desired: dict[str, str] = {}
-    for each in owned:
-        if each.target is TargetKind.CONFIG_MAP:
-            desired |= _valid(each.metadata.annotations)
-    known = group.metadata.annotations
-    if all(known.get(key) == desired.get(key) for key in MIRRORED_ANNOTATIONS):
+    for item in owned:
+        if item.target is TargetKind.CONFIG_MAP:
+            desired |= _valid(item.metadata.annotations)
+    current = group.metadata.annotations
+    if all(current.get(key) == desired.get(key) for key in MIRRORED_ANNOTATIONS):
         return None
     operations: list[Manifest] = []
-    if not known:
+    if not current:
         operations.append({"op": "add", "path": "/metadata/annotations", "value": desired})
     else:  # the scheduler writes other annotations concurrently
         for key in MIRRORED_ANNOTATIONS:
             path = f"/metadata/annotations/{key.replace('/', '~1')}"
             if key in desired:
                 operations.append({"op": "add", "path": path, "value": desired[key]})
-            elif key in known:
+            elif key in current:
                 operations.append({"op": "remove", "path": path})
     return PlannedPatch(TargetKind.POD_GROUP, group.metadata.name, operations)
 
 
 def _valid(annotations: dict[str, str]) -> dict[str, str]:
-    found = {
+    valid = {
         key: annotations[key]
         for key in MIRRORED_ANNOTATIONS
         if len(annotations.get(key, "")) in range(1, MAX_MIRRORED_CHARS + 1)
     }
-    if SAVE_ANSWER_ANNOTATION in found and read_save_answer(found) is None:
-        del found[SAVE_ANSWER_ANNOTATION]
-    if found.get(SAVES_ANNOTATION) not in (None, "true"):
-        del found[SAVES_ANNOTATION]
-    return found
+    if SAVE_ANSWER_ANNOTATION in valid and read_save_answer(valid) is None:
+        del valid[SAVE_ANSWER_ANNOTATION]
+    if valid.get(SAVES_ANNOTATION) not in (None, "true"):
+        del valid[SAVES_ANNOTATION]
+    return valid

@@ -30,12 +30,10 @@ REPLICAS_ANNOTATION = "gangline.dev/world"
 
 
 def restarts_gang(job: NormalizedJob) -> bool:
-    """Return whether the failure of one replica restarts all."""
     return job.restarts_together or job.meta.annotations.get(RESTART_ANNOTATION) == "gang"
 
 
 def restarts_on_resize(job: NormalizedJob) -> bool:
-    """Return whether a changed number of replicas restarts all."""
     return job.restart_on_resize or job.meta.annotations.get(RESIZE_ANNOTATION) == "restart"
 
 

@@ -85,7 +85,7 @@ def _restarted_after(gang: ReplicaGang, ended: datetime) -> Iterator[tuple[datet
 def _started_at(pod: ObservedPod) -> datetime | None:
     """Return the start of the container that started last; None if none runs."""
     running = (status.state.running for status in pod.status.container_statuses)
-    return max((each.started_at for each in running if each and each.started_at), default=None)
+    return max((state.started_at for state in running if state and state.started_at), default=None)
 
 
 def _finished_at(pod: ObservedPod) -> datetime | None:

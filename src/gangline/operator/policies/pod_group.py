@@ -176,8 +176,8 @@ def _group_annotations(job: NormalizedJob) -> dict[str, str]:
 
 
 def _derived_annotations(job: NormalizedJob) -> dict[str, str]:
-    found = {RUN_TIME_ANNOTATION: _run_time(job), JOINING_PODS_ANNOTATION: _joining_pods(job)}
-    return {name: value for name, value in found.items() if value}
+    derived = {RUN_TIME_ANNOTATION: _run_time(job), JOINING_PODS_ANNOTATION: _joining_pods(job)}
+    return {name: value for name, value in derived.items() if value}
 
 
 def _run_time(job: NormalizedJob) -> str:
@@ -189,13 +189,13 @@ def _run_time(job: NormalizedJob) -> str:
 
 def _annotation_operations(job: NormalizedJob, group: PodGroup) -> list[Manifest]:
     """Keep the group's annotations current: a removed deadline, for example, must not be used."""
-    desired, known = _derived_annotations(job), group.metadata.annotations
+    desired, current = _derived_annotations(job), group.metadata.annotations
     changed = [
         name
         for name in (RUN_TIME_ANNOTATION, JOINING_PODS_ANNOTATION)
-        if desired.get(name, "") != known.get(name, "")
+        if desired.get(name, "") != current.get(name, "")
     ]
-    if not known:
+    if not current:
         return [{"op": "add", "path": "/metadata/annotations", "value": desired}] if changed else []
     # Race: the scheduler may write another annotation concurrently, so only these are patched.
     paths = {name: f"/metadata/annotations/{name.replace('/', '~1')}" for name in changed}
@@ -248,20 +248,20 @@ def _joining_pods(job: NormalizedJob) -> str:
 
 def _placement_fields(role: ReplicaRole) -> Manifest:
     spec = pod_template.pod_spec(role.template)
-    found = {name: spec[name] for name in _POD_FIELDS if spec.get(name)}
+    fields = {name: spec[name] for name in _POD_FIELDS if spec.get(name)}
     for field in ("containers", "initContainers"):
         containers = [
-            {name: each[name] for name in _CONTAINER_FIELDS if each.get(name)}
-            for each in spec.get(field) or ()
+            {name: container[name] for name in _CONTAINER_FIELDS if container.get(name)}
+            for container in spec.get(field) or ()
         ]
         if containers:
-            found[field] = containers
+            fields[field] = containers
     claims = [
-        {name: each[name] for name in ("name", "persistentVolumeClaim") if name in each}
-        for each in spec.get("volumes") or ()
-        if "persistentVolumeClaim" in each
+        {name: volume[name] for name in ("name", "persistentVolumeClaim") if name in volume}
+        for volume in spec.get("volumes") or ()
+        if "persistentVolumeClaim" in volume
     ]
-    return {**found, "volumes": claims} if claims else found
+    return {**fields, "volumes": claims} if claims else fields
 
 
 def _members(job: NormalizedJob) -> tuple[list[tuple[ReplicaRole, int]], int]:

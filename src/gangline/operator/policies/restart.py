@@ -19,8 +19,6 @@ from gangline.operator.model.replicas import ObservedPod
 
 
 class FailureAction(StrEnum):
-    """What a failed pod leads to."""
-
     REPLACE = "replace"
     FATAL = "fatal"
 
@@ -56,12 +54,11 @@ def pod_policy(policy: RestartPolicy) -> str:
 
 def describe_pod_failure(pod: ObservedPod, container: str) -> str:
     """Return how a pod failed: ``digits-worker-1: OutOfMemory (exit code 137): ...``."""
-    found = failure_of(pod, container)
-    return f"{pod.name}: {found}" if found else f"{pod.name} failed without a reason."
+    finding = failure_of(pod, container)
+    return f"{pod.name}: {finding}" if finding else f"{pod.name} failed without a reason."
 
 
 def failure_of(pod: ObservedPod, container: str) -> Finding | None:
-    """Return the verdict about a pod; None if it never failed."""
     return finding_of_pod(msgspec.convert(msgspec.to_builtins(pod), Pod), container=container)
 
 
@@ -69,9 +66,9 @@ def by_cause(pods: Iterable[ObservedPod], container: str) -> list[ObservedPod]:
     """Sort failed pods so that the one that failed first, and by itself, leads."""
 
     def order(pod: ObservedPod) -> tuple[bool, bool, float, str]:
-        found = failure_of(pod, container)
-        if found is None:
+        finding = failure_of(pod, container)
+        if finding is None:
             return True, True, 0.0, pod.name
-        return (False, found.consequence, found.at.timestamp() if found.at else inf, pod.name)
+        return (False, finding.consequence, finding.at.timestamp() if finding.at else inf, pod.name)
 
     return sorted(pods, key=order)

@@ -66,7 +66,6 @@ class ScalePlanController:
             tasks.create_task(self._controller.run())
 
     def job_changed(self, key: JobKey) -> None:
-        """Enqueue a changed job if it has unfinished plans."""
         if key.kind == KIND.identity and self._open_plans_of(key):
             self._controller.queue.add(key)
 
@@ -84,11 +83,7 @@ class ScalePlanController:
         return open_plans(plan for plan in plans if plan.metadata.deletion_timestamp is None)
 
     async def _reconcile(self, key: JobKey) -> ReconcileResult:
-        """Execute the next step of the job's first unfinished plan.
-
-        Raises:
-            ApiError: a write failed; the next pass continues from the stored state.
-        """
+        """Execute the next step of the job's first unfinished plan."""
         observation = self._cache.observe(key) if key.name else None
         if observation and observation.job_state.job.policy.managed_by not in (None, MANAGED_BY_US):
             return ReconcileDone()

@@ -1,16 +1,13 @@
-"""Decides the next step of a ScalePlan for an ElasticJob.
+"""Decides the next step of a ScalePlan, and how it changes the stored state of an ElasticJob.
 
-The plans of a job are applied one after the other, in order of creation. Applying a plan is a
-single write of the job's status, which contains both the changes and the uid of the plan.
-Invariant: an operator that is killed in between neither loses a plan nor applies it twice. The
-engine then creates and deletes pods as for any other change. A number of replicas that a plan sets
-is valid until the specification's number changes.
+The plans of a job are applied one after the other, in order of creation, each completely or not at
+all, by a single write of the job's status with both the changes and the uid of the plan. Invariant:
+an operator that is killed in between neither loses a plan nor applies it twice. The engine then
+creates and deletes pods as for any other change.
 
-Computes how a ScalePlan changes the stored state of an ElasticJob, or why it cannot.
-
-A plan is applied completely or not at all. A removed rank stays empty: the other ranks keep their
-numbers. New resources apply to pods that are created later; ``migratePods`` replaces its pods
-immediately.
+A number of replicas that a plan sets is valid until the specification's number changes. A removed
+rank stays empty: the other ranks keep their numbers. New resources apply to pods that are created
+later; ``migratePods`` replaces its pods immediately.
 """
 
 import dataclasses
@@ -55,8 +52,6 @@ from gangline.operator.model.plan import ObservedJob
 
 @dataclass(frozen=True, slots=True)
 class RejectedScalePlan:
-    """The reasons why a plan cannot be applied."""
-
     errors: tuple[FieldError, ...]
 
     def __str__(self) -> str:
@@ -66,13 +61,7 @@ class RejectedScalePlan:
 def apply_scale_plan(
     spec: ScalePlanSpec, job: NormalizedJob, memory: ElasticJobRecord
 ) -> ElasticJobRecord | RejectedScalePlan:
-    """Return the status of a job as changed by a plan, or the reasons why that is impossible.
-
-    Args:
-        spec: the requested changes.
-        job: the job as specified.
-        memory: its status.
-    """
+    """Return the status of a job as changed by a plan, or the reasons why that is impossible."""
     draft = _ScalePlanDraft(job, memory)
     errors = tuple(draft.errors(spec))
     if errors:
@@ -133,11 +122,11 @@ class _ScalePlanDraft:
             return
         there = sorted(self._ranks(role))[:replicas]
         rank = 0
-        known = set(there)
-        while len(known) < replicas:
-            known.add(rank)
+        chosen = set(there)
+        while len(chosen) < replicas:
+            chosen.add(rank)
             rank += 1
-        self._set_ranks(role, known)
+        self._set_ranks(role, chosen)
 
     def _remove(self, role: str, pod: PodMeta, path: str) -> Iterator[FieldError]:
         rank = self._find_rank(role, pod)
@@ -230,8 +219,8 @@ class _ScalePlanDraft:
         self.records[role] = self.changed[role] = record
 
     def _unknown_role(self, path: str, name: str) -> FieldError:
-        known = ", ".join(role for role in self.records if role != MASTER)
-        return FieldError(path, name, "is not a role of the job", f"it has {known}")
+        listed = ", ".join(role for role in self.records if role != MASTER)
+        return FieldError(path, name, "is not a role of the job", f"it has {listed}")
 
 
 def _with_resources(record: RoleRecord, rank: int, pod: PodMeta) -> RoleRecord:
@@ -270,7 +259,6 @@ class ScalePlanStep:
 
 
 def open_plans(plans: Iterable[ScalePlan]) -> list[ScalePlan]:
-    """Return the unfinished plans in the order in which they are applied."""
     return sorted((plan for plan in plans if not is_plan_finished(plan)), key=_age)
 
 
@@ -281,12 +269,8 @@ def is_plan_finished(plan: ScalePlan) -> bool:
 def next_step(
     plans: Sequence[ScalePlan], observed: ObservedJob | None, now: datetime
 ) -> ScalePlanStep | None:
-    """Return the next step for the first plan of a job; None if there is nothing to do.
-
-    Args:
-        plans: the unfinished plans of one job, in order.
-        observed: the observed job; None if it does not exist.
-        now: the time.
+    """Return the next step for the first of a job's unfinished plans; None if there is nothing to
+    do.
     """
     if not plans:
         return None
@@ -389,9 +373,7 @@ def _status(plan: ScalePlan, phase: str, now: datetime, message: str = "") -> Sc
 
 
 def _age(plan: ScalePlan) -> tuple[float, list[tuple[bool, int, str]], str]:
-    """By creation time, and within a second by the numbers in the name: ``JOB-scaleplan-10`` after
-    9.
-    """
+    """Sort by creation time, within a second by the number: ``JOB-scaleplan-10`` after ``-9``."""
     meta = plan.metadata
     created = meta.creation_timestamp
     parts = [

@@ -1,19 +1,14 @@
-"""Issues and parses the certificates of the webhook.
+"""Issues, parses and rotates the webhook's certificates, which replicas share through a Secret.
 
-Each serving certificate has a CA of its own, whose key is discarded after signing. So a leaked
-Secret allows to impersonate the webhook and nothing else. A new certificate therefore has a new CA,
-which callers must trust first (``rotation``). All keys are ECDSA P-256, which is fast to generate.
-
-Rotates the certificates that the operator's replicas share through a Secret.
-
-The Secret contains the serving certificate, the next one, and every CA that callers must trust. A
-rotation has three steps. Each is one write of the Secret, by the first replica that gets there; the
-others read it:
+Each serving certificate has a CA of its own, whose key is discarded after signing: a leaked Secret
+allows to impersonate the webhook and nothing else. Callers must therefore trust a new CA first. All
+keys are ECDSA P-256, which is fast to generate. A rotation has three steps, each one write of the
+Secret by the first replica that gets there:
 
 1. near the end of its life (or after the Secret was lost) a next certificate is added;
 2. every replica makes callers trust the CAs of both;
-3. after the propagation time (``propagation``: caches of callers) the next certificate is served.
-   The old CA stays trusted for a while, for replicas that have not read the Secret yet.
+3. after the propagation time (caches of callers) the next certificate is served. The old CA stays
+trusted for a while, for replicas that have not read the Secret yet.
 
 Invariant: a caller never meets a certificate that it does not trust. Only if no usable certificate
 is left, neither in the Secret nor in this process, is a new one served immediately.
@@ -73,7 +68,6 @@ class ServingCertificate:
 def issue_certificate(
     names: Iterable[str], now: datetime, lifetime: timedelta
 ) -> ServingCertificate:
-    """Issue a serving certificate for these names, and its CA."""
     begins, ends = now.replace(microsecond=0) - CLOCK_SKEW, now.replace(microsecond=0) + lifetime
     hosts_and_addresses = frozenset(names)
     # A unique name: of two CAs with one name a caller may try only the wrong one.
@@ -112,19 +106,19 @@ def issue_certificate(
 
 
 def read_authorities(bundle: str) -> list[CertificateAuthority]:
-    """Parse the CA certificates of a PEM bundle, sorted from oldest to newest.
-
-    Raises:
-        UnusableCertificate: the bundle contains something other than certificates.
+    """Parse the CA certificates of a PEM bundle, sorted from oldest to newest. Raises
+    UnusableCertificate: the bundle contains something other than certificates.
     """
     try:
-        found = x509.load_pem_x509_certificates(bundle.encode()) if bundle.strip() else []
-        read = {_pem(certificate): certificate for certificate in found}
+        certificates = x509.load_pem_x509_certificates(bundle.encode()) if bundle.strip() else []
+        read = {_pem(certificate): certificate for certificate in certificates}
     except ValueError as error:
         raise UnusableCertificate(f"is not a list of certificates: {error}") from error
     authorities = [
-        CertificateAuthority(pem, each.not_valid_before_utc + CLOCK_SKEW, each.not_valid_after_utc)
-        for pem, each in read.items()
+        CertificateAuthority(
+            pem, parsed.not_valid_before_utc + CLOCK_SKEW, parsed.not_valid_after_utc
+        )
+        for pem, parsed in read.items()
     ]
     return sorted(authorities, key=lambda authority: (authority.issued, authority.pem))
 
@@ -132,10 +126,8 @@ def read_authorities(bundle: str) -> list[CertificateAuthority]:
 def read_certificate(
     certificate: str, key: str, authorities: Iterable[CertificateAuthority]
 ) -> ServingCertificate:
-    """Parse a certificate and its key, and find the one of ``authorities`` that signed it.
-
-    Raises:
-        UnusableCertificate: they do not belong together, or one cannot be parsed.
+    """Parse a certificate and its key, and find the one of ``authorities`` that signed it. Raises
+    UnusableCertificate: they do not belong together, or one cannot be parsed.
     """
     try:
         serving = x509.load_pem_x509_certificate(certificate.encode())
@@ -217,8 +209,6 @@ CHANGED_AT = "changed"
 
 @dataclass(frozen=True, slots=True)
 class CertificateSet:
-    """The content of the Secret."""
-
     serving: ServingCertificate
     next: ServingCertificate | None
     previous: tuple[CertificateAuthority, ...]
@@ -243,7 +233,7 @@ class CertificateSet:
 
 def sort_authorities(authorities: list[CertificateAuthority]) -> tuple[CertificateAuthority, ...]:
     """Sort without duplicates, oldest first: every replica writes the same bundle."""
-    return tuple(sorted(set(authorities), key=lambda each: (each.issued, each.pem)))
+    return tuple(sorted(set(authorities), key=lambda authority: (authority.issued, authority.pem)))
 
 
 def plan_rotation(
@@ -256,13 +246,8 @@ def plan_rotation(
 ) -> CertificateSet:
     """Return the desired content of the Secret; equal to ``stored`` if no change is needed.
 
-    Args:
-        stored: its content; None if it is missing or unusable.
-        serving: the certificate that this process serves; None if it serves none.
-        names: the host names that the certificate must be valid for.
-        now: the time.
-        validity: how long certificates are valid.
-        registered: the CAs in the webhook configurations.
+    ``stored`` is None if the Secret is missing or unusable, ``serving`` if this process serves no
+    certificate. ``registered`` are the CAs in the webhook configurations.
     """
     if stored is None:
         return _without_secret(serving, names, now, validity)
@@ -304,24 +289,27 @@ def _without_secret(
 
 
 def _replace_immediately(
-    found: CertificateSet, names: frozenset[str], now: datetime, validity: CertificateValidity
+    current: CertificateSet, names: frozenset[str], now: datetime, validity: CertificateValidity
 ) -> CertificateSet:
     """Replace a certificate that callers cannot accept any more: waiting would not help."""
-    former = sort_authorities([*found.previous, found.serving.authority])
-    if found.next and _is_usable(found.next, names, now):
-        return CertificateSet(found.next, None, former, _stamp(now))
+    former = sort_authorities([*current.previous, current.serving.authority])
+    if current.next and _is_usable(current.next, names, now):
+        return CertificateSet(current.next, None, former, _stamp(now))
     # Valid for its former names too: replicas with different settings must not replace it in turns.
-    made = issue_certificate(names | found.serving.names, now, validity.lifetime)
+    made = issue_certificate(names | current.serving.names, now, validity.lifetime)
     return CertificateSet(made, None, former, _stamp(now))
 
 
 def _drop_expired_authorities(
-    found: CertificateSet, now: datetime, validity: CertificateValidity
+    current: CertificateSet, now: datetime, validity: CertificateValidity
 ) -> CertificateSet:
     """Drop CAs without a served certificate."""
-    if found.next is None and not found.is_rotating(now, validity):
-        return replace(found, previous=())
-    return replace(found, previous=tuple(each for each in found.previous if now < each.expires))
+    if current.next is None and not current.is_rotating(now, validity):
+        return replace(current, previous=())
+    return replace(
+        current,
+        previous=tuple(authority for authority in current.previous if now < authority.expires),
+    )
 
 
 def _stamp(now: datetime) -> datetime:
@@ -329,10 +317,8 @@ def _stamp(now: datetime) -> datetime:
 
 
 def parse_certificate_set(data: Mapping[str, str]) -> CertificateSet:
-    """Parse the data of the Secret.
-
-    Raises:
-        UnusableCertificate: it contains no usable certificate; the message gives the reason.
+    """Parse the data of the Secret. Raises UnusableCertificate: it contains no usable certificate;
+    the message gives the reason.
     """
     texts = {name: _text(name, data[name]) for name in data}
     missing = [name for name in (CERTIFICATE, KEY, AUTHORITIES) if not texts.get(name)]
@@ -353,7 +339,6 @@ def parse_certificate_set(data: Mapping[str, str]) -> CertificateSet:
 
 
 def format_certificate_set(keyring: CertificateSet) -> dict[str, str]:
-    """Convert to the data of a Secret."""
     texts = {
         CERTIFICATE: keyring.serving.certificate,
         KEY: keyring.serving.key,

@@ -1,14 +1,12 @@
 """Keeps the webhook's Secret, certificate and configurations current.
 
-Runs every minute, and whenever a certificate is due to be rotated. ``rotation`` and
-``configuration`` decide what to write. Invariant of the order here: callers trust a CA before a
-certificate of that CA is served.
+Runs every minute, and whenever a certificate is due to be rotated. Invariant of the order here:
+callers trust a CA before a certificate of that CA is served.
 
-The Secret through which replicas of the operator share the webhook's certificate.
-
-A write carries the version that was read: of two replicas the later one fails and reads what the
-other wrote. Unusable content is logged once, with a remedy, and replaced. A Secret of that name
-that another owner created is never changed: a fallback name is used instead.
+Replicas of the operator share the Secret. A write carries the version that was read: of two
+replicas the later one fails and reads what the other wrote. Unusable content is logged once, with a
+remedy, and replaced. A Secret of that name that another owner created is never changed: a fallback
+name is used instead.
 """
 
 import asyncio
@@ -47,8 +45,6 @@ FALLBACK_SUFFIX = "-own"
 
 
 class CertificateSecret:
-    """Reads and writes the Secret."""
-
     def __init__(self, client: ApiClient, name: str, namespace: str) -> None:
         self._client = client
         self._name, self._namespace = name, namespace
@@ -66,7 +62,7 @@ class CertificateSecret:
             return secret, None
         where = f"secret {self._namespace}/{secret.metadata.name}"
         try:
-            found = certificate.parse_certificate_set(secret.data)
+            parsed = certificate.parse_certificate_set(secret.data)
         except UnusableCertificate as error:
             self._complaints.warn(
                 where,
@@ -74,15 +70,15 @@ class CertificateSecret:
                 "Find out which other program writes it; no other action is needed",
             )
             return secret, None
-        if now >= found.serving.expires:
+        if now >= parsed.serving.expires:
             self._complaints.warn(
                 where,
-                f"{where} contains a certificate that expired at {found.serving.expires}. A new "
+                f"{where} contains a certificate that expired at {parsed.serving.expires}. A new "
                 "one is served. If an operator was running until then, check the clocks",
             )
         else:
             self._complaints.clear(where)
-        return secret, found
+        return secret, parsed
 
     async def store(
         self, secret: Secret, certificates: CertificateSet, owner: OwnerReference | None = None
@@ -186,17 +182,11 @@ class CertificateController:
             await asyncio.sleep(wait_s)
 
     async def reconcile(self) -> float:
-        """Run one pass; return the seconds until the next one.
-
-        Raises:
-            Conflict, AlreadyExists: another replica wrote first: retry.
-            ApiError, ConfigError: an object could not be read or written.
-            OSError: the port is not available.
-        """
+        """Run one pass; return the seconds until the next one."""
         now, settings = self._clock(), self._settings
-        secret, found = await self._secret.load(now)
+        secret, stored = await self._secret.load(now)
         desired = certificate.plan_rotation(
-            found,
+            stored,
             self._serving,
             settings.names,
             now,
@@ -206,7 +196,7 @@ class CertificateController:
         owner = None
         with suppress(ApiError):  # its registration reports what is missing
             owner = await self._registration.find_owner()
-        if desired != found or (owner and owner not in secret.metadata.owner_references):
+        if desired != stored or (owner and owner not in secret.metadata.owner_references):
             await self._secret.store(secret, desired, owner)
         if not self._server.is_serving:
             await self._server.start(settings.address, desired.serving)

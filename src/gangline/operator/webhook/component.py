@@ -24,8 +24,6 @@ REMOVE_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RunningWebhook:
-    """A running webhook."""
-
     controller: CertificateController
     server: WebhookServer
 

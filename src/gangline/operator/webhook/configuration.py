@@ -87,15 +87,7 @@ def desired_configuration(
     authorities: Iterable[CertificateAuthority],
     port: int,
 ) -> dict[str, Any]:
-    """Build a webhook configuration.
-
-    Args:
-        resource: the kind of configuration.
-        settings: how and where the webhook is reached.
-        kinds: the reviewed job kinds; their companions are validated as well.
-        authorities: the CAs that the API server must trust.
-        port: the served port.
-    """
+    """Build a webhook configuration that trusts these authorities."""
     bundle = base64.b64encode("".join(authority.pem for authority in authorities).encode()).decode()
     rules = [
         _rule(reviewed_resource)
@@ -153,7 +145,7 @@ def authorities_for(
     """
     if not keyring.is_rotating(now, validity):
         return keyring.trusted
-    before = [each for each in authorities_in(existing) if now < each.expires]
+    before = [authority for authority in authorities_in(existing) if now < authority.expires]
     return sort_authorities([*keyring.trusted, *before])
 
 
@@ -205,8 +197,8 @@ def _rule(kind: Resource[Any]) -> dict[str, Any]:
 
 def _other_versions(kind: Resource[Any]) -> tuple[str, ...]:
     """Return the further versions of a job kind: the webhook must see which one is written."""
-    found = find_job_kind(kind.api_version, kind.kind)
-    return found.other_versions if found else ()
+    job_kind = find_job_kind(kind.api_version, kind.kind)
+    return job_kind.other_versions if job_kind else ()
 
 
 def _namespaces(names: Sequence[str], excluded: Sequence[str] = ()) -> dict[str, Any]:
@@ -233,8 +225,6 @@ def _client(settings: WebhookSettings, path: str, port: int) -> dict[str, Any]:
 
 
 class DeduplicatedWarnings:
-    """Remembers the last warning about each subject."""
-
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._logged: dict[str, str] = {}
@@ -256,8 +246,6 @@ FIELD_MANAGER = "gangline-operator"
 
 
 class WebhookRegistration:
-    """Writes the webhook configurations."""
-
     def __init__(
         self, client: ApiClient, settings: WebhookSettings, kinds: Sequence[JobKindInfo]
     ) -> None:
@@ -298,10 +286,8 @@ class WebhookRegistration:
     async def find_owner(self) -> OwnerReference | None:
         """Return the configuration that an installer made, or None: the operator made its own.
 
-        The installer's release removes it; what it owns is removed with it.
-
-        Raises:
-            ApiError: it cannot be read.
+        The installer's release removes it; what it owns is removed with it. Raises ApiError: it
+        cannot be read.
         """
         existing = await self._get(VALIDATING)
         if existing is None or not is_filled(existing):

@@ -108,9 +108,9 @@ def _role_operations(
 ) -> Iterator[Operation]:
     if places.roles_field is None:
         return
-    known = {role.name.lower(): role for role in job.roles}
+    roles = {role.name.lower(): role for role in job.roles}
     for key, replica in spec[places.roles_field].items():
-        role = known.get(key.lower())
+        role = roles.get(key.lower())
         if role is None:
             continue
         here = ("spec", places.roles_field, key)

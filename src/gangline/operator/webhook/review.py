@@ -1,20 +1,15 @@
-"""The response to an admission review, as a function of the review.
+"""The response to an admission review, as a function of the review, and the right to use a queue.
 
-``validate`` checks a job and lists warnings about valid fields that are probably not intended,
-``mutate`` returns its defaults. Both depend on nothing but the review, so the response is the same
-on every replica of the operator, in a dry run, and on repetition.
+``validate`` checks a job and lists warnings, ``mutate`` returns its defaults. The response is the
+same on every replica of the operator, in a dry run, and on repetition. Only new errors count
+against an update: a stored job that is invalid (because it is older than a rule) can still get a
+label, lose a finalizer, be suspended or be fixed step by step. A job that is being deleted can be
+changed in any way.
 
-Only new errors count against an update. A stored job that is invalid (because it is older than the
-webhook, or than a rule) can still get a label, lose a finalizer, be suspended or be fixed step by
-step. A job that is being deleted can be changed in any way.
-
-The right to use a queue: whoever puts work into it needs the verb ``use`` on it.
-
-The resource is ``queues`` of ``scheduling.volcano.sh``, the name is that of the queue, and the API
-server decides by a SubjectAccessReview. A job, a PodGroup, or a pod whose annotations describe its
-gang is reviewed when it is created, and when its queue changes. Controllers create pods for their
-users: a pod may also use a queue by the right of its service account, which everybody who creates
-pods in the namespace may choose.
+A user who puts work into a queue needs the verb ``use`` on ``queues`` of ``scheduling.volcano.sh``;
+a SubjectAccessReview decides. A job, a PodGroup, or a pod whose annotations describe its gang is
+reviewed when it is created, and when its queue changes. A pod may also use a queue by the right of
+its service account, because controllers create pods for their users.
 """
 
 import base64
@@ -79,13 +74,11 @@ class ReviewRequest(Wire):
 
     @property
     def has_kind(self) -> bool:
-        """True if the object has an apiVersion and a kind."""
         named = self.object or {}
         return isinstance(named.get("apiVersion"), str) and isinstance(named.get("kind"), str)
 
     @property
     def spec_changed(self) -> bool:
-        """True if the spec is new or changed."""
         if self.object is None or self.old_object is None:
             return True
         return bool(self.object.get("spec") != self.old_object.get("spec"))
@@ -101,11 +94,7 @@ _DECODER = msgspec.json.Decoder(_Review)
 
 
 def parse_review(body: bytes) -> ReviewRequest:
-    """Parse the request of a review.
-
-    Raises:
-        InvalidReview: the body contains none.
-    """
+    """Parse the request of a review. Raises InvalidReview: the body contains none."""
     try:
         review = _DECODER.decode(body)
     except RecursionError as error:
@@ -166,8 +155,8 @@ def mutate(request: ReviewRequest, defaults_for: DefaultsFunction) -> AdmissionR
 
 
 def _new_warnings(before: ManifestCheck, after: ManifestCheck) -> list[str]:
-    known = set(map(str, before.warnings))
-    texts = [text for text in dict.fromkeys(map(str, after.warnings)) if text not in known]
+    earlier = set(map(str, before.warnings))
+    texts = [text for text in dict.fromkeys(map(str, after.warnings)) if text not in earlier]
     return [_truncate(text, MAX_WARNING_LENGTH) for text in texts[:MAX_WARNINGS]]
 
 
@@ -226,17 +215,13 @@ Subject = dict[str, Any]
 
 
 class QueueReader:
-    """Reads the queue that an object uses."""
-
     def __init__(self, frameworks: Sequence[Framework]) -> None:
         self._frameworks = {
             (version, f.kind.kind): f for f in frameworks for version in f.kind.entry.api_versions
         }
 
     def queue_of(self, manifest: Manifest | None) -> str | None:
-        """Return the queue of a job, a PodGroup or a pod; None: it names none, or is none of
-        these.
-        """
+        """Return the queue of a job, a PodGroup or a pod; None without one, and for other kinds."""
         if manifest is None:
             return None
         key = (str(manifest.get("apiVersion")), str(manifest.get("kind")))
@@ -261,11 +246,6 @@ class QueueAccess:
         self._client, self._reader = client, QueueReader(frameworks)
 
     async def review(self, request: ReviewRequest) -> AdmissionResponse:
-        """Allow an object unless its user has no right to its queue.
-
-        Raises:
-            KubeError: the API server does not answer.
-        """
         answer = AdmissionResponse(uid=request.uid, allowed=True)
         if not request.is_applicable:
             return answer

@@ -37,8 +37,6 @@ Responder = Callable[[review.ReviewRequest], AdmissionResponse | Awaitable[Admis
 
 
 class WebhookServer:
-    """Serves each path with its responder."""
-
     def __init__(self, responders: dict[str, Responder]) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -56,11 +54,6 @@ class WebhookServer:
         return int(self._runner.addresses[0][1])
 
     async def start(self, address: Address, pair: ServingCertificate) -> None:
-        """Start to listen.
-
-        Raises:
-            OSError: the port is in use, or the address is not on this machine.
-        """
         self.set_certificate(pair)
         if self._runner.server is None:
             await self._runner.setup()
@@ -102,11 +95,6 @@ def _handler(path: str, respond: Responder) -> Callable[[web.Request], Awaitable
 
 
 async def _response(request: web.Request, respond: Responder) -> AdmissionResponse:
-    """Respond to a request.
-
-    Raises:
-        web.HTTPException: the request is no review.
-    """
     if request.content_type != "application/json":
         raise web.HTTPUnsupportedMediaType(text="send application/json\n")
     try:

@@ -67,7 +67,6 @@ class WebhookSettings:
 
     @classmethod
     def for_embedded_cluster(cls, *, queue_access: bool = False) -> Self:
-        """Return the settings for an operator in the process of the embedded API server."""
         return cls(
             url="https://127.0.0.1:0",
             namespace="kube-system",

@@ -59,10 +59,11 @@ _OPERATOR_VARIABLES = frozenset(
 def validate(job: ElasticJob, old: ElasticJob | None = None) -> Iterator[FieldError]:
     spec = job.spec
     given = {
-        key: ReplicaSpec(each.replicas, each.template) for key, each in _replica_specs(job).items()
+        key: ReplicaSpec(replica.replicas, replica.template)
+        for key, replica in _replica_specs(job).items()
     }
     roles, errors = common_rules.read_roles(given, ROLES, _PATH)
-    trained = {role: each for role, each in roles.items() if role in TRAINING_ROLES}
+    trained = {role: spec for role, spec in roles.items() if role in TRAINING_ROLES}
     yield from _name_errors(job, trained)
     yield from common_rules.annotation_errors(job.metadata)
     yield from _annotation_errors(job)
@@ -153,10 +154,10 @@ def _name_errors(job: ElasticJob, roles: common_rules.RoleSpecs) -> Iterator[Fie
     """The names of services follow from the job's: ``elasticjob-NAME-dlrover-master``."""
     meta = job.metadata
     around = {f"edljob-{role}": replica for role, replica in roles.items()}
-    found = list(common_rules.job_name_errors(meta, around))
-    yield from found
+    errors = list(common_rules.job_name_errors(meta, around))
+    yield from errors
     most = names.MAX_LABEL_LENGTH - _MASTER_NAME_LENGTH
-    if not found and len(meta.name) > most:
+    if not errors and len(meta.name) > most:
         problem = f"is too long: the master's service is called {master_name('NAME')!r}"
         yield FieldError("metadata.name", meta.name, problem, f"use at most {most} characters")
 
@@ -180,8 +181,8 @@ def _replica_errors(key: str, replica: ElasticReplicaSpec, path: str) -> Iterato
         remedy = "give all, none, or RANK:RESTARTS separated by commas, such as 0:3,1"
         yield FieldError(f"{path}.criticalNodes", replica.critical_nodes, problem, remedy)
     elif replica.critical_nodes and replica.replicas is not None:
-        found = parse_critical_ranks(replica.critical_nodes) or CriticalRanks(False, {})
-        beyond = [rank for rank in found.ranks if rank >= max(1, replica.replicas)]
+        critical = parse_critical_ranks(replica.critical_nodes) or CriticalRanks(False, {})
+        beyond = [rank for rank in critical.ranks if rank >= max(1, replica.replicas)]
         if beyond:
             problem = f"has rank {min(beyond)}, but there are only {replica.replicas} replicas"
             remedy = "count from 0"
@@ -221,7 +222,7 @@ def _master_errors(roles: common_rules.RoleSpecs) -> Iterator[FieldError]:
 
 
 def _node_range_errors(job: ElasticJob) -> Iterator[FieldError]:
-    specs = {key.lower(): (key, each) for key, each in _replica_specs(job).items()}
+    specs = {key.lower(): (key, spec) for key, spec in _replica_specs(job).items()}
     annotated = job.metadata.annotations.get(NODES_ANNOTATION)
     where = child_path("metadata.annotations", NODES_ANNOTATION)
     if annotated is not None and parse_node_range(annotated) is None:
@@ -231,17 +232,17 @@ def _node_range_errors(job: ElasticJob) -> Iterator[FieldError]:
     key, workers = specs[WORKER]
     main = _main_container(workers)
     written = annotated or nnodes_flag(main)
-    found = job_node_range(job.metadata.annotations, main)
+    nodes = job_node_range(job.metadata.annotations, main)
     path = f"{child_path(_PATH, key)}"
-    if written and found is None and not annotated:
+    if written and nodes is None and not annotated:
         problem = f"has --nnodes {written}, which is not a valid range"
         yield FieldError(
             f"{path}.template", None, problem, "give --nnodes=MIN:MAX, 1 <= MIN <= MAX"
         )
     count = common_rules.replica_count(ReplicaSpec(workers.replicas))
-    if found and 0 < count < found.min_nodes:
-        problem = f"is less than the minimum of --nnodes, {found.min_nodes}: training never starts"
-        yield FieldError(f"{path}.replicas", count, problem, f"give at least {found.min_nodes}")
+    if nodes and 0 < count < nodes.min_nodes:
+        problem = f"is less than the minimum of --nnodes, {nodes.min_nodes}: training never starts"
+        yield FieldError(f"{path}.replicas", count, problem, f"give at least {nodes.min_nodes}")
 
 
 def _annotation_errors(job: ElasticJob) -> Iterator[FieldError]:
@@ -271,16 +272,16 @@ def _strategy_errors(job: ElasticJob, roles: common_rules.RoleSpecs) -> Iterator
 
 def _spare_warnings(job: ElasticJob) -> Iterator[FieldError]:
     for key, workers in _replica_specs(job).items():
-        found = (
+        nodes = (
             job_node_range(job.metadata.annotations, _main_container(workers))
             if key.lower() == WORKER
             else None
         )
-        if found and (workers.replicas or 0) > found.max_nodes:
+        if nodes and (workers.replicas or 0) > nodes.max_nodes:
             problem = (
-                f"is more than the maximum of --nnodes, {found.max_nodes}: the rest are spares"
+                f"is more than the maximum of --nnodes, {nodes.max_nodes}: the rest are spares"
             )
-            remedy = f"give {found.max_nodes}, or a larger maximum"
+            remedy = f"give {nodes.max_nodes}, or a larger maximum"
             yield FieldError(
                 f"{child_path(_PATH, key)}.replicas", workers.replicas, problem, remedy
             )

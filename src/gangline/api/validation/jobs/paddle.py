@@ -80,7 +80,7 @@ def _clean_policy_errors(policy: str | None) -> Iterator[FieldError]:
 
 
 def _suggest_policy(policy: str) -> str:
-    spelt = {each.lower(): each for each in CLEAN_POLICIES if each}
+    spelt = {value.lower(): value for value in CLEAN_POLICIES if value}
     if close := get_close_matches(policy.lower(), spelt, n=1, cutoff=0.6):
         return f"did you mean {spelt[close[0]]!r}?"
     return f"use one of {', '.join(map(repr, spelt.values()))}"

@@ -55,7 +55,7 @@ def validate(job: TrainJob, old: TrainJob | None = None) -> Iterator[FieldError]
     for name, remedy in _REMOVED.items():
         if getattr(spec, name):
             field = msgspec.structs.fields(TrainJobSpec)
-            wire = next(each.encode_name for each in field if each.name == name)
+            wire = next(wire_field.encode_name for wire_field in field if wire_field.name == name)
             problem = "is a field of earlier releases of Kubeflow Trainer"
             yield FieldError(f"spec.{wire}", None, problem, remedy)
     if trainer.num_nodes is not None:
@@ -79,7 +79,7 @@ def list_warnings(job: TrainJob) -> Iterator[FieldError]:
         except StorageUriError:
             continue
         if not is_known:
-            schemes = ", ".join(f"{each}://" for each in SCHEMES)
+            schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
             problem = "has a scheme that Gangline's initializer does not know"
             yield FieldError(where, uri, problem, f"use one of {schemes}")
 
@@ -142,8 +142,12 @@ def _patch_errors(patch: RuntimePatch, path: str) -> Iterator[FieldError]:
     template = patch.training_runtime_spec and patch.training_runtime_spec.template
     jobs = template.spec.replicated_jobs if template and template.spec else []
     base = f"{path}.trainingRuntimeSpec.template.spec.replicatedJobs"
-    for number, each in enumerate(jobs):
-        pod = each.template and each.template.spec and each.template.spec.template
+    for number, replicated_job in enumerate(jobs):
+        pod = (
+            replicated_job.template
+            and replicated_job.template.spec
+            and replicated_job.template.spec.template
+        )
         if not pod or not pod.spec:
             continue
         where = f"{base}[{number}].template.spec.template.spec.containers"

@@ -53,8 +53,6 @@ _DEFAULTS = kubeflow.KindDefaults(restart=RestartPolicy.NEVER, clean_pods=CleanP
 
 @dataclass(frozen=True, slots=True)
 class ElasticFramework:
-    """The framework of ElasticJobs."""
-
     master_image: str = ""
     """The image of masters; empty: the workers' image."""
 
@@ -66,11 +64,6 @@ class ElasticFramework:
         return kubeflow.parse_job(stored, ElasticJob, validate_job, self._normalize)
 
     def read_status(self, stored: RawJob) -> JobStatus:
-        """Decode the stored status.
-
-        Raises:
-            msgspec.DecodeError: the stored status cannot be decoded.
-        """
         return rules.decode_elastic_status(stored)
 
     def _normalize(self, job: ElasticJob) -> NormalizedJob:

@@ -30,16 +30,7 @@ _POD_ADDRESS: Manifest = {
 def master_template(
     name: str, namespace: str, workers: int, user_template: Manifest, image: str, workers_image: str
 ) -> Manifest:
-    """Build the master's pod template.
-
-    Args:
-        name: the job's name.
-        namespace: the job's namespace.
-        workers: the number of nodes.
-        user_template: the user's template; may be empty.
-        image: the administrator's image; empty: none.
-        workers_image: the image of the workers.
-    """
+    """Build the master's pod template; the administrator's ``image`` may be empty."""
     theirs = pod_template.main_container(user_template, CONTAINER)
     container: Manifest = {
         "name": CONTAINER,
@@ -54,7 +45,11 @@ def master_template(
     container |= {key: value for key, value in theirs.items() if value}
     if not has_command:
         container["env"] = [_POD_ADDRESS, *(theirs.get("env") or [])]
-    others = [each for each in pod_template.list_containers(user_template) if each is not theirs]
+    others = [
+        container
+        for container in pod_template.list_containers(user_template)
+        if container is not theirs
+    ]
     spec = {**pod_template.pod_spec(user_template), "containers": [container, *others]}
     spec.setdefault("serviceAccountName", master_name(name))
     return {**user_template, "spec": spec}
@@ -76,7 +71,6 @@ def _command(name: str, namespace: str, workers: int) -> list[str]:
 
 
 def master_objects(job: NormalizedJob) -> list[Manifest]:
-    """List the job's Secret and the master's ConfigMaps, service account and RBAC objects."""
     name = master_name(job.name)
     facts, tuning = facts_name(job.name), tuning_name(job.name)
     meta = {"name": name}

@@ -1,12 +1,10 @@
-"""The node number of each rank's pod, as a function of the stored status.
+"""The node number and the resources of each rank's pod, as a function of the stored status.
 
 A rank starts with its own number. On replacement it gets the next number of its role. So a deleted
 pod and its successor are never confused, and the successor can be created while the old pod still
 terminates. Ranks that never changed are not listed, which keeps the status of a large job small.
 Invariant: numbers depend only on the stored record and the number of replicas, so an operator that
 is killed before it stores them computes the same ones again.
-
-Resources of ElasticJob pods: from the template, from plans, and after running out of memory.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,8 +26,6 @@ _FRESH = NodeRecord()
 
 @dataclass(frozen=True, slots=True)
 class NodeLoss:
-    """How a rank lost its pod."""
-
     counts_as_failure: bool = False
     """The loss counts as a failure of this rank."""
     memory: str = ""
@@ -67,12 +63,6 @@ def update_node(record: RoleRecord, rank: int, **fields: object) -> RoleRecord:
 
 
 def relaunch(record: RoleRecord, losses: Mapping[int, NodeLoss]) -> RoleRecord:
-    """Assign the next numbers to ranks whose pods failed or were deleted.
-
-    Args:
-        record: the role's record, extended to all of its ranks.
-        losses: how each of these ranks lost its pod.
-    """
     if not losses:
         return record
     nodes, next_id = dict(record.nodes), record.next_id
@@ -96,10 +86,9 @@ def created_ranks(record: RoleRecord) -> frozenset[int]:
 
 
 def record_created_ranks(record: RoleRecord, seen: Iterable[int]) -> RoleRecord:
-    """Record that the current pods of these ranks were observed."""
-    known = created_ranks(record)
-    found = known | frozenset(seen)
-    return record if found == known else replace(record, made=format_indexes(found))
+    recorded = created_ranks(record)
+    created = recorded | frozenset(seen)
+    return record if created == recorded else replace(record, made=format_indexes(created))
 
 
 def removed_ranks(record: RoleRecord) -> frozenset[int]:
@@ -130,7 +119,6 @@ def drop_outdated_size(record: RoleRecord, specified: int) -> RoleRecord:
 
 
 def rank_count(record: RoleRecord, specified: int) -> int:
-    """Return the number of ranks, including removed ones."""
     return specified if record.replicas is None else record.replicas
 
 
@@ -142,7 +130,6 @@ def resize(record: RoleRecord, ranks: Iterable[int], specified: int) -> RoleReco
 
 
 def active_ranks(record: RoleRecord, specified: int) -> frozenset[int]:
-    """Return the ranks without removed ones."""
     return frozenset(range(rank_count(record, specified))) - removed_ranks(record)
 
 
@@ -153,8 +140,8 @@ _LIMITS, _REQUESTS = "limits", "requests"
 
 
 def container_resources(container: Manifest) -> dict[str, ResourceList]:
-    found = container.get("resources") or {}
-    return {name: dict(found.get(name) or {}) for name in (_LIMITS, _REQUESTS)}
+    resources = container.get("resources") or {}
+    return {name: dict(resources.get(name) or {}) for name in (_LIMITS, _REQUESTS)}
 
 
 def pod_resources(
@@ -190,9 +177,9 @@ def grown_memory(
     ceiling = resource_list.parse_resources(limits).get(MEMORY)
     if ceiling is not None:
         others = sum(
-            _memory_of_rank(each, records[name], index, container)
-            for name, each in job_roles.items()
-            for index in range(each.replicas)
+            _memory_of_rank(job_role, records[name], index, container)
+            for name, job_role in job_roles.items()
+            for index in range(job_role.replicas)
             if (name, index) != (role, rank)
         )
         grown = min(grown, ceiling - others)
@@ -202,7 +189,6 @@ def grown_memory(
 def total_requests(
     roles: Mapping[str, ReplicaRole], records: Mapping[str, RoleRecord], container: str
 ) -> resource_list.ResourceAmounts:
-    """Sum the requests of all pods of a job."""
     return resource_list.sum_resources(
         _requests_of_rank(role, records[name], rank, container)
         for name, role in roles.items()
@@ -215,9 +201,11 @@ def _requests_of_rank(
     role: ReplicaRole, record: RoleRecord, rank: int, container: str
 ) -> resource_list.ResourceAmounts:
     trains = pod_template.main_container(role.template, container)
-    found = pod_resources(trains, record, node_of_rank(record, rank))
+    resources = pod_resources(trains, record, node_of_rank(record, rank))
     try:
-        return resource_list.parse_resources({**found.get(_LIMITS, {}), **found.get(_REQUESTS, {})})
+        return resource_list.parse_resources(
+            {**resources.get(_LIMITS, {}), **resources.get(_REQUESTS, {})}
+        )
     except QuantityError:
         return {}
 
@@ -225,9 +213,9 @@ def _requests_of_rank(
 def _memory_of_rank(role: ReplicaRole, record: RoleRecord, rank: int, container: str) -> int:
     """Return the bound on a rank's memory: its limit, else its request."""
     trains = pod_template.main_container(role.template, container)
-    found = pod_resources(trains, record, node_of_rank(record, rank))
+    resources = pod_resources(trains, record, node_of_rank(record, rank))
     try:
-        amounts = {**found.get(_REQUESTS, {}), **found.get(_LIMITS, {})}
+        amounts = {**resources.get(_REQUESTS, {}), **resources.get(_LIMITS, {})}
         return resource_list.parse_resources(amounts).get(MEMORY, 0)
     except QuantityError:
         return 0

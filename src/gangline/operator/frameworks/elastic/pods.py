@@ -1,20 +1,14 @@
-"""The pods of an ElasticJob: names, labels, variables and placement.
+"""The pods of an ElasticJob, what their failures mean, and which of them the job can miss.
 
 Names, labels and variables are DLRover's; ``GANGLINE_…`` variables give agents the master's address
 and the job's secret. Every pod has the restart policy Never: a failure replaces the complete pod.
-
-Classifies failures of ElasticJob pods: replaced or not, and whether the node is to blame.
-
-The basis is the table of causes (``api.failure``) and the exit codes of DLRover's agents. The rules
-differ from DLRover's, and are the same for every strategy:
+The rules, by the table of causes (``api.failure``) and the exit codes of DLRover's agents, are the
+same for every strategy:
 
 - a failure caused by the cluster (eviction, preemption, lost node) never counts;
 - a failed program is restarted only if that can help, or if the restart policy always restarts;
 - a pod that ran out of memory gets twice as much, within the job's ``resourceLimits``;
-- nodes with failures are avoided: preferably after two failures, strictly after two failures that
-  the node caused.
-
-What an ElasticJob tolerates: missing replicas and ranks, and the number of failures.
+- nodes are avoided: preferably after two failures, strictly after two that the node caused.
 """
 
 import hashlib
@@ -26,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gangline.api import failure
-from gangline.api.core import pod
+from gangline.api.core.pod import Pod
 from gangline.api.failure import Blame, Remedy
 from gangline.api.jobs import elastic as api
 from gangline.api.jobs.elastic import (
@@ -64,8 +58,6 @@ _ALL_REQUIRED = (PS, CHIEF, MASTER)
 
 @dataclass(frozen=True, slots=True)
 class ElasticTolerance:
-    """What one job tolerates."""
-
     spec: ElasticJobSpec
     node_range: NodeRange | None
 
@@ -84,7 +76,6 @@ class ElasticTolerance:
         return name == WORKER and elastic and self.strategy == api.ALLREDUCE
 
     def min_needed(self, role: ReplicaRole) -> int:
-        """Return how many replicas of a role the others require."""
         if role.name == EVALUATOR:
             return 0
         if role.name in _ALL_REQUIRED or self.strategy != api.PARAMETER_SERVER:
@@ -110,14 +101,10 @@ class ElasticTolerance:
         return own if own is not None else DEFAULT_RESTARTS if given is None else given
 
     def pending_limit(self, name: str, notes: Mapping[str, str]) -> tuple[int, str]:
-        """Return how many seconds pods of a role may be pending, 0 for ever, and the source of the
+        """Return how many seconds pods of a role may be pending (0: for ever), and what sets that
         limit.
 
         The annotations apply to training pods only: these continue without a master.
-
-        Args:
-            name: the role.
-            notes: the job's annotations.
         """
         written = replica_spec_of(self.spec, name)
         if written and written.restart_timeout:
@@ -153,8 +140,6 @@ AVOID_AFTER_FAILURES = 2
 
 @dataclass(frozen=True, slots=True)
 class PodFailure:
-    """The classification of a pod's failure."""
-
     counts_as_restart: bool
     """The failure counts against the restart budget of the rank."""
     is_permanent: bool
@@ -165,38 +150,38 @@ class PodFailure:
 
 
 def classify_pod_failure(failed: ObservedPod, container: str) -> PodFailure:
-    complete = msgspec.convert(msgspec.to_builtins(failed), pod.Pod)
-    found = failure.failure_of_pod(complete, container)
-    if found is None:
+    complete = msgspec.convert(msgspec.to_builtins(failed), Pod)
+    pod_failure = failure.failure_of_pod(complete, container)
+    if pod_failure is None:
         return PodFailure(False, False, False, False)
     # The exit code of a container whose node stopped is made up.
-    code = None if found.cause == failure.NODE_LOST else found.exit_code
+    code = None if pod_failure.cause == failure.NODE_LOST else pod_failure.exit_code
     broken = code in HARDWARE_EXIT_CODES
-    starved = found.cause == OUT_OF_MEMORY or code == OUT_OF_MEMORY_EXIT_CODE
+    starved = pod_failure.cause == OUT_OF_MEMORY or code == OUT_OF_MEMORY_EXIT_CODE
     return PodFailure(
-        counts_as_restart=code is not None or found.remedy is Remedy.STOP,
-        is_permanent=found.remedy is Remedy.STOP and not broken and not starved,
+        counts_as_restart=code is not None or pod_failure.remedy is Remedy.STOP,
+        is_permanent=pod_failure.remedy is Remedy.STOP and not broken and not starved,
         out_of_memory=starved,
-        is_node_fault=broken or (code is not None and found.blame is Blame.NODE),
+        is_node_fault=broken or (code is not None and pod_failure.blame is Blame.NODE),
     )
 
 
 def count_node_failure(faults: NodeFaults | None, ended: PodFailure) -> NodeFaults:
-    known = faults or NodeFaults()
-    return replace(known, failures=known.failures + 1, faults=known.faults + ended.is_node_fault)
+    counts = faults or NodeFaults()
+    return replace(counts, failures=counts.failures + 1, faults=counts.faults + ended.is_node_fault)
 
 
 def nodes_to_exclude(faults: dict[str, NodeFaults]) -> list[str]:
-    return sorted(name for name, found in faults.items() if found.faults >= AVOID_AFTER_FAILURES)
+    return sorted(name for name, counts in faults.items() if counts.faults >= AVOID_AFTER_FAILURES)
 
 
 def nodes_to_avoid(faults: dict[str, NodeFaults]) -> list[str]:
     """List the nodes that pods should avoid if others are available."""
     return sorted(
         name
-        for name, found in faults.items()
-        if found.faults < AVOID_AFTER_FAILURES
-        and (found.faults or found.failures >= AVOID_AFTER_FAILURES)
+        for name, counts in faults.items()
+        if counts.faults < AVOID_AFTER_FAILURES
+        and (counts.faults or counts.failures >= AVOID_AFTER_FAILURES)
     )
 
 
@@ -235,14 +220,11 @@ def service_name(job: str, role: str, rank: int) -> str:
 
 
 def master_address(job: str) -> str:
-    """Return the master's address as ``host:port``."""
     return f"{master_name(job)}:{PORT}"
 
 
 @dataclass(frozen=True, slots=True)
 class ElasticReplica:
-    """One replica of a job."""
-
     job: NormalizedJob
     spec: ElasticJobSpec
     records: Mapping[str, RoleRecord]
@@ -257,7 +239,7 @@ class ElasticReplica:
 
     def environment(self) -> list[Manifest]:
         """List its variables; the user's come first, so that ours take precedence."""
-        given = [_user_variable(name, each) for name, each in self.spec.envs.items()]
+        given = [_user_variable(name, variable) for name, variable in self.spec.envs.items()]
         fields = [
             _field_variable("POD_IP", "status.podIP"),
             _field_variable("NODE_IP", "status.hostIP"),
@@ -343,7 +325,6 @@ class ElasticReplica:
         return json.dumps(config, separators=(",", ":"))
 
     def _index(self) -> int:
-        """Return its position among the existing ranks of its role."""
         return self._ranks(self.role).index(self.rank)
 
     def _address(self, role: str, rank: int) -> str:
@@ -368,7 +349,6 @@ class ElasticReplica:
         return pod_template.with_spec(pod, priorityClassName=name)
 
     def _with_node_avoidance(self, pod: Manifest) -> Manifest:
-        """Avoid nodes on which this job's pods failed."""
         faults = self.memory.node_faults
         never = nodes_to_exclude(faults)
         rather_not = nodes_to_avoid(faults)[:_MAX_AVOIDED_NODES]
@@ -385,10 +365,10 @@ def _with_avoided_nodes(affinity: Manifest, never: list[str], rather_not: list[s
         "requiredDuringSchedulingIgnoredDuringExecution",
         "preferredDuringSchedulingIgnoredDuringExecution",
     )
-    found = dict(affinity)
+    merged = dict(affinity)
     if never:
         terms = (affinity.get(required) or {}).get("nodeSelectorTerms") or [{}]
-        found[required] = {
+        merged[required] = {
             "nodeSelectorTerms": [
                 {
                     **term,
@@ -399,8 +379,8 @@ def _with_avoided_nodes(affinity: Manifest, never: list[str], rather_not: list[s
         }
     if rather_not:
         wish = {"weight": 100, "preference": {"matchExpressions": [_not_in(rather_not)]}}
-        found[preferred] = [*(affinity.get(preferred) or []), wish]
-    return found
+        merged[preferred] = [*(affinity.get(preferred) or []), wish]
+    return merged
 
 
 def _not_in(names: list[str]) -> Manifest:
@@ -410,8 +390,8 @@ def _not_in(names: list[str]) -> Manifest:
 def replica_spec_of(spec: ElasticJobSpec, role: str) -> api.ElasticReplicaSpec | None:
     """Find the specification of a role; case-insensitive."""
     names = {MASTER, api.LEGACY_MASTER} if role == MASTER else {role}
-    found = {name.lower(): each for name, each in spec.replica_specs.items()}
-    return next((found[name] for name in sorted(names) if name in found), None)
+    specs = {name.lower(): replica_spec for name, replica_spec in spec.replica_specs.items()}
+    return next((specs[name] for name in sorted(names) if name in specs), None)
 
 
 def _field_variable(name: str, path: str) -> Manifest:

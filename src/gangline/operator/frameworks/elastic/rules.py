@@ -2,12 +2,8 @@
 
 Workers of an AllreduceStrategy train as long as the minimum of their node range is active. A worker
 that failed permanently is then tolerated. When no worker runs any more, the job has succeeded if
-one of them has. The master does not count: it is replaced, and nothing else changes.
-
-Status fields of ElasticJobs beside the common ones: DLRover's phase and the stored records.
-
-DLRover's phase is that of the master pod. Here it is a function of the conditions, so that both
-agree.
+one of them has. The master does not count: it is replaced, and nothing else changes. So DLRover's
+phase, which is that of its master pod, is here a function of the conditions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,8 +39,10 @@ from gangline.operator.model.replicas import ObservedPod, PodPhase, ReplicaGang
 from gangline.operator.policies import gang_restart, restart
 from gangline.operator.policies.replica_tracker import ReplicaTracker
 
-COMMON_FIELDS = tuple(each.name for each in msgspec.structs.fields(JobStatus))
-_COMMON_WIRE = frozenset(each.encode_name for each in msgspec.structs.fields(JobStatus))
+COMMON_FIELDS = tuple(status_field.name for status_field in msgspec.structs.fields(JobStatus))
+_COMMON_WIRE = frozenset(
+    status_field.encode_name for status_field in msgspec.structs.fields(JobStatus)
+)
 _DECODER = msgspec.json.Decoder(ElasticJobRecord)
 
 _PHASES = (
@@ -56,11 +54,6 @@ _PHASES = (
 
 
 def decode_elastic_status(stored: RawJob) -> ElasticJobRecord:
-    """Decode a stored status.
-
-    Raises:
-        msgspec.DecodeError: the status cannot be decoded.
-    """
     return _DECODER.decode(stored.status)
 
 
@@ -72,7 +65,7 @@ def elastic_status_fields(gang: ReplicaGang, status: JobStatus) -> Manifest:
 
 
 def dlrover_phase(gang: ReplicaGang, status: JobStatus) -> str:
-    current = (each for each in _PHASES if is_condition_true(status.conditions, each))
+    current = (type_ for type_ in _PHASES if is_condition_true(status.conditions, type_))
     phase = next(current, None)
     if phase is not None:
         return phase
@@ -177,7 +170,6 @@ class ElasticRules(ReplicaTracker):
     def pending_timeout(
         self, job: NormalizedJob, gang: ReplicaGang, now: datetime
     ) -> tuple[timedelta | None, str]:
-        """Return how long pods may still wait for a node while too few are active."""
         waits = [
             wait for role in job.roles if (wait := self._role_pending_timeout(job, role, gang, now))
         ]
@@ -189,7 +181,6 @@ class ElasticRules(ReplicaTracker):
     # Stored state
 
     def restore_from_status(self, job: NormalizedJob, status: JobStatus) -> NormalizedJob:
-        """Return the job with the sizes, node numbers and resources from its status."""
         memory = status if isinstance(status, ElasticJobRecord) else ElasticJobRecord()
         roles, records = [], {}
         for role in job.roles:
@@ -206,7 +197,6 @@ class ElasticRules(ReplicaTracker):
         return replace(job, roles=roles, rules=rules)
 
     def save_to_status(self, job: NormalizedJob, gang: ReplicaGang, status: JobStatus) -> JobStatus:
-        """Return the status with new node numbers for replaced ranks."""
         memory = structs.replace(
             status if isinstance(status, ElasticJobRecord) else self.memory,
             **{name: getattr(status, name) for name in COMMON_FIELDS},
@@ -320,7 +310,7 @@ class ElasticRules(ReplicaTracker):
         }
 
     def _grown_memory(self, job: NormalizedJob, role: str, rank: int) -> str | None:
-        roles = {each.name: each for each in job.roles if each.name != MASTER}
+        roles = {role.name: role for role in job.roles if role.name != MASTER}
         if role not in roles:
             return ""
         limits = self.spec.resource_limits
@@ -374,15 +364,15 @@ class ElasticRules(ReplicaTracker):
             return None
         pods = [pod for pod in slots.present if _is_unscheduled(pod)]
         since = [pod.metadata.creation_timestamp for pod in pods]
-        known = [when for when in since if when is not None]
-        if not known:
+        times = [when for when in since if when is not None]
+        if not times:
             return None
         why = (
             f"ElasticJob {job.name} has failed because {len(pods)} {role.name} pod(s), such as "
             f"{min(pod.name for pod in pods)}, waited for a node longer than the {source} "
             f"of {limit} s, and {needed} are needed."
         )
-        return min(known) + timedelta(seconds=limit) - now, why
+        return min(times) + timedelta(seconds=limit) - now, why
 
 
 def _describe_failed_ranks(lost: Mapping[int, ObservedPod], ranks: list[int]) -> str:

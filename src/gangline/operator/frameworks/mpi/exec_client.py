@@ -94,10 +94,8 @@ class WebSocketFrames:
 
 @contextmanager
 def open_exec_session(pod: str, container: str, command: list[str]) -> Iterator[WebSocketFrames]:
-    """Start a command through the API server.
-
-    Raises:
-        CommandNotStarted: the command was not started.
+    """Start a command through the API server. Raises CommandNotStarted: the command was not
+    started.
     """
     try:
         host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
@@ -191,11 +189,7 @@ def relay_output(frames: WebSocketFrames) -> int:
 
 
 def exit_code(outcome: Any) -> int:
-    """Return the exit code of a command.
-
-    Raises:
-        CommandNotStarted: the command was not started.
-    """
+    """Return the exit code of a command. Raises CommandNotStarted: the command was not started."""
     if outcome.get("status") == "Success":
         return 0
     for cause in (outcome.get("details") or {}).get("causes") or []:

@@ -1,17 +1,14 @@
 """MPIJob: a launcher that runs ``mpirun``, and workers on which it starts processes.
 
 ``ssh`` has the rules of ``v2beta1``. In a job of ``v1`` the launcher reaches its workers by the
-exec channel of the API server, not by SSH. So worker images need no SSH server, no keys are stored,
-and the launcher's rights are an RBAC role for its own workers. ``mpirun`` calls
-``/etc/mpi/kubexec.sh`` in place of ``rsh``. The script uses ``kubectl`` if the image has it (or if
-the administrator configures an image that provides it, as upstream does), and otherwise a small
-Python client from the same ConfigMap.
+exec channel of the API server: no SSH server, no keys, and an RBAC role for its own workers only.
+``mpirun`` calls ``/etc/mpi/kubexec.sh`` in place of ``rsh``. The script uses ``kubectl`` if the
+image has it (or an administrator's image provides it), and otherwise a small Python client from the
+same ConfigMap.
 
-The launcher starts once all workers run, so the gang is counted without it, and its resources are
-reserved. Upstream starts it
-immediately and waits in an init container. The launcher's pod is named ``JOB-launcher`` as in
-upstream. Replicas have headless services like those of other kinds, so that their names resolve:
-Intel MPI's processes connect to their launcher by name. Upstream creates none.
+The launcher starts once all workers run (upstream's waits in an init container), so the gang is
+counted without it, and its resources are reserved. Replicas have headless services, which upstream
+does not create: Intel MPI's processes connect to their launcher by name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -90,19 +87,15 @@ _V2_BACKOFF_LIMIT = 6
 
 
 class MPIFramework(kubeflow.KubeflowFramework[MPIJob]):
-    """The framework of MPIJobs."""
-
     kind = KIND
     roles = (WORKER, LAUNCHER)
     defaults = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
 
     def __init__(self, kubectl_image: str = "") -> None:
-        """Configure the framework for all MPIJobs.
+        """Set the image that copies ``kubectl`` into launchers: upstream's, or one with the same
+        variables.
 
-        Args:
-            kubectl_image: the image of an init container that copies ``kubectl`` into launchers:
-                upstream's, or one with the same variables. Needed only for launcher images with
-                neither ``kubectl`` nor Python.
+        Only launcher images with neither ``kubectl`` nor Python need it.
         """
         self._kubectl_image = kubectl_image
         self._exec_client = objects.exec_client_source()
@@ -190,7 +183,6 @@ class MPIRules(LauncherRules):
         return with_files(pod, job, FILES_PATH, {objects.EXEC_SCRIPT: EXECUTABLE})
 
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
-        """Build the launcher's ConfigMap, service account and RBAC objects."""
         name = launcher_name(job)
         workers = worker_names(job)
         given = _given_account(job)

@@ -67,7 +67,6 @@ def worker_names(job: NormalizedJob) -> list[str]:
 
 
 def config_map(job: NormalizedJob, files: Mapping[str, str]) -> Manifest:
-    """Build the ConfigMap with the files of the launcher."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -77,7 +76,6 @@ def config_map(job: NormalizedJob, files: Mapping[str, str]) -> Manifest:
 
 
 def with_files(pod: Manifest, job: NormalizedJob, path: str, modes: Mapping[str, int]) -> Manifest:
-    """Mount files of the ConfigMap in the main container, each with its mode."""
     items = [{"key": name, "path": name, "mode": mode} for name, mode in modes.items()]
     volume = {"name": CONFIG_VOLUME, "configMap": {"name": config_name(job), "items": items}}
     mount = {"name": CONFIG_VOLUME, "mountPath": path}
@@ -100,13 +98,8 @@ def exec_role(
 ) -> list[Manifest]:
     """Build the role and binding for running commands in these pods; empty without pods.
 
-    Args:
-        job: the job.
-        name: the name of the role and the binding.
-        account: the service account that gets the right.
-        workers: the names of the pods.
-        wait: whether the launcher itself waits for the pods, as upstream's ``kubectl-delivery``
-            does, and therefore needs the right to watch pods.
+    With ``wait`` the launcher itself waits for the pods, as upstream's ``kubectl-delivery`` does,
+    and needs the right to watch pods.
     """
     if not workers:
         return []
@@ -162,19 +155,16 @@ exit 127
 
 
 def exec_client_source() -> str:
-    """Return the source of the client for launchers without ``kubectl``."""
     return inspect.getsource(client)
 
 
 def exec_script(container: str) -> str:
-    """Return the script that ``mpirun`` calls to start a process in a worker's container."""
     return _KUBEXEC.format(
         tools=TOOLS_PATH, mount=FILES_PATH, client=EXEC_CLIENT, container=shlex.quote(container)
     )
 
 
 def format_host_file(hosts: Sequence[str], slots: int) -> str:
-    """Return the hosts in Open MPI's format."""
     return "".join(f"{host} slots={slots}\n" for host in hosts)
 
 

@@ -117,7 +117,6 @@ class SSHRules(LauncherRules):
         return with_keys(job, pod, CONTAINER, path, {})
 
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
-        """Build the key pair's Secret, and the ConfigMap with the host file."""
         own = [launcher_name(job)] if self.spec.run_launcher_as_worker else []
         running = [pod.name for pod in gang[WORKER].present if pod.is_active]
         lines = [f"echo {_address(job, name)}\n" for name in (*own, *running)]
@@ -163,7 +162,6 @@ class SSHRules(LauncherRules):
 
 
 def key_secret(job: NormalizedJob) -> Manifest:
-    """Build the Secret with the key pair of a job."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -176,19 +174,10 @@ def key_secret(job: NormalizedJob) -> Manifest:
 def with_keys(
     job: NormalizedJob, pod: Manifest, container: str, path: str, modes: Mapping[str, int]
 ) -> Manifest:
-    """Mount the key pair in a container.
-
-    Args:
-        job: the job.
-        pod: the pod.
-        container: the name of the container.
-        path: the directory.
-        modes: the modes of the files ``id_rsa``, ``id_rsa.pub`` and ``authorized_keys``; a missing
-            one has the default mode.
-    """
+    """Mount the key pair in a container; a file that ``modes`` lacks has the default mode."""
     items = [
-        {**each, "mode": modes[each["path"]]} if each["path"] in modes else dict(each)
-        for each in _KEY_FILES
+        {**item, "mode": modes[item["path"]]} if item["path"] in modes else dict(item)
+        for item in _KEY_FILES
     ]
     source: Manifest = {"secretName": secret_name(job), "items": items}
     if path == ROOT_SSH_PATH:

@@ -62,8 +62,6 @@ Pods that run after a failure are retained only for users who set ``Never``.
 
 
 class PaddleFramework:
-    """The framework of PaddleJobs."""
-
     kind = KIND
 
     def __init__(self, init_image: str = "", etcd_server: str = "") -> None:
@@ -73,11 +71,7 @@ class PaddleFramework:
         return kubeflow.parse_job(stored, PaddleJob, validate_job, self._normalize)
 
     def read_status(self, stored: RawJob) -> JobStatus:
-        """Decode the stored status, also one written by upstream's operator.
-
-        Raises:
-            msgspec.DecodeError: the stored status cannot be decoded.
-        """
+        """Decode the stored status, also one written by upstream's operator."""
         return paddle_status.decode_paddle_status(stored)
 
     def _normalize(self, job: PaddleJob) -> NormalizedJob:
@@ -99,15 +93,12 @@ def create_framework(settings: OperatorSettings) -> PaddleFramework:
 
 @dataclass(frozen=True, slots=True)
 class PaddleRules:
-    """The rules of PaddleJobs."""
-
     spec: PaddleJobSpec
     settings: PaddleSettings
 
     def environment(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
     ) -> list[Manifest]:
-        """List the variables of one replica, in upstream's order."""
         return PaddleReplica(job, self.spec, self.settings, role, index).environment()
 
     def shape_pod(
@@ -143,7 +134,6 @@ class PaddleRules:
         return all(gang[name].all_succeeded for name in deciding)
 
     def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
-        """Every replica is running or completed."""
         return paddle_status.all_running(gang)
 
     def status_fields(self, job: NormalizedJob, gang: ReplicaGang, status: JobStatus) -> Manifest:

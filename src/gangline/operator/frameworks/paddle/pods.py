@@ -1,16 +1,11 @@
-"""Environment and settings of PaddleJob pods.
+"""Environment, settings, ports and addresses of PaddleJob pods, and the ConfigMap with them.
 
-Variables come in upstream's order, followed by those that upstream lacks. The latter never replace
-variables of the user: they only save work that scripts had to do themselves.
+Variables come in upstream's order, followed by those that upstream lacks, which never replace
+variables of the user. The ConfigMap is upstream's, with these defects fixed:
 
-Ports and addresses of a PaddleJob's replicas, and the ConfigMap that distributes them.
-
-The ConfigMap is upstream's, with these defects fixed:
-
-- The port is the same everywhere. Upstream draws a random port for the servers, and lists them with
-  another one in Service mode, so that no server finds itself. Here it is 36000. On the host
-  network, where pods share ports, each replica has a block of its own: it is derived from the job's
-  uid, below the ephemeral ports of Linux and the node ports of Kubernetes.
+- The port is the same everywhere, 36000. Upstream draws a random port for the servers, and lists
+  them with another one in Service mode. On the host network each replica has a block of ports,
+  derived from the job's uid, below the ephemeral ports of Linux and the node ports of Kubernetes.
 - Names of Service mode contain a dot; without one ``paddle.distributed.launch`` waits for its rank
   0 for ever.
 - Gloo's rendezvous port is 18 above that of the first server, in every mode.
@@ -84,13 +79,13 @@ def config_map(job: NormalizedJob, spec: PaddleJobSpec, gang: ReplicaGang) -> Ma
     of another owner's ConfigMap.
     """
     hosts = {role.name: _hosts(job, spec, role, gang) for role in job.roles if role.replicas}
-    known = {role: found for role, found in hosts.items() if found is not None}
-    complete = len(known) == len(hosts)
+    complete_hosts = {role: names for role, names in hosts.items() if names is not None}
+    complete = len(complete_hosts) == len(hosts)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": job.name, "labels": {NAME_LABEL: job.name}},
-        "data": dict(_data(job, spec, known)) if complete else {},
+        "data": dict(_data(job, spec, complete_hosts)) if complete else {},
     }
 
 
@@ -126,9 +121,9 @@ def _data(
     yield "PADDLE_PORT", str(first_port(job, spec, first, 0))
     endpoints = {
         role: ",".join(
-            f"{host}:{first_port(job, spec, role, index)}" for index, host in enumerate(found)
+            f"{host}:{first_port(job, spec, role, index)}" for index, host in enumerate(addresses)
         )
-        for role, found in hosts.items()
+        for role, addresses in hosts.items()
     }
     if PS in hosts:
         yield _ENDPOINTS[PS], endpoints[PS]
@@ -169,8 +164,6 @@ _DEVICES = {"nvidia.com/gpu": "gpu", "kunlunxin.com/xpu": "xpu"}
 
 @dataclass(frozen=True, slots=True)
 class PaddleSettings:
-    """The administrator's settings for all PaddleJobs."""
-
     init_image: str = ""
     """Image of an init container in which pods wait for each other's names, as in upstream. Empty:
     they do not wait, because services publish addresses before pods are ready.
@@ -203,8 +196,6 @@ def elastic_range(spec: PaddleJobSpec, settings: PaddleSettings) -> tuple[int, i
 
 @dataclass(frozen=True, slots=True)
 class PaddleReplica:
-    """One replica of a job."""
-
     job: NormalizedJob
     spec: PaddleJobSpec
     settings: PaddleSettings
@@ -212,7 +203,6 @@ class PaddleReplica:
     index: int
 
     def environment(self) -> list[Manifest]:
-        """List the variables of the main container."""
         spec = self.spec
         training_role, older = _ROLES[self.role.name]
         name = service_name(self.job, self.role.name, self.index)

@@ -42,20 +42,16 @@ _COMMON = tuple(field.name for field in msgspec.structs.fields(JobStatus))
 
 
 def decode_paddle_status(stored: RawJob) -> JobStatus:
-    """Decode a stored status; a job that upstream finished without a condition counts as finished.
-
-    Raises:
-        msgspec.DecodeError: the status cannot be decoded.
-    """
-    found = _DECODER.decode(stored.status)
-    status = JobStatus(**{name: getattr(found, name) for name in _COMMON})
-    end = _ENDS.get(found.phase)
+    """Decode a stored status; a job that upstream finished without a condition is finished."""
+    decoded = _DECODER.decode(stored.status)
+    status = JobStatus(**{name: getattr(decoded, name) for name in _COMMON})
+    end = _ENDS.get(decoded.phase)
     if end is None or conditions.is_finished(status.conditions):
         return status
-    when = found.completion_time or stored.metadata.creation_timestamp or found.start_time
+    when = decoded.completion_time or stored.metadata.creation_timestamp or decoded.start_time
     if when is None:
         return status
-    message = f"{stored.kind or 'PaddleJob'} {stored.metadata.name} was {found.phase} already."
+    message = f"{stored.kind or 'PaddleJob'} {stored.metadata.name} was {decoded.phase} already."
     updated = conditions.set_condition_true(
         status.conditions, end, f"PaddleJob{end}", message, when
     )
@@ -65,7 +61,6 @@ def decode_paddle_status(stored: RawJob) -> JobStatus:
 def paddle_status_fields(
     job: NormalizedJob, spec: PaddleJobSpec, gang: ReplicaGang, status: JobStatus
 ) -> Manifest:
-    """Return upstream's fields."""
     result: Manifest = {"phase": _phase(job, gang, status), "mode": training_mode(spec)}
     finished = conditions.is_finished(status.conditions)
     for role in job.roles:
@@ -166,12 +161,12 @@ def _counts(pods: Iterable[ObservedPod]) -> Manifest:
 
 def _final_counts(counted: ReplicaStatus) -> Manifest:
     """Return the counts at the end of the job, which stay when its pods are deleted."""
-    found: Mapping[str, int] = {
+    counts: Mapping[str, int] = {
         "running": counted.active,
         "failed": counted.failed,
         "succeeded": counted.succeeded,
     }
-    return {field: count for field, count in found.items() if count}
+    return {field: count for field, count in counts.items() if count}
 
 
 def _retained_pods(

@@ -60,8 +60,6 @@ QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
 
 
 class _SpecOnly(msgspec.Struct):
-    """A stored runtime of either kind."""
-
     spec: TrainingRuntimeSpec = TrainingRuntimeSpec()
 
 
@@ -70,8 +68,6 @@ _JOB = msgspec.json.Decoder(TrainJob)
 
 
 class TrainFramework:
-    """The framework of TrainJobs."""
-
     kind = KIND
 
     def read(self, stored: RawJob) -> ParsedJob:
@@ -102,8 +98,8 @@ class TrainFramework:
         try:
             spec = _RUNTIME.decode(runtime.manifest).spec
         except msgspec.ValidationError as error:
-            found = kubeflow.parse_job(stored, TrainJob, validate_job, incomplete)
-            return replace(found, spec_errors=found.spec_errors or f"runtime: {error}")
+            parsed = kubeflow.parse_job(stored, TrainJob, validate_job, incomplete)
+            return replace(parsed, spec_errors=parsed.spec_errors or f"runtime: {error}")
         errors: list[object] = []
 
         def normalize(job: TrainJob) -> NormalizedJob:
@@ -114,7 +110,7 @@ class TrainFramework:
         parsed = kubeflow.parse_job(stored, TrainJob, validate_job, normalize)
         if not errors:
             return parsed
-        listed = "; ".join(str(each) for each in errors)
+        listed = "; ".join(str(error) for error in errors)
         return replace(parsed, spec_errors=f"{parsed.spec_errors}; {listed}".removeprefix("; "))
 
 
@@ -168,7 +164,7 @@ def _normalize(job: TrainJob, merged: EffectiveJob, runtime: RuntimeCopy) -> Nor
 
 def _role(role: EffectiveRole, *, has_limit: bool) -> ReplicaRole:
     never = pod_template.pod_spec(role.template).get("restartPolicy") == RestartPolicy.NEVER
-    waits = any(each.status == READY for each in role.depends_on)
+    waits = any(dependency.status == READY for dependency in role.depends_on)
     return ReplicaRole(
         name=role.name,
         replicas=role.replicas,
@@ -221,7 +217,14 @@ def _ttl(job: TrainJob, merged: EffectiveJob | None) -> timedelta | None:
 
 def _scheduling(job: TrainJob, merged: EffectiveJob) -> SchedulingRequest:
     queues = (merged.annotations, job.metadata.annotations)
-    queue = next((each[QUEUE_ANNOTATION] for each in queues if each.get(QUEUE_ANNOTATION)), "")
+    queue = next(
+        (
+            annotations[QUEUE_ANNOTATION]
+            for annotations in queues
+            if annotations.get(QUEUE_ANNOTATION)
+        ),
+        "",
+    )
     classes = (
         str(pod_template.pod_spec(role.template).get("priorityClassName") or "")
         for role in merged.training_roles

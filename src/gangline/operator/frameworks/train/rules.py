@@ -1,10 +1,8 @@
-"""The rules of TrainJobs: order of the roles, names, objects, success.
+"""The rules of TrainJobs: order of the roles, names, labels, objects, success.
 
 Pods are a gang by phases: first the roles that others wait for to complete (each pod of them is
 needed), then the roles that train. Upstream's gang counts the pods of all phases, which no cluster
 can place at the same time as their own predecessors run.
-
-Pods of a TrainJob: the labels and host names that a JobSet gives them.
 """
 
 import hashlib
@@ -73,8 +71,8 @@ def job_set_labels(
 ) -> dict[str, str]:
     """Return the labels that JobSet and batch Job give a pod; they are its annotations too."""
     name = batch_job_name(job.name, role.name)
-    group = [each.name for each in merged.roles if each.group == role.group]
-    names = [each.name for each in merged.roles]
+    group = [member.name for member in merged.roles if member.group == role.group]
+    names = [peer.name for peer in merged.roles]
     key = hashlib.sha1(f"{job.meta.namespace}/{name}".encode(), usedforsecurity=False).hexdigest()
     values = {
         "jobset-name": job.name,
@@ -150,8 +148,6 @@ class _TrainTracker(ReplicaTracker):
 
 @dataclass(frozen=True, slots=True)
 class TrainRules(_TrainTracker):
-    """The rules of a TrainJob whose runtime is known."""
-
     spec: TrainJobSpec
     merged: EffectiveJob
     runtime: RuntimeCopy
@@ -176,18 +172,17 @@ class TrainRules(_TrainTracker):
     def environment(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
     ) -> list[Manifest]:
-        """List nothing: the variables are in the template."""
         return []
 
     def shape_pod(
         self, job: NormalizedJob, role: ReplicaRole, index: int, pod: Manifest, gang: ReplicaGang
     ) -> Manifest:
-        found = self._role(role.name)
+        merged_role = self._role(role.name)
         attempt = self._attempt(pod)
-        own = job_set_labels(job, self.merged, found, index, attempt)
+        own = job_set_labels(job, self.merged, merged_role, index, attempt)
         pod = pod_template.with_metadata(pod, own, own)
-        pod = with_host_name(self.merged, found, index, pod)
-        return with_mpi_files(job, self.merged, found, pod)
+        pod = with_host_name(self.merged, merged_role, index, pod)
+        return with_mpi_files(job, self.merged, merged_role, pod)
 
     def can_start(
         self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
@@ -208,7 +203,6 @@ class TrainRules(_TrainTracker):
         return set_failure.is_counted(policy, self._role(role.name), pod)
 
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
-        """Build the copy of the runtime, claims, and the keys and host file of an MPI job."""
         objects = [self._runtime_copy(job)]
         for template in claim_templates(self.merged.spec.template.spec):
             objects.append(
@@ -275,15 +269,15 @@ class TrainRules(_TrainTracker):
     def _is_in_phase(self, name: str, completed: set[str]) -> bool:
         """Return whether a role starts now, or when the pods of this phase are ready."""
         return all(
-            each.name in completed
-            or (each.status != COMPLETE and self._is_in_phase(each.name, completed))
-            for each in self._role(name).depends_on
+            dependency.name in completed
+            or (dependency.status != COMPLETE and self._is_in_phase(dependency.name, completed))
+            for dependency in self._role(name).depends_on
         )
 
     def _role(self, name: str) -> EffectiveRole:
-        found = self.merged.find_role(name)
-        assert found is not None, name
-        return found
+        role = self.merged.find_role(name)
+        assert role is not None, name
+        return role
 
     def _leading_role(self) -> str:
         trains = [role.name for role in self.merged.training_roles]

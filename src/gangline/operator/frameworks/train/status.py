@@ -1,20 +1,13 @@
-"""Status fields of TrainJobs.
+"""Status fields and failure policies of TrainJobs.
 
 Upstream's conditions are Suspended, Complete and Failed. Its Python client takes a job with any
 other condition, and one with ``Suspended=False``, for one that has not started. So these three are
-all that ``status.conditions`` has, and a resumed job has none. The engine's own conditions are in
-``status.gangline``.
+all that ``status.conditions`` has; the engine's own are in ``status.gangline``.
 
-The pod failure policy of a batch Job: which failures end a TrainJob.
-
-As in Kubernetes: the first rule that applies to a failed pod counts, and a pod without one is
-replaced, which counts as a restart.
-
-The failure policy of a JobSet: what the failure of a replicated job leads to.
-
-With restarts of all pods the first failed pod fails its replicated job: ranks of a collective do
-not survive each other, so a ``backoffLimit`` of the job would only delay the restart. The first
-rule that applies counts. Without one all pods restart, up to ``maxRestarts``.
+Of both policies the first rule that applies counts. A pod without a rule of the pod failure policy
+(of a batch Job) is replaced, which counts as a restart. With restarts of all pods the first failed
+pod fails its replicated job (of a JobSet), up to ``maxRestarts``: ranks of a collective do not
+survive each other, so a ``backoffLimit`` would only delay the restart.
 """
 
 from collections.abc import Iterable
@@ -45,9 +38,8 @@ from gangline.operator.model.replicas import ObservedPod, ReplicaGang
 
 
 def rules_end_job(rules: Iterable[PodFailureRule], pod: ObservedPod) -> bool:
-    """Return whether the rule for a failed pod ends the job."""
-    found = next((rule for rule in rules if _applies(rule, pod)), None)
-    return found is not None and found.action == FAIL_JOB
+    first = next((rule for rule in rules if _applies(rule, pod)), None)
+    return first is not None and first.action == FAIL_JOB
 
 
 def _applies(rule: PodFailureRule, pod: ObservedPod) -> bool:
@@ -123,17 +115,17 @@ def _upstream_conditions(
         (conditions.SUCCEEDED, COMPLETE, ALL_COMPLETED),
         (conditions.FAILED, FAILED, _failure_reason(job, merged, status)),
     )
-    found = []
+    translated = []
     for ours, theirs, reason in names:
         condition = find_condition(status.conditions, ours)
         if condition is None or condition.status != "True":
             continue
         if ours == conditions.SUSPENDED and (gang.pods or gang.surplus):
             continue  # suspended means that no pod is left
-        found.append(
+        translated.append(
             msgspec.structs.replace(condition, type=theirs, reason=reason, last_update_time=None)
         )
-    return found
+    return translated
 
 
 def _failure_reason(job: NormalizedJob, merged: EffectiveJob | None, status: JobStatus) -> str:
@@ -209,7 +201,6 @@ def _summary(role: EffectiveRole) -> Manifest:
 
 
 def restarts_together(policy: SetFailurePolicy | None) -> bool:
-    """Return whether a failure may restart all pods."""
     if policy is None:
         return False
     actions = {rule.action for rule in policy.rules}
@@ -217,7 +208,6 @@ def restarts_together(policy: SetFailurePolicy | None) -> bool:
 
 
 def pod_ends_job(policy: SetFailurePolicy | None, role: EffectiveRole, pod: ObservedPod) -> bool:
-    """Return whether a failed pod ends the TrainJob."""
     if policy is None or not restarts_together(policy):
         return rules_end_job(role.failure_rules, pod)
     return _action(policy, role, pod) == FAIL_SET

@@ -28,7 +28,7 @@ from gangline.elastic.master.facts.collector import FactsCollector
 from gangline.elastic.master.facts.publication import PUBLISH_EVERY_S
 from gangline.elastic.master.segments.document import JobIdentity, encode_facts
 from gangline.elastic.master.state.goodput import GoodputAccount
-from gangline.elastic.progress import PROGRESS_VARIABLE
+from gangline.elastic.progress import PROGRESS_VARIABLE, ReportedShape, StepTimes
 from gangline.elastic.protocol.channel import JobSecret
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
 from gangline.elastic.protocol.messages import (
@@ -40,7 +40,6 @@ from gangline.elastic.protocol.messages import (
 )
 from gangline.elastic.trainer.loader import ElasticDataLoader, ElasticDistributedSampler
 from gangline.elastic.trainer.trainer import ElasticTrainer
-from gangline.elastic.training_report import ReportedShape, StepTimes
 
 WIDTHS = (32, 768)
 """A small model, whose steps show the added time, and a larger one, which shows the ratio."""

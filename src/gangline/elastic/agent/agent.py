@@ -26,10 +26,9 @@ from gangline.elastic.agent.failures import (
 )
 from gangline.elastic.agent.hang_detector import STOPPED, LearnedTimeout, blamed_ranks, hang_failure
 from gangline.elastic.agent.hang_stacks import DetectedHang, wait_for_hang
-from gangline.elastic.agent.leftovers import end_leftovers
 from gangline.elastic.agent.local_workers import LocalWorkers
 from gangline.elastic.agent.logs import LogFolder
-from gangline.elastic.agent.process import is_stopped
+from gangline.elastic.agent.process import end_leftovers, is_stopped
 from gangline.elastic.agent.rendezvous import RendezvousHandler, StopNotice, WorldSpec
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.spare_interpreter import SpareInterpreter, first_imports

@@ -30,8 +30,12 @@ from gangline.elastic.agent.hang_detector import (
 )
 from gangline.elastic.agent.process import StartError, end_processes, process_state, start_process
 from gangline.elastic.agent.settings import HangSettings
-from gangline.elastic.agent.worker_group import Worker, WorkerGroup
-from gangline.elastic.agent.worker_usage import processor_seconds, read_worker_progress
+from gangline.elastic.agent.worker_group import (
+    Worker,
+    WorkerGroup,
+    processor_seconds,
+    read_worker_progress,
+)
 from gangline.elastic.progress import read_progress
 
 log = logging.getLogger(__name__)

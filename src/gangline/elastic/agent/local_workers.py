@@ -23,8 +23,12 @@ from gangline.elastic.agent.process import Process, StartError, end_processes, s
 from gangline.elastic.agent.progress_report import NodeProgress, ProgressTracker, WorkerUsage
 from gangline.elastic.agent.rendezvous import WorldSpec
 from gangline.elastic.agent.settings import AgentSettings
-from gangline.elastic.agent.worker_group import WorkerGroup
-from gangline.elastic.agent.worker_usage import PeakMemory, UsageMeter, read_worker_progress
+from gangline.elastic.agent.worker_group import (
+    PeakMemory,
+    UsageMeter,
+    WorkerGroup,
+    read_worker_progress,
+)
 from gangline.elastic.save_request import (
     SaveOrder,
     replied_step,

@@ -7,8 +7,7 @@ Times are of this machine's monotonic clock.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gangline.elastic.progress import NodePhase, SaveCounts, WorkerProgress
-from gangline.elastic.training_report import TrainingReport
+from gangline.elastic.progress import NodePhase, SaveCounts, TrainingReport, WorkerProgress
 
 TRAINING_REPORT_S = 5.0
 """Interval of reports about batch sizes and times: the master digests those of a thousand nodes."""

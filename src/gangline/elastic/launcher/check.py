@@ -9,7 +9,7 @@ import secrets
 
 from gangline.elastic.agent.membership.master_messages import wait_for_master
 from gangline.elastic.agent.membership.membership import LEAVE_TIMEOUT_S
-from gangline.elastic.agent.membership.peers import TEXT_LIMIT
+from gangline.elastic.agent.membership.restart_consensus import TEXT_LIMIT
 from gangline.elastic.agent.rendezvous import RendezvousError
 from gangline.elastic.agent.settings import AgentSettings, NodeIdentity
 from gangline.elastic.launcher.settings import NodeCheckOptions, NodeUnhealthyError

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING
 from gangline.api.failure import NODE_FAULT_EXIT_CODE
 from gangline.elastic.agent.agent import AgentResult, ElasticAgent
 from gangline.elastic.agent.failures import AgentAction, WorkerFailure, root_cause
-from gangline.elastic.agent.leftovers import Cleaner
 from gangline.elastic.agent.logs import LogFolder, LogFolderError
-from gangline.elastic.agent.process import StartError
+from gangline.elastic.agent.process import Cleaner, StartError
 from gangline.elastic.agent.rendezvous import (
     PartitionedError,
     PortsTakenError,

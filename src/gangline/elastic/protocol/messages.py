@@ -15,9 +15,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from gangline.elastic.progress import NodePhase, SaveCounts
+from gangline.elastic.progress import NodePhase, ReportedShape, SaveCounts, StepTimes
 from gangline.elastic.shards.events import DatasetState, LedgerAnswer, LedgerEvent
-from gangline.elastic.training_report import ReportedShape, StepTimes
 
 PROTOCOL_VERSION = 1
 PROTOCOL_OLDEST = 1

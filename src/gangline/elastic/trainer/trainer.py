@@ -32,11 +32,10 @@ import torch
 import torch.distributed as dist
 from torch.optim.lr_scheduler import LRScheduler
 
-from gangline.elastic.progress import StepReporter
+from gangline.elastic.progress import ReportedShape, StepReporter
 from gangline.elastic.trainer.loader import ElasticDataLoader
 from gangline.elastic.trainer.share import Share, ShareError
 from gangline.elastic.trainer.training_reporter import TrainingObserver
-from gangline.elastic.training_report import ReportedShape
 from gangline.elastic.variables import LOADER_FILE_VARIABLES
 
 log = logging.getLogger(__name__)
@@ -68,7 +67,7 @@ def agree_on_optimizer_config() -> OptimizerConfig:
 
 
 def _read() -> OptimizerConfig:
-    named = [os.environ[each] for each in LOADER_FILE_VARIABLES if os.environ.get(each)]
+    named = [os.environ[variable] for variable in LOADER_FILE_VARIABLES if os.environ.get(variable)]
     if not named:
         return OptimizerConfig()
     try:

@@ -34,9 +34,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from gangline.elastic.progress import TrainingReporter
+from gangline.elastic.progress import ReportedShape, StepTimes, TrainingReport, TrainingReporter
 from gangline.elastic.trainer.share import Share
-from gangline.elastic.training_report import ReportedShape, StepTimes, TrainingReport
 
 EVERY_STEPS = 50
 MEMORY = 20

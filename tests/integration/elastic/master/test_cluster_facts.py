@@ -13,9 +13,9 @@ import pytest
 from gangline.api.jobs.training_facts import TrainingFacts
 from gangline.api.resources import CONFIG_MAPS
 from gangline.elastic.master.facts.cluster import JobConfigMaps
+from gangline.elastic.progress import StepTimes
 from gangline.elastic.protocol.client import MasterClient
 from gangline.elastic.protocol.messages import Commands, Heartbeat, NodeReport, Tuning, WorldInfo
-from gangline.elastic.training_report import StepTimes
 from gangline.kube.client.client import ApiClient
 from gangline.local.apiserver.server import ApiServer
 from integration.elastic.master.master_process import MasterProcess, a_join, world_for

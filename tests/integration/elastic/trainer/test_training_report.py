@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.elastic.progress import read_progress
-from gangline.elastic.training_report import TrainingReport
+from gangline.elastic.progress import TrainingReport, read_progress
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -20,7 +19,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 from gangline.elastic.trainer.loader import ElasticDataLoader
-from gangline.elastic.trainer.sampler import ElasticDistributedSampler
+from gangline.elastic.trainer.loader import ElasticDistributedSampler
 from gangline.elastic.trainer.trainer import ElasticTrainer
 
 torch.set_num_threads(1)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gangline.elastic.agent.membership import peers as agent_peers
+from gangline.elastic.agent.membership import restart_consensus as agent_peers
 from gangline.elastic.checkpoint.format import manifest
 from gangline.elastic.checkpoint.saver import messages as saver_messages
 from gangline.elastic.checkpoint.saver import replication as saver_peers

@@ -16,16 +16,15 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent.membership.peers import TEXT_LIMIT
-from gangline.elastic.agent.membership.restart_consensus import Round
+from gangline.elastic.agent.membership.restart_consensus import TEXT_LIMIT, Round
 from gangline.elastic.agent.progress_report import NodeProgress, WorkerUsage
 from gangline.elastic.agent.rendezvous import RendezvousError, WorkerControl, free_port
 from gangline.elastic.agent.settings import NodeIdentity
+from gangline.elastic.progress import NOTHING, TrainingReport
 from gangline.elastic.protocol import messages as msg
 from gangline.elastic.protocol.client import MasterClient
 from gangline.elastic.protocol.messages import Acknowledged, KeyValueGet, KeyValueReply, KeyValueSet
 from gangline.elastic.protocol.wire import MasterUnreachableError, RequestRefusedError
-from gangline.elastic.training_report import NOTHING, TrainingReport
 
 log = logging.getLogger(__name__)
 

@@ -37,18 +37,20 @@ from gangline.elastic.agent.membership.master_messages import (
     wait_for_master,
 )
 from gangline.elastic.agent.membership.partition import PartitionDetector
-from gangline.elastic.agent.membership.peers import (
+from gangline.elastic.agent.membership.restart_consensus import (
     LEFT_ROUND,
     TEXT_LIMIT,
     Ack,
     ExitRequest,
+    HangDiagnosis,
     HangReport,
     PeerMessage,
     PeerTransport,
+    RankExits,
+    Round,
     StackRequest,
     WorkersStarted,
 )
-from gangline.elastic.agent.membership.restart_consensus import HangDiagnosis, RankExits, Round
 from gangline.elastic.agent.progress_report import NodeProgress
 from gangline.elastic.agent.rendezvous import (
     PartitionedError,

@@ -17,8 +17,13 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from gangline.elastic.agent.membership.peers import LEFT_ROUND, Ack, PeerError, PeerTransport
-from gangline.elastic.agent.membership.restart_consensus import Round
+from gangline.elastic.agent.membership.restart_consensus import (
+    LEFT_ROUND,
+    Ack,
+    PeerError,
+    PeerTransport,
+    Round,
+)
 from gangline.elastic.protocol.client import MasterClient
 from gangline.elastic.protocol.messages import WorldMember
 from gangline.elastic.variables import split_address

@@ -25,8 +25,8 @@ from gangline.api.jobs.training_facts import (
     StepSeconds,
 )
 from gangline.elastic.master.segments.windows import WorldSums, rounded
+from gangline.elastic.progress import ReportedShape, StepTimes
 from gangline.elastic.protocol.messages import GoodputReport, Heartbeat, NodeReport
-from gangline.elastic.training_report import ReportedShape, StepTimes
 
 SEGMENT_S = 300.0
 WARM_UP_STEPS = 20

@@ -20,7 +20,7 @@ from gangline.api.jobs.training_facts import (
     TrainingFacts,
 )
 from gangline.elastic.master.segments.windows import NO_WINDOWS, RankWindows, select_ranks
-from gangline.elastic.training_report import ReportedShape
+from gangline.elastic.progress import ReportedShape
 
 MAX_PODS = 32
 MAX_NODES = 16

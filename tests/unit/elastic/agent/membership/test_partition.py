@@ -13,8 +13,13 @@ from gangline.elastic.agent.membership.partition import (
     FailureDetector,
     PartitionDetector,
 )
-from gangline.elastic.agent.membership.peers import LEFT_ROUND, Ack, PeerMessage, PeerTransport
-from gangline.elastic.agent.membership.restart_consensus import Round
+from gangline.elastic.agent.membership.restart_consensus import (
+    LEFT_ROUND,
+    Ack,
+    PeerMessage,
+    PeerTransport,
+    Round,
+)
 from gangline.elastic.protocol.channel import read_job_secret
 from gangline.elastic.protocol.client import MasterClient
 from gangline.elastic.protocol.messages import Welcome, WorldInfo, WorldMember

@@ -17,17 +17,19 @@ from gangline.elastic.agent.failures import (
 )
 from gangline.elastic.agent.hang_detector import RankStack
 from gangline.elastic.agent.membership import restart_consensus
-from gangline.elastic.agent.membership.peers import (
+from gangline.elastic.agent.membership.restart_consensus import (
     LEFT_ROUND,
     Ack,
     ExitRequest,
+    HangDiagnosis,
     PeerMessage,
     PeerTransport,
+    RankExits,
     RestartOrder,
     RestartRequest,
+    Round,
     WorkersStarted,
 )
-from gangline.elastic.agent.membership.restart_consensus import HangDiagnosis, RankExits, Round
 from gangline.elastic.agent.rendezvous import STORE_PORTS
 from gangline.elastic.protocol.channel import read_job_secret
 from gangline.elastic.protocol.messages import WorldInfo, WorldMember

@@ -22,6 +22,7 @@ from gangline.elastic.master.facts.publication import PUBLISH_EVERY_S, FactsPubl
 from gangline.elastic.master.segments.document import JobIdentity, encode_facts
 from gangline.elastic.master.state.goodput import GoodputAccount
 from gangline.elastic.nodecheck.result import CheckOutcome
+from gangline.elastic.progress import ReportedShape, StepTimes
 from gangline.elastic.protocol.messages import (
     FailureReport,
     Heartbeat,
@@ -32,7 +33,6 @@ from gangline.elastic.protocol.messages import (
     WorldInfo,
     WorldMember,
 )
-from gangline.elastic.training_report import ReportedShape, StepTimes
 
 
 class Master:

@@ -19,8 +19,8 @@ from gangline.elastic.master.segments.digest import (
     WindowMoments,
     WorldMembers,
 )
+from gangline.elastic.progress import ReportedShape, StepTimes
 from gangline.elastic.protocol.messages import GoodputReport, Heartbeat, NodeReport
-from gangline.elastic.training_report import ReportedShape, StepTimes
 
 EPOCH_MS = 1_700_000_000_000
 

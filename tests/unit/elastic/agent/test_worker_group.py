@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.elastic.agent.worker_usage import PeakMemory
+from gangline.elastic.agent.worker_group import PeakMemory
 
 AGENT, SHELL, WORKER, STRANGER = 20, 1, 21, 30
 

@@ -29,20 +29,12 @@ from gangline.local import custom_resources
 from gangline.local.apiserver.server import ApiServer
 from gangline.scheduler.loop import run, without_volcano_name
 from gangline.scheduler.settings import SchedulerSettings
+from integration.cluster.embedded import until
 from integration.operator.process import apply, kubeconfig_of
-
-PATIENCE_S = 60.0
 
 
 def deployed() -> list[dict[str, Any]]:
     return chart_objects(operator=OFF, rbac={"aggregate": False}, priorityClass={"create": False})
-
-
-async def eventually(claim: Callable[[], Awaitable[Any]]) -> Any:
-    async with asyncio.timeout(PATIENCE_S):
-        while not (found := await claim()):
-            await asyncio.sleep(0.05)
-        return found
 
 
 async def add_gang(client: ApiClient, name: str, cpu: str, priority: str = "", **pod: Any) -> None:
@@ -89,7 +81,7 @@ async def test_its_rights_are_enough_to_place_evict_promise_and_report(
     async with ApiClient(load_config(str(mine))) as own:
         scheduler = asyncio.create_task(run(own, settings, stop, health))
         await add_gang(client, "low", "2")
-        assert await eventually(placed(client, "low")) == "n"
+        assert await until(placed(client, "low")) == "n"
         await add_gang(client, "later", "2")
         await add_gang(client, "high", "2", "high")
 
@@ -100,14 +92,14 @@ async def test_its_rights_are_enough_to_place_evict_promise_and_report(
                 return True
             return pod.metadata.deletion_timestamp is not None
 
-        assert await eventually(evicted)
+        assert await until(evicted)
 
         async def told() -> bool:
             events = (await client.list(EVENTS, "default")).items
             kinds = {(event.involved_object.kind, event.reason) for event in events}
             return {("PodGroup", "Unschedulable"), ("Pod", "FailedScheduling")} <= kinds
 
-        assert await eventually(told)
+        assert await until(told)
         spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": "made"}
         spec |= {"resources": {"requests": {"storage": "1"}}}
         claim = {"metadata": {"name": "c"}, "spec": spec}
@@ -119,13 +111,13 @@ async def test_its_rights_are_enough_to_place_evict_promise_and_report(
             found = await client.get(PERSISTENT_VOLUME_CLAIMS, "c", "default")
             return found.metadata.annotations.get("volume.kubernetes.io/selected-node") == "n"
 
-        assert await eventually(asked_for)
+        assert await until(asked_for)
 
         async def counted() -> bool:
             queue = await client.get(QUEUES, "default")
             return queue.status.state == "Open" and queue.status.inqueue > 0
 
-        assert await eventually(counted)
+        assert await until(counted)
         async with ClientSession() as session:
             for path in ("/readyz", "/metrics"):
                 async with session.get(f"http://127.0.0.1:{health.ports[path]}{path}") as page:

@@ -30,8 +30,6 @@ from integration.scheduler.test_scheduling import (
 )
 
 PATIENT = replace(PREEMPTING, save_wait_s=300.0)
-HASTY = replace(PREEMPTING, save_wait_s=0.2)
-SILENT = replace(PREEMPTING, save_wait_s=0.0)
 
 
 @pytest.fixture
@@ -113,22 +111,6 @@ async def test_gang_is_evicted_after_its_answer_and_the_node_stays_reserved(
         await eventually(request_is_removed, "the request is removed")
 
 
-async def test_gang_without_an_answer_is_evicted_at_the_deadline(victims: ApiClient) -> None:
-    async with scheduling(victims, HASTY):
-        await low_gang(victims)
-        await add_gang(victims, "urgent", 2, cpu="2", priorityClassName="high")
-        await eventually(terminating(victims, 2), "the wait ends")
-
-
-async def test_gang_without_checkpoints_is_evicted_immediately(victims: ApiClient) -> None:
-    async with scheduling(victims, PATIENT):
-        await add_gang(victims, "low", 2, cpu="2")
-        await eventually(placed(victims, "low", 2), "the low gang has the node")
-        await add_gang(victims, "urgent", 2, cpu="2", priorityClassName="high")
-        await eventually(terminating(victims, 2), "nothing is waited for")
-        assert await asked(victims)() is None
-
-
 async def test_request_is_withdrawn_when_the_claimant_is_deleted(victims: ApiClient) -> None:
     async with scheduling(victims, PATIENT):
         await low_gang(victims)
@@ -141,33 +123,6 @@ async def test_request_is_withdrawn_when_the_claimant_is_deleted(victims: ApiCli
 
         await eventually(withdrawn, "the request is withdrawn")
         assert await terminating(victims, 0)()
-
-
-async def test_request_goes_on_for_a_gang_of_higher_priority(victims: ApiClient) -> None:
-    """It gets the reservation: the low gang is asked once, and evicted for it."""
-    await victims.create(PRIORITY_CLASSES, {"metadata": {"name": "highest"}, "value": 2000})
-    async with scheduling(victims, PATIENT):
-        await low_gang(victims)
-        await add_gang(victims, "urgent", 2, cpu="2", priorityClassName="high")
-        request = await eventually(asked(victims), "the low gang is asked")
-        await add_gang(victims, "first", 2, cpu="2", priorityClassName="highest")
-
-        async def renamed() -> SaveRequestAnnotation | None:
-            found = await asked(victims)()
-            return found if found is not None and found.beneficiary == "default/first" else None
-
-        now = await eventually(renamed, "the request names the new beneficiary")
-        assert (now.id, now.seconds) == (request.id, request.seconds)
-        assert abs(now.deadline - request.deadline) < timedelta(seconds=1)
-        assert await terminating(victims, 0)()
-    async with scheduling(victims, PATIENT):
-        await decided(victims)
-        assert await asked(victims)() == now, "a restarted scheduler continues it"
-        await answer(victims, request.id)
-        await eventually(terminating(victims, 2), "the answer leads to the eviction")
-        await remove(victims, "low")
-        await eventually(placed(victims, "first", 2), "the gang of higher priority has the node")
-        assert await placed(victims, "urgent", 0)()
 
 
 async def test_restarted_scheduler_continues_the_request(victims: ApiClient) -> None:
@@ -195,11 +150,3 @@ async def test_abandoned_request_is_removed_after_its_time(victims: ApiClient) -
             return await asked(victims)() is None
 
         await eventually(removed, "nothing continues it")
-
-
-async def test_no_gang_is_asked_where_the_wait_is_switched_off(victims: ApiClient) -> None:
-    async with scheduling(victims, SILENT):
-        await low_gang(victims)
-        await add_gang(victims, "urgent", 2, cpu="2", priorityClassName="high")
-        await eventually(terminating(victims, 2), "nothing is waited for")
-        assert await asked(victims)() is None

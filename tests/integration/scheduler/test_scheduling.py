@@ -414,20 +414,6 @@ async def test_contradictions_are_reported_once(cluster: ApiClient) -> None:
         assert await told() == [("a", "AllocatableOverCapacity", 1), ("odd", "Unreadable", 1)]
 
 
-async def test_new_scheduler_continues_after_a_stopped_one(cluster: ApiClient) -> None:
-    await add_node(cluster, "a")
-    async with scheduling(cluster):
-        await add_gang(cluster, "first", 2, cpu="2")
-        await eventually(placed(cluster, "first", 2), "the first gang has nodes")
-    await add_gang(cluster, "second", 1, cpu="2")
-    async with scheduling(cluster):
-        await eventually(waits_because(cluster, "second", "NotEnoughResources"), "it counts")
-    for pod in await pods(cluster, "first"):
-        await cluster.delete(PODS, pod.metadata.name, "default", grace_seconds=0)
-    async with scheduling(cluster):
-        await eventually(placed(cluster, "second", 1), "the second gang has a node")
-
-
 async def test_pods_of_other_schedulers_are_left_alone(cluster: ApiClient) -> None:
     await add_node(cluster, "a")
     async with scheduling(cluster):

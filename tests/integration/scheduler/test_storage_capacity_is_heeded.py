@@ -1,8 +1,7 @@
 """Storage capacity on a real API server that serves only the beta version."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -18,17 +17,10 @@ from gangline.local import custom_resources
 from gangline.scheduler.loop import run
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.wire import BETA_STORAGE_CAPACITIES, CSI_DRIVERS
+from integration.cluster.embedded import until
 
-PATIENCE_S = 60.0
 DRIVER = "disk.example.com"
 ZONE = "topology.kubernetes.io/zone"
-
-
-async def eventually(claim: Callable[[], Awaitable[Any]]) -> Any:
-    async with asyncio.timeout(PATIENCE_S):
-        while not (found := await claim()):
-            await asyncio.sleep(0.05)
-        return found
 
 
 async def define(client: ApiClient, kind: str, version: str, scope: str) -> None:
@@ -61,7 +53,7 @@ async def define(client: ApiClient, kind: str, version: str, scope: str) -> None
         found = await client.request_json("GET", f"/apis/storage.k8s.io/{version}")
         return any(each["name"] == plural for each in found["resources"])
 
-    await eventually(known)
+    await until(known)
 
 
 @pytest.fixture
@@ -122,6 +114,6 @@ async def test_volume_is_requested_once_there_is_capacity(cluster: ApiClient) ->
         claim = await cluster.get(PERSISTENT_VOLUME_CLAIMS, "data", "default")
         return claim.metadata.annotations.get("volume.kubernetes.io/selected-node", "")
 
-    await eventually(told)
+    await until(told)
     await publish(cluster, "zone-b", "b", "9Gi")
-    assert await eventually(selected) == "b"
+    assert await until(selected) == "b"

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,16 +19,9 @@ from gangline.local.controllers import manager
 from gangline.local.controllers.context import ControllerSettings
 from gangline.scheduler.loop import run
 from gangline.scheduler.settings import SchedulerSettings
+from integration.cluster.embedded import until
 
-PATIENCE_S = 60.0
 HOST = "kubernetes.io/hostname"
-
-
-async def eventually(claim: Callable[[], Awaitable[Any]]) -> Any:
-    async with asyncio.timeout(PATIENCE_S):
-        while not (found := await claim()):
-            await asyncio.sleep(0.05)
-        return found
 
 
 @pytest.fixture
@@ -118,11 +110,11 @@ async def test_a_volume_is_asked_for_on_the_node_before_the_pod_is_bound(
         claim = await cluster.get(PERSISTENT_VOLUME_CLAIMS, "data", "default")
         return claim.metadata.annotations.get("volume.kubernetes.io/selected-node", "")
 
-    node = await eventually(selected)
+    node = await until(selected)
     assert not await node_of(cluster, "p")()
     await add_volume(cluster, "made", node, "cloud")
     await bind(cluster, "data", "made")
-    assert await eventually(node_of(cluster, "p")) == node
+    assert await until(node_of(cluster, "p")) == node
 
 
 async def test_free_volume_is_reserved_and_the_pod_follows_it(
@@ -131,16 +123,16 @@ async def test_free_volume_is_reserved_and_the_pod_follows_it(
     await add_class(cluster, "disk", "kubernetes.io/no-provisioner")
     await add_claim(cluster, "data", "disk")
     await add_pod(cluster, "p", "data")
-    await eventually(told(cluster, "p", "node(s) didn't find available persistent volumes to bind"))
+    await until(told(cluster, "p", "node(s) didn't find available persistent volumes to bind"))
     await add_volume(cluster, "disk-b", "b", "disk")
 
     async def kept() -> str:
         owner = (await cluster.get(PERSISTENT_VOLUMES, "disk-b")).spec.claim_ref
         return owner.name if owner else ""
 
-    assert await eventually(kept) == "data"
+    assert await until(kept) == "data"
     await bind(cluster, "data", "disk-b")
-    assert await eventually(node_of(cluster, "p")) == "b"
+    assert await until(node_of(cluster, "p")) == "b"
 
 
 async def test_the_embedded_clusters_own_volumes_are_waited_for(
@@ -150,11 +142,11 @@ async def test_the_embedded_clusters_own_volumes_are_waited_for(
     controllers = asyncio.create_task(manager.run_controllers(cluster, settings))
     try:
         await add_pod(cluster, "p", "late")
-        await eventually(told(cluster, "p", 'persistentvolumeclaim "late" not found'))
+        await until(told(cluster, "p", 'persistentvolumeclaim "late" not found'))
         spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
         body = {"metadata": {"name": "late"}, "spec": spec}
         await cluster.create(PERSISTENT_VOLUME_CLAIMS, body, "default")
-        assert await eventually(node_of(cluster, "p"))
+        assert await until(node_of(cluster, "p"))
         claim = await cluster.get(PERSISTENT_VOLUME_CLAIMS, "late", "default")
         assert claim.status.phase == "Bound"
     finally:

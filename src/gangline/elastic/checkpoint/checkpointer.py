@@ -200,12 +200,12 @@ class Checkpointer:
             RuntimeError: an accelerator failed; with ``overlap`` possibly during the previous save.
         """
         begin = time.monotonic()
-        plain, known = state_dicts_of(state), self.plan.agreement
+        plain, agreement = state_dicts_of(state), self.plan.agreement
         self.plan.declare_common(common_paths(state))
         fitted = self.plan.fit(plain)
         if level == "storage":
             self.replicas.check(step, fitted.replica_sets, fitted.replicas)
-        if fitted.agreement is not known:
+        if fitted.agreement is not agreement:
             self.buffers.accelerator = find_accelerator(plain)
         with self._phase_reporter.report_phase("checkpoint"):
             saved = self.buffers.save(SaveRequest(fitted, step, level == "storage"))

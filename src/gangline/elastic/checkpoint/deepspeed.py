@@ -136,17 +136,17 @@ class FlashEngine:
             CheckpointError: no step could be loaded, or it does not fit this engine.
         """
         load = self.checkpointer.load
-        if (found := load({"ranks": 0, "client": b""})) is None:
+        if (loaded_client := load({"ranks": 0, "client": b""})) is None:
             self.checkpointer.prepare(self._state(None))
             return None
-        self._check(found.step, found.state["ranks"])
+        self._check(loaded_client.step, loaded_client.state["ranks"])
         names = self._own_files()
-        rests = load({"files": {name: {"rest": b""} for name in names}}, found.step)
+        rests = load({"files": {name: {"rest": b""} for name in names}}, loaded_client.step)
         assert rests is not None
         files = {name: _unpickle(rests.state["files"][name]["rest"]) for name in names}
         tensors = {name: {"tensors": dict(_empty_tensors(file))} for name, file in files.items()}
         state = {"files": tensors, "random": {self._random: random_states()}}
-        loaded = load(state, found.step)
+        loaded = load(state, loaded_client.step)
         assert loaded is not None
         for name, file in files.items():
             filled = loaded.state["files"][name]["tensors"]
@@ -154,7 +154,7 @@ class FlashEngine:
         self._load_files(files)
         set_random_states(loaded.state["random"][self._random])
         self.checkpointer.prepare(self._state(None))
-        return Restored(found.step, _unpickle(found.state["client"]))
+        return Restored(loaded_client.step, _unpickle(loaded_client.state["client"]))
 
     def wait(self, timeout_s: float = 1800.0) -> bool:
         """Wait until storage has every step that was saved to it; return whether it has."""
@@ -235,14 +235,14 @@ def _insert_tensor(tensors: dict[str, torch.Tensor], path: str, _: torch.Tensor)
 
 def _empty_tensors(file: Any) -> list[tuple[str, torch.Tensor]]:
     """Return empty tensors for those that were moved out of a file, by their paths."""
-    found = list[tuple[str, torch.Tensor]]()
+    parameters = list[tuple[str, torch.Tensor]]()
 
     def note(path: str, tensor: torch.Tensor) -> torch.Tensor:
-        found.append((path, torch.empty(tensor.shape, dtype=tensor.dtype)))
+        parameters.append((path, torch.empty(tensor.shape, dtype=tensor.dtype)))
         return tensor
 
     _map_tensors(file, note)
-    return found
+    return parameters
 
 
 def _map_tensors(

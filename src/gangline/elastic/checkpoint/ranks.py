@@ -35,9 +35,9 @@ class SaveGroup:
         """Return the values of all ranks, on every rank."""
         if self.group is None:
             return [value]
-        found: list[T | None] = [None] * self.world
-        dist.all_gather_object(found, value, group=self.group)
-        return found  # type: ignore[return-value]
+        gathered: list[T | None] = [None] * self.world
+        dist.all_gather_object(gathered, value, group=self.group)
+        return gathered  # type: ignore[return-value]
 
     def broadcast(self, value: T) -> T:
         """Return the value of rank 0, on every rank."""
@@ -71,9 +71,9 @@ class SaveGroup:
         """
         if self.group is None:
             return claim
-        found = torch.tensor([int(not claim), value, -value])
-        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.group)
-        refused, largest, negated_smallest = found.tolist()
+        extremes = torch.tensor([int(not claim), value, -value])
+        dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.group)
+        refused, largest, negated_smallest = extremes.tolist()
         return not refused and largest == -negated_smallest
 
     def agreeing_places(self, values: Sequence[int | None]) -> list[bool]:
@@ -84,11 +84,11 @@ class SaveGroup:
         """
         if self.group is None:
             return [True for _ in values]
-        known = [torch.iinfo(torch.int64).min if value is None else value for value in values]
+        present = [torch.iinfo(torch.int64).min if value is None else value for value in values]
         negated = [torch.iinfo(torch.int64).min if value is None else -value for value in values]
-        found = torch.tensor([known, negated])
-        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.group)
-        largest, negated_smallest = found
+        extremes = torch.tensor([present, negated])
+        dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.group)
+        largest, negated_smallest = extremes
         return (largest == -negated_smallest).tolist()  # type: ignore[no-any-return]
 
 

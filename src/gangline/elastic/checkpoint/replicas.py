@@ -44,7 +44,9 @@ class ReplicaCheck:
         """
         if self._ranks.world == 1 or not replica_sets:
             return frozenset()
-        own = [n for n, each in enumerate(replica_sets) if self._ranks.rank in each.ranks]
+        own = [
+            n for n, replica_set in enumerate(replica_sets) if self._ranks.rank in replica_set.ranks
+        ]
         names = [name for n in own for name in replica_sets[n].names]
         sums = dict(zip(names, checksums([replicas[name] for name in names]), strict=True))
         summaries: list[int | None] = [None] * len(replica_sets)
@@ -55,7 +57,11 @@ class ReplicaCheck:
             self.last_equal_step, self.diverged = step, frozenset()
             return self.diverged
         by_rank = self._ranks.all_gather(sums)
-        unequal = [each for each, is_equal in zip(replica_sets, equal, strict=True) if not is_equal]
+        unequal = [
+            replica_set
+            for replica_set, is_equal in zip(replica_sets, equal, strict=True)
+            if not is_equal
+        ]
         diverged = _find_diverged(unequal, by_rank)
         if not diverged.keys() <= self.diverged and self._ranks.rank == 0:
             log.warning(self._message(step, diverged))
@@ -65,8 +71,10 @@ class ReplicaCheck:
     def _message(self, step: int, diverged: Mapping[str, "_Diverged"]) -> str:
         names = list(diverged)
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        ranks = sorted({rank for found in diverged.values() for rank in found.ranks})
-        firsts = sorted({rank for found in diverged.values() for rank in found.references})
+        ranks = sorted({rank for divergence in diverged.values() for rank in divergence.ranks})
+        firsts = sorted(
+            {rank for divergence in diverged.values() for rank in divergence.references}
+        )
         plural = "s" if len(firsts) > 1 else ""
         since = (
             "it is the first step that was compared"
@@ -96,9 +104,9 @@ def _find_diverged(
         first, *others = replica_set.ranks
         for name in replica_set.names:
             if ranks := {rank for rank in others if by_rank[rank][name] != by_rank[first][name]}:
-                found = diverged.setdefault(name, _Diverged())
-                found.ranks |= ranks
-                found.references.add(first)
+                divergence = diverged.setdefault(name, _Diverged())
+                divergence.ranks |= ranks
+                divergence.references.add(first)
     return dict(sorted(diverged.items()))
 
 
@@ -116,12 +124,12 @@ def checksums(tensors: list[torch.Tensor]) -> list[int]:
     by_device: dict[torch.device, list[int]] = {}
     for n, one in enumerate(sums):
         by_device.setdefault(one.device, []).append(n)
-    found = [0] * len(sums)
+    compared = [0] * len(sums)
     for numbers in by_device.values():
         values = torch.stack([sums[n] for n in numbers]).tolist()
         for n, value in zip(numbers, values, strict=True):
-            found[n] = value
-    return found
+            compared[n] = value
+    return compared
 
 
 def _checksum(tensor: torch.Tensor) -> torch.Tensor:

@@ -122,9 +122,9 @@ def load_optimizer_state(
         optimizer.state.clear()
         for group in optimizer.param_groups:
             names = next(named)["params"]
-            found: dict[str, Any] = next((saved[name] for name in names if name in saved), {})
+            saved_group: dict[str, Any] = next((saved[name] for name in names if name in saved), {})
             group.update(
-                {key: copy.deepcopy(value) for key, value in found.items() if key != "params"}
+                {key: copy.deepcopy(value) for key, value in saved_group.items() if key != "params"}
             )
 
 

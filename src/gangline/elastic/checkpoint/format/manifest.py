@@ -221,13 +221,13 @@ def decode_manifest(data: bytes) -> Manifest:
         CorruptError: it is damaged or of a newer format.
     """
     try:
-        found = msgspec.json.decode(data, type=Manifest)
+        manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.MsgspecError as error:
         raise CorruptError(f"{MANIFEST} cannot be read: {error}") from error
-    if found.format != FORMAT:
-        raise CorruptError(f"{MANIFEST} has format {found.format}; this version reads {FORMAT}")
-    if checksum(_text(found)) != found.sum or msgspec.json.encode(found) != data:
+    if manifest.format != FORMAT:
+        raise CorruptError(f"{MANIFEST} has format {manifest.format}; this version reads {FORMAT}")
+    if checksum(_text(manifest)) != manifest.sum or msgspec.json.encode(manifest) != data:
         raise CorruptError(f"{MANIFEST} is damaged")
-    if [part.rank for part in found.parts] != list(range(found.world)):
-        raise CorruptError(f"{MANIFEST} does not name the parts of {found.world} ranks")
-    return found
+    if [part.rank for part in manifest.parts] != list(range(manifest.world)):
+        raise CorruptError(f"{MANIFEST} does not name the parts of {manifest.world} ranks")
+    return manifest

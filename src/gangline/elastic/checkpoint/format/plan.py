@@ -91,7 +91,7 @@ def find_replica_sets(by_rank: Sequence[Mapping[str, Chunk]]) -> list[ReplicaSet
     for (name, _), ranks in holders.items():
         if len(ranks) > 1:
             names.setdefault(tuple(ranks), []).append(name)
-    return [ReplicaSet(ranks, tuple(sorted(found))) for ranks, found in sorted(names.items())]
+    return [ReplicaSet(ranks, tuple(sorted(keys))) for ranks, keys in sorted(names.items())]
 
 
 log = logging.getLogger(__name__)
@@ -166,9 +166,9 @@ class SavePlan:
             if name in self._compared
         )
         self._rename_own(planner)
-        known, fitted = self.agreement, None
-        if known is not None and known.signature == state_signature(planner):
-            fitted = self._fitted(planner, known, fresh)
+        agreement, fitted = self.agreement, None
+        if agreement is not None and agreement.signature == state_signature(planner):
+            fitted = self._fitted(planner, agreement, fresh)
         if not self._ranks.all_agree(fitted is not None, summary):
             planner = create_planner(state, self._ranks.rank == 0)
             fitted = self._fitted(planner, self._agree(planner, fresh), fresh)
@@ -258,9 +258,9 @@ class SavePlan:
     def _pickle(self, key: str, value: object) -> bytes:
         """Pickle a value; an unchanged simple one is not pickled again."""
         is_simple = isinstance(value, int | float | str | bool | None)
-        known = self._pickled.get(key)
-        if is_simple and known and type(known[0]) is type(value) and known[0] == value:
-            return known[1]
+        pickled = self._pickled.get(key)
+        if is_simple and pickled and type(pickled[0]) is type(value) and pickled[0] == value:
+            return pickled[1]
         data = pickle_value(key, value)
         if is_simple:
             self._pickled[key] = (value, data)
@@ -354,9 +354,9 @@ def _local_plan(ranks: SaveGroup, planner: DefaultSavePlanner) -> RankPlan:
         plan = planner.create_local_plan()
     except (UnsavableError, ValueError, TypeError, RuntimeError) as error:
         problem = str(error)
-    for rank, found in enumerate(ranks.all_gather(problem)):
-        if found:
-            raise UnsavableError(found if ranks.world == 1 else f"rank {rank}: {found}")
+    for rank, reason in enumerate(ranks.all_gather(problem)):
+        if reason:
+            raise UnsavableError(reason if ranks.world == 1 else f"rank {rank}: {reason}")
     return plan
 
 

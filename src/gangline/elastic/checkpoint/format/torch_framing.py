@@ -69,8 +69,8 @@ def _enum_member(enum: type[Enum], name: str) -> Enum:
 class _MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Return a class that metadata consists of; refuse any other."""
-        if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
-            return found
+        if module == "torch" and isinstance(dtype := getattr(torch, name, None), torch.dtype):
+            return dtype
         if module == "builtins" and name in _BUILTINS:
             return getattr(import_module("builtins"), name)
         if module == "builtins" and name == "getattr":
@@ -87,14 +87,14 @@ def read_metadata(stream: IO[bytes]) -> Metadata:
         CorruptError: it is damaged, or names a class that does not belong in metadata.
     """
     try:
-        found = _MetadataUnpickler(stream).load()
+        metadata = _MetadataUnpickler(stream).load()
     except (pickle.UnpicklingError, EOFError, ValueError, AttributeError, IndexError) as error:
         raise CorruptError(f".metadata cannot be read: {error}") from error
     except (TypeError, KeyError, ImportError, MemoryError, OverflowError) as error:
         raise CorruptError(f".metadata is damaged: {error}") from error
-    if not isinstance(found, Metadata):
-        raise CorruptError(f".metadata holds a {type(found).__name__}")
-    return found
+    if not isinstance(metadata, Metadata):
+        raise CorruptError(f".metadata holds a {type(metadata).__name__}")
+    return metadata
 
 
 def _data_classes() -> list[Callable[..., Any] | tuple[Callable[..., Any], str]]:

@@ -69,27 +69,28 @@ class SafePlanner(DefaultLoadPlanner):
         differed between ranks is read from the value of this rank.
         """
         assert self.metadata is not None
-        known = self.metadata.state_dict_metadata
-        self._select_own(known)
-        missing = self._missing_groups(known)
+        saved_names = self.metadata.state_dict_metadata
+        self._select_own(saved_names)
+        missing = self._missing_groups(saved_names)
         for group in missing:
             remove_nested(self.original_state_dict, group)
         self.state_dict = {
             key: value
             for key, value in self.state_dict.items()
-            if self._group_of(key) not in missing and (key in known or not OF_A_RANK.search(key))
+            if self._group_of(key) not in missing
+            and (key in saved_names or not OF_A_RANK.search(key))
         }
         # Not the inherited method, which would take the names of other ranks' values for a sign of
         # PyTorch before 2.4 and flatten the state in its way.
         return create_default_local_load_plan(self.state_dict, self.metadata)
 
-    def _select_own(self, known: Iterable[str]) -> None:
+    def _select_own(self, saved_names: Iterable[str]) -> None:
         """Replace names whose values differed between ranks by the names of this rank's values."""
-        differed = {found[0] for found in map(parse_own_name, known) if found}
+        differed = {parsed[0] for parsed in map(parse_own_name, saved_names) if parsed}
         names = {
             name: own
             for name in differed & self.state_dict.keys()
-            if (own := own_name(name, self._rank)) in known
+            if (own := own_name(name, self._rank)) in saved_names
         }
         for name, own in names.items():
             self.state_dict[own] = self.state_dict.pop(name)
@@ -98,12 +99,12 @@ class SafePlanner(DefaultLoadPlanner):
             for name in differed & self.state_dict.keys():
                 del self.state_dict[name]
 
-    def _missing_groups(self, known: Container[str]) -> set[tuple[str | int, ...]]:
+    def _missing_groups(self, saved_names: Container[str]) -> set[tuple[str | int, ...]]:
         """Return the paths of optional groups of which the checkpoint has no value."""
         groups: dict[tuple[str | int, ...], bool] = {}
         for key in self.state_dict:
             if (group := self._group_of(key)) is not None:
-                groups[group] = groups.get(group, False) or key in known
+                groups[group] = groups.get(group, False) or key in saved_names
         return {group for group, is_known in groups.items() if not is_known}
 
     def _group_of(self, key: str) -> tuple[str | int, ...] | None:

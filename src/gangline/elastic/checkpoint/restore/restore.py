@@ -73,13 +73,13 @@ def part_holders(node: str, address: str, snapshots: Iterable[SnapshotInfo]) -> 
 
 
 def restore_candidates(
-    found: Sequence[PartHolder], stored: Sequence[int]
+    holders: Sequence[PartHolder], stored: Sequence[int]
 ) -> list[RestoreCandidate]:
     """Return the steps that can be restored, the best first."""
     complete = [
         RestoreCandidate(step, plan)
-        for step, plan in _steps(found)
-        if not unheld_ranks(found, step, plan)
+        for step, plan in _steps(holders)
+        if not unheld_ranks(holders, step, plan)
     ]
     return sorted(
         [*complete, *(RestoreCandidate(step, None) for step in stored)],
@@ -88,18 +88,18 @@ def restore_candidates(
     )
 
 
-def incomplete_steps(found: Sequence[PartHolder]) -> dict[int, str]:
+def incomplete_steps(holders: Sequence[PartHolder]) -> dict[int, str]:
     """Return the incomplete steps in memory, each with the reason."""
     return {
         step: f"memory has no part of rank {' or '.join(map(str, missing))}"
-        for step, plan in _steps(found)
-        if (missing := unheld_ranks(found, step, plan))
+        for step, plan in _steps(holders)
+        if (missing := unheld_ranks(holders, step, plan))
     }
 
 
-def unheld_ranks(found: Sequence[PartHolder], step: int, plan: str) -> tuple[int, ...]:
+def unheld_ranks(holders: Sequence[PartHolder], step: int, plan: str) -> tuple[int, ...]:
     """Return a set of ranks of which a restore needs one and none is held; empty if complete."""
-    here = [one for one in found if (one.step, one.plan) == (step, plan)]
+    here = [one for one in holders if (one.step, one.plan) == (step, plan)]
     present = {one.rank for one in here}
     for ranks in here[0].holders if here else ():
         if not present.intersection(ranks):
@@ -107,8 +107,8 @@ def unheld_ranks(found: Sequence[PartHolder], step: int, plan: str) -> tuple[int
     return ()
 
 
-def _steps(found: Sequence[PartHolder]) -> set[tuple[int, str]]:
-    return {(one.step, one.plan) for one in found}
+def _steps(holders: Sequence[PartHolder]) -> set[tuple[int, str]]:
+    return {(one.step, one.plan) for one in holders}
 
 
 log = logging.getLogger(__name__)
@@ -135,12 +135,8 @@ class Restorer:
         settings: SaverSettings,
         mapped: MappedSegments | None = None,
     ) -> None:
-        self.ranks, self.job_folder, self.settings, self._mapped = (
-            ranks,
-            job_folder,
-            settings,
-            mapped,
-        )
+        self.ranks, self.job_folder, self.settings = ranks, job_folder, settings
+        self._mapped = mapped
         self.snapshots = _newest_of_each(inventory.list_snapshots(job_folder))
         holder_lists = ranks.all_gather(part_holders(node, settings.address, self.snapshots))
         self.holders: list[PartHolder] = sorted({one for view in holder_lists for one in view})
@@ -163,17 +159,23 @@ class Restorer:
             CheckpointError: there are candidates, but none could be loaded.
             ForeignFolderError: there are none, but checkpoints of another format.
         """
+        # 1. All ranks have one list of candidates, the best first: holders of parts in memory were
+        #    gathered, and rank 0's view of storage is broadcast. Views of their own would differ
+        #    while a saver commits.
         reasons: list[str] = []
         options = restore_candidates(self.holders, self._stored())
         if not options and self.foreign_format:
             raise ForeignFolderError(
                 commit.foreign_folder_message(self.settings.target, self.foreign_format)
             )
+        # 2. A candidate is loaded by all ranks or by none: if one rank fails, all try the next one.
         for candidate in options:
             if step is not None and candidate.step != step:
                 continue
             loaded = self._try(candidate, state, optional, reasons)
             if loaded is not None:
+                # 3. Newer saves end here. Training computes these steps again, perhaps with other
+                #    numbers, and a later restore must not mix parts of both.
                 self._invalidate_newer(candidate.step)
                 return loaded
         if step is not None and not reasons:
@@ -323,10 +325,10 @@ def _newest_of_each(snapshots: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
     best: dict[tuple[int, str, int], SnapshotInfo] = {}
     for one in snapshots:
         key = (one.step, one.layout.plan, one.rank)
-        known = best.get(key)
-        if known is None or (one.is_local, one.header.generation) > (
-            known.is_local,
-            known.header.generation,
+        newest = best.get(key)
+        if newest is None or (one.is_local, one.header.generation) > (
+            newest.is_local,
+            newest.header.generation,
         ):
             best[key] = one
     return list(best.values())

@@ -147,9 +147,9 @@ class MemorySource:
         sums = segment.read_seal(header, len(snapshot.layout.entries))
         part = segment.part(header)
         for number, entry in enumerate(snapshot.layout.entries):
-            known = sums[number] if sums else None
+            checksum_in_seal = sums[number] if sums else None
             self._entries[entry.key, entry.chunk] = _InMemory(
-                segment, header.part_offset, part, entry, known, known_here is not None
+                segment, header.part_offset, part, entry, checksum_in_seal, known_here is not None
             )
 
     def ensure_available(self, keys: Sequence[EntryKey]) -> None:
@@ -164,18 +164,18 @@ class MemorySource:
             )
 
     def locate(self, key: EntryKey) -> EntryLocation:
-        found = self._entries[key]
-        return EntryLocation(str(found.segment.path), found.entry.offset, found.entry.length)
+        held = self._entries[key]
+        return EntryLocation(str(held.segment.path), held.entry.offset, held.entry.length)
 
     def open_reader(self) -> contextlib.AbstractContextManager[EntryReader]:
         return contextlib.nullcontext(self)
 
     def raw(self, key: EntryKey) -> memoryview:
-        found = self._entries[key]
-        entry = found.entry
-        entry_bytes = found.part[entry.offset : entry.offset + entry.length]
-        if found.sum is not None and checksum(entry_bytes) != found.sum:
-            raise CorruptError(f"{entry.key!r} in {found.segment.path.name} has a wrong checksum")
+        held = self._entries[key]
+        entry = held.entry
+        entry_bytes = held.part[entry.offset : entry.offset + entry.length]
+        if held.sum is not None and checksum(entry_bytes) != held.sum:
+            raise CorruptError(f"{entry.key!r} in {held.segment.path.name} has a wrong checksum")
         return entry_bytes[entry.raw_offset : entry.raw_offset + (entry.raw_length or entry.length)]
 
     def copy(self, key: EntryKey, into: memoryview) -> None:
@@ -184,57 +184,57 @@ class MemorySource:
         A file that another rank may truncate meanwhile is read: a short read is an error, whereas
         access to a truncated mapping would kill the process.
         """
-        found = self._entries[key]
-        digest = _copied(found, into) if found.is_mapped else _read(found, into)
-        if found.sum is not None and digest != found.sum:
+        held = self._entries[key]
+        digest = _copied(held, into) if held.is_mapped else _read(held, into)
+        if held.sum is not None and digest != held.sum:
             raise CorruptError(
-                f"{found.entry.key!r} in {found.segment.path.name} has a wrong checksum"
+                f"{held.entry.key!r} in {held.segment.path.name} has a wrong checksum"
             )
 
     def release(self, raw: memoryview) -> None: ...
 
     def close(self) -> None:
-        for found in self._entries.values():
-            found.part.release()
+        for held in self._entries.values():
+            held.part.release()
         self._entries.clear()
         for segment in self._segments:
             segment.close()
 
 
-def _copied(found: _InMemory, into: memoryview) -> int:
+def _copied(held: _InMemory, into: memoryview) -> int:
     """Copy the tensor's bytes from the mapping; return the checksum of the complete entry."""
-    entry = found.entry
+    entry = held.entry
     _check_length(entry, into)
-    entry_bytes = found.part[entry.offset : entry.offset + entry.length]
+    entry_bytes = held.part[entry.offset : entry.offset + entry.length]
     end = entry.raw_offset + entry.raw_length
     destination = numpy.frombuffer(into, numpy.uint8)
     source_bytes = numpy.frombuffer(entry_bytes[entry.raw_offset : end], numpy.uint8)
     total = checksum(entry_bytes[: entry.raw_offset])
     for at in range(0, len(into), COPY_CHUNK):
-        if not found.segment.has_full_length():
-            raise _cut_short(found)
+        if not held.segment.has_full_length():
+            raise _cut_short(held)
         chunk = slice(at, at + COPY_CHUNK)
         total = copy_with_checksum(destination[chunk], source_bytes[chunk], total)
     return checksum(entry_bytes[end:], total)
 
 
-def _read(found: _InMemory, into: memoryview) -> int:
+def _read(held: _InMemory, into: memoryview) -> int:
     """Read the tensor's bytes from the file; return the checksum of the complete entry."""
-    at = found.offset + found.entry.offset
+    at = held.offset + held.entry.offset
 
     def fill(block: memoryview) -> None:
         nonlocal at
         while len(block):
-            got = os.preadv(found.segment.descriptor, [block], at)
+            got = os.preadv(held.segment.descriptor, [block], at)
             if not got:
-                raise _cut_short(found)
+                raise _cut_short(held)
             at, block = at + got, block[got:]
 
-    return read_entry(fill, found.entry, into)
+    return read_entry(fill, held.entry, into)
 
 
-def _cut_short(found: _InMemory) -> CorruptError:
-    return CorruptError(f"{found.segment.path.name} ends too early")
+def _cut_short(held: _InMemory) -> CorruptError:
+    return CorruptError(f"{held.segment.path.name} ends too early")
 
 
 class EntryExtent(Protocol):
@@ -343,8 +343,8 @@ class StorageSource:
             raise CorruptError(f"{unknown[0][0]!r} is not in the manifest")
 
     def locate(self, key: EntryKey) -> EntryLocation:
-        found = self.entries[key]
-        return EntryLocation(found.file, found.offset, found.length)
+        stored = self.entries[key]
+        return EntryLocation(stored.file, stored.offset, stored.length)
 
     @contextlib.contextmanager
     def open_reader(self) -> Iterator[EntryReader]:
@@ -383,33 +383,33 @@ class _StorageReader:
         self._source, self._files = source, files
         self._open: tuple[str, IO[bytes]] | None = None
 
-    def _at(self, found: _InFile) -> IO[bytes]:
-        if self._open is None or self._open[0] != found.file:
+    def _at(self, stored: _InFile) -> IO[bytes]:
+        if self._open is None or self._open[0] != stored.file:
             self._files.close()
-            path = f"{self._source.folder}/{found.file}"
-            self._open = found.file, self._files.enter_context(self._source.target.open(path))
+            path = f"{self._source.folder}/{stored.file}"
+            self._open = stored.file, self._files.enter_context(self._source.target.open(path))
         stream = self._open[1]
-        stream.seek(found.offset)
+        stream.seek(stored.offset)
         return stream
 
     def raw(self, key: EntryKey) -> memoryview:
-        found = self._source.entries[key]
+        stored = self._source.entries[key]
         # Reused memory is much faster than new memory, whose pages must be faulted in.
-        data = memoryview(self._source.buffers.take(found.length))[: found.length]
-        _fill(self._at(found), data)
-        self._compare(key, found, checksum(data))
-        size = found.raw_length or found.length
-        return data[found.raw_offset : found.raw_offset + size]
+        data = memoryview(self._source.buffers.take(stored.length))[: stored.length]
+        _fill(self._at(stored), data)
+        self._compare(key, stored, checksum(data))
+        size = stored.raw_length or stored.length
+        return data[stored.raw_offset : stored.raw_offset + size]
 
     def copy(self, key: EntryKey, into: memoryview) -> None:
-        found = self._source.entries[key]
-        stream = self._at(found)
-        digest = read_entry(lambda block: _fill(stream, block), found, into)
-        self._compare(key, found, digest)
+        stored = self._source.entries[key]
+        stream = self._at(stored)
+        digest = read_entry(lambda block: _fill(stream, block), stored, into)
+        self._compare(key, stored, digest)
 
-    def _compare(self, key: EntryKey, found: _InFile, digest: int) -> None:
-        if digest != found.sum:
-            where = f"{self._source.folder}/{found.file}"
+    def _compare(self, key: EntryKey, stored: _InFile, digest: int) -> None:
+        if digest != stored.sum:
+            where = f"{self._source.folder}/{stored.file}"
             raise CorruptError(f"{key[0]!r} in {where} has a wrong checksum")
 
     def release(self, raw: memoryview) -> None:

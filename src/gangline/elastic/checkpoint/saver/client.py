@@ -99,7 +99,8 @@ class SaverClient:
                 self._started = start_saver(self.job_folder)
             if time.monotonic() > deadline:
                 raise CheckpointError(
-                    f"the saver for {self.job_folder} does not answer; see saver.log in it"
+                    f"the saver for {self.job_folder} does not answer; "
+                    f"see {self.job_folder}/saver.log"
                 )
             time.sleep(0.02)
 
@@ -193,7 +194,7 @@ def flush_job(environment: Mapping[str, str], timeout_s: float) -> dict[str, int
     It works after the training processes have died.
     """
     deadline = time.monotonic() + timeout_s
-    found: dict[str, int | None] = {}
+    newest_steps: dict[str, int | None] = {}
     for job_folder in job_directories(environment):
         settings = directory.read_settings(job_folder)
         if settings is None:
@@ -208,5 +209,5 @@ def flush_job(environment: Mapping[str, str], timeout_s: float) -> dict[str, int
             log.warning("no saver writes the newest save", exc_info=error)
         finally:
             link.close()
-        found[settings.target] = link.flushed[0] if link.flushed else None
-    return found
+        newest_steps[settings.target] = link.flushed[0] if link.flushed else None
+    return newest_steps

@@ -431,9 +431,9 @@ class Replicator:
         """Send new saves that only this node holds; return the number of segments sent."""
         newest: dict[int, SnapshotInfo] = {}
         for snapshot in inventory.list_snapshots(self.job_folder) if settings.peer else []:
-            known = newest.get(snapshot.rank)
+            present = newest.get(snapshot.rank)
             if snapshot.is_local and (
-                known is None or snapshot.header.generation > known.header.generation
+                present is None or snapshot.header.generation > present.header.generation
             ):
                 newest[snapshot.rank] = snapshot
         return sum(

@@ -64,7 +64,7 @@ def find_accelerator(value: object) -> torch.device | None:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return next((found for one in value if (found := find_accelerator(one))), None)
+        return next((device for one in value if (device := find_accelerator(one))), None)
     return None
 
 
@@ -175,12 +175,12 @@ class OptimizerBarrier:
 
     def optimizer_memory(self) -> Callable[[torch.Tensor], bool]:
         """Return a predicate: the tensor shares memory with an optimizer's parameter or state."""
-        known = {
+        registered = {
             tensor.untyped_storage().data_ptr()
             for optimizer in list(self._optimizers)
             for tensor in _tensors_of(optimizer)
         }
-        return lambda tensor: tensor.untyped_storage().data_ptr() in known
+        return lambda tensor: tensor.untyped_storage().data_ptr() in registered
 
     def _before_step(self, optimizer: Optimizer, *arguments: object) -> None:
         del arguments

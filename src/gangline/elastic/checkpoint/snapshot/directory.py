@@ -138,12 +138,12 @@ def _describe_kind(mode: int) -> str:
 
 def list_job_directories(base: Path) -> list[Path]:
     """Return the folders of this user's jobs. Those that another user can change are left out."""
-    found = []
+    folders = []
     for job_folder in sorted(base.glob(f"gangline-{os.getuid()}-*")):
         with contextlib.suppress(InsecureMemoryError, FileNotFoundError):
             check_job_directory(job_folder)
-            found.append(job_folder)
-    return found
+            folders.append(job_folder)
+    return folders
 
 
 def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
@@ -196,15 +196,15 @@ def copy_segment_path(job_folder: Path, rank: int) -> Path:
 
 def list_segments(job_folder: Path) -> list[tuple[int, int | None, Path]]:
     """Return rank, buffer number (``None`` for copies) and path of each existing segment."""
-    found = []
+    segments = []
     for path in sorted(job_folder.glob("*.seg")):
         match = _SEGMENT.match(path.name)
         if match is None:
             continue
         own = match["rank"] is not None
         rank = int(match["rank"] if own else match["copy"])
-        found.append((rank, int(match["slot"]) if own else None, path))
-    return found
+        segments.append((rank, int(match["slot"]) if own else None, path))
+    return segments
 
 
 def write_settings(job_folder: Path, settings: SaverSettings) -> None:

@@ -65,8 +65,8 @@ def storage_requests(snapshots: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
     requested: dict[int, SnapshotInfo] = {}
     for one in snapshots:
         if one.is_local and one.header.for_storage and not one.is_in_storage:
-            known = requested.get(one.rank)
-            if known is None or one.header.generation > known.header.generation:
+            newest = requested.get(one.rank)
+            if newest is None or one.header.generation > newest.header.generation:
                 requested[one.rank] = one
     return [requested[rank] for rank in sorted(requested)]
 

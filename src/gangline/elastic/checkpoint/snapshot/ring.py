@@ -316,10 +316,10 @@ class SnapshotRing:
             return self._save(request)
 
     def _save(self, request: SaveRequest) -> SavedBuffer | None:
-        found = self._lock_one()
-        if found is None:
+        locked = self._lock_one()
+        if locked is None:
             return None
-        states, choice = found
+        states, choice = locked
         generation = max(state.generation for state in states) + 1
         header, data = plan_segment(
             request.state.agreement.layout,

@@ -57,13 +57,13 @@ HINTS = {
 def list_folder_names(target: StorageTarget) -> dict[str, list[str]]:
     """List the folder (under ``""``) and those of its entries that may be folders."""
     top = target.list_names("")
-    found = {"": top}
+    names = {"": top}
     for name in [one for one in top if not one.endswith(_SAVED)][:_LOOKED_INTO]:
         try:
-            found[name] = target.list_names(name)
+            names[name] = target.list_names(name)
         except NotADirectoryError:
             continue
-    return found
+    return names
 
 
 def detect_format(names: Mapping[str, Sequence[str]]) -> str | None:
@@ -127,12 +127,12 @@ def entry_checksums(segment: Segment, header: SegmentHeader, layout: PartLayout)
 
 def seal_segment(segment: Segment, header: SegmentHeader, layout: PartLayout) -> list[int]:
     """Return the segment's checksums; compute and store them if they are missing."""
-    known = segment.read_seal(header, len(layout.entries))
-    if known is None:
-        known = entry_checksums(segment, header, layout)
-        segment.write_seal(header, known)
+    sums = segment.read_seal(header, len(layout.entries))
+    if sums is None:
+        sums = entry_checksums(segment, header, layout)
+        segment.write_seal(header, sums)
         pass_failpoint("sealed")
-    return known
+    return sums
 
 
 def seal_if_unchanged(segment: Segment, header: SegmentHeader, layout: PartLayout) -> bool:
@@ -168,13 +168,13 @@ def write_part(
     """
     folder = target.staging_folder(header.step, layout.plan)
     target.begin(header.step, layout.plan)
-    known = segment.read_seal(header, len(layout.entries))
+    seal = segment.read_seal(header, len(layout.entries))
     sums: list[int] = []
     with segment.part(header) as part, target.create(f"{folder}/{layout.file}") as stream:
         for number, entry in enumerate(layout.entries[: layout.owned]):
             piece = part[entry.offset : entry.offset + entry.length]
             sums.append(checksum(piece))
-            if known is not None and known[number] != sums[-1]:
+            if seal is not None and seal[number] != sums[-1]:
                 raise CorruptError(f"{entry.key!r} changed in memory after it was saved")
             for at in range(0, len(piece), CHUNK):
                 some = piece[at : at + CHUNK]

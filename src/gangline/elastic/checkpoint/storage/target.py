@@ -116,9 +116,9 @@ class LocalTarget:
 
     def list_unfinished(self) -> list[tuple[int, str]]:
         return [
-            (found[0], name)
+            (partial[0], name)
             for name in self.list_names("")
-            if (found := parse_partial_folder(name))
+            if (partial := parse_partial_folder(name))
         ]
 
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
@@ -207,10 +207,10 @@ class RemoteTarget:
         with wrapped_store_errors(self.root):
             self.files.invalidate_cache()
             try:
-                found = self.files.ls(self._at(folder), detail=False)
+                paths = self.files.ls(self._at(folder), detail=False)
             except FileNotFoundError:
                 return []
-        return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found)
+        return sorted(str(name).rstrip("/").rpartition("/")[2] for name in paths)
 
     def list_unfinished(self) -> list[tuple[int, str]]:
         """Return the steps without a manifest, and their folders."""
@@ -236,13 +236,13 @@ class RemoteTarget:
                 self.files.pipe_file(self._at(path), manifest, mode="create")
         except (OSError, StorageError) as error:
             try:
-                found = self._plan_at(path)
+                existing = self._plan_at(path)
             except FileNotFoundError:
                 if not _knows_no_conditions(error):
                     raise error from None
                 self.put(path, manifest)
-                found = plan
-            if found != plan:
+                existing = plan
+            if existing != plan:
                 raise StepTakenError(
                     f"step {step} in {self.root} was committed by another saver meanwhile: "
                     "each job needs a folder of its own"

@@ -58,6 +58,37 @@ _SAVE_TIMES_AT: Final = _TRAINING_AT + _TRAINING_PART
 _LARGEST: Final = 4096
 
 
+class NodePhase:
+    """Names of the phases. The set is open: unknown ones count as waiting."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    CHECKING = "checking"
+    TRAINING = "training"
+    RESTARTING = "restarting"
+    CHECKPOINT = "checkpoint"
+    """Training waits while a checkpoint is written or read."""
+    HANGING = "hanging"
+
+
+@dataclass(frozen=True, slots=True)
+class SaveCounts:
+    """Numbers of saves that did not complete as requested, since the last start."""
+
+    skipped: int = 0
+    """Saves for which no memory was free."""
+    overtaken: int = 0
+    """Steps that were not written to storage because newer ones came first."""
+    failed: int = 0
+    """Failed writes of a step to storage; each is tried again."""
+
+    @classmethod
+    def merge_max(cls, counts: Iterable["SaveCounts"]) -> Self:
+        """Combine the counts of processes that save the same steps: the maximum of each number."""
+        rows = [(count.skipped, count.overtaken, count.failed) for count in counts]
+        return cls(*map(max, *rows, (0, 0, 0))) if rows else cls()
+
+
 @dataclass(frozen=True, slots=True)
 class ReportedShape:
     """Shape of the trained model, as far as the script reports it."""
@@ -148,120 +179,6 @@ class TrainingReport:
             save_interval_s=over("save_interval_s", max),
             saves_adapt=over("saves_adapt", min),
         )
-
-
-NOTHING: Final = TrainingReport()
-
-
-def _mean(values: list[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
-_SHAPE = tuple(field.name for field in fields(ReportedShape))
-
-
-def format_report(report: TrainingReport) -> str:
-    """Return the lines of the progress file: a name and a value each."""
-    lines: dict[str, object] = {
-        name: value
-        for name in (*_INTEGERS, *_NUMBERS)
-        if (value := getattr(report, name)) is not None
-    }
-    if report.device_peak_bytes:
-        lines["device_peak_bytes"] = max(report.device_peak_bytes)
-    if report.step_times is not None:
-        times = report.step_times
-        lines |= {"steps_timed": times.count, "step_mean_s": times.mean_s, "step_m2": times.m2}
-    if report.model is not None:
-        shape = {f"model_{name}": getattr(report.model, name) for name in _SHAPE}
-        lines |= {name: value for name, value in shape.items() if value is not None}
-    if report.device_model:
-        lines[DEVICE_MODEL] = _one_line(report.device_model)
-    return "".join(f"{name} {value}\n" for name, value in lines.items())
-
-
-def parse_report(numbers: Mapping[str, float], device_model: str = "") -> TrainingReport | None:
-    """Read the values of one process; None if it reports none of them."""
-
-    def number(name: str) -> float | None:
-        value = numbers.get(name)
-        return value if value is not None and 0 <= value < _LARGEST_NUMBER else None
-
-    def integer(name: str, least: int = 1) -> int | None:
-        value = number(name)
-        return int(value) if value is not None and least <= value < _LARGEST_INTEGER else None
-
-    peak, timed, mean_s = (
-        integer("device_peak_bytes"),
-        integer("steps_timed"),
-        number("step_mean_s"),
-    )
-    shape = ReportedShape(**{name: integer(f"model_{name}") for name in _SHAPE})
-    report = TrainingReport(
-        batch_size=integer("batch_size"),
-        accumulation=integer("accumulation"),
-        global_batch=integer("global_batch"),
-        compute_s=number("compute_s"),
-        sync_s=number("sync_s"),
-        data_s=number("data_s"),
-        grad_sqr=number("grad_sqr"),
-        grad_var=number("grad_var"),
-        device_peak_bytes=() if peak is None else (peak,),
-        device_model=_one_line(device_model),
-        step_times=StepTimes(timed, mean_s, number("step_m2") or 0.0) if timed and mean_s else None,
-        model=shape if shape != ReportedShape() else None,
-        device_memory_bytes=integer("device_memory_bytes"),
-        loader_workers=integer("loader_workers", least=0),
-        save_s=number("save_s"),
-        save_interval_s=number("save_interval_s"),
-        saves_adapt=integer("saves_adapt", least=0),
-    )
-    return report if report != NOTHING else None
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:MAX_DEVICE_MODEL]
-
-
-def first_line(names: Iterable[str], text: str) -> dict[str, str]:
-    """Return the texts of the lines that begin with one of these names."""
-    texts = {}
-    for line in text.replace("\0", " ").splitlines():
-        name, _, rest = line.strip().partition(" ")
-        if name in names:
-            texts[name] = rest
-    return texts
-
-
-class NodePhase:
-    """Names of the phases. The set is open: unknown ones count as waiting."""
-
-    WAITING = "waiting"
-    STARTING = "starting"
-    CHECKING = "checking"
-    TRAINING = "training"
-    RESTARTING = "restarting"
-    CHECKPOINT = "checkpoint"
-    """Training waits while a checkpoint is written or read."""
-    HANGING = "hanging"
-
-
-@dataclass(frozen=True, slots=True)
-class SaveCounts:
-    """Numbers of saves that did not complete as requested, since the last start."""
-
-    skipped: int = 0
-    """Saves for which no memory was free."""
-    overtaken: int = 0
-    """Steps that were not written to storage because newer ones came first."""
-    failed: int = 0
-    """Failed writes of a step to storage; each is tried again."""
-
-    @classmethod
-    def merge_max(cls, counts: Iterable["SaveCounts"]) -> Self:
-        """Combine the counts of processes that save the same steps: the maximum of each number."""
-        rows = [(count.skipped, count.overtaken, count.failed) for count in counts]
-        return cls(*map(max, *rows, (0, 0, 0))) if rows else cls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,6 +342,89 @@ def read_progress(progress: Path, metrics: Path) -> WorkerProgress:
         training=parse_report(numbers, device_model),
         lacks_steps=lacks_steps,
     )
+
+
+def format_report(report: TrainingReport) -> str:
+    """Return the lines of the progress file: a name and a value each."""
+    lines: dict[str, object] = {
+        name: value
+        for name in (*_INTEGERS, *_NUMBERS)
+        if (value := getattr(report, name)) is not None
+    }
+    if report.device_peak_bytes:
+        lines["device_peak_bytes"] = max(report.device_peak_bytes)
+    if report.step_times is not None:
+        times = report.step_times
+        lines |= {"steps_timed": times.count, "step_mean_s": times.mean_s, "step_m2": times.m2}
+    if report.model is not None:
+        shape = {f"model_{name}": getattr(report.model, name) for name in _SHAPE}
+        lines |= {name: value for name, value in shape.items() if value is not None}
+    if report.device_model:
+        lines[DEVICE_MODEL] = _one_line(report.device_model)
+    return "".join(f"{name} {value}\n" for name, value in lines.items())
+
+
+def parse_report(numbers: Mapping[str, float], device_model: str = "") -> TrainingReport | None:
+    """Read the values of one process; None if it reports none of them."""
+
+    def number(name: str) -> float | None:
+        value = numbers.get(name)
+        return value if value is not None and 0 <= value < _LARGEST_NUMBER else None
+
+    def integer(name: str, least: int = 1) -> int | None:
+        value = number(name)
+        return int(value) if value is not None and least <= value < _LARGEST_INTEGER else None
+
+    peak, timed, mean_s = (
+        integer("device_peak_bytes"),
+        integer("steps_timed"),
+        number("step_mean_s"),
+    )
+    shape = ReportedShape(**{name: integer(f"model_{name}") for name in _SHAPE})
+    report = TrainingReport(
+        batch_size=integer("batch_size"),
+        accumulation=integer("accumulation"),
+        global_batch=integer("global_batch"),
+        compute_s=number("compute_s"),
+        sync_s=number("sync_s"),
+        data_s=number("data_s"),
+        grad_sqr=number("grad_sqr"),
+        grad_var=number("grad_var"),
+        device_peak_bytes=() if peak is None else (peak,),
+        device_model=_one_line(device_model),
+        step_times=StepTimes(timed, mean_s, number("step_m2") or 0.0) if timed and mean_s else None,
+        model=shape if shape != ReportedShape() else None,
+        device_memory_bytes=integer("device_memory_bytes"),
+        loader_workers=integer("loader_workers", least=0),
+        save_s=number("save_s"),
+        save_interval_s=number("save_interval_s"),
+        saves_adapt=integer("saves_adapt", least=0),
+    )
+    return report if report != NOTHING else None
+
+
+NOTHING: Final = TrainingReport()
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+_SHAPE = tuple(field.name for field in fields(ReportedShape))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:MAX_DEVICE_MODEL]
+
+
+def first_line(names: Iterable[str], text: str) -> dict[str, str]:
+    """Return the texts of the lines that begin with one of these names."""
+    texts = {}
+    for line in text.replace("\0", " ").splitlines():
+        name, _, rest = line.strip().partition(" ")
+        if name in names:
+            texts[name] = rest
+    return texts
 
 
 def _text(path: Path) -> str:

@@ -75,77 +75,6 @@ _MAX_DIGITS = 18
 _FLUSH_COMMAND = (sys.executable, "-m", "gangline.elastic.launcher.flush")
 
 
-def speaks_agent_store(interpreter: str) -> bool:
-    """Return whether the workers' PyTorch is known to speak the agent's store, or is unknown."""
-    paths = sys.path if interpreter == sys.executable else installation_paths(interpreter)
-    release = torch_release(paths)
-    return release is None or release >= FIRST_WITH_VALIDATION
-
-
-def torch_release(paths: Iterable[str]) -> tuple[int, int] | None:
-    """Return the first two numbers of the release that is found first; None without one."""
-    for path in paths:
-        try:
-            names = os.listdir(path or ".")
-        except OSError:
-            continue  # no such folder, or an archive
-        for name in names:
-            if release := _METADATA.fullmatch(name):
-                return int(release["major"]), int(release["minor"])
-    return None
-
-
-def installation_paths(interpreter: str) -> list[str]:
-    """Return the folders of packages beside an interpreter, as in a virtual environment."""
-    folder = Path(interpreter).parent.parent
-    return [str(path) for path in sorted(folder.glob("lib/python3*/site-packages"))]
-
-
-class NodeUnhealthyError(Exception):
-    """The node check found this node unfit for training."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCheckOptions:
-    """Whether nodes are checked, and how."""
-
-    enabled: bool
-    reports_speed: bool
-    excludes_stragglers: bool
-    workload: CheckWorkload
-    straggler_ratio: float
-    straggler_s: float
-
-    @classmethod
-    def from_flags(cls, flags: argparse.Namespace, max_nodes: int) -> Self:
-        """Read the flags, DLRover's older ones included.
-
-        Raises:
-            FlagError: a number is out of range.
-        """
-        for name, least, most in _BOUNDS:
-            if not least <= (value := getattr(flags, name)) <= most:
-                bound = f"at least {least:g}" if value < least else f"at most {most:g}"
-                raise FlagError(f"--{name.replace('_', '-')} {value:g}: must be {bound}")
-        reports_speed = flags.precheck >= 2 or flags.comm_perf_test
-        many = flags.auto_config and max_nodes >= _AUTO_CHECK_NODES
-        return cls(
-            flags.precheck >= 1 or flags.network_check or reports_speed or many,
-            reports_speed,
-            flags.exclude_straggler,
-            CheckWorkload(
-                matrix_size=flags.check_matrix_size,
-                matrix_repeats=flags.check_matrix_repeats,
-                collective_bytes=int(flags.check_collective_mib * _MIB),
-                collective_repeats=flags.check_collective_repeats,
-                timeout_s=flags.check_timeout,
-                memory_limit=flags.check_memory_limit,
-            ),
-            flags.straggler_ratio,
-            flags.straggler_seconds,
-        )
-
-
 def build_settings(
     flags: argparse.Namespace, environment: Mapping[str, str], node_name: str
 ) -> tuple[AgentSettings, RendezvousConfig]:
@@ -392,3 +321,74 @@ def _ranks(text: str) -> frozenset[int] | None:
         return frozenset(int(part) for part in text.split(","))
     except ValueError:
         raise FlagError(f"--local-ranks-filter {text}: must be numbers with commas") from None
+
+
+def speaks_agent_store(interpreter: str) -> bool:
+    """Return whether the workers' PyTorch is known to speak the agent's store, or is unknown."""
+    paths = sys.path if interpreter == sys.executable else installation_paths(interpreter)
+    release = torch_release(paths)
+    return release is None or release >= FIRST_WITH_VALIDATION
+
+
+def torch_release(paths: Iterable[str]) -> tuple[int, int] | None:
+    """Return the first two numbers of the release that is found first; None without one."""
+    for path in paths:
+        try:
+            names = os.listdir(path or ".")
+        except OSError:
+            continue  # no such folder, or an archive
+        for name in names:
+            if release := _METADATA.fullmatch(name):
+                return int(release["major"]), int(release["minor"])
+    return None
+
+
+def installation_paths(interpreter: str) -> list[str]:
+    """Return the folders of packages beside an interpreter, as in a virtual environment."""
+    folder = Path(interpreter).parent.parent
+    return [str(path) for path in sorted(folder.glob("lib/python3*/site-packages"))]
+
+
+class NodeUnhealthyError(Exception):
+    """The node check found this node unfit for training."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCheckOptions:
+    """Whether nodes are checked, and how."""
+
+    enabled: bool
+    reports_speed: bool
+    excludes_stragglers: bool
+    workload: CheckWorkload
+    straggler_ratio: float
+    straggler_s: float
+
+    @classmethod
+    def from_flags(cls, flags: argparse.Namespace, max_nodes: int) -> Self:
+        """Read the flags, DLRover's older ones included.
+
+        Raises:
+            FlagError: a number is out of range.
+        """
+        for name, least, most in _BOUNDS:
+            if not least <= (value := getattr(flags, name)) <= most:
+                bound = f"at least {least:g}" if value < least else f"at most {most:g}"
+                raise FlagError(f"--{name.replace('_', '-')} {value:g}: must be {bound}")
+        reports_speed = flags.precheck >= 2 or flags.comm_perf_test
+        many = flags.auto_config and max_nodes >= _AUTO_CHECK_NODES
+        return cls(
+            flags.precheck >= 1 or flags.network_check or reports_speed or many,
+            reports_speed,
+            flags.exclude_straggler,
+            CheckWorkload(
+                matrix_size=flags.check_matrix_size,
+                matrix_repeats=flags.check_matrix_repeats,
+                collective_bytes=int(flags.check_collective_mib * _MIB),
+                collective_repeats=flags.check_collective_repeats,
+                timeout_s=flags.check_timeout,
+                memory_limit=flags.check_memory_limit,
+            ),
+            flags.straggler_ratio,
+            flags.straggler_seconds,
+        )

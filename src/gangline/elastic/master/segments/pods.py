@@ -20,47 +20,6 @@ MAX_PODS = 2048
 _GROWTH = math.log(1.05)
 
 
-class ShortageTable:
-    """The last shortage of each device model and micro-batch."""
-
-    def __init__(self, earlier: Iterable[DeviceShortageFacts] = ()) -> None:
-        self._latest = {
-            (shortage.device_model, shortage.micro_batch): shortage for shortage in earlier
-        }
-        self.observed = 0
-
-    def observe(
-        self,
-        failure: FailureReport,
-        report: NodeReport | None,
-        tuning: Tuning | None,
-        wall_ms: int,
-    ) -> None:
-        """Add a failure, unless it had another cause or the micro-batch is not known."""
-        if failure.cause != DEVICE_OUT_OF_MEMORY or report is None or not report.device_model:
-            return
-        micro_batch = _micro_batch(report, tuning)
-        if not micro_batch:
-            return
-        model = report.device_model[:_MAX_MODEL]
-        self._latest.pop((model, micro_batch), None)
-        self._latest[model, micro_batch] = DeviceShortageFacts(
-            device_model=model, micro_batch=micro_batch, at=wall_ms
-        )
-        self.observed += 1
-
-    def facts(self) -> list[DeviceShortageFacts]:
-        return [*self._latest.values()]
-
-
-def _micro_batch(report: NodeReport, tuning: Tuning | None) -> int | None:
-    """Return the tuned micro-batch if the node has applied it: its first step can fail."""
-    if tuning is not None and report.tunes_batch and report.tuning_version == tuning.version:
-        tuned = tuning.devices.get(report.device_model, tuning.dataloader).batch_size
-        return tuned or report.batch_size
-    return report.batch_size
-
-
 @dataclass(slots=True)
 class PodUsage:
     """Use of one pod so far."""
@@ -182,3 +141,44 @@ def _percentile(buckets: dict[int, int], samples: int, share: float) -> int | No
 
 def _millis(cpus: float) -> int:
     return round(cpus * 1000)
+
+
+class ShortageTable:
+    """The last shortage of each device model and micro-batch."""
+
+    def __init__(self, earlier: Iterable[DeviceShortageFacts] = ()) -> None:
+        self._latest = {
+            (shortage.device_model, shortage.micro_batch): shortage for shortage in earlier
+        }
+        self.observed = 0
+
+    def observe(
+        self,
+        failure: FailureReport,
+        report: NodeReport | None,
+        tuning: Tuning | None,
+        wall_ms: int,
+    ) -> None:
+        """Add a failure, unless it had another cause or the micro-batch is not known."""
+        if failure.cause != DEVICE_OUT_OF_MEMORY or report is None or not report.device_model:
+            return
+        micro_batch = _micro_batch(report, tuning)
+        if not micro_batch:
+            return
+        model = report.device_model[:_MAX_MODEL]
+        self._latest.pop((model, micro_batch), None)
+        self._latest[model, micro_batch] = DeviceShortageFacts(
+            device_model=model, micro_batch=micro_batch, at=wall_ms
+        )
+        self.observed += 1
+
+    def facts(self) -> list[DeviceShortageFacts]:
+        return [*self._latest.values()]
+
+
+def _micro_batch(report: NodeReport, tuning: Tuning | None) -> int | None:
+    """Return the tuned micro-batch if the node has applied it: its first step can fail."""
+    if tuning is not None and report.tunes_batch and report.tuning_version == tuning.version:
+        tuned = tuning.devices.get(report.device_model, tuning.dataloader).batch_size
+        return tuned or report.batch_size
+    return report.batch_size

@@ -192,13 +192,6 @@ async def test_long_list_arrives_complete_plain_and_compressed(shared: AttackedS
         assert texts == [str(number) * OBJECT_BYTES for number in range(3)]
 
 
-async def test_metrics_show_seats_of_each_level(shared: AttackedServer) -> None:
-    await shared.request("GET", CONFIG_MAPS, user=OTHER)
-    _, text = await shared.request("GET", "/metrics")
-    assert 'gangline_apiserver_seats_in_use{priority_level="global-default"} 0.0' in text
-    assert 'gangline_apiserver_waiting_requests{priority_level="global-default"} 0.0' in text
-
-
 async def test_discovery_and_openapi_follow_the_definitions(shared: AttackedServer) -> None:
     """They are cached, and take a seat of the user as requests for objects do."""
     definition = {
@@ -258,3 +251,4 @@ async def test_openapi_is_answered_to_many_and_frees_its_seats(shared: AttackedS
     assert [status for status, _ in answers] == [200] * 80
     _, text = await shared.request("GET", "/metrics")
     assert 'gangline_apiserver_seats_in_use{priority_level="global-default"} 0.0' in text
+    assert 'gangline_apiserver_waiting_requests{priority_level="global-default"} 0.0' in text

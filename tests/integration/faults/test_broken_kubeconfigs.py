@@ -2,17 +2,15 @@
 
 import asyncio
 import copy
-import os
 import socket
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from gangline.cli import main
 from gangline.cli.errors import ExitCode
 from gangline.local.apiserver.server import ApiServer
 
@@ -75,21 +73,24 @@ BROKEN: dict[str, tuple[str | Change, str]] = {
 }
 
 
-def listing(kubeconfig: Path) -> subprocess.CompletedProcess[str]:
-    """The output of ``gangline list`` with a kubeconfig."""
-    environment = {k: v for k, v in os.environ.items() if k != "KUBECONFIG"}
-    return subprocess.run(
-        [sys.executable, "-m", "gangline", "list", "--kubeconfig", str(kubeconfig)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+Listing = Callable[[Path], Awaitable[tuple[int, str]]]
 
 
-@pytest.mark.slow
-async def test_each_usual_break_is_named(api_server: ApiServer, tmp_path: Path) -> None:
+@pytest.fixture
+def listing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Listing:
+    """Runs ``gangline list`` with a kubeconfig; returns its exit code and its errors."""
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+
+    async def run(kubeconfig: Path) -> tuple[int, str]:
+        code = await asyncio.to_thread(main.run, ["list", "--kubeconfig", str(kubeconfig)])
+        return code, capsys.readouterr().err
+
+    return run
+
+
+async def test_each_usual_break_is_named(
+    api_server: ApiServer, tmp_path: Path, listing: Listing
+) -> None:
     sound = yaml.safe_load(api_server.kubeconfig.read_text())
     file = tmp_path / "kubeconfig"
     with socket.socket() as unused:
@@ -101,25 +102,23 @@ async def test_each_usual_break_is_named(api_server: ApiServer, tmp_path: Path) 
                 change(config)
                 text = yaml.safe_dump(config)
             file.write_text(str(text).replace("{closed}", str(unused.getsockname()[1])))
-            done = await asyncio.to_thread(listing, file)
-            assert done.returncode == ExitCode.UNREACHABLE, (what, done.stderr)
-            assert says in done.stderr, (what, done.stderr)
+            code, message = await listing(file)
+            assert code == ExitCode.UNREACHABLE, (what, message)
+            assert says in message, what
 
 
 async def test_wrong_token_is_distinguished_from_an_unreachable_cluster(
-    api_server: ApiServer, tmp_path: Path
+    api_server: ApiServer, tmp_path: Path, listing: Listing
 ) -> None:
     config = yaml.safe_load(api_server.kubeconfig.read_text())
     as_user(token="wrong")(config)
     file = tmp_path / "kubeconfig"
     file.write_text(yaml.safe_dump(config))
-    done = await asyncio.to_thread(listing, file)
-    assert done.returncode == ExitCode.UNEXPECTED
-    assert "credentials" in done.stderr
+    code, message = await listing(file)
+    assert (code, "credentials" in message) == (ExitCode.UNEXPECTED, True)
 
 
-@pytest.mark.parametrize(("path", "says"), [("none", "does not exist"), (".", "Is a directory")])
-def test_a_kubeconfig_that_is_no_file(tmp_path: Path, path: str, says: str) -> None:
-    done = listing(tmp_path / path)
-    assert done.returncode == ExitCode.UNREACHABLE
-    assert says in done.stderr
+async def test_a_kubeconfig_that_is_no_file(tmp_path: Path, listing: Listing) -> None:
+    for path, says in (("none", "does not exist"), (".", "Is a directory")):
+        code, message = await listing(tmp_path / path)
+        assert (code, says in message) == (ExitCode.UNREACHABLE, True)

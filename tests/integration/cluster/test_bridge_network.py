@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from gangline.local.network import bridge as iproute2
 from gangline.local.network.bridge import (
     NETNS_FOLDER,
     BridgeNetwork,
     kernel_prefix,
     mac_address,
+    query_json,
     remove_kernel_objects,
+    run_command,
 )
 from gangline.local.network.cluster_network import ServiceForwarder
 from gangline.local.network.dns import DnsServer, DnsZone, host_resolvers
@@ -107,7 +108,7 @@ async def test_pod_reaches_the_host_while_others_start_and_end(
 async def test_reused_ip_address_has_the_same_mac_address(network: BridgeNetwork) -> None:
     pod = await network.attach("u", "ns", "p", False)
     assert pod.netns_path is not None
-    (link,) = await iproute2.query_json("-n", Path(pod.netns_path).name, "link", "show", "eth0")
+    (link,) = await query_json("-n", Path(pod.netns_path).name, "link", "show", "eth0")
     assert link["address"] == mac_address(pod.ip)
     assert mac_address("10.215.0.4") == "0a:58:0a:d7:00:04"
 
@@ -189,5 +190,5 @@ async def test_a_pod_reaches_the_hosts_resolver_and_the_way_is_closed_again(
     assert await inside(pod, question) == "True"
     await bridge.close()
     assert not (tmp_path / "network" / "outside").exists()
-    tables = await iproute2.run_command("nft", "list", "tables")
+    tables = await run_command("nft", "list", "tables")
     assert kernel_prefix(tmp_path) not in tables

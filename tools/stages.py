@@ -13,6 +13,7 @@ longer than a test waits.
 import argparse
 import hashlib
 import json
+import math
 import os
 import resource
 import shlex
@@ -36,8 +37,9 @@ MOST_FAILURES = 8
 """More failures than this are not caused by a busy machine."""
 UNKNOWN_S = 300
 """What a stage is expected to take that has never passed."""
-CANNOT_BE_HAD = 3
-"""Exit status of a command that needs what this machine does not get."""
+STOPPED = 124
+OUTCOMES = {0: "passed", 3: "cannot be had here", STOPPED: "is due; takes longer than is left"}
+"""By exit status; all others are failures."""
 
 
 @dataclass(frozen=True)
@@ -60,19 +62,19 @@ class Stage:
                 found.update(name.encode() + (ROOT / name).read_bytes())
         return found.hexdigest()[:16]
 
-    def run(self, again: bool) -> int:
-        """Run it; the exit status."""
+    def run(self, again: bool, limit_s: float) -> int:
+        """Run it, up to a limit; the exit status."""
         if self.command:
-            return _shell(self.command)
+            return _shell(self.command, limit_s)
         shutil.rmtree(ROOT / self._cache, ignore_errors=True)
         pytest = f"{PYTHON} -m pytest -o cache_dir={self._cache}"
-        status = _shell(f"{pytest} -q --junitxml={self._cache}.xml {self.tests}")
+        status = _shell(f"{pytest} -q --junitxml={self._cache}.xml {self.tests}", limit_s)
         path = ROOT / self._cache / "v/cache/lastfailed"
         failed = sorted(json.loads(path.read_text())) if status and path.exists() else []
         if again and 0 < len(failed) <= MOST_FAILURES:
             print("\nonce more, alone, what failed:", *failed, sep="\n", flush=True)
-            status = _shell(f"{pytest} -v --numprocesses 0 --last-failed {self.tests}")
-        return status
+            status = _shell(f"{pytest} -v --numprocesses 0 --last-failed {self.tests}", limit_s)
+        return status if status in (0, STOPPED) else 1
 
     def count(self) -> int:
         """Number of its tests that ran."""
@@ -87,8 +89,10 @@ class Stage:
         return f".cache/stages/{self.name.replace('/', '-')}"
 
 
-def _shell(command: str) -> int:
-    return subprocess.run(["bash", "-c", command], cwd=ROOT, check=False).returncode
+def _shell(command: str, limit_s: float) -> int:
+    # Without a limit no `timeout`, which keeps Ctrl-C from what it runs.
+    limit = ["timeout", "--kill-after=60", f"{limit_s:.0f}"] if limit_s < math.inf else []
+    return subprocess.run([*limit, "bash", "-c", command], cwd=ROOT, check=False).returncode
 
 
 def _folders() -> Iterator[Stage]:
@@ -196,18 +200,18 @@ def main() -> int:
     if given.list:
         print(*(stage.name for stage in wanted), sep="\n")
         return 0
-    left, failed, table = given.minutes * 60, False, []
+    left, failed, table = given.minutes * 60 or math.inf, False, []
     for stage in wanted:
-        if given.minutes and left < _of(stage)["seconds"]:
+        if left < _of(stage)["seconds"]:
             table.append(f"{stage.name:24} is due; make release-check runs it")
             continue
         print(f"\n=== {stage.name}", flush=True)
         began, used = time.monotonic(), _processors()
-        status = stage.run(given.again)
+        status = stage.run(given.again, left)
         seconds, used = time.monotonic() - began, _processors() - used
         left -= seconds
-        outcome = {0: "passed", CANNOT_BE_HAD: "cannot be had"}.get(status, "FAILED")
-        failed |= outcome == "FAILED"
+        failed |= status not in OUTCOMES
+        outcome = OUTCOMES.get(status, "FAILED")
         count = stage.count()
         tests = f"{count:6} tests" if count else " " * 12
         table.append(

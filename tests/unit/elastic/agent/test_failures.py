@@ -31,9 +31,9 @@ def settings(max_restarts: int | None = None, *, other_nodes: bool = False) -> A
 
 def failure(code: int, message: str = "", *, out_of_memory: bool = False) -> Failure:
     error = WorkerError(message, "") if message else None
-    found = diagnose_exit(code, error, out_of_memory=out_of_memory)
-    assert found is not None
-    return found
+    diagnosed = diagnose_exit(code, error, out_of_memory=out_of_memory)
+    assert diagnosed is not None
+    return diagnosed
 
 
 def test_success_is_no_failure():

@@ -95,16 +95,16 @@ def test_frequent_saves_count_as_steps():
         sample = ProgressSample(float(second // 4), float(second), lacks_steps=True)
         assert not watch.is_hung([sample], float(second))
     busy = [ProgressSample(29.0, float(second), lacks_steps=True) for second in range(120, 140)]
-    found = [watch.is_hung([sample], 120.0 + second) for second, sample in enumerate(busy)]
-    assert found.index(True) == 7
+    hangs_at = [watch.is_hung([sample], 120.0 + second) for second, sample in enumerate(busy)]
+    assert hangs_at.index(True) == 7
 
 
 def test_busy_save_that_takes_too_long_is_a_hang_without_steps_too():
     watch = HangDetector(LIMITS, since=100.0)
     saves = [ProgressSample(1.0, float(second), "checkpoint", lacks_steps=True)
              for second in range(40)]  # fmt: skip
-    found = [watch.is_hung([sample], 100.0 + second) for second, sample in enumerate(saves)]
-    assert found.index(True) == 31
+    hangs_at = [watch.is_hung([sample], 100.0 + second) for second, sample in enumerate(saves)]
+    assert hangs_at.index(True) == 31
     assert watch.reported_phase is HangPhase.CHECKPOINT
 
 
@@ -163,12 +163,12 @@ def test_file_that_is_touched_twice_without_a_step_is_in_its_steps():
 def test_busy_start_hangs_only_if_a_limit_was_requested_and_the_script_is_known_to_report():
     for times, hangs in ((LearnedTimeout(), False), (LearnedTimeout(reports_steps=True), True)):
         watch = HangDetector(HangSettings(10.0, start_s=20.0), since=100.0, times=times)
-        found = [
+        hangs_at = [
             watch.is_hung([ProgressSample(None, float(second))], float(second))
             for second in range(100, 140)
         ]
-        assert any(found) == hangs
-        assert not any(found[:21])
+        assert any(hangs_at) == hangs
+        assert not any(hangs_at[:21])
 
 
 def test_timeout_of_steps_is_learned_and_survives_a_restart():

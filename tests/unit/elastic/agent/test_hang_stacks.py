@@ -108,7 +108,7 @@ async def test_stacks_of_mute_worker_are_read_with_py_spy(
         asked = (tmp_path / "asked").read_text().split()
         assert asked == ["dump", "--nonblocking", "--json", "--pid", str(pid)]
         files = tmp_path / "attempt_0" / "0"
-        assert [each.name for each in files.iterdir()] == ["stacks.txt"]
+        assert [path.name for path in files.iterdir()] == ["stacks.txt"]
         assert (files / "stacks.txt").read_text() == seen.text
 
 

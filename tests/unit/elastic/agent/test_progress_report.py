@@ -181,8 +181,8 @@ def numbers_of(text: str) -> dict[str, float]:
 def test_report_survives_the_progress_file(report: TrainingReport) -> None:
     text = format_report(report)
     assert len(text) < 1024, "the part of the file"
-    found = parse_report(numbers_of(text), report.device_model)
-    assert found == (None if report == TrainingReport() else report)
+    parsed = parse_report(numbers_of(text), report.device_model)
+    assert parsed == (None if report == TrainingReport() else report)
 
 
 def test_trainer_checkpointer_and_script_share_the_file(tmp_path: Path) -> None:
@@ -233,13 +233,13 @@ def test_releases_without_the_new_fields_read_the_messages(
         msg.Heartbeat: msg.Heartbeat(node_id=3, node=msg.NodeReport(batch_size=4)),
         msg.Commands: msg.Commands(tuning=msg.Tuning(version=2)),
     }[kind]
-    known = [
+    older_fields = [
         (field.name, field.type, field.default)
         for field in msgspec.structs.fields(kind)
         if field.name not in ("node", "tuning") and field.default is not msgspec.NODEFAULT
     ]
     before = msgspec.defstruct(
-        "Before", known, tag=kind.__struct_config__.tag, tag_field="type", kw_only=True
+        "Before", older_fields, tag=kind.__struct_config__.tag, tag_field="type", kw_only=True
     )
     msgspec.msgpack.decode(msgspec.msgpack.encode(new), type=before)
     old = msgspec.msgpack.encode(kind(node_id=3) if kind is msg.Heartbeat else kind())

@@ -42,7 +42,7 @@ def test_file_has_the_format_of_dlrover(tmp_path: Path) -> None:
         "checkpoint": {"version": 1, "failures": 2.0, "seconds": 3600.0},
     }  # fmt: skip
     assert file.version == 7
-    assert [each.name for each in path.parent.iterdir()] == ["config.json"]
+    assert [file_path.name for file_path in path.parent.iterdir()] == ["config.json"]
 
 
 def test_version_rises_only_for_parts_that_change(tmp_path: Path) -> None:

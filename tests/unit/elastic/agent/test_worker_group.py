@@ -17,7 +17,7 @@ def proc(tmp_path: Path) -> Path:
         folder = tmp_path / "proc" / str(pid)
         (folder / "task" / str(pid)).mkdir(parents=True)
         (folder / "stat").write_text(f"{pid} (a b) c) S {parent} 0 0 0")
-        children = " ".join(str(each) for each in parents if parents[each] == pid)
+        children = " ".join(str(child) for child in parents if parents[child] == pid)
         (folder / "task" / str(pid) / "children").write_text(children)
         (folder / "status").write_text(f"Name: x\nVmHWM:\t{pid} kB\nVmRSS:\t1 kB\n")
         (folder / "cgroup").write_text("0::/\n")

@@ -63,9 +63,9 @@ def test_the_command_line_comes_before_the_environment():
 
 
 def test_what_follows_the_script_belongs_to_the_script():
-    found = settings("--nproc-per-node", "3", "--max-restarts=2")
-    assert found.command.arguments[1:] == ("-u", SCRIPT, "--lr", "1")
-    assert (found.local_world_size, found.max_restarts) == (3, 2)
+    result = settings("--nproc-per-node", "3", "--max-restarts=2")
+    assert result.command.arguments[1:] == ("-u", SCRIPT, "--lr", "1")
+    assert (result.local_world_size, result.max_restarts) == (3, 2)
 
 
 def checks(*arguments: str):
@@ -73,11 +73,11 @@ def checks(*arguments: str):
 
 
 def test_node_check_limits_are_settable():
-    found = checks("--check-matrix-size", "64", "--check-collective-mib", "0.5", "--precheck=1")
-    assert found.enabled
-    assert found.workload == CheckWorkload(matrix_size=64, collective_bytes=1 << 19)
-    found = checks("--check-timeout", "5", "--straggler-ratio", "3")
-    assert (found.workload, found.straggler_ratio) == (CheckWorkload(timeout_s=5), 3)
+    result = checks("--check-matrix-size", "64", "--check-collective-mib", "0.5", "--precheck=1")
+    assert result.enabled
+    assert result.workload == CheckWorkload(matrix_size=64, collective_bytes=1 << 19)
+    result = checks("--check-timeout", "5", "--straggler-ratio", "3")
+    assert (result.workload, result.straggler_ratio) == (CheckWorkload(timeout_s=5), 3)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_invalid_node_check_limits_are_refused(arguments, message):
 
 
 def test_signals_and_times_are_settable():
-    found = settings("--signals-to-handle", "SIGUSR1,SIGTERM", "--shutdown-timeout", "5")
-    assert found.signals == (signal.SIGUSR1, signal.SIGTERM)
-    assert found.shutdown_s == 5
+    result = settings("--signals-to-handle", "SIGUSR1,SIGTERM", "--shutdown-timeout", "5")
+    assert result.signals == (signal.SIGUSR1, signal.SIGTERM)
+    assert result.shutdown_s == 5
     assert settings(TORCH_ELASTIC_SHUTDOWN_TIMEOUT="7").shutdown_s == 7
 
 
@@ -191,13 +191,17 @@ def test_endpoints_have_the_usual_forms(address):
 
 
 def test_single_node_with_port_zero_needs_no_master():
-    found = meet("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
-    assert (found.master_address, found.store_host) == (None, "localhost")
+    result = meet("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
+    assert (result.master_address, result.store_host) == (None, "localhost")
 
 
 def test_single_node_needs_no_master():
-    found = meet("--nnodes", "1")
-    assert (found.master_address, found.store_host, found.store_port) == (None, "localhost", None)
+    result = meet("--nnodes", "1")
+    assert (result.master_address, result.store_host, result.store_port) == (
+        None,
+        "localhost",
+        None,
+    )
     assert meet("--master-port", "4711").store_port == 4711
     assert meet("--master-port", "0").store_port is None
 
@@ -227,16 +231,16 @@ def test_single_node_needs_no_master():
     ],
 )  # fmt: skip
 def test_several_nodes_meet_at_a_master(arguments, environment, address, hosts, rank):
-    found = meet("--nnodes", "2:4", *arguments, **environment)
-    assert (found.master_address, found.hosts_master, found.node_rank) == (address, hosts, rank)
-    assert (found.min_nodes, found.max_nodes) == (2, 4)
+    result = meet("--nnodes", "2:4", *arguments, **environment)
+    assert (result.master_address, result.hosts_master, result.node_rank) == (address, hosts, rank)
+    assert (result.min_nodes, result.max_nodes) == (2, 4)
 
 
 def test_rendezvous_timeouts_have_two_names():
     base = ["--nnodes", "2", "--rdzv-endpoint", "a:1", "--rdzv-conf"]
     assert meet(*base, "last_call_timeout=7,timeout=9").last_call_s == 7
-    found = meet(*base, "lastcall_timeout=8,join_timeout=10,node_unit=2")
-    assert (found.last_call_s, found.join_timeout_s, found.node_unit) == (8, 10, 2)
+    result = meet(*base, "lastcall_timeout=8,join_timeout=10,node_unit=2")
+    assert (result.last_call_s, result.join_timeout_s, result.node_unit) == (8, 10, 2)
 
 
 @pytest.mark.parametrize(
@@ -254,22 +258,22 @@ def test_rendezvous_timeouts_have_two_names():
     ],
 )  # fmt: skip
 def test_a_master_is_tried_for_the_stated_time(arguments, environment, seconds):
-    found = node_identity(settings(), meet("--nnodes", "2", *arguments, **environment))
-    assert found.connect_timeout_s == seconds
+    result = node_identity(settings(), meet("--nnodes", "2", *arguments, **environment))
+    assert result.connect_timeout_s == seconds
 
 
 def test_auto_config_takes_the_number_of_nodes_from_the_environment():
-    found = meet("--auto-config", NODE_NUM="4", GANGLINE_MASTER_ADDR="m:1")
-    assert (found.min_nodes, found.max_nodes) == (4, 4)
+    result = meet("--auto-config", NODE_NUM="4", GANGLINE_MASTER_ADDR="m:1")
+    assert (result.min_nodes, result.max_nodes) == (4, 4)
 
 
 def test_virtual_local_ranks_see_one_device_each():
     world = WorldSpec(0, 0, 1, 0, 2, "h", 1)
-    found = settings("--virtual-local-rank", "--nproc-per-node", "2")
-    environment = worker_environment(found, world, 1, {"CUDA_VISIBLE_DEVICES": "4,6"})
+    result = settings("--virtual-local-rank", "--nproc-per-node", "2")
+    environment = worker_environment(result, world, 1, {"CUDA_VISIBLE_DEVICES": "4,6"})
     assert (environment["LOCAL_RANK"], environment["CUDA_VISIBLE_DEVICES"]) == ("0", "6")
     with pytest.raises(DevicesError, match="lower --nproc-per-node"):
-        worker_environment(found, world, 1, {"CUDA_VISIBLE_DEVICES": "4"})
+        worker_environment(result, world, 1, {"CUDA_VISIBLE_DEVICES": "4"})
 
 
 def test_ranks_count_on_from_those_of_the_nodes_before():
@@ -375,23 +379,23 @@ def limit(machine: Path, *, is_python: bool = True, is_root: bool = True):
 
 
 def test_interpreters_need_memory(machine):
-    found = limit(machine)
-    assert found.max_workers == MEMORY_MIB // 2
-    assert f"there are {MEMORY_MIB} MiB of memory" in found.reason
+    result = limit(machine)
+    assert result.max_workers == MEMORY_MIB // 2
+    assert f"there are {MEMORY_MIB} MiB of memory" in result.reason
 
 
 def test_memory_limit_applies_to_python_only(machine):
-    found = limit(machine, is_python=False)
-    assert (found.max_workers, found.reason) == (
+    result = limit(machine, is_python=False)
+    assert (result.max_workers, result.reason) == (
         FILES,
         "the launcher may open 5000 files (ulimit -n)",
     )
 
 
 def test_limits_of_users_hold_for_all_but_root(machine):
-    found = limit(machine, is_python=False, is_root=False)
-    assert found.max_workers == PROCESSES
-    assert "(ulimit -u)" in found.reason
+    result = limit(machine, is_python=False, is_root=False)
+    assert result.max_workers == PROCESSES
+    assert "(ulimit -u)" in result.reason
 
 
 @pytest.mark.parametrize("name", ["pids.max", "pids/pids.max"])

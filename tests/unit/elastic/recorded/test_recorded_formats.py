@@ -97,12 +97,12 @@ def test_every_group_of_messages_is_recorded() -> None:
     ],
 )
 def test_every_message_of_a_union_is_recorded(group: str, union: Any) -> None:
-    known = {member.__struct_config__.tag for member in union.__args__}
+    tags = {member.__struct_config__.tag for member in union.__args__}
     recorded = set()
     for row in MESSAGES[group]["messages"]:
         fields = row["fields"]
         recorded.add(fields["type"] if isinstance(fields, dict) else fields[0])
-    assert recorded == known
+    assert recorded == tags
 
 
 def test_journal_of_an_old_master_is_replayed(tmp_path: Path) -> None:
@@ -154,9 +154,9 @@ def test_position_of_a_data_set_in_an_old_checkpoint_is_restored() -> None:
 
 def test_records_of_a_segment_are_read_and_written_unchanged() -> None:
     packed = base64.b64decode(JOURNALS["segment_header"])
-    found = segment.unpack_header(packed)
-    assert found is not None
-    assert segment.pack_header(found) == packed
-    assert (found.step, found.generation, found.total_bytes) == (120, 7, 16384)
+    header = segment.unpack_header(packed)
+    assert header is not None
+    assert segment.pack_header(header) == packed
+    assert (header.step, header.generation, header.total_bytes) == (120, 7, 16384)
     assert segment.is_marked_persisted(base64.b64decode(JOURNALS["segment_mark"]), 7)
     assert segment.unpack_seal(base64.b64decode(JOURNALS["segment_seal"]), 7, 3) == [1, 2, 3]

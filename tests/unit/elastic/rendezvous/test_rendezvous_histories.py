@@ -245,8 +245,8 @@ class Stage:
     # What must hold
 
     def check_world(self, world: WorldInfo) -> None:
-        known = self.worlds.setdefault((self.memories, world.round), world)
-        assert known == world, "two worlds in a round"
+        first_world = self.worlds.setdefault((self.memories, world.round), world)
+        assert first_world == world, "two worlds in a round"
         count = len(world.members)
         assert self.lowest <= count <= self.highest
         assert count % self.unit == 0

@@ -34,7 +34,7 @@ async def test_unresolved_name_is_logged_immediately_and_tried_until_timeout(
         with pytest.raises(RendezvousError) as failure:
             await wait_for_master(client, 1.0)
         assert client.unresolved_host == NOWHERE
-    (record,) = [each for each in caplog.records if each.levelno == logging.WARNING]
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     message = f"the name {NOWHERE} does not resolve: "
     assert re.match(rf"waiting for the master until \d\d:\d\d:\d\d: {message}", record.getMessage())
     expected = f"no reply from the master at {NOWHERE}:29400 for 1 s: {message}"

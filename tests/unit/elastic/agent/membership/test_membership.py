@@ -50,8 +50,8 @@ async def nodes(master: str) -> AsyncIterator[SimpleNamespace]:
     joining = asyncio.create_task(second.join())
     world = await asyncio.wait_for(first.join(), PATIENCE_S)
     yield SimpleNamespace(first=first, second=second, world=world, joining=joining)
-    for each in (first, second):
-        await each.leave("done")
+    for member in (first, second):
+        await member.leave("done")
 
 
 @pytest.fixture
@@ -144,5 +144,5 @@ def test_stop_applies_to_any_round():
     orders.order_stop("suspended")
     orders.order_leave(9, "")
     orders.order_stop("again")
-    assert all(orders.notice(each).stops for each in (None, 0, 99))
+    assert all(orders.notice(number).stops for number in (None, 0, 99))
     assert orders.notice(99).reason == "suspended"

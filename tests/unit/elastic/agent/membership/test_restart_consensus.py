@@ -61,15 +61,15 @@ async def two_nodes(reply: PeerMessage | None = None) -> AsyncIterator[TwoNodes]
         return reply or two.member.apply(message)
 
     peers = PeerTransport(SECRET, answer_as_leader), PeerTransport(SECRET, answer_as_member)
-    first, second = [f"127.0.0.1:{await each.listen()}" for each in peers]
+    first, second = [f"127.0.0.1:{await transport.listen()}" for transport in peers]
     members = WorldMember(0, 0, 0, 1, 0, "one", first), WorldMember(1, 1, 1, 1, 1, "two", second)
     world = WorldInfo(ROUND, members, "one", 20000)
     two = TwoNodes(Round(world, 0, peers[0]), Round(world, 1, peers[1]))
     try:
         yield two
     finally:
-        for each in peers:
-            await each.close()
+        for transport in peers:
+            await transport.close()
 
 
 async def test_failure_of_either_node_gives_both_the_same_store() -> None:
@@ -107,7 +107,7 @@ async def test_lost_announcement_of_a_start_is_ignored(
     async with two_nodes() as two:
         await two.member.peers.close()
         await two.leader.announce_start(0)
-    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 async def test_leader_orders_one_restart_for_each_attempt() -> None:

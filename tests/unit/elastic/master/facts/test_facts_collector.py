@@ -95,7 +95,7 @@ def test_facts_hold_segments_pods_checks_and_the_tuning_of_all_nodes() -> None:
     assert master.facts.changes == changes + 2, "a check, and the segment that was open"
     facts = master.read()
     assert (facts.name, facts.namespace, facts.uid) == ("train", "team", "u")
-    assert [each.quality for each in facts.segments] == ["warm_up", "good"]
+    assert [segment.quality for segment in facts.segments] == ["warm_up", "good"]
     assert [(pod.name, pod.peak_memory_bytes) for pod in facts.pods] == [
         ("pod-0", 100), ("pod-1", 101),
     ]  # fmt: skip
@@ -119,8 +119,10 @@ def test_micro_batch_that_ran_out_of_device_memory_is_published() -> None:
     master.facts.add_failure(failure, tuned)
     master.facts.add_failure(failure, msgspec.structs.replace(tuned, version=5))
     assert master.facts.changes == changes + 2
-    found = [(each.device_model, each.micro_batch) for each in master.read().device_shortages]
-    assert found == [("A100", 16), ("A100", 8)], "version 5 is not applied yet"
+    shortages = [
+        (shortage.device_model, shortage.micro_batch) for shortage in master.read().device_shortages
+    ]
+    assert shortages == [("A100", 16), ("A100", 8)], "version 5 is not applied yet"
     second = Master()
     second.facts.load(master.read())
     assert second.read().device_shortages == master.read().device_shortages
@@ -184,7 +186,7 @@ def test_heartbeats_with_impossible_values_are_survived(
         master.facts.observe(heartbeat)
     master.facts.finish()
     facts = master.read()
-    assert all(each.step_seconds.mean > 0 for each in facts.segments)
+    assert all(segment.step_seconds.mean > 0 for segment in facts.segments)
 
 
 class Sink:

@@ -105,7 +105,7 @@ def test_warm_up_ends_after_twenty_steps_and_segments_after_five_minutes(
 ) -> None:
     training.run(700)
     first, second, third = training.digest.segments
-    assert [each.quality for each in (first, second, third)] == ["warm_up", "good", "good"]
+    assert [segment.quality for segment in (first, second, third)] == ["warm_up", "good", "good"]
     assert first.step_last is not None
     assert first.step_last >= 20
     assert (first.step_first, second.step_first) == (1, first.step_last + 1)
@@ -173,7 +173,9 @@ def test_change_of_a_setting_ends_the_segment_and_its_steps_are_not_mixed(
     training.run(102)
     training.values["batch_size"] = 16
     training.run(400)
-    before, after = [each for each in training.digest.segments if each.quality == "good"][:2]
+    before, after = [segment for segment in training.digest.segments if segment.quality == "good"][
+        :2
+    ]
     assert (before.micro_batch, after.micro_batch) == (8, 16)
     assert (after.step_first or 0) > (before.step_last or 0) + 1, "the steps between are dropped"
     assert before.round == after.round
@@ -184,17 +186,19 @@ def test_restart_ends_the_segment_and_begins_a_warm_up(training: Training) -> No
     training.parts, training.restarts = {"restarting": 12.0}, 1
     training.restart()
     training.run(100)
-    qualities = [each.quality for each in training.digest.segments]
+    qualities = [segment.quality for segment in training.digest.segments]
     assert qualities == ["warm_up", "good", "warm_up"]
-    restarted = [each.restarts for each in training.digest.segments if each.restarts]
-    assert [(each.count, each.seconds) for each in restarted] == [(1, {"restarting": 12.0})]
+    restarted = [segment.restarts for segment in training.digest.segments if segment.restarts]
+    assert [(segment.count, segment.seconds) for segment in restarted] == [
+        (1, {"restarting": 12.0})
+    ]
 
 
 def test_new_world_ends_the_segment(training: Training) -> None:
     training.run(100)
     training.restart(round_=2)
     training.run(100)
-    assert [each.round for each in training.digest.segments] == [1, 1, 2]
+    assert [segment.round for segment in training.digest.segments] == [1, 1, 2]
 
 
 def test_clock_that_jumps_disturbs_the_segment(training: Training) -> None:
@@ -229,7 +233,7 @@ def test_late_heartbeats_of_an_attempt_that_ended_count_no_step_again(training: 
     training.run(100)
     training.digest.interrupt()
     segments = training.digest.segments
-    steps = [(each.step_first or 0, each.step_last or 0) for each in segments]
+    steps = [(segment.step_first or 0, segment.step_last or 0) for segment in segments]
     assert all(before[1] < after[0] for before, after in itertools.pairwise(steps)), steps
 
 
@@ -266,9 +270,9 @@ def test_laws_of_segments(rng: random.Random, events: list[str]) -> None:
                 training.run(seconds)
     training.digest.interrupt()
     segments = list(training.digest.segments)
-    keys = {(each.round, each.since) for each in segments}
+    keys = {(segment.round, segment.since) for segment in segments}
     assert len(keys) == len(segments) == training.digest.closed
-    assert sum(each.steps for each in segments) <= steps_made + len(events) + 1
+    assert sum(segment.steps for segment in segments) <= steps_made + len(events) + 1
     for segment in segments:
         assert segment.steps > 0
         assert segment.until >= segment.since

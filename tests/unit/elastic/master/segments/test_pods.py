@@ -120,8 +120,8 @@ def test_size_is_bounded_and_the_latest_segment_survives(
 ) -> None:
     content = FactsContent(
         segments=[segment(number, slowest) for number, slowest in enumerate(segments)],
-        pods=[pod(number, peak, each) for number, (each, peak) in enumerate(pods)],
-        nodes=[NodeFacts(each, 0, 1, True, factor) for each, factor in nodes],
+        pods=[pod(number, peak, name) for number, (name, peak) in enumerate(pods)],
+        nodes=[NodeFacts(name, 0, 1, True, factor) for name, factor in nodes],
     )
     written = encode_facts(JobIdentity(name, name, name), content)
     assert len(written) <= FACTS_MAX_BYTES
@@ -141,7 +141,7 @@ def test_job_of_a_thousand_pods_keeps_its_segments_rank_0_and_the_highest_peaks(
     written = encode_facts(JobIdentity("train", "team", "uid"), content)
     facts = msgspec.json.decode(written, type=TrainingFacts)
     assert len(written) <= FACTS_MAX_BYTES
-    assert [each.round for each in facts.segments] == list(range(10, 30))
+    assert [segment.round for segment in facts.segments] == list(range(10, 30))
     assert facts.pods[0].rank == 0
     assert facts.pods[1].rank == 999
     assert facts.pods_total == 1000

@@ -21,19 +21,19 @@ def train(table: WindowTable, minutes: int, nodes: int = 4, round_: int = 1) -> 
 def test_complete_minutes_are_published_without_the_first() -> None:
     table = WindowTable()
     train(table, minutes=4)
-    found = table.facts(3 * 60.0 + 30.0, WALL_MS)
-    assert found.since_ms == WALL_MS - 150_000
-    assert [each.name for each in found.ranks] == ["pod-0", "pod-1", "pod-2", "pod-3"]
-    assert [each.compute_seconds for each in found.ranks] == [(1.0, 1.0)] * 3 + [(1.3, 1.3)]
-    assert found.ranks[3].sync_seconds == (0.2, 0.2)
-    assert found.ranks[3].device_model == "A100"
+    windows = table.facts(3 * 60.0 + 30.0, WALL_MS)
+    assert windows.since_ms == WALL_MS - 150_000
+    assert [rank.name for rank in windows.ranks] == ["pod-0", "pod-1", "pod-2", "pod-3"]
+    assert [rank.compute_seconds for rank in windows.ranks] == [(1.0, 1.0)] * 3 + [(1.3, 1.3)]
+    assert windows.ranks[3].sync_seconds == (0.2, 0.2)
+    assert windows.ranks[3].device_model == "A100"
 
 
 def test_only_the_last_minutes_are_kept() -> None:
     table = WindowTable()
     train(table, minutes=20)
-    found = table.facts(19 * 60.0 + 1.0, WALL_MS)
-    assert len(found.ranks[0].compute_seconds) == WINDOWS
+    windows = table.facts(19 * 60.0 + 1.0, WALL_MS)
+    assert len(windows.ranks[0].compute_seconds) == WINDOWS
 
 
 def test_another_world_begins_anew_and_one_node_has_nothing_to_compare_with() -> None:
@@ -50,9 +50,9 @@ def test_a_node_that_was_silent_for_a_minute_has_a_gap() -> None:
         table.observe(1, 0, 0, report, 5, minute * 60.0)
         if minute != 2:
             table.observe(1, 1, 1, report, 5, minute * 60.0)
-    found = table.facts(239.0, WALL_MS)
-    assert found.ranks[1].compute_seconds == (1.0, None)
-    assert found.ranks[1].sync_seconds == ()
+    windows = table.facts(239.0, WALL_MS)
+    assert windows.ranks[1].compute_seconds == (1.0, None)
+    assert windows.ranks[1].sync_seconds == ()
 
 
 def test_large_jobs_keep_the_slowest_and_an_even_selection() -> None:
@@ -67,7 +67,7 @@ def test_large_jobs_keep_the_slowest_and_an_even_selection() -> None:
     ]
     chosen = select_ranks(ranks)
     assert len(chosen) == MAX_RANKS
-    assert {300, 700} <= {each.rank for each in chosen}
-    middle = sorted(each.compute_seconds[0] or 0 for each in chosen)[MAX_RANKS // 2]
+    assert {300, 700} <= {rank.rank for rank in chosen}
+    middle = sorted(rank.compute_seconds[0] or 0 for rank in chosen)[MAX_RANKS // 2]
     assert abs(middle - 1.0005) < 0.0003
-    assert {300, 700} <= {each.rank for each in select_ranks(chosen, 8)}
+    assert {300, 700} <= {rank.rank for rank in select_ranks(chosen, 8)}

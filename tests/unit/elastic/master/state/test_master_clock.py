@@ -96,7 +96,7 @@ def played(steps: list[_Step]) -> Histories:
                 history.machine = word
                 history.come_back()
         parts = {**history.goodput.parts_s, "productive": history.goodput.productive_s}
-        assert all(each >= 0 for each in parts.values())
+        assert all(part_s >= 0 for part_s in parts.values())
     return history
 
 

@@ -165,9 +165,14 @@ def test_the_timeline_has_transitions_and_unpublished_events() -> None:
     rig.apply(rec.NodeLost(node_id=1, reason="not heard of"))
     rig.join(0, number=2)
     rig.join(2)
-    found = rig.core.timeline.take_new()
-    assert [one.reason for one in found] == ["NodeLost", "WorldBroken", "NodeJoined", "WorldFormed"]
-    assert [(one.message, one.node_id) for one in found if one.reason == "NodeJoined"] == [
+    timeline = rig.core.timeline.take_new()
+    assert [one.reason for one in timeline] == [
+        "NodeLost",
+        "WorldBroken",
+        "NodeJoined",
+        "WorldFormed",
+    ]
+    assert [(one.message, one.node_id) for one in timeline if one.reason == "NodeJoined"] == [
         ("h2", 2)
     ]
     assert rig.core.timeline.take_new() == []
@@ -182,7 +187,7 @@ def test_check_command_names_all_nodes(named, expected) -> None:
     rig.join(1)
     rig.apply(msg.SendCommand(what=msg.RunCheck(), nodes=named))
     orders = {node: rig.core.commands_for(node, seen=0) for node in (0, 1)}
-    assert {node for node, found in orders.items() if found} == set(expected)
+    assert {node for node, order in orders.items() if order} == set(expected)
     for node in expected:
         assert orders[node].commands[-1].what == msg.RunCheck(nodes=expected)
 

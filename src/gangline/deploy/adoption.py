@@ -49,9 +49,11 @@ def helm_objects(
     Raises:
         InvalidValues: a template refused the values.
     """
-    found = chart.render(values, replace(release, service="Helm"), capabilities)
+    rendered = chart.render(values, replace(release, service="Helm"), capabilities)
     return sort_objects(
-        each for each in found if "helm.sh/hook" not in (each["metadata"].get("annotations") or {})
+        manifest
+        for manifest in rendered
+        if "helm.sh/hook" not in (manifest["metadata"].get("annotations") or {})
     )
 
 
@@ -62,10 +64,10 @@ def plan_adoption(
     plan = Adoption([], {})
     for manifest in objects:
         identity = identity_of(manifest)
-        found = existing.get(identity)
-        if found is None:
+        stored = existing.get(identity)
+        if stored is None:
             continue
-        if reason := _obstacle(found, manifest, release):
+        if reason := _obstacle(stored, manifest, release):
             plan.left[identity] = reason
         else:
             plan.adopted.append(_marks(manifest, release))
@@ -85,15 +87,15 @@ def _marks(manifest: Manifest, release: ReleaseSettings) -> Manifest:
     }
 
 
-def _obstacle(found: Manifest, ours: Manifest, release: ReleaseSettings) -> str:
-    annotations: Mapping[str, str] = found["metadata"].get("annotations") or {}
+def _obstacle(stored: Manifest, ours: Manifest, release: ReleaseSettings) -> str:
+    annotations: Mapping[str, str] = stored["metadata"].get("annotations") or {}
     owner = (annotations.get(HELM_RELEASE, ""), annotations.get(HELM_NAMESPACE, ""))
     if owner[0] and owner != (release.name, release.namespace):
         return f"it belongs to the Helm release {owner[0]} in the namespace {owner[1]}"
-    if BOOTSTRAPPED in (found["metadata"].get("labels") or {}):
+    if BOOTSTRAPPED in (stored["metadata"].get("labels") or {}):
         return "it is of the API server"
     if ours["kind"] == "CustomResourceDefinition":
-        return describe_loss(found, ours)
+        return describe_loss(stored, ours)
     return ""
 
 

@@ -121,8 +121,8 @@ class Chart:
             texts = [renderer.render(nodes, context) for nodes in self._templates.values()]
         except TemplateError as error:
             raise InvalidValues([str(error)]) from error
-        found = [manifest for text in texts for manifest in _documents(text)]
-        return [each for each in found if _annotations(each).get(_HOOK) != "test"]
+        manifests = [manifest for text in texts for manifest in _documents(text)]
+        return [rendered for rendered in manifests if _annotations(rendered).get(_HOOK) != "test"]
 
     @cached_property
     def _parsed(self) -> tuple[dict[str, list[Node]], dict[str, list[Node]]]:
@@ -169,9 +169,9 @@ class _ChartFiles:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    found = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
-    assert isinstance(found, dict)
-    return found
+    document = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
+    assert isinstance(document, dict)
+    return document
 
 
 def _documents(text: str) -> Iterable[Manifest]:
@@ -179,8 +179,8 @@ def _documents(text: str) -> Iterable[Manifest]:
         stripped = document.strip()
         if stripped.startswith("{"):
             yield json.loads(stripped)
-        elif found := yaml.load(stripped, yaml.CSafeLoader):
-            yield found
+        elif parsed := yaml.load(stripped, yaml.CSafeLoader):
+            yield parsed
 
 
 def _annotations(manifest: Manifest) -> Mapping[str, str]:

@@ -24,16 +24,16 @@ def describe_loss(theirs: Json, ours: Json) -> str:
 
 def lost_fields(theirs: Json, ours: Json) -> list[str]:
     """Return versions and fields of a CRD that ours would remove, such as ``v1 spec.x``."""
-    own = {each["name"]: each for each in ours["spec"]["versions"]}
-    found = []
+    own = {entry["name"]: entry for entry in ours["spec"]["versions"]}
+    removed = []
     for version in theirs["spec"]["versions"]:
         name = version["name"]
         if name not in own:
-            found.append(f"version {name}")
+            removed.append(f"version {name}")
             continue
         fields = _missing(_schema(version), _schema(own[name]), "")
-        found += [f"{name} {field}" for field in fields]
-    return found
+        removed += [f"{name} {field}" for field in fields]
+    return removed
 
 
 def _schema(version: Json) -> Json:

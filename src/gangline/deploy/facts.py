@@ -85,18 +85,18 @@ class _Reader:
 
     async def get(self, manifest: Manifest) -> Manifest | None:
         try:
-            found = await self._client.request_json("GET", object_path(manifest))
+            stored = await self._client.request_json("GET", object_path(manifest))
         except (NotFound, Forbidden):
             return None
-        assert isinstance(found, dict)
-        return found
+        assert isinstance(stored, dict)
+        return stored
 
     async def existing(self, objects: Sequence[Manifest]) -> dict[Identity, Manifest]:
-        found = await self._gather(self.get(object_) for object_ in objects)
+        stored = await self._gather(self.get(object_) for object_ in objects)
         return {
-            identity_of(manifest): each
-            for manifest, each in zip(objects, found, strict=True)
-            if each is not None
+            identity_of(manifest): live
+            for manifest, live in zip(objects, stored, strict=True)
+            if live is not None
         }
 
     async def denied(self, objects: Sequence[Manifest]) -> list[str]:
@@ -141,17 +141,17 @@ class _Reader:
 
     async def deployments(self) -> list[tuple[str, str]]:
         """Return namespace and name of operators and schedulers in all namespaces."""
-        found = await self._gather(self._deployments_named(name) for name in _COMPONENTS)
-        return [each for part in found for each in part]
+        deployments = await self._gather(self._deployments_named(name) for name in _COMPONENTS)
+        return [deployment for part in deployments for deployment in part]
 
     async def _deployments_named(self, name: str) -> list[tuple[str, str]]:
         path = collection_path("apps/v1", "Deployment")
         selector = {"fieldSelector": f"metadata.name={name}"}
         try:
-            found = await self._client.request_json("GET", path, params=selector)
+            answer = await self._client.request_json("GET", path, params=selector)
         except Forbidden:
             return []
-        return [(item["metadata"]["namespace"], name) for item in found["items"]]
+        return [(item["metadata"]["namespace"], name) for item in answer["items"]]
 
     async def refused(self, objects: Sequence[Manifest]) -> dict[Identity, str]:
         """Try each object without storing it; return those that the server refuses."""
@@ -176,7 +176,7 @@ class _Reader:
             async with self._slots:
                 return await question
 
-        return await asyncio.gather(*(limited(each) for each in questions))
+        return await asyncio.gather(*(limited(pending) for pending in questions))
 
 
 async def apply_manifest(

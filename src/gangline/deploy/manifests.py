@@ -77,7 +77,7 @@ def release_objects(
     Raises:
         InvalidValues: a template refused the values.
     """
-    rendered = [_without_helm(each) for each in chart.render(values, release, capabilities)]
+    rendered = [_without_helm(manifest) for manifest in chart.render(values, release, capabilities)]
     own = [_namespace(release)] if namespace else []
     return sort_objects([*own, *rendered])
 
@@ -85,7 +85,7 @@ def release_objects(
 def sort_objects(objects: Iterable[Manifest]) -> list[Manifest]:
     """Return objects in the order of creation."""
     rank = {kind: number for number, kind in enumerate(KIND_VERSIONS)}
-    return sorted(objects, key=lambda each: (rank[each["kind"]], identity_of(each)))
+    return sorted(objects, key=lambda manifest: (rank[manifest["kind"]], identity_of(manifest)))
 
 
 def _namespace(release: ReleaseSettings) -> Manifest:

@@ -82,11 +82,11 @@ def check_installation(
     skipped: set[Identity] = set()
     for manifest in objects:
         identity = identity_of(manifest)
-        found = facts.existing.get(identity)
-        if found is not None and manifest["kind"] == "CustomResourceDefinition":
-            problem = _check_crd(found, manifest, keep_crds)
-        elif found is not None and manifest["kind"] != "Namespace":
-            problem = _check_owner(found, identity, adopt)
+        stored = facts.existing.get(identity)
+        if stored is not None and manifest["kind"] == "CustomResourceDefinition":
+            problem = _check_crd(stored, manifest, keep_crds)
+        elif stored is not None and manifest["kind"] != "Namespace":
+            problem = _check_owner(stored, identity, adopt)
         else:
             problem = None
         if problem is not None:
@@ -152,8 +152,8 @@ def _check_pod_security(
             )
 
 
-def _check_crd(found: Manifest, ours: Manifest, keep_crds: bool) -> Problem | None:
-    loss = describe_loss(found, ours)
+def _check_crd(stored: Manifest, ours: Manifest, keep_crds: bool) -> Problem | None:
+    loss = describe_loss(stored, ours)
     if not loss:
         return None
     message = f"the CRD {ours['metadata']['name']} of another installation {loss}"
@@ -162,10 +162,10 @@ def _check_crd(found: Manifest, ours: Manifest, keep_crds: bool) -> Problem | No
     return Problem(message, "--keep-crds leaves such CRDs as they are")
 
 
-def _check_owner(found: Manifest, identity: Identity, adopt: bool) -> Problem | None:
+def _check_owner(stored: Manifest, identity: Identity, adopt: bool) -> Problem | None:
     """Objects of Helm, of the API server and of others are not taken over."""
-    labels: Mapping[str, str] = found["metadata"].get("labels") or {}
-    annotations: Mapping[str, str] = found["metadata"].get("annotations") or {}
+    labels: Mapping[str, str] = stored["metadata"].get("labels") or {}
+    annotations: Mapping[str, str] = stored["metadata"].get("annotations") or {}
     if name := annotations.get(HELM_RELEASE):
         namespace = annotations.get(HELM_NAMESPACE, "")
         return Problem(
@@ -192,9 +192,9 @@ def _summarise_refusals(
     for identity, why in refused.items():
         if not (facts.denied and "cannot" in why and "forbidden" in why):
             messages.setdefault(why.replace(identity.name, "NAME"), []).append(identity)
-    for found in messages.values():
-        first = found[0]
-        others = f" (and {len(found) - 1} others)" if len(found) > 1 else ""
+    for same in messages.values():
+        first = same[0]
+        others = f" (and {len(same) - 1} others)" if len(same) > 1 else ""
         yield Problem(f"the server would refuse {first}{others}: {_shorten(refused[first])}")
 
 

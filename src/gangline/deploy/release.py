@@ -57,7 +57,7 @@ async def install(
         await apply_manifest(client, manifest)
         report(f"applied {identity}")
     wanted = {identity_of(object_) for object_ in objects}
-    surplus = [each for each in await owned_objects(client) if identity_of(each) not in wanted]
+    surplus = [owned for owned in await owned_objects(client) if identity_of(owned) not in wanted]
     await _delete(client, surplus, report)
 
 
@@ -68,11 +68,11 @@ async def adopt(client: ApiClient, objects: Sequence[Manifest], report: Report) 
         ApiError: the server refused an object; those before it are handed over.
     """
     for manifest in objects:
-        found = (await apply_manifest(client, manifest, manager=HELM_MANAGER))["metadata"]
-        managed = found.get("managedFields") or []
+        applied = (await apply_manifest(client, manifest, manager=HELM_MANAGER))["metadata"]
+        managed = applied.get("managedFields") or []
         kept = without_installers(managed)
         if kept != managed:
-            metadata = {"resourceVersion": found["resourceVersion"], "managedFields": kept}
+            metadata = {"resourceVersion": applied["resourceVersion"], "managedFields": kept}
             await client.request_json(
                 "PATCH",
                 object_path(manifest),
@@ -84,9 +84,9 @@ async def adopt(client: ApiClient, objects: Sequence[Manifest], report: Report) 
 
 async def uninstall(client: ApiClient, report: Report) -> list[Identity]:
     """Delete the objects of the release, webhooks first; return what is left on purpose."""
-    found = await owned_objects(client)
-    await _delete(client, found, report)
-    return [identity_of(each) for each in found if is_kept(each)]
+    owned = await owned_objects(client)
+    await _delete(client, owned, report)
+    return [identity_of(object_) for object_ in owned if is_kept(object_)]
 
 
 async def _delete(client: ApiClient, objects: Sequence[Manifest], report: Report) -> None:
@@ -110,7 +110,7 @@ def is_kept(manifest: Manifest) -> bool:
 async def owned_objects(client: ApiClient) -> list[Manifest]:
     """Return the objects that this program has installed, of kinds that the server has."""
     selector = f"{PART_OF}=gangline,{MANAGED_BY}={FIELD_MANAGER}"
-    found = []
+    jobs = []
     for kind, versions in KIND_VERSIONS.items():
         for version in versions:
             path = collection_path(version, kind)
@@ -118,14 +118,14 @@ async def owned_objects(client: ApiClient) -> list[Manifest]:
                 listing = await client.request_json("GET", path, params={"labelSelector": selector})
             except (NotFound, Forbidden):
                 continue
-            found += [{"apiVersion": version, "kind": kind, **item} for item in listing["items"]]
+            jobs += [{"apiVersion": version, "kind": kind, **item} for item in listing["items"]]
             break
-    return found
+    return jobs
 
 
 async def unfinished_jobs(client: ApiClient) -> list[str]:
     """Return jobs that have neither succeeded nor failed, as ``kind namespace/name``."""
-    found = []
+    objects = []
     for kind in JOB_KINDS:
         resource = kind.resource
         path = f"/apis/{resource.group}/{resource.version}/{resource.plural}"
@@ -133,12 +133,12 @@ async def unfinished_jobs(client: ApiClient) -> list[str]:
             listing = await client.request_json("GET", path, params={"limit": "500"})
         except (NotFound, Forbidden):
             continue
-        found += [
+        objects += [
             f"{kind.identity} {item['metadata']['namespace']}/{item['metadata']['name']}"
             for item in listing["items"]
             if not _is_finished(item.get("status") or {})
         ]
-    return found
+    return objects
 
 
 def _is_finished(status: dict[str, Any]) -> bool:
@@ -165,13 +165,17 @@ async def wait_for_rollout(
     try:
         async with asyncio.timeout(timeout_s):
             while True:
-                waiting = [each for each in waiting if not await _is_available(client, each)]
+                waiting = [
+                    deployment
+                    for deployment in waiting
+                    if not await _is_available(client, deployment)
+                ]
                 if not waiting:
                     return
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
-        names = ", ".join(each["metadata"]["name"] for each in waiting)
-        reasons = [await _pod_reasons(client, each, release) for each in waiting]
+        names = ", ".join(deployment["metadata"]["name"] for deployment in waiting)
+        reasons = [await _pod_reasons(client, deployment, release) for deployment in waiting]
         lines = [
             f"not ready after {timeout_s:g} s: {names}",
             *(r for reason in reasons for r in reason),
@@ -180,10 +184,10 @@ async def wait_for_rollout(
 
 
 async def _is_available(client: ApiClient, manifest: Manifest) -> bool:
-    found = await client.request_json("GET", object_path(manifest))
-    status, desired = found.get("status") or {}, found["spec"].get("replicas", 1)
+    deployment = await client.request_json("GET", object_path(manifest))
+    status, desired = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
     return bool(
-        status.get("observedGeneration", 0) >= found["metadata"].get("generation", 0)
+        status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
         and status.get("updatedReplicas", 0) >= desired
         and status.get("availableReplicas", 0) >= desired
         and status.get("replicas", 0) <= desired
@@ -198,12 +202,12 @@ async def _pod_reasons(
     selector = ",".join(f"{key}={value}" for key, value in labels.items())
     path = collection_path("v1", "Pod", release.namespace)
     try:
-        found = await client.request_json("GET", path, params={"labelSelector": selector})
+        pods = await client.request_json("GET", path, params={"labelSelector": selector})
     except ApiError as error:
         return [str(error)]
-    if not found["items"]:
+    if not pods["items"]:
         return [f"{manifest['metadata']['name']}: it has no pod; see the events of its ReplicaSet"]
-    return [f"{item['metadata']['name']}: {_pod_reason(item)}" for item in found["items"]]
+    return [f"{item['metadata']['name']}: {_pod_reason(item)}" for item in pods["items"]]
 
 
 def _pod_reason(pod: Manifest) -> str:

@@ -16,21 +16,21 @@ _PAGE = 500
 async def jobs_with_job_sets(client: ApiClient) -> list[str]:
     """Return the unfinished TrainJobs whose pods belong to a JobSet, as ``namespace/name``."""
     path = f"/apis/{TRAIN_JOBS.group}/{TRAIN_JOBS.version}/{TRAIN_JOBS.plural}"
-    found: list[str] = []
+    names: list[str] = []
     page: dict[str, str] = {"limit": str(_PAGE)}
     while True:
         try:
             listing = await client.request_json("GET", path, params=page)
         except (NotFound, Forbidden):
-            return found
-        found += [
+            return names
+        names += [
             f"{item['metadata']['namespace']}/{item['metadata']['name']}"
             for item in listing["items"]
             if _keeps_job_set(item.get("status") or {})
         ]
         following = listing["metadata"].get("continue")
         if not following:
-            return found
+            return names
         page = {"limit": str(_PAGE), "continue": following}
 
 
@@ -48,7 +48,7 @@ def job_set_note(jobs: list[str]) -> str:
 
 def _keeps_job_set(status: dict[str, Any]) -> bool:
     ended = any(
-        each.get("type") in {"Complete", "Failed"} and each.get("status") == "True"
-        for each in status.get("conditions") or ()
+        condition.get("type") in {"Complete", "Failed"} and condition.get("status") == "True"
+        for condition in status.get("conditions") or ()
     )
     return not ended and has_upstream_status(msgspec.json.encode(status))

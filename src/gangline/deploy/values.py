@@ -76,7 +76,7 @@ def _split(text: str, separator: str) -> list[str]:
 
 def _parse_value(text: str) -> Any:
     if text.startswith("{") and text.endswith("}"):
-        return [_parse_value(each.strip()) for each in _split(text[1:-1], ",") if each.strip()]
+        return [_parse_value(item.strip()) for item in _split(text[1:-1], ",") if item.strip()]
     constants = {"true": True, "false": False, "null": None}
     if text in constants:
         return constants[text]
@@ -90,26 +90,26 @@ def read_values(text: str, name: str) -> Values:
         InvalidValues: it is not a YAML map.
     """
     try:
-        found = yaml.safe_load(text) or {}
+        values = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
         raise InvalidValues([f"{name} is not YAML: {' '.join(str(error).split())}"]) from error
-    if not isinstance(found, dict):
-        raise InvalidValues([f"{name} must be a map of values, not {type(found).__name__}"])
-    return found
+    if not isinstance(values, dict):
+        raise InvalidValues([f"{name} must be a map of values, not {type(values).__name__}"])
+    return values
 
 
 def find_errors(values: Values, schema: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each value that the schema refuses."""
     validator = jsonschema_rs.validator_for(dict(schema))
-    found = []
+    problems = []
     for error in validator.iter_errors(values):
         path = ".".join(map(str, error.instance_path))
         unknown = _unknown_keys(values, schema, list(error.instance_path))
         if "dditional properties" in error.message and unknown:
-            found += [f"{path}.{each}".removeprefix(".") for each in unknown]
+            problems += [f"{path}.{key}".removeprefix(".") for key in unknown]
         else:
-            found.append(f"{path or 'values'}: {error.message}")
-    return sorted(found)
+            problems.append(f"{path or 'values'}: {error.message}")
+    return sorted(problems)
 
 
 def _unknown_keys(values: Values, schema: Mapping[str, Any], path: list[str | int]) -> list[str]:
@@ -118,13 +118,15 @@ def _unknown_keys(values: Values, schema: Mapping[str, Any], path: list[str | in
     for key in path:
         value = value[key]
         schema = schema.get("properties", {}).get(key, {})
-    known = schema.get("properties", {})
+    properties = schema.get("properties", {})
     if not isinstance(value, Mapping):
         return []
-    found = []
+    problems = []
     for key in value:
-        if key not in known:
-            near = get_close_matches(str(key), known, n=1)
-            meant = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
-            found.append(f"{key}: there is no such value; {meant}")
-    return found
+        if key not in properties:
+            near = get_close_matches(str(key), properties, n=1)
+            meant = (
+                f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(properties))}"
+            )
+            problems.append(f"{key}: there is no such value; {meant}")
+    return problems

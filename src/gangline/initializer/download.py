@@ -120,7 +120,7 @@ class _Fetch:
 
     def _check_space(self, left: int) -> None:
         started = partial_folder(self._output)
-        partial = sum(each.stat().st_size for each in started.glob("*")) if left else 0
+        partial = sum(path.stat().st_size for path in started.glob("*")) if left else 0
         free = shutil.disk_usage(self._output).free
         if left - partial > free:
             problem = f"{format_bytes(left)} do not fit: {self._output} has {format_bytes(free)}"

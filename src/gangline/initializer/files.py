@@ -98,10 +98,10 @@ def select_paths(
 def is_complete(target: Path, file: SourceFile) -> bool:
     """Return whether a file has the size and the digest that its source gives."""
     try:
-        found = target.stat(follow_symlinks=False)
+        status = target.stat(follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    if not stat.S_ISREG(found.st_mode) or found.st_size != file.size:
+    if not stat.S_ISREG(status.st_mode) or status.st_size != file.size:
         return False
     return file.digest is None or compute_digest(target, file.digest.algorithm) == file.digest.value
 

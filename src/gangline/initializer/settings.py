@@ -81,7 +81,7 @@ def read_settings(step: str, environment: Mapping[str, str]) -> InitializerSetti
         shown = "" if "credentials" in str(error) else f"{uri!r} "
         raise InitializerError(uri_field, f"{shown}{error}", error.remedy) from None
     if not source.is_known:
-        schemes = ", ".join(f"{each}://" for each in SCHEMES)
+        schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
         raise InitializerError(
             uri_field, f"{uri!r} has a scheme that is not supported", f"use one of {schemes}"
         )
@@ -123,4 +123,4 @@ def _ignored(step: str, environment: Mapping[str, str]) -> tuple[str, ...]:
     written = environment.get(IGNORE_PATTERNS)
     if written is None:
         return PICKLED_WEIGHTS if step == MODEL else ()
-    return tuple(pattern for each in written.split(",") if (pattern := each.strip()))
+    return tuple(pattern for part in written.split(",") if (pattern := part.strip()))

@@ -264,8 +264,8 @@ JOB = Board(
                 Panel(
                     "Saves that did not complete",
                     [
-                        Query(f"gangline_master_checkpoint_saves_{each}{{{_JOB}}}", each)
-                        for each in ("skipped", "overtaken", "failed")
+                        Query(f"gangline_master_checkpoint_saves_{outcome}{{{_JOB}}}", outcome)
+                        for outcome in ("skipped", "overtaken", "failed")
                     ],
                 ),
             ],

@@ -17,19 +17,19 @@ _SCHEMA_VERSION = 36
 
 def rules() -> dict[str, Any]:
     """Return the content of a file of rules; it is the ``spec`` of a PrometheusRule too."""
-    recordings = [{"record": each.name, "expr": each.expression} for each in RECORDINGS]
+    recordings = [{"record": alert.name, "expr": alert.expression} for alert in RECORDINGS]
     alerts = [
         {
-            "alert": each.name,
-            "expr": each.expression,
-            "for": each.duration,
-            "labels": {"severity": each.severity},
+            "alert": alert.name,
+            "expr": alert.expression,
+            "for": alert.duration,
+            "labels": {"severity": alert.severity},
             "annotations": {
-                "summary": each.summary,
-                "runbook": f"{RUNBOOK}#{each.name.lower()}",
+                "summary": alert.summary,
+                "runbook": f"{RUNBOOK}#{alert.name.lower()}",
             },
         }
-        for each in ALERTS
+        for alert in ALERTS
     ]
     return {
         "groups": [
@@ -63,12 +63,12 @@ def board_json(board: Board) -> dict[str, Any]:
 
 
 def _panels(board: Board) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    placed: list[dict[str, Any]] = []
     top = 0
     for title, panels in board.rows:
-        found.append(
+        placed.append(
             {
-                "id": len(found) + 1,
+                "id": len(placed) + 1,
                 "type": "row",
                 "title": title,
                 "collapsed": False,
@@ -79,9 +79,9 @@ def _panels(board: Board) -> list[dict[str, Any]]:
         top += 1
         for index, panel in enumerate(panels):
             x, y = index * _WIDTH % _COLUMNS, top + index * _WIDTH // _COLUMNS * _HEIGHT
-            found.append(_panel(panel, len(found) + 1, x, y))
+            placed.append(_panel(panel, len(placed) + 1, x, y))
         top += -(-len(panels) * _WIDTH // _COLUMNS) * _HEIGHT
-    return found
+    return placed
 
 
 def _panel(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:

@@ -80,14 +80,14 @@ def _fail(message: str) -> Any:
 def _printf(form: str, *values: Any) -> str:
     """Go's verbs %s, %q, %d and %v."""
     parts = form.split("%")
-    found, rest = [parts[0]], list(values)
+    branch, rest = [parts[0]], list(values)
     for part in parts[1:]:
         verb, after = part[:1], part[1:]
         if verb not in {"s", "q", "d", "v"}:
             raise TemplateError(f"printf: %{verb} is not supported")
         text = to_text(rest.pop(0))
-        found += [json.dumps(text, ensure_ascii=False) if verb == "q" else text, after]
-    return "".join(found)
+        branch += [json.dumps(text, ensure_ascii=False) if verb == "q" else text, after]
+    return "".join(branch)
 
 
 def _has(needle: Any, haystack: list[Any] | None) -> bool:
@@ -108,7 +108,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "hasKey": lambda mapping, key: key in mapping,
     "hasSuffix": lambda suffix, text: text.endswith(suffix),
     "indent": _indent,
-    "index": lambda items, *keys: reduce(lambda found, key: found[key], keys, items),
+    "index": lambda items, *keys: reduce(lambda branch, key: branch[key], keys, items),
     "int": lambda value: int(value or 0),
     "int64": lambda value: int(value or 0),
     "join": lambda separator, items: separator.join(map(to_text, items)),
@@ -124,7 +124,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "not": lambda value: not is_true(value),
     "printf": _printf,
     "quote": lambda *values: " ".join(
-        json.dumps(to_text(each), ensure_ascii=False) for each in values if each is not None
+        json.dumps(to_text(item), ensure_ascii=False) for item in values if item is not None
     ),
     "set": _set,
     "sha256sum": lambda text: hashlib.sha256(text.encode()).hexdigest(),

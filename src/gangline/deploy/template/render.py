@@ -79,8 +79,8 @@ class Renderer:
 
     def _range(self, block: Block, dot: Any, scope: _Scope) -> Iterator[str]:
         commands = Pipeline(block.pipeline.commands)
-        found = self._evaluate(commands, dot, scope)
-        pairs = sorted(found.items()) if isinstance(found, dict) else list(enumerate(found or ()))
+        items = self._evaluate(commands, dot, scope)
+        pairs = sorted(items.items()) if isinstance(items, dict) else list(enumerate(items or ()))
         if not pairs:
             yield from self._execute(block.otherwise, dot, _Scope(scope))
         for pair in pairs:

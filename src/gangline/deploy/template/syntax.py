@@ -109,8 +109,8 @@ def parse(text: str, definitions: dict[str, list[Node]]) -> list[Node]:
         TemplateError: the text is not a template, or uses a statement that is not supported.
     """
     parser = _TreeParser(definitions)
-    for each in _split(text):
-        parser.add(each)
+    for part in _split(text):
+        parser.add(part)
     return parser.finish()
 
 
@@ -125,9 +125,9 @@ def _split(text: str) -> Iterator[Text | list[_Token]]:
         if start < 0:
             yield Text(plain)
             return
-        found = _COMMENT.match(text, start)
-        inside = "" if found else None
-        end, before, after = (found.end(), found[1], found[2]) if found else (0, None, None)
+        comment = _COMMENT.match(text, start)
+        inside = "" if comment else None
+        end, before, after = (comment.end(), comment[1], comment[2]) if comment else (0, None, None)
         if inside is None:
             end, before, after, inside = _action(text, start)
         yield Text(plain.rstrip(_SPACE) if before else plain)
@@ -140,25 +140,25 @@ def _action(text: str, start: int) -> tuple[int, str | None, str | None, str]:
     """Find the end of an action: strings in it may contain braces."""
     position = start + 2
     while not text.startswith("}}", position):
-        found = _TOKEN.match(text, position)
+        match = _TOKEN.match(text, position)
         if position >= len(text):
             raise TemplateError(f"an action is not closed: {text[start : start + 40]!r}")
-        position = found.end() if found else position + 1
-    found = _ACTION.fullmatch(text, start, position + 2)
-    assert found is not None
-    return position + 2, found[1], found[3], found[2]
+        position = match.end() if match else position + 1
+    match = _ACTION.fullmatch(text, start, position + 2)
+    assert match is not None
+    return position + 2, match[1], match[3], match[2]
 
 
 def _tokens(text: str) -> Iterator[_Token]:
     position = 0
     while position < len(text):
-        found = _TOKEN.match(text, position)
-        if found is None:
+        match = _TOKEN.match(text, position)
+        if match is None:
             raise TemplateError(
                 f"unexpected {text[position : position + 20]!r} in {text.strip()!r}"
             )
-        position = found.end()
-        yield _Token(str(found.lastgroup), found[0])
+        position = match.end()
+        yield _Token(str(match.lastgroup), match[0])
 
 
 class _TreeParser:
@@ -229,10 +229,10 @@ def _pipeline(tokens: Sequence[_Token], skip: int = 0) -> Pipeline:
     while words < skip or (rest and rest[0].kind == "space"):
         words += rest.pop(0).kind != "space"
     parser = _PipelineParser(rest)
-    found = parser.pipeline()
+    pipeline = parser.pipeline()
     if parser.token is not None:
         raise TemplateError(f"unexpected {parser.token.text!r}")
-    return found
+    return pipeline
 
 
 class _PipelineParser:
@@ -313,8 +313,8 @@ class _PipelineParser:
 
     def _fields(self) -> tuple[str, ...]:
         """Parse the fields that follow without white space."""
-        found = []
+        path = []
         while (token := self.token) is not None and token.kind == "name" and token.text[0] == ".":
-            found.append(token.text[1:])
+            path.append(token.text[1:])
             self._at += 1
-        return tuple(found)
+        return tuple(path)

@@ -45,8 +45,8 @@ class FolderSource:
         os.replace(partial, target)
 
     def _describe(self, path: str) -> SourceFile:
-        found = (self._root / path).stat()
-        return SourceFile(path, found.st_size, version=str(found.st_mtime_ns))
+        status = (self._root / path).stat()
+        return SourceFile(path, status.st_size, version=str(status.st_mtime_ns))
 
 
 def _paths_below(root: Path) -> list[str]:

@@ -65,7 +65,7 @@ class HuggingFaceSource:
         tree = self._api.list_repo_tree(
             source.location, recursive=True, revision=info.sha, repo_type=self._type
         )
-        entries = {each.path: each for each in tree if hasattr(each, "size")}
+        entries = {entry.path: entry for entry in tree if hasattr(entry, "size")}
         below = [path for path in entries if _is_below(path, source.path)]
         if not below:
             raise InitializerError(

@@ -68,9 +68,9 @@ class S3Source:
         settings, prefix = self._settings, self._settings.source.path
         objects: dict[str, Mapping[str, Any]] = {}
         for page in self._store.list(prefix or None):
-            for found in page:
-                if path := found["path"].removeprefix(prefix).strip("/"):
-                    objects[path] = found
+            for entry in page:
+                if path := entry["path"].removeprefix(prefix).strip("/"):
+                    objects[path] = entry
         if not objects and prefix:
             objects[prefix.rpartition("/")[2]] = self._store.head(prefix)
         chosen = select_paths(_without_folders(objects), settings.ignored)
@@ -104,8 +104,8 @@ class S3Source:
         options: dict[str, Any] = {"range": (start, end)}
         if file.version:
             options["if_match"] = f'"{file.version}"'
-        found = self._store.get(self._keys[file.path], options=options)  # type: ignore[arg-type]
-        return found.stream(min_chunk_size=_CHUNK_BYTES)
+        answer = self._store.get(self._keys[file.path], options=options)  # type: ignore[arg-type]
+        return answer.stream(min_chunk_size=_CHUNK_BYTES)
 
     def _check(self, file: SourceFile, partial: Path) -> None:
         """Compare with the ETag: the MD5 of an object, unless a key of KMS encrypts it.
@@ -115,10 +115,10 @@ class S3Source:
         """
         if not _MD5.fullmatch(file.version):
             return
-        found = compute_digest(partial, "md5")
-        if found == file.version or self._mismatches.get(file.path) == found:
+        digest = compute_digest(partial, "md5")
+        if digest == file.version or self._mismatches.get(file.path) == digest:
             return
-        self._mismatches[file.path] = found
+        self._mismatches[file.path] = digest
         partial.unlink()
         raise TransientError(f"{file.path}: the received bytes do not have the MD5 of the ETag")
 
@@ -126,7 +126,7 @@ class S3Source:
 def _without_folders(objects: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Leave out empty objects in place of folders, as consoles store them."""
     folders = {path[:end] for path in objects for end in _slashes(path)}
-    return [path for path, found in objects.items() if found["size"] or path not in folders]
+    return [path for path, entry in objects.items() if entry["size"] or path not in folders]
 
 
 def _slashes(path: str) -> list[int]:
@@ -191,8 +191,8 @@ def _client_error(settings: InitializerSettings, text: str) -> Exception:
     if "invalid path" in text:
         problem = f"{settings.uri!r}: an object has a key that is no path: {text}"
         return InitializerError(settings.uri_field, problem, "rename it")
-    found, named = _STATUS.search(text), _CODE.search(text)
-    status, code = int(found[1]) if found else 0, named[1] if named else ""
+    status_match, named = _STATUS.search(text), _CODE.search(text)
+    status, code = int(status_match[1]) if status_match else 0, named[1] if named else ""
     if not 400 <= status < 500 or status in _TRANSIENT_STATUS:
         return TransientError(f"{settings.uri!r}: {text.partition(chr(10))[0]}")
     problem = f"{settings.uri!r}: the server answers {status} {code}".rstrip()

@@ -120,8 +120,8 @@ class ApiClient:
                 resource, namespace, labels=labels, fields=fields, limit=limit, continue_=continue_
             )
             answer = await self.transport.send(page)
-            metadata, found, misfits = read_page(answer, page, resource)
-            items += map(transform, found) if transform else found
+            metadata, page_items, misfits = read_page(answer, page, resource)
+            items += map(transform, page_items) if transform else page_items
             malformed += misfits
             if not (continue_ := metadata.continue_):
                 return ListResult(items, metadata.resource_version, malformed)
@@ -405,8 +405,8 @@ def read_page(
         ApiError: it is not a list.
     """
     with _translate_decode_errors(request, resource):
-        metadata, found, misfits = decode_page(resource.type, answer)
-    return metadata, _fill_in_kind(resource, found), misfits
+        metadata, page_items, misfits = decode_page(resource.type, answer)
+    return metadata, _fill_in_kind(resource, page_items), misfits
 
 
 def _fill_in_kind(resource: Resource[Any], items: list[T]) -> list[T]:

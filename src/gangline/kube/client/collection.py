@@ -293,8 +293,8 @@ def _decode_event(reader: "ObjectReader[T]", event: "RawEvent") -> WatchEvent[T]
         from gangline.kube.protobuf.framing import read_status
 
         raise error_from_status(read_status(event.object))
-    found = reader.read(event.object)
-    return WatchEvent(event.type, found, found.metadata.resource_version)
+    object_ = reader.read(event.object)
+    return WatchEvent(event.type, object_, object_.metadata.resource_version)
 
 
 def has_protobuf(resource: Resource[Any]) -> bool:

@@ -131,14 +131,14 @@ def read_kubeconfig(paths: list[Path]) -> Kubeconfig:
     return merged
 
 
-def _merge(merged: Kubeconfig, found: _File, folder: Path) -> None:
-    for cluster in found.clusters or []:
+def _merge(merged: Kubeconfig, file: _File, folder: Path) -> None:
+    for cluster in file.clusters or []:
         merged.clusters.setdefault(cluster.name, (cluster.cluster or KubeconfigCluster(), folder))
-    for user in found.users or []:
+    for user in file.users or []:
         merged.users.setdefault(user.name, (user.user or KubeconfigUser(), folder))
-    for context in found.contexts or []:
+    for context in file.contexts or []:
         merged.contexts.setdefault(context.name, context.context or KubeconfigContext())
-    merged.current_context = merged.current_context or found.current_context or ""
+    merged.current_context = merged.current_context or file.current_context or ""
 
 
 def _read_file(path: Path) -> _File:
@@ -183,14 +183,14 @@ def select_context(kubeconfig: Kubeconfig, context: str | None) -> tuple[str, Ku
         ConfigError: there is no such context.
     """
     name = context or kubeconfig.current_context
-    known = ", ".join(sorted(kubeconfig.contexts)) or "none"
+    contexts = ", ".join(sorted(kubeconfig.contexts)) or "none"
     if not name:
         raise ConfigError(
             f"{kubeconfig.origin} has no current-context: name one with --context or "
-            f"`kubectl config use-context` (known: {known})"
+            f"`kubectl config use-context` (known: {contexts})"
         )
     if name not in kubeconfig.contexts:
-        raise ConfigError(f"{kubeconfig.origin} has no context {name!r} (known: {known})")
+        raise ConfigError(f"{kubeconfig.origin} has no context {name!r} (known: {contexts})")
     return name, kubeconfig.contexts[name]
 
 
@@ -202,10 +202,10 @@ def find_cluster(kubeconfig: Kubeconfig, context: str) -> tuple[KubeconfigCluste
     """
     name = kubeconfig.contexts[context].cluster
     if name not in kubeconfig.clusters:
-        known = ", ".join(sorted(kubeconfig.clusters)) or "none"
+        clusters = ", ".join(sorted(kubeconfig.clusters)) or "none"
         raise ConfigError(
             f"context {context!r} in {kubeconfig.origin} names the cluster {name!r}, which is not "
-            f"there (known: {known})"
+            f"there (known: {clusters})"
         )
     cluster, folder = kubeconfig.clusters[name]
     if not cluster.server.startswith(("https://", "http://")):
@@ -236,10 +236,10 @@ def find_user(kubeconfig: Kubeconfig, context: str) -> tuple[KubeconfigUser, Pat
     if not name:
         return KubeconfigUser(), Path()
     if name not in kubeconfig.users:
-        known = ", ".join(sorted(kubeconfig.users)) or "none"
+        users = ", ".join(sorted(kubeconfig.users)) or "none"
         raise ConfigError(
             f"context {context!r} in {kubeconfig.origin} names the user {name!r}, which is not "
-            f"there (known: {known})"
+            f"there (known: {users})"
         )
     return kubeconfig.users[name]
 

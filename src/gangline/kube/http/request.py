@@ -55,12 +55,12 @@ def query_parameters(**values: object) -> Params:
 
     Names are converted from snake_case to camelCase; a list repeats its name.
     """
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for name, value in values.items():
         head, *tail = name.rstrip("_").split("_")
         wire = head + "".join(part.capitalize() for part in tail)
-        found += [(wire, _text(item)) for item in _items(value)]
-    return tuple(found)
+        pairs += [(wire, _text(item)) for item in _items(value)]
+    return tuple(pairs)
 
 
 def _items(value: object) -> Sequence[object]:

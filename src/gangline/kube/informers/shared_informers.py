@@ -47,9 +47,9 @@ class SharedInformerFactory:
             )
         kind: object = resource.type
         scope = (resource.api_version, resource.plural, namespace, labels, fields, kind)
-        found: Informer[T] | None = self._informers.get(scope)
-        if found is None:
-            found = self._informers[scope] = Informer(
+        informer: Informer[T] | None = self._informers.get(scope)
+        if informer is None:
+            informer = self._informers[scope] = Informer(
                 self._client,
                 resource,
                 namespace,
@@ -59,12 +59,12 @@ class SharedInformerFactory:
                 transform=transform,
                 resync_s=self._resync_s,
             )
-            return found
-        if transform is not None and transform is not found.transform:
+            return informer
+        if transform is not None and transform is not informer.transform:
             raise RuntimeError(f"there are two transforms for the informer of {resource.kind}")
         for name, index in (indexes or {}).items():
-            found.add_index(name, index)
-        return found
+            informer.add_index(name, index)
+        return informer
 
     async def run(self) -> None:
         """Run all informers until cancelled."""

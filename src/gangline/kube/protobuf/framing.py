@@ -64,13 +64,13 @@ def read_status(raw: bytes) -> Status:
         MalformedMessage: it is not a Status.
     """
     try:
-        found = _Status.FromString(raw)
-        about = _Details.FromString(found.details)
+        status = _Status.FromString(raw)
+        about = _Details.FromString(status.details)
         return Status(
-            status=found.status,
-            message=found.message,
-            reason=found.reason,
-            code=found.code,
+            status=status.status,
+            message=status.message,
+            reason=status.reason,
+            code=status.code,
             details=StatusDetails(
                 name=about.name,
                 group=about.group,
@@ -173,7 +173,7 @@ class ListSplitter:
 
     def _take_objects(self) -> list[bytes]:
         assert self._left is not None
-        found: list[bytes] = []
+        records: list[bytes] = []
         data, position = self._rest, 0
         while position < self._left:
             head = _read_head(data, position)
@@ -184,7 +184,7 @@ class ListSplitter:
             if len(data) < end:
                 break
             if number == ITEM:
-                found.append(data[begin:end])
+                records.append(data[begin:end])
             elif number == META:
                 self._read_metadata(data[begin:end])
             position = end
@@ -194,14 +194,14 @@ class ListSplitter:
             raise MalformedMessage("an object is longer than its list")
         if not self._left:
             self._left, self._ended = None, True
-        return found
+        return records
 
     def _read_metadata(self, raw: bytes) -> None:
         try:
-            found = _ListMeta.FromString(raw)
+            list_meta = _ListMeta.FromString(raw)
         except DecodeError as error:
             raise MalformedMessage(str(error)) from error
-        self.metadata = ListMeta(found.resource_version, found.continue_)
+        self.metadata = ListMeta(list_meta.resource_version, list_meta.continue_)
 
 
 def _read_head(data: bytes, position: int) -> tuple[int, int, int] | None:
@@ -215,10 +215,10 @@ def _read_head(data: bytes, position: int) -> tuple[int, int, int] | None:
     key, begin = tag
     wire = key & 7
     if wire in (LENGTH, VARINT):
-        found = _varint(data, begin)
-        if found is None:
+        decoded = _varint(data, begin)
+        if decoded is None:
             return None
-        value, end = found
+        value, end = decoded
         return (key >> 3, end, value) if wire == LENGTH else (key >> 3, begin, end - begin)
     if wire not in (FIXED64, FIXED32):
         raise MalformedMessage(f"unknown wire type {wire}")

@@ -135,16 +135,16 @@ class Layouts:
         Raises:
             UnreadableType: the message lacks a field of the target.
         """
-        if (known := self.found.get((message, target))) is not None:
-            return known
+        if (finished := self.found.get((message, target))) is not None:
+            return finished
         fields = tuple(_fields(message, target))
         if not inlined:
             _check_complete(message, target, fields)
         layout = MessageLayout(f"M{len(self.found)}", target, fields)
         self.found[message, target] = layout
         descriptor = self.file.message_type.add(name=layout.name)
-        for each in fields:
-            self._describe(descriptor, each)
+        for field_ in fields:
+            self._describe(descriptor, field_)
         return layout
 
     def _describe(self, descriptor: "descriptor_pb2.DescriptorProto", layout: FieldLayout) -> None:
@@ -188,7 +188,7 @@ def is_shared(source: MessageField) -> bool:
 
 def _fields(message: str, target: Target) -> Iterator[FieldLayout]:
     """Yield the fields of a message that the target has."""
-    known = None if target is None else _struct_fields(target)
+    struct_fields = None if target is None else _struct_fields(target)
     for number, source in sorted(message_fields(message).items()):
         if source.type == "ExtraValue":
             continue  # only in requests
@@ -197,14 +197,14 @@ def _fields(message: str, target: Target) -> Iterator[FieldLayout]:
                 yield FieldLayout(number, source, "", None, target, False)
             continue
         may_be_zero = source.keeps_zero or source.container or source.type not in _ZEROS
-        if known is None:
+        if struct_fields is None:
             yield FieldLayout(number, source, source.name, None, None, not may_be_zero)
-        elif (found := known.get(source.name)) is not None:
-            type_ = _element(found.type)
+        elif (struct_field := struct_fields.get(source.name)) is not None:
+            type_ = _element(struct_field.type)
             inner = type_.cls if isinstance(type_, inspect.StructType) else None
-            skips = not may_be_zero and found.default != _ZEROS[source.type]
-            is_tuple = _is_tuple(found.type)
-            yield FieldLayout(number, source, found.name, type_, inner, skips, is_tuple)
+            skips = not may_be_zero and struct_field.default != _ZEROS[source.type]
+            is_tuple = _is_tuple(struct_field.type)
+            yield FieldLayout(number, source, struct_field.name, type_, inner, skips, is_tuple)
 
 
 def _has_any(source: MessageField, target: Target) -> bool:
@@ -214,7 +214,7 @@ def _has_any(source: MessageField, target: Target) -> bool:
 def _struct_fields(target: type[msgspec.Struct]) -> dict[str, inspect.Field]:
     described = inspect.type_info(target)
     assert isinstance(described, inspect.StructType)
-    return {each.encode_name: each for each in described.fields}
+    return {field_.encode_name: field_ for field_ in described.fields}
 
 
 def _element(type_: inspect.Type) -> inspect.Type:
@@ -222,7 +222,7 @@ def _element(type_: inspect.Type) -> inspect.Type:
     if isinstance(type_, inspect.Metadata):
         return _element(type_.type)
     if isinstance(type_, inspect.UnionType):
-        given = [each for each in type_.types if not isinstance(each, inspect.NoneType)]
+        given = [variant for variant in type_.types if not isinstance(variant, inspect.NoneType)]
         return _element(given[0]) if len(given) == 1 else type_
     if isinstance(type_, inspect.ListType | inspect.VarTupleType):
         return _element(type_.item_type)
@@ -242,13 +242,13 @@ def _is_tuple(type_: inspect.Type) -> bool:
 def _check_complete(message: str, target: Target, fields: tuple[FieldLayout, ...]) -> None:
     if target is None:
         return
-    found = {layout.attribute for layout in fields}
+    attributes = {layout.attribute for layout in fields}
     for layout in fields:
         if not layout.attribute:
-            found |= {each.attribute for each in _fields(layout.source.type, target)}
+            attributes |= {field_.attribute for field_ in _fields(layout.source.type, target)}
     lacking = {
         name
-        for name in set(target.__struct_fields__) - found
+        for name in set(target.__struct_fields__) - attributes
         if not any(
             issubclass(target, base) and name in names for base, names in _NOT_IN_MESSAGES.items()
         )

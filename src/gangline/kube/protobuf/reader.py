@@ -161,10 +161,10 @@ class ObjectReader(Generic[T]):
             MalformedMessage: it is not a message of this kind.
         """
         try:
-            found: T = self._make(self._parse(raw))
+            message: T = self._make(self._parse(raw))
         except (DecodeError, ValueError, OverflowError, TypeError) as error:
             raise MalformedMessage(str(error)) from error
-        return found
+        return message
 
 
 @cache
@@ -207,8 +207,8 @@ class _Compiler:
 
     def _reader(self, layout: MessageLayout) -> Read:
         """Return the function that makes the target of a message."""
-        if (known := self._readers.get(layout.name)) is not None:
-            return known
+        if (reader := self._readers.get(layout.name)) is not None:
+            return reader
 
         def read(message: Any) -> Any:
             return self._readers[layout.name](message)

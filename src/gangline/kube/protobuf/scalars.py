@@ -76,16 +76,16 @@ read_shared_text = shared(read_text)
 
 def read_time(raw: bytes) -> datetime | None:
     """Read a time of seconds, as JSON has it; None for Go's zero time."""
-    found = _Time.FromString(raw)
-    return EPOCH + timedelta(seconds=found.seconds) if found.seconds else None
+    time = _Time.FromString(raw)
+    return EPOCH + timedelta(seconds=time.seconds) if time.seconds else None
 
 
 def read_micro_time(raw: bytes) -> datetime | None:
     """Read a time of microseconds; None for Go's zero time."""
-    found = _Time.FromString(raw)
-    if not found.seconds:
+    time = _Time.FromString(raw)
+    if not time.seconds:
         return None
-    return EPOCH + timedelta(seconds=found.seconds, microseconds=found.nanos // 1000)
+    return EPOCH + timedelta(seconds=time.seconds, microseconds=time.nanos // 1000)
 
 
 def time_text(precision: str, read: Callable[[bytes], datetime | None]) -> Read:
@@ -108,8 +108,8 @@ def read_quantity(raw: bytes) -> str:
 
 def read_int_or_string(raw: bytes) -> int | str:
     """Read a number or a text."""
-    found = _IntOrString.FromString(raw)
-    value: int | str = found.text if found.is_text else found.number
+    union = _IntOrString.FromString(raw)
+    value: int | str = union.text if union.is_text else union.number
     return value
 
 

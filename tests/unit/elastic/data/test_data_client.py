@@ -17,9 +17,9 @@ from gangline.elastic.data.client import (
     open_shard_source,
     worker_name,
 )
+from gangline.elastic.data.dataset import Shard, Stream
 from gangline.elastic.data.feed import ShardBatchSampler, batch_length, report_batches
 from gangline.elastic.data.torch_feed import ShardedRecords
-from gangline.elastic.shards.dataset import Shard, Stream
 from gangline.elastic.shards.events import ForgetDataset, ReleaseWorker
 
 

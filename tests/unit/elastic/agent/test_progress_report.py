@@ -4,7 +4,6 @@ import json
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +22,6 @@ from gangline.elastic.progress import (
     parse_report,
     read_progress,
 )
-from gangline.elastic.protocol import messages as msg
 
 
 @pytest.fixture
@@ -222,25 +220,3 @@ def test_node_reports_its_slowest_worker_and_mean_noise() -> None:
         batch_size=4, compute_s=0.3, sync_s=0.1, grad_var=3.0, device_peak_bytes=(5, 7)
     )
     assert TrainingReport.merge([]) is None
-
-
-@pytest.mark.parametrize("kind", [msg.Heartbeat, msg.Commands])
-def test_releases_without_the_new_fields_read_the_messages(
-    kind: type[msg.Heartbeat | msg.Commands],
-) -> None:
-    """A decoder that knows only the fields of the earlier release ignores the others."""
-    new = {
-        msg.Heartbeat: msg.Heartbeat(node_id=3, node=msg.NodeReport(batch_size=4)),
-        msg.Commands: msg.Commands(tuning=msg.Tuning(version=2)),
-    }[kind]
-    older_fields = [
-        (field.name, field.type, field.default)
-        for field in msgspec.structs.fields(kind)
-        if field.name not in ("node", "tuning") and field.default is not msgspec.NODEFAULT
-    ]
-    before = msgspec.defstruct(
-        "Before", older_fields, tag=kind.__struct_config__.tag, tag_field="type", kw_only=True
-    )
-    msgspec.msgpack.decode(msgspec.msgpack.encode(new), type=before)
-    old = msgspec.msgpack.encode(kind(node_id=3) if kind is msg.Heartbeat else kind())
-    assert b"node\xc0" not in old

@@ -86,12 +86,6 @@ def test_checkpointer_counts_arrive_in_a_heartbeat(tmp_path) -> None:
     assert beat.saves == SaveCounts(4, 0, 2)
 
 
-def test_heartbeats_of_older_agents_have_no_saves() -> None:
-    beat = msgspec.to_builtins(msg.Heartbeat(node_id=0))
-    beat.pop("saves", None)
-    assert msgspec.convert(beat, msg.Heartbeat).saves == SaveCounts()
-
-
 def test_age_of_the_checkpoint_begins_with_each_saved_step(core: MasterCore) -> None:
     checkpoints = CheckpointAge()
     checkpoints.observe_steps(None, None, 1000.0)

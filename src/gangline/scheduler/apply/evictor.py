@@ -13,7 +13,7 @@ import logging
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -107,18 +107,12 @@ class SavesBeforeEviction:
         self._write(group, msgspec.json.encode(request).decode())
 
     def _saves_on_request(self, group: GroupKey) -> bool:
-        pod_group = self._group(group)
         is_open = group in self._requests.open
-        return is_open or (
-            pod_group is not None and pod_group.metadata.annotations.get(SAVES_ANNOTATION) == "true"
-        )
+        return is_open or self._annotations(group).get(SAVES_ANNOTATION) == "true"
 
     def _ask(self, group: GroupKey, evictions: list[PodEviction]) -> None:
         now, wall_now = time.monotonic(), time.time()
-        pod_group = self._group(group)
-        stored = (
-            read_save_request(pod_group.metadata.annotations) if pod_group is not None else None
-        )
+        stored = read_save_request(self._annotations(group))
         if stored is not None and self._requests.resume(
             group,
             evictions,
@@ -161,8 +155,7 @@ class SavesBeforeEviction:
             self._requests.undone(eviction.group, eviction)
 
     def _answered_id(self, group: GroupKey) -> str:
-        pod_group = self._group(group)
-        answer = read_save_answer(pod_group.metadata.annotations) if pod_group is not None else None
+        answer = read_save_answer(self._annotations(group))
         return answer.id if answer is not None else ""
 
     def _is_waiting(self, beneficiary: str) -> bool:
@@ -173,9 +166,10 @@ class SavesBeforeEviction:
         pod = self._state.pods.get(eviction.pod)
         return pod is not None and pod.uid == eviction.uid and pod.holds_resources
 
-    def _group(self, key: GroupKey) -> PodGroup | None:
+    def _annotations(self, key: GroupKey) -> Mapping[str, str]:
         namespace, _, name = key.partition("/")
-        return self._groups.get(namespace, name)
+        group = self._groups.get(namespace, name)
+        return group.metadata.annotations if group is not None else {}
 
     def _set_timer(self) -> None:
         if self._timer is not None:

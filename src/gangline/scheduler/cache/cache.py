@@ -433,8 +433,8 @@ class UsageLedger:
             self._charged.clear()
         ranked = self._largest.get((resource, count))
         if ranked is None:
-            everybody = ((used[resource], group) for group, used in self.by_group.items())
-            ranked = self._largest[resource, count] = nlargest(count, everybody)
+            usages = ((used[resource], group) for group, used in self.by_group.items())
+            ranked = self._largest[resource, count] = nlargest(count, usages)
         return [(group, amount) for amount, group in ranked]
 
     def _updated(

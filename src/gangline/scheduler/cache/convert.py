@@ -26,7 +26,7 @@ from gangline.api.core.core import (
 from gangline.api.core.node import Node
 from gangline.api.meta.field_doc import ResourceList
 from gangline.api.meta.objects import LabelSelector, ObjectMeta
-from gangline.api.meta.selectors import EVERYTHING, Selector, SelectorError, selector_from_object
+from gangline.api.meta.selectors import EVERYTHING, SelectorError, selector_from_object
 from gangline.api.quantity import QuantityError, parse_whole
 from gangline.api.resource_list import PODS, parse_resource, pod_request
 from gangline.api.volcano.scheduling import (
@@ -59,6 +59,7 @@ from gangline.scheduler.cache.convert_placement import (
     pod_images,
     pod_quota_attributes,
     preferred_node_group_terms,
+    read_selector,
 )
 from gangline.scheduler.plugins.task_topology import parse_role_affinity
 from gangline.scheduler.plugins.volumes import (
@@ -229,12 +230,7 @@ def class_names(priority_class: PriorityClass | None) -> tuple[str, ...]:
 
 
 def budget_info(budget: PodDisruptionBudget) -> DisruptionBudgetInfo:
-    """Convert a disruption budget. A selector that cannot be parsed selects no pods."""
-    try:
-        selector = selector_from_object(budget.spec.selector)
-    except SelectorError:
-        selector = Selector(matches_nothing=True)
-    metadata = budget.metadata
+    selector, metadata = read_selector(budget.spec.selector), budget.metadata
     allowed = budget.status.disruptions_allowed
     return DisruptionBudgetInfo(_key(metadata), metadata.namespace, selector, allowed)
 
@@ -250,16 +246,9 @@ def _network(topology: NetworkTopology | None) -> types.NetworkTopologyRule | No
 
 
 def _subgroup_rule(policy: SubGroupPolicy) -> types.SubgroupRule:
-    """Convert a subgroup policy. A selector that cannot be parsed selects no pods."""
-    try:
-        selector = (
-            selector_from_object(policy.label_selector) if policy.label_selector else Selector()
-        )
-    except SelectorError:
-        selector = Selector(matches_nothing=True)
     return types.SubgroupRule(
         name=policy.name,
-        selector=selector,
+        selector=read_selector(policy.label_selector) if policy.label_selector else EVERYTHING,
         size=max(1, policy.sub_group_size or 1),
         min_subgroups=max(0, policy.min_sub_groups or 0),
         keys=tuple(policy.match_label_keys),
@@ -486,7 +475,7 @@ def claim_info(claim: PersistentVolumeClaim) -> ClaimInfo:
         modes=frozenset(spec.access_modes),
         size=_size(spec.resources.requests),
         block=spec.volume_mode == "Block",
-        selector=_selector(claim),
+        selector=EVERYTHING if spec.selector is None else read_selector(spec.selector),
         selected_node=metadata.annotations.get(SELECTED_NODE, ""),
         is_terminating=metadata.deletion_timestamp is not None,
     )
@@ -510,7 +499,7 @@ def volume_info(volume: PersistentVolume) -> VolumeInfo:
     )
 
 
-def storage_class_info(made_by: StorageClass) -> StorageClassInfo:
+def storage_class_info(storage_class: StorageClass) -> StorageClassInfo:
     terms = [
         NodeTerm(
             tuple(
@@ -518,15 +507,15 @@ def storage_class_info(made_by: StorageClass) -> StorageClassInfo:
                 for requirement in topology.get("matchLabelExpressions") or ()
             )
         )
-        for topology in made_by.allowed_topologies
+        for topology in storage_class.allowed_topologies
     ]
     return StorageClassInfo(
-        name=made_by.metadata.name,
-        waits_for_consumer=made_by.volume_binding_mode == "WaitForFirstConsumer",
-        can_provision=made_by.provisioner != _NO_PROVISIONER,
-        driver=made_by.provisioner,
+        name=storage_class.metadata.name,
+        waits_for_consumer=storage_class.volume_binding_mode == "WaitForFirstConsumer",
+        can_provision=storage_class.provisioner != _NO_PROVISIONER,
+        driver=storage_class.provisioner,
         allowed_terms=tuple(terms),
-        is_default=made_by.metadata.annotations.get(_DEFAULT_CLASS) == "true",
+        is_default=storage_class.metadata.annotations.get(_DEFAULT_CLASS) == "true",
     )
 
 
@@ -610,15 +599,6 @@ def _reachable_terms(volume: PersistentVolume) -> tuple[NodeTerm, ...] | None:
         return (NodeTerm(zone),) if zone else None
     terms = map(node_term, required.node_selector_terms)
     return tuple(NodeTerm((*term.labels, *zone), term.fields) for term in terms)
-
-
-def _selector(claim: PersistentVolumeClaim) -> Selector:
-    if claim.spec.selector is None:
-        return EVERYTHING
-    try:
-        return selector_from_object(claim.spec.selector)
-    except SelectorError:
-        return Selector(matches_nothing=True)
 
 
 def _size(amounts: dict[str, int | float | str]) -> int:

@@ -149,13 +149,17 @@ def _spread(constraint: TopologySpreadConstraint, labels: Mapping[str, str]) -> 
 def _selector(
     written: LabelSelector | None, labels: Mapping[str, str], equal: Iterable[str]
 ) -> Selector:
-    """Convert a selector; one that cannot be parsed selects no pods."""
-    try:
-        selector = selector_from_object(written)
-    except SelectorError:
-        return Selector(matches_nothing=True)
+    selector = read_selector(written)
     equal_values = [Requirement(key, "in", (labels[key],)) for key in equal if key in labels]
     return Selector((*selector.requirements, *equal_values), selector.matches_nothing)
+
+
+def read_selector(written: LabelSelector | None) -> Selector:
+    """Convert a selector; one that cannot be parsed selects nothing."""
+    try:
+        return selector_from_object(written)
+    except SelectorError:
+        return NOTHING
 
 
 NODE_GROUP_MISMATCH = "node(s) didn't match the node groups of the queue"

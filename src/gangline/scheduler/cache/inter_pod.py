@@ -67,8 +67,10 @@ def inter_pod_score(nodes: NodeTable, pod: PodInfo, placed: TentativePods) -> Sc
     for sign, terms in ((1.0, relations.affinity), (-1.0, relations.anti_affinity)):
         for term in terms:
             if term.weight:
-                there = inter_pod.count_per_domain(*_count_selected(nodes, pod, term, placed)) > 0
-                score += nodes.weights.pod_affinity * sign * term.weight / FULL_WEIGHT * there
+                has_match = (
+                    inter_pod.count_per_domain(*_count_selected(nodes, pod, term, placed)) > 0
+                )
+                score += nodes.weights.pod_affinity * sign * term.weight / FULL_WEIGHT * has_match
     for spread in relations.spread:
         if not spread.hard:
             seen = inter_pod.count_per_domain(*_count_selected(nodes, pod, spread.pods, placed))
@@ -85,10 +87,10 @@ def blocking_pods(
         gone: keys of running pods that count as ended.
     """
     blocking: dict[PodKey, PodInfo] = {}
-    for meant in required_anti_affinity(pod):
-        rows = np.flatnonzero(nodes.count_pods(meant)).tolist()
-        for other in _pods_in_domain(nodes, row, meant.term, rows):
-            if meant.matches(other):
+    for selection in required_anti_affinity(pod):
+        rows = np.flatnonzero(nodes.count_pods(selection)).tolist()
+        for other in _pods_in_domain(nodes, row, selection.term, rows):
+            if selection.matches(other):
                 blocking[other.key] = other
     for owner, owners in nodes.anti_affinity_owners.items():
         if owner.matches(pod):
@@ -148,13 +150,13 @@ def _count_selected(
     gone: TentativePods = (),
 ) -> tuple[Counts, inter_pod.TopologyDomains]:
     """Count the pods that a term selects on each row; return the counts and the domain numbers."""
-    meant = PodSelection.of(pod, term)
-    counts = nodes.count_pods(meant).copy()
+    selection = PodSelection.of(pod, term)
+    counts = nodes.count_pods(selection).copy()
     for other, row in placed:
-        if meant.matches(other):
+        if selection.matches(other):
             counts[row] += 1
     for other, row in gone:
-        if meant.matches(other):
+        if selection.matches(other):
             counts[row] -= 1
     return counts, nodes.topology_domains_of(term.topology_key)
 

@@ -52,11 +52,11 @@ def device_models_of(facts: NodeInfos, has_devices: Mask) -> DeviceModels | None
     if label is None:
         return None
     of = [dict(node.labels).get(label, "") if node is not None else "" for node in facts]
-    there = frozenset(of[row] for row in np.flatnonzero(has_devices).tolist())
-    if len(there) < 2:
+    present = frozenset(of[row] for row in np.flatnonzero(has_devices).tolist())
+    if len(present) < 2:
         return None
     named = np.array(of)
-    return DeviceModels(of, there, {model: (named == model) | ~has_devices for model in set(of)})
+    return DeviceModels(of, present, {model: (named == model) | ~has_devices for model in set(of)})
 
 
 def _is_label_used(label: str, facts: NodeInfos) -> bool:

@@ -264,21 +264,21 @@ class NodeTable:
         """Return the topology domain number of each row by a node label; -1 without the label."""
         return self._stats.topology_domains_of(label, self.rows, self.infos)
 
-    def count_pods(self, meant: PodSelection) -> NDArray[np.int64]:
+    def count_pods(self, selection: PodSelection) -> NDArray[np.int64]:
         """Return the number of selected pods on each row; counted once, then updated."""
-        counts = self._counts.get(meant)
+        counts = self._counts.get(selection)
         if counts is None:
             counts = np.zeros(len(self.infos), dtype=np.int64)
             for name, row in self.rows.items():
-                counts[row] = sum(map(meant.matches, self.pods_by_node.get(name, {}).values()))
+                counts[row] = sum(map(selection.matches, self.pods_by_node.get(name, {}).values()))
             if len(self._counts) >= MAX_CACHED_CONSTRAINTS:
                 self._counts.pop(next(iter(self._counts)))
-            self._counts[meant] = counts
+            self._counts[selection] = counts
         return counts
 
     def _count_inter_pod(self, pod: PodInfo, row: int, sign: int) -> None:
-        for meant, counts in self._counts.items():
-            if meant.matches(pod):
+        for selection, counts in self._counts.items():
+            if selection.matches(pod):
                 counts[row] += sign
         for owner in required_anti_affinity(pod):
             rows = self.anti_affinity_owners.setdefault(owner, Counter())
@@ -404,8 +404,8 @@ class NodeTable:
                 eligible.prefer_no_schedule, none.astype(np.int32)
             )
             eligible.messages += [""] * added
-        for meant, counts in self._counts.items():
-            self._counts[meant] = np.append(counts, np.zeros(added, dtype=np.int64))
+        for selection, counts in self._counts.items():
+            self._counts[selection] = np.append(counts, np.zeros(added, dtype=np.int64))
         self._stats.invalidate()
         self._score_cache.clear()
         self._free_rows += range(size + added - 1, size - 1, -1)

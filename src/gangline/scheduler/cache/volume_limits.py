@@ -243,17 +243,19 @@ def _attachment_request(storage: StorageState, pod: PodInfo) -> Request:
 
 
 def _counted_attachments(
-    there: NodeAttachments | None, place: _AttachmentResource
+    attachments: NodeAttachments | None, place: _AttachmentResource
 ) -> CountedResource:
     """Return the amount of a resource on a node, with its usage now and its lasting usage."""
-    if there is None:
+    if attachments is None:
         return UNLIMITED_ATTACHMENTS
     if not place.claims:
-        return CountedResource(there.limit, len(there.current), len(there.lasting))
+        return CountedResource(
+            attachments.limit, len(attachments.current), len(attachments.lasting)
+        )
     return CountedResource(
         ATTACHED_ON_NODE,
-        ATTACHED_ON_NODE - _free_shared(place, there.limit, there.current),
-        ATTACHED_ON_NODE - _free_shared(place, there.limit, there.lasting),
+        ATTACHED_ON_NODE - _free_shared(place, attachments.limit, attachments.current),
+        ATTACHED_ON_NODE - _free_shared(place, attachments.limit, attachments.lasting),
     )
 
 

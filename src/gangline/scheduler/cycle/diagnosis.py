@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.placement.gang import (
     ReservationPlanner,
+    accepting_rows,
     gang_capacity,
     place_gang,
     placed_pods,
@@ -183,7 +184,7 @@ class PlacementDiagnosis:
             self._lasting[resource] = nlargest(
                 _MAX_LASTING, pods, key=lambda pod: (_amount(pod, resource), pod.key)
             )
-        accepts = self._accepting_rows(gang)
+        accepts = accepting_rows(self._state.nodes, gang)
         evictable = {pod.key for pod in self._planner.evictable_pods(gang)}
         largest = [
             (str(pod.key), _amount(pod, resource))
@@ -194,13 +195,6 @@ class PlacementDiagnosis:
         ]
         return tuple(largest[:MAX_SHOWN])
 
-    def _accepting_rows(self, gang: PendingGang) -> NDArray[np.bool_]:
-        nodes = self._state.nodes
-        accepts = np.zeros(len(nodes.infos), dtype=bool)
-        for constraints in {pod.shape.constraints for pod in gang.pending}:
-            accepts |= nodes.eligible(constraints).accepted
-        return accepts
-
     def _holders(
         self, gang: PendingGang, capacity: GangCapacity, shortages: Mapping[str, int]
     ) -> ResourceHolders | None:
@@ -209,7 +203,7 @@ class PlacementDiagnosis:
         if resource is None:
             return None
         nodes = self._state.nodes
-        accepts = self._accepting_rows(gang)
+        accepts = accepting_rows(self._state.nodes, gang)
         largest = self._state.usage.largest(resource, _CANDIDATES)
         if np.count_nonzero(accepts) == len(nodes):
             used = dict(largest)

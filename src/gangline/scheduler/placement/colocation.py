@@ -149,12 +149,12 @@ def place_on_models_in_use(
     )
     if models is None:
         return scratch.place(shape, pods)
-    there = {models.by_row[row] for row in rows} | _models_in_use(
+    models_in_use = {models.by_row[row] for row in rows} | _models_in_use(
         models, scratch.nodes, gang.running
     )
-    if not there:
+    if not models_in_use:
         return scratch.place(shape, pods)
-    same_shape = np.logical_or.reduce([models.masks[model] for model in sorted(there)])
+    same_shape = np.logical_or.reduce([models.masks[model] for model in sorted(models_in_use)])
     left = _place_within(scratch, same_shape, lambda: scratch.place(shape, pods))
     return scratch.place(shape, left) if left else left
 

@@ -307,8 +307,8 @@ def _place_role_buckets(
         hostile = {role for own in roles for role in anti_affine_roles(own, gang.role_affinity)}
         avoid = {
             row
-            for row, there in taken.items()
-            if there & (hostile | (roles if bucket.exclusive else set()))
+            for row, allocatable in taken.items()
+            if allocatable & (hostile | (roles if bucket.exclusive else set()))
         }
         row = scratch.place_together(bucket.pods, avoid)
         rows = {row} if row is not None else _place_bucket_in_domain(scratch, bucket.pods, avoid)
@@ -473,7 +473,9 @@ class ReservationPlanner:
                 if row is not None:
                     for column, amount, _ in nodes.demand(pod.shape.request).terms:
                         lasting[column, row] += sign * amount
-        return ScratchAllocation(nodes, nodes.allocatable - lasting, liking=self._free_fraction)
+        return ScratchAllocation(
+            nodes, nodes.allocatable - lasting, extra_score=self._free_fraction
+        )
 
 
 def unavailable_message(
@@ -499,16 +501,22 @@ def gang_capacity(scratch: ScratchAllocation, gang: PendingGang) -> GangCapacity
     nodes = scratch.nodes
     total = messages.total_request(gang.pending)
     asked = {name: amount for name, amount in total.items() if messages.is_amount(name)}
-    accepts = np.zeros(len(nodes.infos), dtype=bool)
-    for constraints in {pod.shape.constraints for pod in gang.pending}:
-        accepts |= nodes.eligible(constraints).accepted
+    accepts = accepting_rows(nodes, gang)
     columns = [nodes.columns[name] for name in asked]
     free = np.maximum(scratch.free[columns], 0) * accepts
-    there = nodes.allocatable[columns] * accepts
+    allocatable = nodes.allocatable[columns] * accepts
     return GangCapacity(
         requested=asked,
         free=dict(zip(asked, free.sum(axis=1).tolist(), strict=True)),
         max_node_free=dict(zip(asked, free.max(axis=1, initial=0).tolist(), strict=True)),
-        total=dict(zip(asked, there.sum(axis=1).tolist(), strict=True)),
+        total=dict(zip(asked, allocatable.sum(axis=1).tolist(), strict=True)),
         eligible_nodes=int(np.count_nonzero(accepts)),
     )
+
+
+def accepting_rows(nodes: NodeTable, gang: PendingGang) -> NDArray[np.bool_]:
+    """Return a mask of the rows whose nodes accept any pending pod of a gang."""
+    accepts = np.zeros(len(nodes.infos), dtype=bool)
+    for constraints in {pod.shape.constraints for pod in gang.pending}:
+        accepts |= nodes.eligible(constraints).accepted
+    return accepts

@@ -71,7 +71,7 @@ class ScratchAllocation:
         self,
         nodes: NodeTable,
         free: Amounts | None = None,
-        liking: NDArray[np.float64] | None = None,
+        extra_score: NDArray[np.float64] | None = None,
     ) -> None:
         self.nodes = nodes
         self._initial_free: Amounts | None = None
@@ -83,7 +83,7 @@ class ScratchAllocation:
         self._shared = (
             SharedAttachments(free, nodes.attachment_columns) if nodes.attachment_columns else None
         )
-        self._extra_score = liking
+        self._extra_score = extra_score
         """Added to each row's score, for plans that consider more than packing."""
         self.within: NDArray[np.bool_] | None = None
         """Mask of the rows that may be used now; None: all rows."""

@@ -76,17 +76,17 @@ def _affinity(constraints: PlacementConstraints, node: NodeInfo) -> str:
     return "node(s) didn't match Pod's node affinity/selector"
 
 
-def _fences(constraints: PlacementConstraints, node: NodeInfo) -> str:
+def _required_node_terms(constraints: PlacementConstraints, node: NodeInfo) -> str:
     if not constraints.required_node_terms:
         return ""
     labels = dict(node.labels)
-    for fence in constraints.required_node_terms:
-        if not any(term_matches(term, labels, node.name) for term in fence.terms):
-            return fence.message
+    for required in constraints.required_node_terms:
+        if not any(term_matches(term, labels, node.name) for term in required.terms):
+            return required.message
     return ""
 
 
-FILTERS: tuple[NodeFilter, ...] = (_schedulable, _taints, _ready, _affinity, _fences)
+FILTERS: tuple[NodeFilter, ...] = (_schedulable, _taints, _ready, _affinity, _required_node_terms)
 
 
 def term_matches(term: NodeTerm, labels: Mapping[str, str], name: str) -> bool:

@@ -77,15 +77,15 @@ class ImageLocality:
         """Return a score for each of ``size`` rows; read-only."""
         cached = self._scores.get(names)
         if cached is None:
-            there = np.zeros(size)
+            weighted_bytes = np.zeros(size)
             for name in names:
                 if sizes := self._sizes.get(name):
                     rows = np.fromiter(sizes.keys(), np.intp, len(sizes))
                     amounts = np.fromiter(sizes.values(), np.float64, len(sizes))
-                    there[rows] += amounts * (len(sizes) / self._nodes)
+                    weighted_bytes[rows] += amounts * (len(sizes) / self._nodes)
             if len(self._scores) >= MAX_CACHED_SCORES:
                 self._scores.pop(next(iter(self._scores)))
-            cached = self._scores[names] = image_locality_score(there, len(names))
+            cached = self._scores[names] = image_locality_score(weighted_bytes, len(names))
         return cached
 
     def _set(self, name: str, row: int, size: int | None) -> None:

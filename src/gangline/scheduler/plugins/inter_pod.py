@@ -79,11 +79,11 @@ def spread_mask(
     term: SpreadTerm, counts: Counts, parts: TopologyDomains, eligible: Mask, itself: bool
 ) -> Mask:
     """Rows where one more pod keeps the skew within its limit."""
-    there = count_per_domain(np.where(eligible, counts, 0), parts)
+    per_domain = count_per_domain(np.where(eligible, counts, 0), parts)
     counted = eligible & (parts >= 0)
     if not counted.any():
         return counted
-    least = int(there[counted].min())
+    least = int(per_domain[counted].min())
     if len(np.unique(parts[counted])) < term.min_domains:
         least = 0
-    return (parts >= 0) & (there + int(itself) - least <= term.max_skew)
+    return (parts >= 0) & (per_domain + int(itself) - least <= term.max_skew)

@@ -94,9 +94,9 @@ def balance_score(left: Amounts, allocatable: Amounts) -> Scores:
 
     Resources that a node does not have are left out.
     """
-    there: NDArray[np.bool_] = allocatable > 0
-    used = np.where(there, np.clip(1.0 - left / np.maximum(allocatable, 1), 0.0, 1.0), 0.0)
-    count = np.maximum(there.sum(axis=0), 1)
-    apart = np.where(there, used - used.sum(axis=0) / count, 0.0)
+    offered: NDArray[np.bool_] = allocatable > 0
+    used = np.where(offered, np.clip(1.0 - left / np.maximum(allocatable, 1), 0.0, 1.0), 0.0)
+    count = np.maximum(offered.sum(axis=0), 1)
+    apart = np.where(offered, used - used.sum(axis=0) / count, 0.0)
     even: Scores = 1.0 - np.sqrt((apart**2).sum(axis=0) / count)
     return even

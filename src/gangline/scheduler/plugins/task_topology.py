@@ -48,15 +48,15 @@ class RoleBucket:
     """True if buckets of this kind use different nodes."""
 
 
-def role_buckets(pods: Sequence[PodInfo], wished: RoleAffinity) -> list[RoleBucket]:
+def role_buckets(pods: Sequence[PodInfo], rules: RoleAffinity) -> list[RoleBucket]:
     """Divide a gang's pods evenly into buckets; pods of roles without a preference are left out."""
     by_role: dict[str, list[PodInfo]] = defaultdict(list)
     for pod in pods:
         by_role[pod.role].append(pod)
-    spread = {group[0] for group in wished.anti_affinity if len(group) == 1}
+    spread = {group[0] for group in rules.anti_affinity if len(group) == 1}
     buckets: list[RoleBucket] = []
     seen: set[str] = set()
-    for group in (*wished.affinity, *((role,) for role in sorted(spread))):
+    for group in (*rules.affinity, *((role,) for role in sorted(spread))):
         roles = [role for role in group if role in by_role and role not in seen]
         seen |= set(roles)
         count = max((len(by_role[role]) for role in roles if role in spread), default=1)
@@ -69,11 +69,11 @@ def role_buckets(pods: Sequence[PodInfo], wished: RoleAffinity) -> list[RoleBuck
     return buckets
 
 
-def anti_affine_roles(role: str, wished: RoleAffinity) -> frozenset[str]:
+def anti_affine_roles(role: str, rules: RoleAffinity) -> frozenset[str]:
     """Return the roles that prefer not to share a node with ``role``."""
     return frozenset(
         other
-        for group in wished.anti_affinity
+        for group in rules.anti_affinity
         if len(group) > 1 and role in group
         for other in group
     ) - {role}

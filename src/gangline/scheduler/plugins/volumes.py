@@ -197,10 +197,10 @@ class StorageState:
                     if pod.may_run_forever
                     else (self.users_by_node,)
                 ):
-                    there = users.setdefault(pod.node, Counter())
-                    there[claim] += sign
-                    if not there[claim]:
-                        del there[claim]
+                    claim_users = users.setdefault(pod.node, Counter())
+                    claim_users[claim] += sign
+                    if not claim_users[claim]:
+                        del claim_users[claim]
             elif sign > 0 and pod.is_pending:
                 self.waiting_pods.setdefault(claim, set()).add(pod.key)
             elif sign < 0 and claim in self.waiting_pods:
@@ -212,17 +212,17 @@ class StorageState:
         """Return what the claims of a pending pod require of its node."""
         if not self.synced:
             return VolumeRequirements()
-        fences: list[RequiredNodeTerms] = []
+        required: list[RequiredNodeTerms] = []
         taken: Counter[str] = Counter()
         for key in pod.claims:
             claim = self.claims.get(key)
             if why := self._blocking_message(pod, key, claim):
                 return VolumeRequirements((RequiredNodeTerms((), why),))
             assert claim is not None
-            fences += self._required_node_terms(claim)
+            required += self._required_node_terms(claim)
             if not claim.volume and not self._class_of(claim).can_provision:
                 taken[volume_resource(claim)] += 1
-        return VolumeRequirements(tuple(fences), tuple(sorted(taken.items())))
+        return VolumeRequirements(tuple(required), tuple(sorted(taken.items())))
 
     def count_free_volumes(
         self, pod: PodInfo, nodes: Iterable[NodeInfo]
@@ -284,32 +284,34 @@ class StorageState:
         if claim.volume:
             terms = self.volumes[claim.volume].terms
             return [] if terms is None else [RequiredNodeTerms(terms, VOLUME_AFFINITY_CONFLICT)]
-        made_by = self._class_of(claim)
-        if made_by.can_provision and claim.selected_node:
+        storage_class = self._class_of(claim)
+        if storage_class.can_provision and claim.selected_node:
             here = LabelExpression("metadata.name", "In", (claim.selected_node,))
-            there = RequiredNodeTerms((NodeTerm(fields=(here,)),), VOLUME_AFFINITY_CONFLICT)
-            return [there, *self._capacity_terms(claim, made_by)]
+            selected = RequiredNodeTerms((NodeTerm(fields=(here,)),), VOLUME_AFFINITY_CONFLICT)
+            return [selected, *self._capacity_terms(claim, storage_class)]
         free = self._matching_volumes(claim)
         if any(volume.terms is None for volume in free):
             return []
         terms = tuple(term for volume in free for term in volume.terms or ())
-        if not made_by.can_provision:
+        if not storage_class.can_provision:
             return [RequiredNodeTerms(terms, NO_VOLUMES)]
-        fences = (
-            [RequiredNodeTerms((*terms, *made_by.allowed_terms), TOPOLOGY_NOT_ALLOWED)]
-            if made_by.allowed_terms
+        required = (
+            [RequiredNodeTerms((*terms, *storage_class.allowed_terms), TOPOLOGY_NOT_ALLOWED)]
+            if storage_class.allowed_terms
             else []
         )
-        return [*fences, *self._capacity_terms(claim, made_by, terms)]
+        return [*required, *self._capacity_terms(claim, storage_class, terms)]
 
     def _capacity_terms(
-        self, claim: ClaimInfo, made_by: StorageClassInfo, others: tuple[NodeTerm, ...] = ()
+        self, claim: ClaimInfo, storage_class: StorageClassInfo, others: tuple[NodeTerm, ...] = ()
     ) -> list[RequiredNodeTerms]:
         """Return the terms of the nodes with capacity for a claim, and of ``others``."""
-        terms = self.capacities.terms(made_by.driver, made_by.name, claim.size)
+        terms = self.capacities.terms(storage_class.driver, storage_class.name, claim.size)
         if terms is None:
             return []
-        return [RequiredNodeTerms((*others, *terms), capacity_message(made_by.name, claim.size))]
+        return [
+            RequiredNodeTerms((*others, *terms), capacity_message(storage_class.name, claim.size))
+        ]
 
     def _class_of(self, claim: ClaimInfo) -> StorageClassInfo:
         name = claim.storage_class

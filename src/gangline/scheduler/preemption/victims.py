@@ -360,9 +360,9 @@ def detach_volumes(
     """Free the attachments that no other pod on the node uses."""
     if not state.storage.limits:
         return
-    before, there = _claim_users(earlier), _claim_users(pods)
+    before, ended_users = _claim_users(earlier), _claim_users(pods)
     columns = state.nodes.columns
-    for row, ended in there.items():
+    for row, ended in ended_users.items():
         node, gone = state.nodes.name_of(row), before.get(row, [])
         counted = {d.resource: d.count for d in detached_volumes(state.storage, node, gone)}
         for detached in detached_volumes(state.storage, node, [*gone, *ended]):

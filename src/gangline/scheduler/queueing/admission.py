@@ -87,14 +87,14 @@ def missing_pods_request(group: PodGroupInfo, members: Iterable[PodInfo]) -> Req
     It follows from ``minResources`` of the group; else missing pods are assumed to equal an
     existing one.
     """
-    there = _existing(members)
-    lacking = group.size - len(there)
+    existing = _existing(members)
+    lacking = group.size - len(existing)
     if lacking <= 0:
         return ()
     size = group.size
     amounts = {name: -(-amount * lacking // size) for name, amount in group.min_resources}
-    if not amounts and there:
-        amounts = {name: amount * lacking for name, amount in there[0].shape.request}
+    if not amounts and existing:
+        amounts = {name: amount * lacking for name, amount in existing[0].shape.request}
     return tuple(sorted({**amounts, "pods": lacking}.items()))
 
 
@@ -102,8 +102,8 @@ def missing_pods_attributes(
     group: PodGroupInfo, members: Iterable[PodInfo]
 ) -> frozenset[QuotaAttributes]:
     """Return the known quota attributes of a gang's missing pods."""
-    if there := _existing(members):
-        return frozenset(pod.quota_attributes for pod in there)
+    if existing := _existing(members):
+        return frozenset(pod.quota_attributes for pod in existing)
     asks = any(amount for name, amount in group.min_resources if name in (CPU, MEMORY))
     # Without a class the pod may get the default one: unknown.
     return frozenset(
@@ -207,10 +207,10 @@ def resource_claims(pods: Iterable[PodInfo], key: GroupKey | None = None) -> Pen
     return PendingReason(messages.RESOURCE_CLAIMS, message, reasons, key)
 
 
-def too_few_pods(group: PodGroupInfo, there: int, pods: Iterable[PodInfo]) -> PendingReason:
+def too_few_pods(group: PodGroupInfo, existing: int, pods: Iterable[PodInfo]) -> PendingReason:
     message = (
-        f"{there} of the {group.min_member} pods that must start together exist: "
-        f"{group.min_member - there} still to be created."
+        f"{existing} of the {group.min_member} pods that must start together exist: "
+        f"{group.min_member - existing} still to be created."
     )
     return _pending_reason(messages.NOT_ENOUGH_PODS, message, pods, group.key)
 

@@ -294,8 +294,8 @@ def make_pending_gang(
     missing = max(0, required.min_member - len(settled))
     roles = missing_roles(required, settled)
     if missing > len(waiting):
-        there = [pod for pod in waiting if not pod.is_expected]
-        return admission.too_few_pods(group, len(settled) + len(there), there)
+        existing_pods = [pod for pod in waiting if not pod.is_expected]
+        return admission.too_few_pods(group, len(settled) + len(existing_pods), existing_pods)
     existing = Counter(pod.role for pod in waiting) if roles else Counter()
     for role, count in roles:
         if existing[role] < count:
@@ -373,15 +373,15 @@ def _with_queue_and_volume_terms(
 
 def with_required_nodes(
     pod: PodInfo,
-    fences: tuple[RequiredNodeTerms, ...],
+    required: tuple[RequiredNodeTerms, ...],
     preferred: tuple[tuple[int, NodeTerm], ...] = (),
 ) -> PodInfo:
-    if not (fences or preferred):
+    if not (required or preferred):
         return pod
     own = pod.shape.constraints
     constraints = replace(
         own,
-        required_node_terms=(*own.required_node_terms, *fences),
+        required_node_terms=(*own.required_node_terms, *required),
         preferred=(*own.preferred, *preferred),
     )
     return structs.replace(pod, shape=shape_of(pod.shape.request, constraints, *pod.shape.images))

@@ -50,11 +50,11 @@ def water_fill(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) ->
     if not len(weights):
         return np.zeros_like(wants)
     floors = np.minimum(floors, wants)
-    everybody = wants.sum(axis=0) <= total
-    if everybody.all():
+    satisfied = wants.sum(axis=0) <= total
+    if satisfied.all():
         return wants
     level = _water_level(total, weights, floors, wants)
-    return np.where(everybody, wants, np.clip(level * weights[:, None], floors, wants))
+    return np.where(satisfied, wants, np.clip(level * weights[:, None], floors, wants))
 
 
 def _water_level(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) -> Vector:
@@ -419,12 +419,12 @@ class QueueTree:
             if queue in self.queues and queue != ROOT_QUEUE:
                 charged.update(amounts)
         taken = nodes.used.sum(axis=1)
-        there = np.where(self._usable, nodes.allocatable, nodes.used).sum(axis=1)
+        capacity = np.where(self._usable, nodes.allocatable, nodes.used).sum(axis=1)
         result = np.zeros(len(self.columns))
         for name, column in self.columns.items():
             row = nodes.columns[name]
             outside = max(0, int(taken[row]) - charged[name])
-            result[column] = max(0, int(there[row]) - outside)
+            result[column] = max(0, int(capacity[row]) - outside)
         return result
 
     def _divide(self, parent: QueueAttributes, total: Vector) -> None:
@@ -465,8 +465,10 @@ class QueueTree:
             PlacementConstraints(tolerations=_ANY, required_node_terms=terms)
         ).accepted
         rows = accepts & self._usable
-        there = [self._nodes.allocatable[self._nodes.columns[n]][rows].sum() for n in self.columns]
-        return np.array(there, dtype=np.float64)
+        capacity = [
+            self._nodes.allocatable[self._nodes.columns[n]][rows].sum() for n in self.columns
+        ]
+        return np.array(capacity, dtype=np.float64)
 
 
 SEPARATOR = "/"

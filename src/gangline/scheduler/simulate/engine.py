@@ -222,7 +222,7 @@ class Simulation:
     def _create(self, run: JobRun) -> None:
         job = run.job
         created = EPOCH + timedelta(seconds=job.arrival)
-        key = GroupKey(f"{NAMESPACE}/{job.name}")
+        key = _group_of(run)
         group = PodGroupInfo(
             key,
             min_member=job.minimum,
@@ -231,11 +231,15 @@ class Simulation:
             created=created,
         )
         self.state.set_group(group)
-        shape = shape_of(job.request, ANYWHERE)
         for index in range(run.pods):
-            pod = PodKey(f"{key}-{index}")
-            uid = f"{pod}#{run.starts}.{run.evicted}"
-            self.state.set_pod(PodInfo(pod, uid, shape, created, job.priority, key))
+            self._add_pod(run, index, f"{run.starts}.{run.evicted}")
+
+    def _add_pod(self, run: JobRun, index: int, incarnation: str) -> None:
+        job, key = run.job, _group_of(run)
+        pod, created = PodKey(f"{key}-{index}"), EPOCH + timedelta(seconds=job.arrival)
+        shape = shape_of(job.request, ANYWHERE)
+        uid = f"{pod}#{incarnation}"
+        self.state.set_pod(PodInfo(pod, uid, shape, created, job.priority, key))
 
     def _tick(self, now: float) -> None:
         """Let the resizer decide, and change the pods of the jobs that it names."""
@@ -271,21 +275,17 @@ class Simulation:
     def _resize(self, run: JobRun, pods: int) -> None:
         job = run.job
         pods = min(max(pods, job.minimum, 1), max(job.maximum, job.size))
-        key = GroupKey(f"{NAMESPACE}/{job.name}")
+        key = _group_of(run)
         members = self.state.members.get(key, {})
         if pods < run.pods:  # pods without a node go first
             order = sorted(members.values(), key=lambda pod: (pod.node is None, pod.key))
             for pod in order[pods:]:
                 self.state.remove_pod(pod.key)
                 self.state.former_members.get(key, {}).pop(pod.key, None)  # it does not return
-        created = EPOCH + timedelta(seconds=job.arrival)
-        shape = shape_of(job.request, ANYWHERE)
         missing, index = pods - len(self.state.members.get(key, {})), 0
         while missing > 0:
-            name = PodKey(f"{key}-{index}")
-            if name not in self.state.pods:
-                uid = f"{name}#{run.starts}.{run.evicted}.{run.resized}"
-                self.state.set_pod(PodInfo(name, uid, shape, created, job.priority, key))
+            if PodKey(f"{key}-{index}") not in self.state.pods:
+                self._add_pod(run, index, f"{run.starts}.{run.evicted}.{run.resized}")
                 missing -= 1
             index += 1
         run.pods = pods
@@ -308,11 +308,11 @@ class Simulation:
             self._schedule_end(run)
 
     def _bound(self, run: JobRun) -> int:
-        key = GroupKey(f"{NAMESPACE}/{run.job.name}")
+        key = _group_of(run)
         return sum(pod.node is not None for pod in self.state.members.get(key, {}).values())
 
     def _remove(self, run: JobRun) -> None:
-        key = GroupKey(f"{NAMESPACE}/{run.job.name}")
+        key = _group_of(run)
         for pod in list(self.state.members.get(key, {})):
             self.state.remove_pod(pod)
         self.state.former_members.pop(key, None)
@@ -325,7 +325,7 @@ class Simulation:
             run.interrupt(now)
             self._create(run)
             return
-        self.state.remove_group(GroupKey(f"{NAMESPACE}/{run.job.name}"))
+        self.state.remove_group(_group_of(run))
         self._saving.pop(run.job.name, None)
         self._elastic.pop(run.job.name, None)
         run.ended = now
@@ -356,7 +356,7 @@ class Simulation:
         """Update the checkpoint times of groups."""
         for run in self._saving.values():
             if run.started is not None and (kept := run.job.checkpointed_work(run.work(now))):
-                group = self.state.groups[GroupKey(f"{NAMESPACE}/{run.job.name}")]
+                group = self.state.groups[_group_of(run)]
                 moment = run.started + kept / run.rate
                 if group.checkpointed_at != moment:
                     self.state.set_group(replace(group, checkpointed_at=moment))
@@ -462,7 +462,7 @@ class Simulation:
 
     def _interrupt_evicted(self, run: JobRun, now: float) -> None:
         """End the work of a gang that is broken, and all of its pods."""
-        key = GroupKey(f"{NAMESPACE}/{run.job.name}")
+        key = _group_of(run)
         members = self.state.members[key].values()
         left = [pod for pod in members if pod.node is not None and not pod.is_terminating]
         run.evicted += 1
@@ -491,7 +491,7 @@ class Simulation:
 
     def _recreate(self, run: JobRun) -> None:
         """Recreate the pods that a gang lacks."""
-        key = GroupKey(f"{NAMESPACE}/{run.job.name}")
+        key = _group_of(run)
         self.state.former_members.pop(key, None)
         created = EPOCH + timedelta(seconds=run.job.arrival)
         shape = shape_of(run.job.request, ANYWHERE)

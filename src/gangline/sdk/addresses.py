@@ -62,9 +62,13 @@ async def _service_pod(client: ApiClient, namespace: str, name: str, port: int) 
     running = sorted((pod for pod in pods if _serves(pod)), key=lambda pod: pod.metadata.name)
     if not running:
         raise JobError(f"no pod behind service {name!r} is running")
-    for each in service.spec.ports:
-        if each.port == port and isinstance(each.target_port, int) and each.target_port:
-            return running[0].metadata.name, each.target_port
+    for service_port in service.spec.ports:
+        if (
+            service_port.port == port
+            and isinstance(service_port.target_port, int)
+            and service_port.target_port
+        ):
+            return running[0].metadata.name, service_port.target_port
     return running[0].metadata.name, port
 
 

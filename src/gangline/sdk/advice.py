@@ -80,7 +80,7 @@ def _role(kind: JobKind, job: Mapping[str, Any], role: str) -> tuple[str, Mappin
     first, *others = kind.replica_specs_field.split("_")
     field = first + "".join(map(str.capitalize, others))
     roles = spec.get(field) or {}
-    name = next((each for each in roles if each.lower() == role.lower()), None)
+    name = next((candidate for candidate in roles if candidate.lower() == role.lower()), None)
     return f"/spec/{field}/{name}", roles[name] if name else None
 
 
@@ -94,7 +94,9 @@ def _set_resource(
     containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or []
     if not containers:
         return []
-    named = (i for i, each in enumerate(containers) if each.get("name") in MAIN_CONTAINERS)
+    named = (
+        i for i, container in enumerate(containers) if container.get("name") in MAIN_CONTAINERS
+    )
     index = next(named, 0)
     where = f"{path}/template/spec/containers/{index}/resources"
     resources = containers[index].get("resources")

@@ -103,8 +103,8 @@ class JobClient:
         )
         jobs = [
             build_job(kind, job, pods.get(job.metadata.uid, []), groups.get(job.metadata.uid, []))
-            for kind, found in zip(self.kinds, _readable(kinds), strict=True)
-            for job in found
+            for kind, listed in zip(self.kinds, _readable(kinds), strict=True)
+            for job in listed
         ]
         if namespace and not jobs:
             await self.require_namespace(namespace)
@@ -147,10 +147,10 @@ class JobClient:
             NoSuchJob, AmbiguousJob: as ``get``.
         """
         kind, job = await self._find(name, namespace)
-        found: dict[str, Any] = await self.client.request_json(
+        answer: dict[str, Any] = await self.client.request_json(
             "GET", kind.resource.path(namespace, job.metadata.name)
         )
-        return found
+        return answer
 
     async def delete(self, name: str, namespace: str) -> None:
         """Delete a job; the garbage collector deletes its pods and services.
@@ -178,8 +178,8 @@ class JobClient:
         """
         from gangline.kube.informers.informer import Informer
 
-        kind, known = await self._find(name, namespace)
-        own = known.metadata.name
+        kind, stored = await self._find(name, namespace)
+        own = stored.metadata.name
         informer: Informer[Any] = Informer(
             self.client, kind.resource, namespace, fields=f"metadata.name={own}"
         )
@@ -222,34 +222,34 @@ class JobClient:
         kind_word, _, name = name.rpartition("/")
         kinds = resolve_kinds(kind_word) if kind_word else self.kinds
         answers = await self._gather(self._get_or_refusal(kind, name, namespace) for kind in kinds)
-        found = [
+        candidates = [
             (kind, job)
             for kind, job in zip(kinds, answers, strict=True)
             if job is not None and not isinstance(job, Forbidden)
         ]
-        if not found:
+        if not candidates:
             for refused in answers:
                 if isinstance(refused, Forbidden):
                     raise refused
             await self.require_namespace(namespace)
             raise NoSuchJob(f"no job {name!r} in namespace {namespace!r}")
-        if len(found) > 1:
-            several = ", ".join(kind.trainer for kind, _ in found)
+        if len(candidates) > 1:
+            several = ", ".join(kind.trainer for kind, _ in candidates)
             raise AmbiguousJob(
                 f"jobs of several kinds are named {name!r}: {several}; select one with -T"
             )
-        return found[0]
+        return candidates[0]
 
     async def _get_or_refusal(
         self, kind: JobKind, name: str, namespace: str
     ) -> JobObject | Forbidden | None:
         try:
-            found: JobObject = await self.client.get(kind.resource, name, namespace)
+            job: JobObject = await self.client.get(kind.resource, name, namespace)
         except NotFound:
             return None
         except Forbidden as refused:
             return refused
-        return found
+        return job
 
     def _job_requests(
         self, namespace: str | None, labels: str
@@ -329,10 +329,10 @@ class JobClient:
     async def _discover(self, api_version: str, kind: str) -> tuple[str, bool]:
         prefix = "/apis" if "/" in api_version else "/api"
         try:
-            found = await self.client.request_json("GET", f"{prefix}/{api_version}")
+            answer = await self.client.request_json("GET", f"{prefix}/{api_version}")
         except NotFound:
-            found = {}
-        for resource in found.get("resources", []):
+            answer = {}
+        for resource in answer.get("resources", []):
             if resource["kind"] == kind and "/" not in resource["name"]:
                 return str(resource["name"]), bool(resource["namespaced"])
         raise _unknown_kind({"apiVersion": api_version, "kind": kind})
@@ -376,11 +376,11 @@ def resolve_kinds(word: str) -> tuple[JobKind, ...]:
     if not word:
         return JOB_KINDS
     meant = word.lower()
-    found = tuple(kind for kind in JOB_KINDS if meant in kind.aliases)
-    if not found:
-        known = ", ".join(kind.trainer for kind in JOB_KINDS)
-        raise UnknownKind(f"unknown kind of job {word!r}; known kinds: {known}")
-    return found
+    kinds = tuple(kind for kind in JOB_KINDS if meant in kind.aliases)
+    if not kinds:
+        names = ", ".join(kind.trainer for kind in JOB_KINDS)
+        raise UnknownKind(f"unknown kind of job {word!r}; known kinds: {names}")
+    return kinds
 
 
 def _unknown_kind(manifest: Manifest) -> UnknownKind:

@@ -128,9 +128,9 @@ def _nodes(facts: ClusterFacts) -> ClusterCheckResult:
             name, CheckStatus.FAILED, "no node is ready", "'kubectl describe node' shows why"
         )
     if silent:
-        found = f"{len(ready)} of {len(facts.nodes)} are ready; not {', '.join(silent[:5])}"
+        finding = f"{len(ready)} of {len(facts.nodes)} are ready; not {', '.join(silent[:5])}"
         return ClusterCheckResult(
-            name, CheckStatus.WARNING, found, f"kubectl describe node {silent[0]}"
+            name, CheckStatus.WARNING, finding, f"kubectl describe node {silent[0]}"
         )
     return ClusterCheckResult(name, CheckStatus.OK, f"{len(usable)} accept pods")
 
@@ -147,8 +147,8 @@ def _gpus(facts: ClusterFacts) -> ClusterCheckResult:
         )
     if labelled:
         remedy = "check the pods of the NVIDIA device plugin on these nodes"
-        found = f"{len(labelled)} nodes have GPU labels, but none offers {GPU}"
-        return ClusterCheckResult(name, CheckStatus.FAILED, found, remedy)
+        finding = f"{len(labelled)} nodes have GPU labels, but none offers {GPU}"
+        return ClusterCheckResult(name, CheckStatus.FAILED, finding, remedy)
     return ClusterCheckResult(
         name, CheckStatus.WARNING, f"no node offers {GPU}: only jobs without --gpus can run"
     )
@@ -162,8 +162,10 @@ def _operator(facts: ClusterFacts) -> ClusterCheckResult:
         if not job.observed and facts.now - job.created > _REACTION_LIMIT
     ]
     if ignored:
-        found = f"no operator has reacted to {', '.join(ignored[:3])}"
-        return ClusterCheckResult(name, CheckStatus.FAILED, found, "start one: 'gangline operator'")
+        finding = f"no operator has reacted to {', '.join(ignored[:3])}"
+        return ClusterCheckResult(
+            name, CheckStatus.FAILED, finding, "start one: 'gangline operator'"
+        )
     if any(job.observed for job in facts.jobs) or _has_fresh_lease(facts, ("operator",)):
         return ClusterCheckResult(name, CheckStatus.OK, "reacts to jobs")
     return ClusterCheckResult(name, CheckStatus.UNKNOWN, "there is no job to check")
@@ -181,9 +183,9 @@ def _scheduler(facts: ClusterFacts) -> ClusterCheckResult:
     ]  # fmt: skip
     if waiting:
         asked = ", ".join(sorted({pod.spec.scheduler_name or "default" for pod in waiting}))
-        found = f"{len(waiting)} pods are pending without a decision of scheduler {asked!r}"
+        finding = f"{len(waiting)} pods are pending without a decision of scheduler {asked!r}"
         return ClusterCheckResult(
-            name, CheckStatus.FAILED, found, "start ours with 'gangline scheduler'"
+            name, CheckStatus.FAILED, finding, "start ours with 'gangline scheduler'"
         )
     if any(pod.spec.node_name for pod in facts.pods) or _has_fresh_lease(facts, ("scheduler",)):
         return ClusterCheckResult(name, CheckStatus.OK, "schedules pods")
@@ -211,9 +213,9 @@ def _storage(facts: ClusterFacts) -> ClusterCheckResult:
     if len(default) == 1:
         return ClusterCheckResult(name, CheckStatus.OK, f"the default class is {default[0]}")
     if default:
-        found = f"several classes are the default: {', '.join(default)}"
+        finding = f"several classes are the default: {', '.join(default)}"
         return ClusterCheckResult(
-            name, CheckStatus.WARNING, found, "keep the annotation on one of them"
+            name, CheckStatus.WARNING, finding, "keep the annotation on one of them"
         )
     remedy = "set a class in each claim, or annotate one as the default"
     return ClusterCheckResult(
@@ -257,13 +259,13 @@ def _clock(facts: ClusterFacts) -> ClusterCheckResult:
     newest = max(times)
     if newest - facts.now > _SKEW:
         ahead = (newest - facts.now).total_seconds()
-        found = f"a node's clock is {ahead:.0f} s ahead of this machine's"
-        return ClusterCheckResult(name, CheckStatus.WARNING, found, "synchronise both with NTP")
+        finding = f"a node's clock is {ahead:.0f} s ahead of this machine's"
+        return ClusterCheckResult(name, CheckStatus.WARNING, finding, "synchronise both with NTP")
     if facts.now - newest > _NODE_SILENCE:
         behind = (facts.now - newest).total_seconds()
-        found = f"the newest heartbeat of a node is {behind:.0f} s old"
+        finding = f"the newest heartbeat of a node is {behind:.0f} s old"
         return ClusterCheckResult(
-            name, CheckStatus.WARNING, found, "synchronise clocks with NTP; check the nodes"
+            name, CheckStatus.WARNING, finding, "synchronise clocks with NTP; check the nodes"
         )
     return ClusterCheckResult(name, CheckStatus.OK, "nodes and this machine agree")
 
@@ -366,8 +368,10 @@ async def _missing_kinds(client: ApiClient) -> list[str]:
     for version in sorted({resource.api_version for resource in CUSTOM_RESOURCES}):
         answer = await _or_none(client.request_json("GET", f"/apis/{version}"))
         resources = (answer or {}).get("resources", [])
-        served |= {(version, each["kind"]) for each in resources}
-    return [each.kind for each in CUSTOM_RESOURCES if (each.api_version, each.kind) not in served]
+        served |= {(version, entry["kind"]) for entry in resources}
+    return [
+        entry.kind for entry in CUSTOM_RESOURCES if (entry.api_version, entry.kind) not in served
+    ]
 
 
 async def _denied(client: ApiClient, namespace: str) -> list[str]:

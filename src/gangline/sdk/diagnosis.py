@@ -106,13 +106,13 @@ _LOST_RANK = re.compile(r"^\S+ waits for \S+, which ended at (\S+), before")
 
 def find_lost_rank(job: Job, now: datetime) -> PendingCause | None:
     """Return the cause of a job that can never end; None if it may."""
-    found = None if job.state.finished else _LOST_RANK.match(job.reason)
-    if found is None:
+    lost = None if job.state.finished else _LOST_RANK.match(job.reason)
+    if lost is None:
         return None
     with suppress(ValueError):
-        seconds = (now - datetime.fromisoformat(found[1])).total_seconds()
+        seconds = (now - datetime.fromisoformat(lost[1])).total_seconds()
         since = f"{seconds // 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} s"
-        meaning = job.reason.replace(f"which ended at {found[1]}", f"which ended {since} ago")
+        meaning = job.reason.replace(f"which ended at {lost[1]}", f"which ended {since} ago")
         return PendingCause(
             "RankLeft",
             _USER,
@@ -139,8 +139,8 @@ def find_pending_cause(
         remedy = f"'gangline resume {job.name} -n {job.namespace}' resumes it."
         return PendingCause("Suspended", _USER, "The job is suspended.", remedy, job.reason)
     for text in _candidate_texts(job, pods, events):
-        if found := _match_pattern(text):
-            return found
+        if symptom := _match_pattern(text):
+            return symptom
     if job.managed_elsewhere and not pods:
         return PendingCause(
             "ManagedElsewhere", _PLATFORM, "MultiKueue runs the job in another cluster.",
@@ -242,24 +242,24 @@ def diagnose(
         tails: the ends of the logs, by pod name.
     """
     logs = tails or {}
-    found = [
-        each
+    findings = [
+        of_pod
         for pod in pods
-        if (each := finding_of_pod(pod, logs.get(pod.metadata.name, "")))
-        and each.cause not in _NEVER_RAN
+        if (of_pod := finding_of_pod(pod, logs.get(pod.metadata.name, "")))
+        and of_pod.cause not in _NEVER_RAN
     ]
-    found += _findings_of_deleted_pods(events, {pod.metadata.name for pod in pods})
-    found.sort(key=finding_order)
+    findings += _findings_of_deleted_pods(events, {pod.metadata.name for pod in pods})
+    findings.sort(key=finding_order)
     stall = find_lost_rank(job, datetime.now(UTC))
-    if found and stall is None:
-        return _failed(job, found, logs)
+    if findings and stall is None:
+        return _failed(job, findings, logs)
     if cause := stall or find_pending_cause(job, pods, events):
         finding = Finding("", cause.cause, cause.blame, cause.meaning, cause.remedy, cause.evidence)
         return Diagnosis(
             job.name,
             job.state,
             finding,
-            consequences=tuple(found),
+            consequences=tuple(findings),
             summary=_sentence(finding),
             next_steps=_steps(job, finding),
         )
@@ -272,8 +272,8 @@ def diagnose(
     )
 
 
-def _failed(job: Job, found: Sequence[Finding], logs: Mapping[str, str]) -> Diagnosis:
-    root, *others = found
+def _failed(job: Job, findings: Sequence[Finding], logs: Mapping[str, str]) -> Diagnosis:
+    root, *others = findings
     lines = logs.get(f"{job.name}-{root.replica}", "").strip().splitlines()[-_LAST_LINES:]
     return Diagnosis(
         job=job.name,

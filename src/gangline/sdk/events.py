@@ -37,12 +37,12 @@ async def job_events(client: ApiClient, namespace: str | None, job: str = "") ->
 
 def read_events(events: Iterable[Event], job: str = "") -> list[EventRecord]:
     """Convert events, without those of objects that do not belong to the job."""
-    found = [
+    matching = [
         _read_event(event)
         for event in events
         if not job or belongs_to_job(event.involved_object.name, job)
     ]
-    return sorted(found, key=lambda each: (each.last, each.subject))
+    return sorted(matching, key=lambda summary: (summary.last, summary.subject))
 
 
 def belongs_to_job(name: str, job: str) -> bool:

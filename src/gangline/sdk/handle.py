@@ -86,11 +86,11 @@ class JobHandle:
             FunctionFailed: the job has failed.
             NoResult: a log lacks lines of a result, or there is no such rank.
         """
-        found = self.results()
+        results = self.results()
         ranks = self.job.desired
         if not 0 <= rank < ranks:
             raise NoResult(f"{self.name} has ranks 0 to {ranks - 1}, not {rank}")
-        return found.get(rank)
+        return results.get(rank)
 
     def diagnose(self) -> Diagnosis:
         """Find out why the job failed or is pending."""

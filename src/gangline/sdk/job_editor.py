@@ -101,10 +101,10 @@ class JobEditor:
         """
         stored = await self.jobs.manifest(name, namespace)
         uid = stored["metadata"]["uid"]
-        found = [to_submittable(stored)]
-        for each in await self._owned_objects(stored["metadata"]["name"], namespace, uid):
-            found.append(to_submittable(each))
-        return found
+        manifests = [to_submittable(stored)]
+        for owned in await self._owned_objects(stored["metadata"]["name"], namespace, uid):
+            manifests.append(to_submittable(owned))
+        return manifests
 
     async def restart(self, name: str, namespace: str) -> Job:
         """Start a job from its beginning.
@@ -180,7 +180,7 @@ class JobEditor:
 
     async def _owned_objects(self, name: str, namespace: str, uid: str) -> list[Manifest]:
         """Return the objects that were submitted together with a job."""
-        found: list[Manifest] = []
+        owned: list[Manifest] = []
         for resource in _OWNED_RESOURCES:
             params = {"labelSelector": f"release={name}"}
             try:
@@ -190,8 +190,8 @@ class JobEditor:
             except (NotFound, Forbidden):
                 continue
             head = {"apiVersion": resource.api_version, "kind": resource.kind}
-            found += [head | item for item in listing["items"] if _is_owned(item, uid)]
-        return found
+            owned += [head | item for item in listing["items"] if _is_owned(item, uid)]
+        return owned
 
 
 def _is_owned(stored: Manifest, uid: str) -> bool:

@@ -206,7 +206,7 @@ def build_job(
     leader = next(iter(specs), "").lower()
     findings = [_finding(pod) for pod in pods]
     replicas = sorted(
-        (_build_replica(pod, leader, found) for pod, found in zip(pods, findings, strict=True)),
+        (_build_replica(pod, leader, finding) for pod, finding in zip(pods, findings, strict=True)),
         key=lambda replica: (replica.role != leader, replica.role, replica.index),
     )
     status = kind.status(job)
@@ -253,7 +253,7 @@ def _build_replica(pod: AnyPod, leader: str, finding: "Finding | None") -> Repli
         ip=pod.status.pod_ip,
         node_ip=pod.status.host_ip,
         restarts=sum([status.restart_count for status in statuses]),
-        exit_code=max([each.exit_code for each in ended]) if ended else None,
+        exit_code=max([container.exit_code for container in ended]) if ended else None,
         gpus=pod_request_for(pod.spec, GPU),
         created=pod.metadata.creation_timestamp,
         message=_pod_problem(pod, finding),
@@ -320,9 +320,9 @@ def _reason(
     if state is JobState.SUCCEEDED:
         return ""
     for type_ in ("Failed", "InvalidSpec", "Stalled", "Suspended"):
-        found = find_condition(conditions, type_)
-        if found is not None and found.status == "True":
-            return found.message or found.reason
+        condition = find_condition(conditions, type_)
+        if condition is not None and condition.status == "True":
+            return condition.message or condition.reason
     waiting = [_unschedulable_message(group) for group in groups if _unschedulable_message(group)]
     failures = [finding for finding in findings if finding]
     failed = [_root_message(failures)] if failures else []

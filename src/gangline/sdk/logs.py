@@ -243,7 +243,7 @@ class LogFollower:
 
     async def run(self) -> None:
         """Read until the job has ended and every replica was read to its end."""
-        informers = [asyncio.create_task(each.run()) for each in (self._pods, self._jobs)]
+        informers = [asyncio.create_task(informer.run()) for informer in (self._pods, self._jobs)]
         try:
             await self._pods.wait_for_sync()
             await self._jobs.wait_for_sync()
@@ -354,11 +354,11 @@ class LogFollower:
             options = replace(options, tail=None, since_seconds=None, since_time="")
             await asyncio.sleep(RECONNECT_DELAY_S)
 
-    async def _pause(self, uid: str, known: Pod) -> None:
+    async def _pause(self, uid: str, pod: Pod) -> None:
         """Wait until a pod has changed."""
         while True:
             tick = self._tick
-            if self._pod(uid) is not known:
+            if self._pod(uid) is not pod:
                 return
             await tick.wait()
 

@@ -40,10 +40,10 @@ async def effective_manifest(client: ApiClient, job: Job) -> dict[str, Any]:
     if job.kind.resource is not TRAIN_JOBS:
         message = f"{job.qualified_name} has no runtime: 'gangline get --spec' prints what it runs"
         raise JobError(message)
-    found = await client.get(TRAIN_JOBS, job.name, job.namespace)
-    ref = found.spec.runtime_ref
+    train_job = await client.get(TRAIN_JOBS, job.name, job.namespace)
+    ref = train_job.spec.runtime_ref
     spec, source = await _runtime_spec(client, job, ref.kind, ref.name)
-    return _describe(effective_job(found, spec), source)
+    return _describe(effective_job(train_job, spec), source)
 
 
 async def _runtime_spec(
@@ -102,27 +102,27 @@ _FOREIGN_ANNOTATIONS = (
 
 def to_submittable(stored: Mapping[str, Any]) -> Manifest:
     """Return a stored object without fields that the server has set."""
-    found = {key: value for key, value in stored.items() if key != "status"}
+    manifest = {key: value for key, value in stored.items() if key != "status"}
     metadata = {key: v for key, v in stored["metadata"].items() if key not in _SERVER_SET_FIELDS}
     annotations = metadata.get("annotations") or {}
     own = {key: v for key, v in annotations.items() if key not in _FOREIGN_ANNOTATIONS}
     metadata.pop("annotations", None)
     if own:
         metadata["annotations"] = own
-    found["metadata"] = metadata
+    manifest["metadata"] = metadata
     if stored.get("kind") == "Service":
-        found["spec"] = _service_spec(stored["spec"])
-    return found
+        manifest["spec"] = _service_spec(stored["spec"])
+    return manifest
 
 
 def _service_spec(spec: Mapping[str, Any]) -> Manifest:
     """Drop the addresses and ports that the server has allocated."""
-    found = {key: value for key, value in spec.items() if key not in {"clusterIP", "clusterIPs"}}
-    found["ports"] = [
+    service = {key: value for key, value in spec.items() if key not in {"clusterIP", "clusterIPs"}}
+    service["ports"] = [
         {key: value for key, value in port.items() if key != "nodePort"}
         for port in spec.get("ports") or []
     ]
-    return found
+    return service
 
 
 def rename_objects(objects: Sequence[Manifest], old: str, new: str) -> list[Manifest]:
@@ -155,8 +155,8 @@ def iterate_roles(job: Mapping[str, Any]) -> Iterator[tuple[list[str], Mapping[s
         if not isinstance(value, dict):
             continue
         if key.endswith("eplicaSpecs"):
-            for role, each in value.items():
-                yield ["spec", key, role], each
+            for role, item in value.items():
+                yield ["spec", key, role], item
         elif isinstance(value.get("template"), dict):
             yield ["spec", key], value
 

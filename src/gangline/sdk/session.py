@@ -318,6 +318,6 @@ def _manifest(job: Object | Mapping[str, Any]) -> Mapping[str, Any]:
     resource = _RESOURCES.get(type(job))
     if resource is None:
         raise TypeError(f"{type(job).__name__} is not a kind of job")
-    found: dict[str, Any] = msgspec.json.decode(encode_object(resource, job))
-    found.pop("status", None)
-    return found
+    manifest: dict[str, Any] = msgspec.json.decode(encode_object(resource, job))
+    manifest.pop("status", None)
+    return manifest

@@ -36,8 +36,8 @@ class ResourceUsage:
     """Sum of GPU utilization; None if no exporter measures it."""
 
     def __add__(self, other: "ResourceUsage") -> "ResourceUsage":
-        known = [each.gpus for each in (self, other) if each.gpus is not None]
-        gpus = sum(known) if known else None
+        measured = [side.gpus for side in (self, other) if side.gpus is not None]
+        gpus = sum(measured) if measured else None
         return ResourceUsage(self.cpu + other.cpu, self.memory + other.memory, gpus)
 
 
@@ -127,11 +127,11 @@ class GpuUsage:
     @cached_property
     def by_pod(self) -> Mapping[tuple[str, str], tuple[GpuDevice, ...]]:
         """GPUs by namespace and name of their pod."""
-        found: defaultdict[tuple[str, str], list[GpuDevice]] = defaultdict(list)
-        for each in chain.from_iterable(self.devices.values()):
-            if each.pod:
-                found[each.namespace, each.pod].append(each)
-        return {pod: tuple(devices) for pod, devices in found.items()}
+        by_pod: defaultdict[tuple[str, str], list[GpuDevice]] = defaultdict(list)
+        for device in chain.from_iterable(self.devices.values()):
+            if device.pod:
+                by_pod[device.namespace, device.pod].append(device)
+        return {pod: tuple(devices) for pod, devices in by_pod.items()}
 
 
 async def gpu_usage(client: ApiClient) -> GpuUsage | None:
@@ -139,8 +139,8 @@ async def gpu_usage(client: ApiClient) -> GpuUsage | None:
     try:
         async with asyncio.timeout(EXPORTER_TIMEOUT_S):
             listings = await asyncio.gather(*(client.list(PODS, labels=s) for s in SELECTORS))
-            found = {pod.metadata.uid: pod for listing in listings for pod in listing.items}
-            running = [pod for pod in found.values() if pod.status.phase == "Running"]
+            pods = {pod.metadata.uid: pod for listing in listings for pod in listing.items}
+            running = [pod for pod in pods.values() if pod.status.phase == "Running"]
             texts = await asyncio.gather(*(_scrape(client, pod) for pod in running))
     except (ApiError, TimeoutError):
         return None
@@ -168,10 +168,10 @@ def sum_exporters(answers: Iterable[tuple[str, str]]) -> GpuUsage:
     nodes: defaultdict[str, float] = defaultdict(float)
     devices: dict[str, tuple[GpuDevice, ...]] = {}
     for node, text in answers:
-        found = parse_exporter(text)
-        if found:
-            devices[node] = (*devices.get(node, ()), *found)
-        for device in found:
+        parsed = parse_exporter(text)
+        if parsed:
+            devices[node] = (*devices.get(node, ()), *parsed)
+        for device in parsed:
             if device.utilization is None:
                 continue
             nodes[node] += device.utilization

@@ -44,15 +44,15 @@ async def advise_command(
 async def _find(cluster: ClusterSession, job: str) -> "JobAdvice":
     from gangline.sdk.advice import job_advice
 
-    found = await cluster.jobs.get(job, cluster.namespace)
+    job_found = await cluster.jobs.get(job, cluster.namespace)
     # The advice on the second of two jobs of one name has the kind as suffix.
-    for name in (f"{found.name}.{found.kind.trainer}", found.name):
-        advice = await job_advice(cluster.client, found.namespace, name)
+    for name in (f"{job_found.name}.{job_found.kind.trainer}", job_found.name):
+        advice = await job_advice(cluster.client, job_found.namespace, name)
         owners = advice.metadata.owner_references if advice else []
-        if advice is not None and any(owner.uid == found.uid for owner in owners):
+        if advice is not None and any(owner.uid == job_found.uid for owner in owners):
             return advice
     raise CommandError(
-        f"There is no advice on {found.qualified_name}.",
+        f"There is no advice on {job_found.qualified_name}.",
         hint="A Brain must run ('gangline up --brain'), and know runs that are similar to the job; "
         "'gangline history' shows them.",
         code=ExitCode.NOT_FOUND,
@@ -63,35 +63,35 @@ async def _patch(cluster: ClusterSession, job: str, advice: "JobAdvice") -> list
     from gangline.api.meta.resource import Resource
     from gangline.sdk.advice import advised_patch
 
-    found = await cluster.jobs.get(job, cluster.namespace)
-    typed = found.kind.resource
+    job_found = await cluster.jobs.get(job, cluster.namespace)
+    typed = job_found.kind.resource
     plain: Resource[dict[str, Any]] = Resource(
         dict[str, Any], typed.group, typed.version, typed.plural, typed.kind
     )
-    stored = await cluster.client.get(plain, found.name, found.namespace)
-    return advised_patch(found.kind, stored, advice.status.items)
+    stored = await cluster.client.get(plain, job_found.name, job_found.namespace)
+    return advised_patch(job_found.kind, stored, advice.status.items)
 
 
 async def _print_list(cluster: ClusterSession, all_namespaces: bool, output: str) -> None:
     from gangline.sdk.advice import list_advice
 
-    found = await list_advice(cluster.client, cluster.namespace_to_list(all_namespaces))
-    found = [each for each in found if each.status.items]
-    names = [f"jobadvice/{each.metadata.name}" for each in found]
-    if print_result([_data(each) for each in found], output, names):
+    advices = await list_advice(cluster.client, cluster.namespace_to_list(all_namespaces))
+    advices = [advice for advice in advices if advice.status.items]
+    names = [f"jobadvice/{advice.metadata.name}" for advice in advices]
+    if print_result([_data(advice) for advice in advices], output, names):
         return
-    if not found:
+    if not advices:
         print_status("No advice.")
         return
     head = ["JOB", "WHAT", "NOW", "ADVISED", "WHY"]
     rows = [
-        [each.metadata.name, _subject(item), item.now, item.advised, item.sentence]
-        for each in found
-        for item in each.status.items
+        [advice.metadata.name, _subject(item), item.now, item.advised, item.sentence]
+        for advice in advices
+        for item in advice.status.items
     ]
     if all_namespaces:
         head.insert(0, "NAMESPACE")
-        spaces = [each.metadata.namespace for each in found for _ in each.status.items]
+        spaces = [advice.metadata.namespace for advice in advices for _ in advice.status.items]
         rows = [[space, *row] for space, row in zip(spaces, rows, strict=True)]
     click.echo(format_table(head, rows))
 

@@ -187,10 +187,10 @@ def status_command(name: str) -> int:
     from gangline.local.daemon import cluster_status
     from gangline.local.directory import ClusterDirectory, default_home
 
-    found = asyncio.run(cluster_status(ClusterDirectory(default_home(), name)))
-    for line in _status_lines(found):
+    status = asyncio.run(cluster_status(ClusterDirectory(default_home(), name)))
+    for line in _status_lines(status):
         click.echo(line)
-    return ExitCode.DONE if found.reachable else ExitCode.UNREACHABLE
+    return ExitCode.DONE if status.reachable else ExitCode.UNREACHABLE
 
 
 def _check_image_map(settings: "ClusterSettings") -> None:
@@ -251,7 +251,7 @@ def _repeated_arguments(context: click.Context) -> list[str]:
             arguments += [flag] if value else []
         else:
             values = value if isinstance(value, tuple) else (value,)
-            arguments += [part for each in values for part in (flag, str(each))]
+            arguments += [part for item in values for part in (flag, str(item))]
     return arguments
 
 
@@ -264,16 +264,18 @@ def _welcome(url: str, kubeconfig: str, took_s: float) -> str:
     )
 
 
-def _status_lines(found: "ClusterStatus") -> Iterator[str]:
-    if not found.running:
-        yield f"Cluster {found.name} is not running; 'gangline up' starts it."
+def _status_lines(status: "ClusterStatus") -> Iterator[str]:
+    if not status.running:
+        yield f"Cluster {status.name} is not running; 'gangline up' starts it."
         return
-    since = f"{found.since:%Y-%m-%d %H:%M:%S} UTC" if found.since else "?"
-    yield f"Cluster:     {found.name}, process {found.pid}, since {since}"
-    yield f"API server:  {found.url}" + ("" if found.reachable else " (does not answer)")
-    yield f"Kubeconfig:  {found.kubeconfig}"
-    if found.reachable:
-        nodes = ", ".join(f"{name}{'' if ready else ' (not ready)'}" for name, ready in found.nodes)
-        pods = ", ".join(f"{count} {phase.lower()}" for phase, count in found.pods)
+    since = f"{status.since:%Y-%m-%d %H:%M:%S} UTC" if status.since else "?"
+    yield f"Cluster:     {status.name}, process {status.pid}, since {since}"
+    yield f"API server:  {status.url}" + ("" if status.reachable else " (does not answer)")
+    yield f"Kubeconfig:  {status.kubeconfig}"
+    if status.reachable:
+        nodes = ", ".join(
+            f"{name}{'' if ready else ' (not ready)'}" for name, ready in status.nodes
+        )
+        pods = ", ".join(f"{count} {phase.lower()}" for phase, count in status.pods)
         yield f"Nodes:       {nodes or 'none'}"
         yield f"Pods:        {pods or 'none'}"

@@ -41,13 +41,13 @@ def view(output: str, **flags: str | None) -> None:
     Flags work as in other commands: the values shown are those that would be effective there.
     """
     profiles = read_user_settings()
-    found = _effective_settings(flags, profiles)
+    settings = _effective_settings(flags, profiles)
     data = {
-        key: {"value": setting.value, "origin": setting.origin} for key, setting in found.items()
+        key: {"value": setting.value, "origin": setting.origin} for key, setting in settings.items()
     }
     if not print_result(data, output):
         rows = [
-            (key, _format_value(setting.value), setting.origin) for key, setting in found.items()
+            (key, _format_value(setting.value), setting.origin) for key, setting in settings.items()
         ]
         click.echo(format_table(["KEY", "VALUE", "FROM"], rows))
 
@@ -59,11 +59,11 @@ def _effective_settings(flags: dict[str, str | None], profiles: UserSettings) ->
 
     profile = profiles.active_profile(flags.get("profile"), os.environ)
     given = resolve_cluster_settings(flags, profiles, os.environ)
-    known = given | _kubeconfig_settings(given)
-    found = {"profile": profile}
-    found |= {key: known[key] for key in (*CLUSTER_KEYS, "server") if key in known}
+    resolved = given | _kubeconfig_settings(given)
+    effective = {"profile": profile}
+    effective |= {key: resolved[key] for key in (*CLUSTER_KEYS, "server") if key in resolved}
     settings = check_settings(profiles, profile.value, kind_commands)
-    return found | {f"submit.{flag}": setting for flag, setting in settings.items()}
+    return effective | {f"submit.{flag}": setting for flag, setting in settings.items()}
 
 
 def _kubeconfig_settings(given: dict[str, Setting]) -> dict[str, Setting]:
@@ -79,13 +79,13 @@ def _kubeconfig_settings(given: dict[str, Setting]) -> dict[str, Setting]:
         print_status(f"Note: {error}")
         return {"namespace": Setting("default", "default")} if "namespace" not in given else {}
     origin = f"kubeconfig {config.origin}"
-    found = {
+    settings = {
         "kubeconfig": Setting(config.origin, "default"),
         "context": Setting(config.context, origin),
         "namespace": Setting(config.namespace, origin),
         "server": Setting(config.server, origin),
     }
-    return {key: setting for key, setting in found.items() if key not in given and setting.value}
+    return {key: setting for key, setting in settings.items() if key not in given and setting.value}
 
 
 def _format_value(value: Any) -> str:
@@ -109,8 +109,8 @@ def list_profiles(output: str) -> None:
             click.echo(name)
     elif not print_result(data, output):
         rows = [
-            ("*" if each["inUse"] else " ", each["name"], *map(each.get, CLUSTER_KEYS))
-            for each in data
+            ("*" if profile["inUse"] else " ", profile["name"], *map(profile.get, CLUSTER_KEYS))
+            for profile in data
         ]
         click.echo(format_table(["IN USE", "NAME", *map(str.upper, CLUSTER_KEYS)], rows))
         if not rows:

@@ -40,10 +40,10 @@ async def list_data(
     namespace = cluster.namespace_to_list(all_namespaces)
 
     async def bound_claims() -> "Sequence[PersistentVolumeClaim]":
-        found = await cluster.client.list(PERSISTENT_VOLUME_CLAIMS, namespace, labels=selector)
+        listing = await cluster.client.list(PERSISTENT_VOLUME_CLAIMS, namespace, labels=selector)
         return sorted(
-            (item for item in found.items if item.status.phase == "Bound"),
-            key=lambda each: (each.metadata.namespace, each.metadata.name),
+            (item for item in listing.items if item.status.phase == "Bound"),
+            key=lambda claim: (claim.metadata.namespace, claim.metadata.name),
         )
 
     async for claims, head in poll_changes(bound_claims, watch=watch):
@@ -54,7 +54,7 @@ def _print_claims(
     claims: "Sequence[PersistentVolumeClaim]", output: str, *, namespaces: bool, head: bool
 ) -> None:
     names = [f"persistentvolumeclaim/{claim.metadata.name}" for claim in claims]
-    if not print_result([claim_data(each) for each in claims], output, names):
+    if not print_result([claim_data(claim) for claim in claims], output, names):
         shown = claim_table(claims, namespaces=namespaces, wide=output == "wide")
         click.echo(shown if head else shown.partition("\n")[2])
         if not claims:

@@ -212,7 +212,7 @@ def kill_replica(replica: str) -> bool:
     """
     from gangline.local.kubelet.runtime.process_tree import walk_process_tree
 
-    found = False
+    is_found = False
     address = f"HOSTNAME={JOB}-{replica}".encode()
     for pid in walk_process_tree(os.getpid()):
         with contextlib.suppress(OSError):
@@ -220,5 +220,5 @@ def kill_replica(replica: str) -> bool:
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             if command[0].endswith(b"python") and address in environment:
                 os.kill(pid, signal.SIGKILL)
-                found = True
-    return found
+                is_found = True
+    return is_found

@@ -133,7 +133,7 @@ async def deploy_command(  # noqa: PLR0913, PLR0917
         objects = release_objects(chart, values, settings, capabilities)
     except InvalidValues as error:
         # The cluster is checked nevertheless, for the default values.
-        problems = [Problem(f"value {each}") for each in error.errors]
+        problems = [Problem(f"value {manifest}") for manifest in error.errors]
         objects = release_objects(chart, chart.complete({}), settings, capabilities)
     facts = await read_facts(cluster.client, objects, settings)
     result = check_installation(facts, objects, settings, keep_crds=keep_crds, adopt=take_over)
@@ -147,8 +147,8 @@ async def deploy_command(  # noqa: PLR0913, PLR0917
         )
     applied = [object_ for object_ in objects if identity_of(object_) not in result.skipped]
     if dry_run:
-        for each in applied:
-            click.echo(f"would apply {identity_of(each)}")
+        for manifest in applied:
+            click.echo(f"would apply {identity_of(manifest)}")
         return
     await install(cluster.client, objects, result.skipped, click.echo)
     if not wait:
@@ -223,8 +223,8 @@ async def _hand_over(
         click.echo(f"Install with --set 'crds.skip={{{','.join(left)}}}'.", err=True)
     _print_problems(await _kept_jobs(cluster))
     if dry_run:
-        for each in plan.adopted:
-            click.echo(f"would adopt {identity_of(each)}")
+        for manifest in plan.adopted:
+            click.echo(f"would adopt {identity_of(manifest)}")
         return
     await adopt(cluster.client, plan.adopted, click.echo)
 
@@ -241,7 +241,9 @@ def _read_values(
 
     changes = [read_values(file.read_text(encoding="utf-8"), str(file)) for file in files]
     if components:
-        changes.append({each: {"enabled": each in components} for each in COMPONENTS})
+        changes.append(
+            {component: {"enabled": component in components} for component in COMPONENTS}
+        )
     return chart.complete(*changes, parse_assignments(assignments))
 
 
@@ -267,15 +269,15 @@ async def undeploy_command(cluster: ClusterSession, force: bool, dry_run: bool) 
         uninstall,
     )
 
-    owned = [each for each in await owned_objects(cluster.client) if not is_kept(each)]
+    owned = [manifest for manifest in await owned_objects(cluster.client) if not is_kept(manifest)]
     if not owned:
         hint = "'helm uninstall' removes releases of Helm, 'kubectl delete -k' plain manifests."
         raise CommandError(
             "'gangline deploy' has installed nothing here", hint=hint, code=ExitCode.NOT_FOUND
         )
     if dry_run:
-        for each in owned:
-            click.echo(f"would delete {identity_of(each)}")
+        for manifest in owned:
+            click.echo(f"would delete {identity_of(manifest)}")
         return
     jobs = await unfinished_jobs(cluster.client)
     if jobs and not force:

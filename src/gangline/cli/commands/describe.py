@@ -44,10 +44,10 @@ async def describe_command(
     """Show all details of one or several jobs: state, replicas, conditions, spec and events."""
     choice = JobSelection(job, cluster.namespace, all_namespaces, selector)
     first = True
-    async for found in choice.poll_jobs(cluster.jobs, watch=watch):
-        seen = [await _load_description(cluster.jobs, each) for each in found]
-        data = [each.data for each in seen]
-        names = [each.qualified_name for each in found]
+    async for jobs in choice.poll_jobs(cluster.jobs, watch=watch):
+        seen = [await _load_description(cluster.jobs, description) for description in jobs]
+        data = [description.data for description in seen]
+        names = [description.qualified_name for description in jobs]
         if not seen or print_result(data[0] if choice.is_single else data, output, names):
             continue
         for page in seen:
@@ -78,7 +78,7 @@ async def _load_description(jobs: "JobClient", job: "Job") -> _JobDescription:
         "tensorboard": board,
         "conditions": (stored.get("status") or {}).get("conditions") or [],
         "spec": to_submittable(stored)["spec"],
-        "events": [event_data(each) for each in happened],
+        "events": [event_data(event) for event in happened],
     }
     return _JobDescription(job, data, happened)
 

@@ -40,25 +40,29 @@ async def events_command(
     """Show events of jobs (without JOB or -l: all events), the newest last."""
     from gangline.sdk.events import job_events
 
-    known: set[object] = set()
+    printed: set[object] = set()
     while True:
-        found = await job_events(cluster.client, cluster.namespace_to_list(all_namespaces), job)
+        events = await job_events(cluster.client, cluster.namespace_to_list(all_namespaces), job)
         if selector:
             choice = JobSelection(job, cluster.namespace, all_namespaces, selector)
             jobs = await choice.find_jobs(cluster.jobs)
-            found = [each for each in found if any(_is_event_of_job(each, one) for one in jobs)]
+            events = [
+                event for event in events if any(_is_event_of_job(event, one) for one in jobs)
+            ]
         fresh = [
-            each for each in found if each not in known and (each.type == "Warning" or not warnings)
+            event
+            for event in events
+            if event not in printed and (event.type == "Warning" or not warnings)
         ]
-        names = [each.subject for each in fresh]
-        if print_result([event_data(each) for each in fresh], output, names):
+        names = [event.subject for event in fresh]
+        if print_result([event_data(event) for event in fresh], output, names):
             pass
         elif fresh:
             shown = event_table(fresh, current_time(), wide=output == "wide")
-            click.echo(shown.partition("\n")[2] if known else shown)
+            click.echo(shown.partition("\n")[2] if printed else shown)
         elif not watch:
             print_status("No events, or they have expired: events are stored for one hour.")
-        known.update(found)
+        printed.update(events)
         if not watch:
             return
         await asyncio.sleep(WATCH_INTERVAL_S)

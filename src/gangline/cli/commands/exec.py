@@ -179,13 +179,13 @@ async def _exec_in_replica(
 ) -> int:
     from gangline.kube.errors import ApiError
 
-    found = await cluster.jobs.get(job, cluster.namespace)
-    replica = select_replica(found, instance)
+    job_found = await cluster.jobs.get(job, cluster.namespace)
+    replica = select_replica(job_found, instance)
     try:
         return await run_interactive(
             cluster.client.transport,
             replica.name,
-            found.namespace,
+            job_found.namespace,
             command,
             container=container,
             stdin=stdin,
@@ -194,7 +194,7 @@ async def _exec_in_replica(
     except ApiError as error:
         if replica.status == "Running":
             raise
-        raise _not_running(found, replica) from error
+        raise _not_running(job_found, replica) from error
 
 
 def _not_running(job: "Job", replica: "Replica") -> CommandError:
@@ -255,10 +255,10 @@ def parse_port_mapping(text: str) -> tuple[int, int]:
         BadParameter: the text has none of these forms.
     """
     local, colon, remote = text.partition(":")
-    found = (local or "0", remote) if colon else (text, text)
-    if not all(part.isascii() and part.isdecimal() and int(part) < 1 << 16 for part in found):
+    ports = (local or "0", remote) if colon else (text, text)
+    if not all(part.isascii() and part.isdecimal() and int(part) < 1 << 16 for part in ports):
         raise click.BadParameter(f"{text!r}: write LOCAL:REMOTE, such as 9090:6006")
-    return int(found[0]), int(found[1])
+    return int(ports[0]), int(ports[1])
 
 
 async def forward_ports(

@@ -94,8 +94,8 @@ async def _explain(
     client, namespace = cluster.client, cluster.namespace
     groups, pods = await _subjects(cluster, name)
     names = set(settings.scheduler_names)
-    for each in pods:
-        pod = await client.get(PODS, each, namespace)
+    for own_name in pods:
+        pod = await client.get(PODS, own_name, namespace)
         names.add(pod.spec.scheduler_name or "default-scheduler")
         group = pod.metadata.annotations.get(GROUP_NAME_ANNOTATION)
         if group and group not in groups:
@@ -103,18 +103,20 @@ async def _explain(
     options = (settings.weights, settings.hierarchical)
     state = await read_cluster_state(client, frozenset(names), *options)
     now, policy = time.time(), settings.policy
-    found = [
-        state.pods[key] for each in pods if (key := PodKey(f"{namespace}/{each}")) in state.pods
+    pods_found = [
+        state.pods[key]
+        for own_name in pods
+        if (key := PodKey(f"{namespace}/{own_name}")) in state.pods
     ]
-    keys = [GroupKey(f"{namespace}/{each}") for each in groups]
+    keys = [GroupKey(f"{namespace}/{group}") for group in groups]
     # Annotations of pods may describe a gang without a PodGroup.
-    keys += sorted({pod.group for pod in found if pod.implied_group and pod.group} - set(keys))
+    keys += sorted({pod.group for pod in pods_found if pod.implied_group and pod.group} - set(keys))
     explained = [explain_group(state, key, now, policy) for key in keys]
     if not keys:
-        explained = [explain_pod(state, pod.key, now, policy) for pod in found]
+        explained = [explain_pod(state, pod.key, now, policy) for pod in pods_found]
     if not forecast:
         return explained
-    return [with_expected_start(each, state, now, policy) for each in explained]
+    return [with_expected_start(explanation, state, now, policy) for explanation in explained]
 
 
 async def _subjects(cluster: ClusterSession, name: str) -> tuple[list[str], list[str]]:

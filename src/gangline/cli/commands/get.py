@@ -42,17 +42,17 @@ async def list_command(
     """Show jobs, the newest first. '-o wide' shows why a job is pending or failed."""
     namespace, jobs = cluster.namespace_to_list(all_namespaces), cluster.jobs
     with gc_disabled():
-        found = await jobs.list(namespace, selector)
-        _print_jobs(found, output, namespaces=all_namespaces)
+        jobs_found = await jobs.list(namespace, selector)
+        _print_jobs(jobs_found, output, namespaces=all_namespaces)
     warn_of_unreadable(jobs)
-    known = _row_states(found) if watch else {}
+    printed = _row_states(jobs_found) if watch else {}
     while watch:
         await asyncio.sleep(WATCH_INTERVAL_S)
-        found = await jobs.list(namespace, selector)
-        seen = _row_states(found)
-        if changed := [job for job in found if seen[job.uid] != known.get(job.uid)]:
+        jobs_found = await jobs.list(namespace, selector)
+        seen = _row_states(jobs_found)
+        if changed := [job for job in jobs_found if seen[job.uid] != printed.get(job.uid)]:
             _print_jobs(changed, output, namespaces=all_namespaces, head=False)
-        known = seen
+        printed = seen
 
 
 def _row_states(jobs: "Sequence[Job]") -> dict[str, tuple[object, ...]]:
@@ -103,17 +103,17 @@ async def get_command(  # noqa: PLR0913, PLR0917
     jobs = cluster.jobs
     choice = JobSelection(job, cluster.namespace, all_namespaces, selector)
     if spec:
-        for each in await choice.find_jobs(jobs):
-            await _print_spec(cluster, each, output)
+        for selected in await choice.find_jobs(jobs):
+            await _print_spec(cluster, selected, output)
         return
     if effective:
-        for number, each in enumerate(await choice.find_jobs(jobs)):
-            await _print_effective(cluster, each, output, first=number == 0)
+        for number, selected in enumerate(await choice.find_jobs(jobs)):
+            await _print_effective(cluster, selected, output, first=number == 0)
         return
     first = True
-    async for found in choice.poll_jobs(jobs, watch=watch):
-        seen = [await _load_page(cluster.client, each, events, gpus) for each in found]
-        if found and not first:
+    async for jobs_found in choice.poll_jobs(jobs, watch=watch):
+        seen = [await _load_page(cluster.client, selected, events, gpus) for selected in jobs_found]
+        if jobs_found and not first:
             click.echo(SEPARATOR)
         _print_pages(seen, output, one=choice.is_single, events=events, gpus=gpus)
         if first:
@@ -211,14 +211,14 @@ async def _advice_line(client: "ApiClient", job: "Job") -> str:
 def _print_pages(
     seen: "Sequence[_JobPage]", output: str, *, one: bool, events: bool, gpus: bool
 ) -> None:
-    data = [each.data for each in seen]
-    names = [each.job.qualified_name for each in seen]
+    data = [page.data for page in seen]
+    names = [page.job.qualified_name for page in seen]
     if seen and print_result(data[0] if one else data, output, names):
         return
-    for number, each in enumerate(seen):
+    for number, page in enumerate(seen):
         if number:
             click.echo(SEPARATOR)
-        _print_page(each, events=events, gpus=gpus)
+        _print_page(page, events=events, gpus=gpus)
 
 
 def _print_page(seen: _JobPage, *, events: bool, gpus: bool) -> None:

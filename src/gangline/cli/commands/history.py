@@ -89,26 +89,26 @@ async def show_command(  # noqa: PLR0913, PLR0917
         url = await find_brain(cluster.client, brain_url)
         async with BrainClient(url, await brain_token(cluster.client, url)) as brain:
             if job:
-                found = await brain.run(cluster.namespace, job)
+                answer = await brain.run(cluster.namespace, job)
             else:
-                found = await brain.history(**filters)
+                answer = await brain.history(**filters)
     except BrainUnavailable as error:
         raise CommandError(str(error), code=ExitCode.UNREACHABLE) from error
-    jobs = [found["job"]] if job else found["jobs"]
-    names = [f"{each['kind'].lower()}/{each['name']}" for each in jobs]
-    if print_result(found if job else jobs, output, names):
+    jobs = [answer["job"]] if job else answer["jobs"]
+    names = [f"{job_row['kind'].lower()}/{job_row['name']}" for job_row in jobs]
+    if print_result(answer if job else jobs, output, names):
         return
     if job:
-        click.echo(format_run(found))
+        click.echo(format_run(answer))
         return
     if jobs:
         click.echo(format_jobs(jobs, namespaces=all_namespaces))
-    hidden = found["hidden"]
+    hidden = answer["hidden"]
     if not jobs:
         print_status("No ended jobs in the history.")
     if hidden:
         print_status(f"{hidden} jobs of other namespaces are not shown.")
-    if found["next"]:
+    if answer["next"]:
         print_status(f"There are more; --limit shows up to 500, now {limit}.")
 
 
@@ -134,12 +134,12 @@ def format_jobs(jobs: list[dict[str, Any]], *, namespaces: bool = False) -> str:
     return format_table(["NAMESPACE", *head] if namespaces else head, rows)
 
 
-def format_run(found: dict[str, Any]) -> str:
+def format_run(run: dict[str, Any]) -> str:
     """Return one job with the runs of its pods."""
-    job = found["job"]
+    job = run["job"]
     head = ["REPLICA", "RUN", "NODE", "DURATION", "PEAK MEMORY", "LIMIT", "CPU P95", "CAUSE"]
     rows = []
-    for pod in found["pods"]:
+    for pod in run["pods"]:
         began, ended = _time(pod["started_ms"]), _time(pod.get("ended_ms"))
         rows.append(
             [
@@ -156,9 +156,7 @@ def format_run(found: dict[str, Any]) -> str:
     lines = [format_jobs([job], namespaces=True)]
     if rows:
         lines += ["", format_table(head, rows)]
-    segments = [
-        segment for segment in found["segments"] if segment.get("quality", "good") == "good"
-    ]
+    segments = [segment for segment in run["segments"] if segment.get("quality", "good") == "good"]
     if segments:
         steps = sum(segment["steps"] for segment in segments)
         mean = sum(segment["step_mean_us"] * segment["steps"] for segment in segments) / steps / 1e6
@@ -210,9 +208,9 @@ async def forget_command(
 
 
 def _forget(database: str, cluster: str, owner: str, namespace: str, job: str) -> int:
+    from gangline.brain.store.deletion import Forget
     from gangline.brain.store.engine import open_store
     from gangline.brain.store.errors import StoreError
-    from gangline.brain.store.forgetting import Forget
 
     asked = Forget(cluster=cluster, owner=owner, namespace=namespace, name=job)
     try:

@@ -80,7 +80,7 @@ def _scale_by(name: str, text: str, sign: int) -> click.Command:
         **ignored: object,
     ) -> None:
         # Arena writes the kind before the name.
-        jobs = [each for each in names if each not in {"etjob", "et"}] or [name]
+        jobs = [word for word in names if word not in {"etjob", "et"}] or [name]
         if len(jobs) != 1 or not jobs[0]:
             raise click.UsageError("give the name of one job")
         if ignored["script"] or ignored["env"]:

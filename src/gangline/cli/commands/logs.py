@@ -88,9 +88,9 @@ async def logviewer_command(job: str, cluster: ClusterSession) -> None:
 
     Arena prints the address of a web page here. Gangline has no such page.
     """
-    found = await cluster.jobs.get(job, cluster.namespace)
+    job_found = await cluster.jobs.get(job, cluster.namespace)
     print_status("There is no web page of logs. This command prints them, those of ended pods too:")
-    click.echo(_log_command(found, cluster))
+    click.echo(_log_command(job_found, cluster))
 
 
 def _log_command(job: "Job", cluster: ClusterSession) -> str:
@@ -183,8 +183,8 @@ def select_ranks(names: Sequence[str], text: str) -> list[str]:
     Raises:
         BadParameter: the text is invalid, or the job has no such rank.
     """
-    found: list[str] = []
-    for part in filter(None, (each.strip() for each in text.split(","))):
+    selected: list[str] = []
+    for part in filter(None, (part_text.strip() for part_text in text.split(","))):
         ends = re.fullmatch(r"(\d+)(?:-(\d+))?", part, re.ASCII)
         if ends is None:
             raise click.BadParameter(f"{part!r}: write ranks as 0,2-4", param_hint="--rank")
@@ -193,8 +193,8 @@ def select_ranks(names: Sequence[str], text: str) -> list[str]:
             raise click.BadParameter(
                 f"{part!r}: the job has the ranks 0 to {len(names) - 1}", param_hint="--rank"
             )
-        found += names[first : last + 1]
-    return found
+        selected += names[first : last + 1]
+    return selected
 
 
 def _pattern(text: str) -> "re.Pattern[str] | None":
@@ -205,9 +205,11 @@ def _pattern(text: str) -> "re.Pattern[str] | None":
 
 
 def _check_instance(job: "Job", instance: str) -> None:
-    known = {name for replica in job.replicas for name in (replica.name, replica.short_name)}
-    known |= {name for short in job.ranks for name in (short, f"{job.name}-{short}")}
-    if instance and known and instance not in known:
+    instance_names = {
+        name for replica in job.replicas for name in (replica.name, replica.short_name)
+    }
+    instance_names |= {name for short in job.ranks for name in (short, f"{job.name}-{short}")}
+    if instance and instance_names and instance not in instance_names:
         names = ", ".join(job.ranks[:8]) + (", ..." if len(job.ranks) > 8 else "")
         raise CommandError(
             f"Invalid value for --instance: the job has no replica {instance!r}; it has {names}",

@@ -433,14 +433,14 @@ def _known_kinds(names: tuple[str, ...]) -> frozenset[str]:
     from gangline.operator.settings import OperatorSettings
 
     identities = [framework.kind.identity for framework in all_frameworks(OperatorSettings())]
-    known = {identity.lower(): identity for identity in identities}
-    unknown = [name for name in names if name.lower() not in known]
+    by_lower_name = {identity.lower(): identity for identity in identities}
+    unknown = [name for name in names if name.lower() not in by_lower_name]
     if unknown:
         raise click.BadParameter(
-            f"unknown kind {unknown[0]!r}; known kinds: {', '.join(known.values())}",
+            f"unknown kind {unknown[0]!r}; known kinds: {', '.join(by_lower_name.values())}",
             param_hint="'--enable-scheme' / '--kind'",
         )
-    return frozenset(known[name.lower()] for name in names)
+    return frozenset(by_lower_name[name.lower()] for name in names)
 
 
 def _own_namespace() -> str:

@@ -382,9 +382,9 @@ def _calibration(
     with contextlib.suppress(UnknownDeviceError):  # a calibration may describe it
         name = find_device(name).name
     if file is None:
-        found = find_calibration(name)
+        measured = find_calibration(name)
         is_other = flags["causal"] or flags["peak"]  # it counts the attention in full, by its peak
-        return found if found and found.element == element and not is_other else None
+        return measured if measured and measured.element == element and not is_other else None
     calibration = load_calibration(Path(file))
     if flags["gpu"] and calibration.device.name.upper() != name.upper():
         raise click.UsageError(

@@ -98,8 +98,8 @@ async def list_queues(cluster: ClusterSession, selector: str, watch: bool, outpu
     from gangline.api.resources import QUEUES
 
     async def stored_queues() -> "list[Queue]":
-        found = (await cluster.client.list(QUEUES, labels=selector)).items
-        return sorted(found, key=lambda queue: queue.metadata.name)
+        queues = (await cluster.client.list(QUEUES, labels=selector)).items
+        return sorted(queues, key=lambda queue: queue.metadata.name)
 
     async for queues, head in poll_changes(stored_queues, watch=watch):
         names = map(_qualified_name, queues)

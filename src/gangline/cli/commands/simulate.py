@@ -119,12 +119,12 @@ def simulate_command(trace: Path | None, **flags: Unpack[SimulateFlags]) -> None
         cluster, arriving, settings.policy, (), quantum, weights, save_wait_s=flags["save_wait_s"]
     )
     history = simulation.run()
-    found = summarize(history, cluster)
-    click.echo(format_table(("WHAT", "FIGURE"), result_rows(found)))
+    summary = summarize(history, cluster)
+    click.echo(format_table(("WHAT", "FIGURE"), result_rows(summary)))
     click.echo()
-    click.echo(format_table(("WAITED", "JOBS", "MEDIAN", "P95", "LONGEST"), wait_rows(found)))
+    click.echo(format_table(("WAITED", "JOBS", "MEDIAN", "P95", "LONGEST"), wait_rows(summary)))
     click.echo()
-    resource = "nvidia.com/gpu" if found.utilisation.get("nvidia.com/gpu") else "cpu"
+    resource = "nvidia.com/gpu" if summary.utilisation.get("nvidia.com/gpu") else "cpu"
     total = sum(dict(node.allocatable).get(resource, 0) for node in cluster.nodes)
     click.echo(usage_chart(history.samples, resource, total))
 

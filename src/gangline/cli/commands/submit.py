@@ -108,7 +108,9 @@ JOB_COMMANDS = (
 )
 
 
-_JOB_COMMANDS_BY_NAME = {name: each for each in JOB_COMMANDS for name in (each.word, *each.aliases)}
+_JOB_COMMANDS_BY_NAME = {
+    name: entry for entry in JOB_COMMANDS for name in (entry.word, *entry.aliases)
+}
 
 
 class KindGroup(click.Group):
@@ -145,11 +147,11 @@ class KindGroup(click.Group):
         """Complete a kind from the table alone, or an option."""
         from click.shell_completion import CompletionItem
 
-        kinds = sorted((each.word, each.help) for each in JOB_COMMANDS)
-        found = [
+        kinds = sorted((command.word, command.help) for command in JOB_COMMANDS)
+        completions = [
             CompletionItem(word, help=runs) for word, runs in kinds if word.startswith(incomplete)
         ]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        return completions + click.Command.shell_complete(self, ctx, incomplete)
 
 
 def _unknown_kind(word: str) -> str:
@@ -159,7 +161,7 @@ def _unknown_kind(word: str) -> str:
     if word.endswith((".yaml", ".yml", ".json")):
         return f"{word!r} is not a kind of job; a file is given with -f {word}"
     near = get_close_matches(word.lower(), _JOB_COMMANDS_BY_NAME, n=1)
-    kinds = ", ".join(each.word for each in JOB_COMMANDS)
+    kinds = ", ".join(command.word for command in JOB_COMMANDS)
     return f"There is no kind of job {word!r}. " + (
         f"Did you mean {near[0]!r}?" if near else f"Kinds: {kinds}; -f submits a file."
     )

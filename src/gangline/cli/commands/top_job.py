@@ -63,15 +63,19 @@ async def top_job_command(
     choice = JobSelection(job, cluster.namespace, selector=selector) if job else None
     history = SparklineHistory()
     async for _ in refresh_times(refresh):
-        found = await (choice.find_jobs(jobs) if choice else jobs.list(where, selector))
-        busy = await gpu_usage(client) if any(each.allocated_gpus for each in found) else None
+        jobs_found = await (choice.find_jobs(jobs) if choice else jobs.list(where, selector))
+        busy = (
+            await gpu_usage(client)
+            if any(selected.allocated_gpus for selected in jobs_found)
+            else None
+        )
         usage = add_gpu_usage(await pod_usage(client, where), busy)
         if refresh and supports_sparklines():
-            history.record(_cores(found, usage))
+            history.record(_cores(jobs_found, usage))
         if job and output in {"table", "wide"}:
-            click.echo(format_replica_usage(found[0], usage, instance, history, busy))
+            click.echo(format_replica_usage(jobs_found[0], usage, instance, history, busy))
         else:
-            _print_usage(found, usage, output, all_namespaces, history, busy)
+            _print_usage(jobs_found, usage, output, all_namespaces, history, busy)
         if not refresh:
             warn_of_unreadable(jobs)
 
@@ -94,11 +98,11 @@ def _print_usage(
 
 def _cores(jobs: "Sequence[Job]", usage: "UsageByPod") -> dict[Hashable, float]:
     """Return used cores by job and by pod, for the sparklines."""
-    found: dict[Hashable, float] = {pod: used.cpu for pod, used in usage.items()}
+    cores: dict[Hashable, float] = {pod: used.cpu for pod, used in usage.items()}
     for job in jobs:
         if (used := job_usage(job, usage)) is not None:
-            found[job.uid] = used.cpu
-    return found
+            cores[job.uid] = used.cpu
+    return cores
 
 
 def add_gpu_usage(usage: "UsageByPod", busy: "GpuUsage | None") -> "UsageByPod":
@@ -115,16 +119,16 @@ def add_gpu_usage(usage: "UsageByPod", busy: "GpuUsage | None") -> "UsageByPod":
 
 def job_usage(job: "Job", usage: "UsageByPod") -> "ResourceUsage | None":
     """Return the usage of all replicas of a job; None without measurements."""
-    found = [
+    usages = [
         usage[job.namespace, replica.name]
         for replica in job.replicas
         if (job.namespace, replica.name) in usage
     ]
-    if not found:
+    if not usages:
         return None
-    total = found[0]
-    for each in found[1:]:
-        total += each
+    total = usages[0]
+    for further in usages[1:]:
+        total += further
     return total
 
 

@@ -94,7 +94,11 @@ def read_details(
     return [
         NodeDetails(
             view,
-            tuple(sorted(on[view.name], key=lambda each: (-each.gpus, each.namespace, each.name))),
+            tuple(
+                sorted(
+                    on[view.name], key=lambda placed: (-placed.gpus, placed.namespace, placed.name)
+                )
+            ),
             tuple(devices.get(view.name, ())),
         )
         for view in views
@@ -208,10 +212,10 @@ def _summary(details: NodeDetails) -> str:
         lines.append(
             f"  Unhealthy/Total GPUs: {_format_part(unhealthy, view.capacity.get(GPU, 0))}"
         )
-    known = [device for device in details.devices if device.memory_total_bytes is not None]
-    if known:
-        used = sum(each.memory_used_bytes or 0 for each in known)
-        sum_total = sum(each.memory_total_bytes or 0 for each in known)
+    measured = [device for device in details.devices if device.memory_total_bytes is not None]
+    if measured:
+        used = sum(gpu.memory_used_bytes or 0 for gpu in measured)
+        sum_total = sum(gpu.memory_total_bytes or 0 for gpu in measured)
         lines.append(f"  Used/Total GPU Memory: {used / _GI:.1f}/{sum_total / _GI:.1f}Gi")
     return "\n".join(lines)
 
@@ -319,17 +323,17 @@ async def top_node_command(  # noqa: PLR0913, PLR0917
     look = _NodeQuery(names, mode, details, output, selector)
     history = SparklineHistory()
     async for _ in refresh_times(refresh):
-        found = await _load_nodes(cluster.client, look)
+        nodes = await _load_nodes(cluster.client, look)
         if refresh and supports_sparklines():
-            history.record({each.view.name: each.view.cpu_used or 0.0 for each in found})
-        _print_nodes(found, look, history)
+            history.record({node.view.name: node.view.cpu_used or 0.0 for node in nodes})
+        _print_nodes(nodes, look, history)
         if metric:
-            _warn_of_unmeasured(found)
+            _warn_of_unmeasured(nodes)
 
 
 def _warn_of_unmeasured(nodes: Sequence[NodeDetails]) -> None:
     having = [node for node in nodes if node.view.total.get(GPU)]
-    silent = [each.view.name for each in having if not each.devices]
+    silent = [view.view.name for view in having if not view.devices]
     if not having:
         print_status("None of these nodes has GPUs.")
     elif silent:

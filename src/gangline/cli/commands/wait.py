@@ -71,10 +71,10 @@ async def _select_jobs(
     choices = [
         JobSelection(name, cluster.namespace, everywhere, selector) for name in names or ("",)
     ]
-    found = [job for choice in choices for job in await choice.find_jobs(cluster.jobs)]
-    if not found:
+    jobs_found = [job for choice in choices for job in await choice.find_jobs(cluster.jobs)]
+    if not jobs_found:
         raise CommandError("no job matches the selection")
-    return [(job.qualified_name, job.namespace) for job in found]
+    return [(job.qualified_name, job.namespace) for job in jobs_found]
 
 
 def _print_job(job: "Job", name: str, output: str) -> None:

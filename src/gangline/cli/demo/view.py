@@ -86,15 +86,15 @@ class DemoTimeline:
         self.last_before_kill, self._recovering = self.last_step, True
 
     def observe_line(self, replica: str, text: str) -> None:
-        if found := LOST_IN.search(text):
-            self.last_before_kill = max(self.last_before_kill, int(found[1]) - 1)
-        elif found := STARTS_AT.search(text):
+        if match := LOST_IN.search(text):
+            self.last_before_kill = max(self.last_before_kill, int(match[1]) - 1)
+        elif match := STARTS_AT.search(text):
             if self.was_killed and self._recovering:
-                self.resumed_at = int(found[1])
-        elif found := ACCURACY.search(text):
-            self.accuracy = float(found[1])
-        elif found := STEP.match(text):
-            self._step(int(found[1]))
+                self.resumed_at = int(match[1])
+        elif match := ACCURACY.search(text):
+            self.accuracy = float(match[1])
+        elif match := STEP.match(text):
+            self._step(int(match[1]))
 
     def mark_ended(self, state: str, restarts: int) -> None:
         self.state, self.restarts = state, restarts
@@ -208,15 +208,15 @@ class DemoView:
 
     def print_line(self, replica: str, text: str) -> None:
         """Print a line of a replica, and update its progress bar."""
-        found = STEP.match(text)
-        if found and replica not in self._killed:
-            self._set_activity(replica, f"loss {found[2]}", int(found[1]))
+        match = STEP.match(text)
+        if match and replica not in self._killed:
+            self._set_activity(replica, f"loss {match[2]}", int(match[1]))
         elif found_start := STARTS_AT.search(text):
             self._killed.discard(replica)
             self._set_activity(replica, "training", int(found_start[1]))
         elif LOST_IN.search(text):
             self._set_activity(replica, "lost a rank, restarting")
-        if not found or int(found[1]) % SHOWN_EVERY == 0:
+        if not match or int(match[1]) % SHOWN_EVERY == 0:
             colour = self._colours.get(replica, "white")
             style = "bold" if ACCURACY.search(text) else ""
             shown = text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}…"

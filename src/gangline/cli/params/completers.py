@@ -36,10 +36,10 @@ def _cluster_completer(question: ClusterQuery) -> Completer:
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         typed = context.params.get(parameter.name or "") or ()
-        known = set(_run_query(question, _parsed_options(context)))
+        names = set(_run_query(question, _parsed_options(context)))
         return sorted(
             name
-            for name in known
+            for name in names
             if name.startswith(incomplete) and not _is_typed_already(name, typed)
         )
 
@@ -107,10 +107,10 @@ async def _names(
     from gangline.kube.errors import Forbidden, NotFound
 
     try:
-        found = await client.list(replace(resource, type=Object), namespace)
+        listing = await client.list(replace(resource, type=Object), namespace)
     except (Forbidden, NotFound):
         return []
-    return [item.metadata.name for item in found.items]
+    return [item.metadata.name for item in listing.items]
 
 
 async def _jobs(client: "ApiClient", namespace: str, given: ParsedOptions) -> Iterable[str]:
@@ -119,8 +119,8 @@ async def _jobs(client: "ApiClient", namespace: str, given: ParsedOptions) -> It
     from gangline.sdk.client import resolve_kinds
 
     kinds = resolve_kinds(given.get("kind") or "")
-    found = await gather(*(_names(client, kind.resource, namespace) for kind in kinds))
-    return [name for names in found for name in names]
+    names_by_kind = await gather(*(_names(client, kind.resource, namespace) for kind in kinds))
+    return [name for names in names_by_kind for name in names]
 
 
 async def _pods(client: "ApiClient", namespace: str, given: ParsedOptions) -> "list[Pod]":
@@ -207,8 +207,8 @@ def contexts(context: click.Context, _parameter: click.Parameter, incomplete: st
 
     with suppress(CommandError, ConfigError):
         files = ClusterTarget(resolve_target(context.params).kubeconfig).config().origin.split(", ")
-        known = read_kubeconfig([Path(file) for file in files]).contexts
-        return [name for name in known if name.startswith(incomplete)]
+        contexts = read_kubeconfig([Path(file) for file in files]).contexts
+        return [name for name in contexts if name.startswith(incomplete)]
     return []
 
 

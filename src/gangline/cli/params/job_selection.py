@@ -111,13 +111,13 @@ class JobSelection:
 
     async def poll_jobs(self, jobs: "JobClient", *, watch: bool) -> "AsyncIterator[list[Job]]":
         """Yield the selected jobs; with ``watch``, then yield changed jobs until all have ended."""
-        known: dict[str, Job] = {}
+        yielded: dict[str, Job] = {}
         while True:
-            found = await self.find_jobs(jobs)
-            yield [job for job in found if known.get(job.uid) != job]
-            if not watch or (self.name and all(job.state.finished for job in found)):
+            jobs_found = await self.find_jobs(jobs)
+            yield [job for job in jobs_found if yielded.get(job.uid) != job]
+            if not watch or (self.name and all(job.state.finished for job in jobs_found)):
                 return
-            known = {job.uid: job for job in found}
+            yielded = {job.uid: job for job in jobs_found}
             await asyncio.sleep(WATCH_INTERVAL_S)
 
 
@@ -128,11 +128,13 @@ async def poll_changes(
 
     The second element of each pair is True for the first list.
     """
-    found = await list_objects()
-    yield found, True
+    objects = await list_objects()
+    yield objects, True
     while watch:
-        known = {each.metadata.uid: each for each in found}
+        yielded = {object_.metadata.uid: object_ for object_ in objects}
         await asyncio.sleep(WATCH_INTERVAL_S)
-        found = await list_objects()
-        if changed := [each for each in found if known.get(each.metadata.uid) != each]:
+        objects = await list_objects()
+        if changed := [
+            object_ for object_ in objects if yielded.get(object_.metadata.uid) != object_
+        ]:
             yield changed, False

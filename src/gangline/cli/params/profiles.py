@@ -75,14 +75,14 @@ class UserSettings(NamedTuple):
             Setting(environment.get(PROFILE_VARIABLE), f"environment {PROFILE_VARIABLE}"),
             Setting(self.selected, f"file {self.path}"),
         ]
-        found = next((each for each in named if each.value), Setting("", "default"))
-        if found.value and found.value not in self.profiles:
+        selected = next((setting for setting in named if setting.value), Setting("", "default"))
+        if selected.value and selected.value not in self.profiles:
             raise CommandError(
-                f"{found.origin}: no profile {found.value!r}; {self._known()}",
+                f"{selected.origin}: no profile {selected.value!r}; {self._known()}",
                 hint="'gangline config list' shows them.",
                 code=ExitCode.USAGE,
             )
-        return found
+        return selected
 
     def _known(self) -> str:
         names = ", ".join(sorted(self.profiles)) or "none"
@@ -90,8 +90,8 @@ class UserSettings(NamedTuple):
 
     def sections(self, profile: str) -> list[tuple[ProfileSection, str]]:
         """Return the sections that apply, in order of precedence, each with its origin."""
-        found = [(self.profiles[profile], f"profile {profile}")] if profile else []
-        return [*found, (self.defaults, f"file {self.path}")]
+        layers = [(self.profiles[profile], f"profile {profile}")] if profile else []
+        return [*layers, (self.defaults, f"file {self.path}")]
 
 
 def settings_path(environment: Mapping[str, str]) -> Path:
@@ -128,16 +128,16 @@ def parse_user_settings(text: str, path: Path) -> UserSettings:
     from gangline.api.yaml_text import InvalidYamlError, load_yaml_documents
 
     try:
-        found = load_yaml_documents(text)
+        documents = load_yaml_documents(text)
     except InvalidYamlError as error:
         raise CommandError(f"{path}: {error}", code=ExitCode.USAGE) from error
-    if len(found) > 1:
+    if len(documents) > 1:
         raise CommandError(f"{path} has several documents: write one", code=ExitCode.USAGE)
-    content = _mapping(found[0] if found else {}, path, "")
+    content = _mapping(documents[0] if documents else {}, path, "")
     _refuse_unknown(content, (*CLUSTER_KEYS, SUBMIT, "profile", "profiles"), path, "")
     profiles = {
-        name: _section(_mapping(each, path, f"profiles.{name}"), path, f"profiles.{name}")
-        for name, each in _mapping(content.get("profiles") or {}, path, "profiles").items()
+        name: _section(_mapping(section, path, f"profiles.{name}"), path, f"profiles.{name}")
+        for name, section in _mapping(content.get("profiles") or {}, path, "profiles").items()
     }
     rest = {key: value for key, value in content.items() if key not in {"profile", "profiles"}}
     chosen = _text(content.get("profile") or "", path, "profile")
@@ -164,7 +164,7 @@ def _join_path(where: str, key: str) -> str:
 def _mapping(value: Any, path: Path, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _settings_error(path, where, f"names with values are expected, not {_kind(value)}")
-    return {str(key): each for key, each in value.items()}
+    return {str(key): item for key, item in value.items()}
 
 
 def _text(value: Any, path: Path, where: str) -> str:
@@ -180,14 +180,14 @@ def _kind(value: Any) -> str:
 
 
 def _refuse_unknown(
-    content: Mapping[str, Any], known: Iterable[str], path: Path, where: str
+    content: Mapping[str, Any], allowed: Iterable[str], path: Path, where: str
 ) -> None:
     for key in content:
-        if key not in known:
+        if key not in allowed:
             from difflib import get_close_matches
 
-            near = get_close_matches(key, list(known), n=1)
-            advice = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
+            near = get_close_matches(key, list(allowed), n=1)
+            advice = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(allowed)}"
             raise _settings_error(path, _join_path(where, key), f"unknown key; {advice}")
 
 
@@ -210,13 +210,13 @@ def resolve_cluster_settings(
     Raises:
         CommandError: the profile does not exist.
     """
-    found: dict[str, Setting] = {}
+    settings: dict[str, Setting] = {}
     for layer in _layers(flags, profiles, environment):
-        if "kubeconfig" in layer and "kubeconfig" in found:
+        if "kubeconfig" in layer and "kubeconfig" in settings:
             continue  # its context and namespace belong to another cluster
         for key, setting in layer.items():
-            found.setdefault(key, setting)
-    return found
+            settings.setdefault(key, setting)
+    return settings
 
 
 def _layers(
@@ -241,9 +241,9 @@ def _layers(
 
 def resolve_submit_settings(profiles: UserSettings, profile: str) -> dict[str, Setting]:
     """Return the defaults for flags of ``submit``."""
-    found: dict[str, Setting] = {}
+    settings: dict[str, Setting] = {}
     for section, origin in profiles.sections(profile):
         for key, value in section.submit.items():
             place = _join_path(_join_path(section.where, SUBMIT), key)
-            found.setdefault(key, Setting(value, origin, place))
-    return found
+            settings.setdefault(key, Setting(value, origin, place))
+    return settings

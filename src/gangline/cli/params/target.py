@@ -88,11 +88,11 @@ def resolve_target(given: Mapping[str, Any]) -> ClusterTarget:
     from gangline.cli.params.profiles import VARIABLES, read_user_settings, resolve_cluster_settings
 
     profiles = read_user_settings()
-    found = resolve_cluster_settings(given, profiles, os.environ)
+    settings = resolve_cluster_settings(given, profiles, os.environ)
     # KUBECONFIG may list several files, which the kubeconfig reader splits itself.
     values = {
         key: setting.value
-        for key, setting in found.items()
+        for key, setting in settings.items()
         if setting.origin != f"environment {VARIABLES['kubeconfig']}"
     }
     return ClusterTarget(

@@ -55,12 +55,12 @@ def load_calibration(file: Path) -> "Calibration":
     from gangline.sizing.model import ShapeError
 
     try:
-        found = json.loads(file.read_text())
+        document = json.loads(file.read_text())
     except (OSError, ValueError) as error:
         raise CommandError(f"--calibration: {file}: {error}", code=ExitCode.USAGE) from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ShapeError("calibration", f"{file} must be a JSON object")
-    return read_calibration(found, str(file))
+    return read_calibration(document, str(file))
 
 
 def gpus_here(python: str) -> int:
@@ -120,14 +120,14 @@ def calibrate_command(**flags: Unpack[CalibrateFlags]) -> None:
     python = flags["python"] or sys.executable
     processes = flags["processes"] or gpus_here(python) or 2
     try:
-        found = run_calibration(python, _slice(flags), processes)
-        calibration = read_calibration(found, "this run")
+        measured = run_calibration(python, _slice(flags), processes)
+        calibration = read_calibration(measured, "this run")
     except ShapeError as error:
         raise CommandError(f"--{error}", code=ExitCode.USAGE) from error
     file = flags["output"] or calibration_file(calibration.device.name)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(found))
+        file.write_text(json.dumps(measured))
     except OSError as error:
         raise CommandError(f"-o: {error}", code=ExitCode.USAGE) from error
     costs = calibration.device.costs

@@ -36,15 +36,15 @@ class JobSource:
 
     @property
     def annotations(self) -> dict[str, str]:
-        found = (self.manifest.get("metadata") or {}).get("annotations") or {}
-        return {str(name): str(value) for name, value in found.items()}
+        annotations = (self.manifest.get("metadata") or {}).get("annotations") or {}
+        return {str(name): str(value) for name, value in annotations.items()}
 
 
 def read_job_request(job: JobSource) -> "JobRequest | None":
     """Read what the pods with GPUs of a job request; None if no pod has any."""
     from gangline.sizing.goals import JobRequest
 
-    pods, found = 0, None
+    pods, largest = 0, None
     for replicas, template in _templates(job.manifest.get("spec")):
         pod = template.get("spec") or {}
         limits = list(_limits(pod))
@@ -53,8 +53,8 @@ def read_job_request(job: JobSource) -> "JobRequest | None":
             continue
         pods += replicas
         selector = (pod.get("nodeSelector") or {}).get(PRODUCT_LABEL, "")
-        if found is None or gpus > found.pod_gpus:
-            found = JobRequest(
+        if largest is None or gpus > largest.pod_gpus:
+            largest = JobRequest(
                 pods=0,
                 pod_gpus=gpus,
                 pod_memory_bytes=sum(_amount(limit, "memory") for limit in limits),
@@ -63,14 +63,14 @@ def read_job_request(job: JobSource) -> "JobRequest | None":
                 processes=_processes(job.manifest),
                 gpu=job.gpu or str(selector),
             )
-    return None if found is None else replace(found, pods=pods)
+    return None if largest is None else replace(largest, pods=pods)
 
 
 def _templates(spec: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Find the pod templates with their number of replicas, in jobs of any kind."""
     if isinstance(spec, list):
-        for each in spec:
-            yield from _templates(each)
+        for item in spec:
+            yield from _templates(item)
     if not isinstance(spec, Mapping):
         return
     template = spec.get("template")

@@ -228,7 +228,7 @@ def check_model_flags(flags: ModelFlags) -> None:
     if not flags["trace"] and (lost := option_names(flags, WITH_TRACE)):
         raise click.UsageError(f"{', '.join(lost)} has no effect without --trace")
     for name, needed in NEEDS.items():
-        missing = [each for each in needed if not flags[each]]  # type: ignore[literal-required]
+        missing = [flag for flag in needed if not flags[flag]]  # type: ignore[literal-required]
         if flags[name] and missing:  # type: ignore[literal-required]
             raise click.UsageError(
                 f"{_written(name)} needs {_listed(missing)}: a usual value may contradict it"
@@ -285,18 +285,18 @@ def read_shape(flags: ModelFlags) -> "GuessedShape":
         shape = shape_from_config(_read_config(flags["config"]), flags["sequence"] or 0)
         return GuessedShape(shape, ())
     sequence = flags["sequence"] or DEFAULT_SEQUENCE
-    known = {name: flags[name] or 0 for name in DIMENSIONS}  # type: ignore[literal-required]
-    known |= {"gated": flags["gated"], "tied": not flags["untied"]}
+    dimensions = {name: flags[name] or 0 for name in DIMENSIONS}  # type: ignore[literal-required]
+    dimensions |= {"gated": flags["gated"], "tied": not flags["untied"]}
     if flags["params"]:
-        return guess_shape(flags["params"], sequence, known)
-    if missing := [name for name in COMPLETE if not known[name]]:
+        return guess_shape(flags["params"], sequence, dimensions)
+    if missing := [name for name in COMPLETE if not dimensions[name]]:
         given = option_names(flags, (*DIMENSIONS, *SWITCHES))
         beside = f" beside {', '.join(given)}" if given else ""
         raise click.UsageError(
             f"the model is missing: give --config FILE, --params NUMBER, or {_listed(missing)}"
             f"{beside}"
         )
-    return described_shape(sequence, known)
+    return described_shape(sequence, dimensions)
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -99,5 +99,5 @@ def _reason(errors: str) -> str:
 
 
 def _last_object(output: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return found
+    document: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return document

@@ -43,9 +43,9 @@ def deepspeed_table(plan: "Plan") -> str:
         largest = model.largest_module
     else:
         largest = largest_module(model.shape)
-    found = deepspeed_estimates(model.parameters, largest, devices)
+    estimates = deepspeed_estimates(model.parameters, largest, devices)
     head = ("STAGE", "IN HOST MEMORY", "PER GPU")
-    rows = [(f"ZeRO-{e.stage}", e.offload, f"{e.device_bytes / 2**30:.2f} GiB") for e in found]
+    rows = [(f"ZeRO-{e.stage}", e.offload, f"{e.device_bytes / 2**30:.2f} GiB") for e in estimates]
     return format_table(head, rows)
 
 
@@ -169,7 +169,7 @@ def _best(plan: "Plan") -> Iterator[str]:
         f"runtime {memory.runtime / GIGABYTE:.1f} GB; at most {memory.high / GIGABYTE:.0f} GB",
     )
     speed = best.tokens_per_s
-    speeds = " - ".join(_short(each) for each in (speed.low, speed.middle, speed.high))
+    speeds = " - ".join(_short(duration) for duration in (speed.low, speed.middle, speed.high))
     yield _line("Speed", f"{speeds} {_unit(plan)}/s; a step {_span(best.step_s)}")
     yield from _network(best)
     yield _line("CPU", _processors(plan))
@@ -254,7 +254,7 @@ def _span(seconds: "Range", dash: str = " - ") -> str:
     units = ((86_400.0, 2, "d"), (3600.0, 2, "h"), (60.0, 2, "min"), (1.0, 1, "s"))
     fitting = ((unit, name) for unit, least, name in units if seconds.middle >= least * unit)
     unit, name = next(fitting, (1e-3, "ms"))
-    values = (each / unit for each in (seconds.low, seconds.middle, seconds.high))
+    values = (duration / unit for duration in (seconds.low, seconds.middle, seconds.high))
     numbers = (f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in values)
     return f"{dash.join(numbers)} {name}"
 

@@ -89,7 +89,7 @@ def _expected(expected: "ExpectedStart") -> list[str]:
         f"{expected.start.samples} simulations; run times are known of "
         f"{expected.known_run_times} of {expected.run_times} gangs"
     )
-    lines += [f"sooner {each.change}: {format_start(each.start)}" for each in expected.sooner]
+    lines += [f"sooner {option.change}: {format_start(option.start)}" for option in expected.sooner]
     return lines
 
 

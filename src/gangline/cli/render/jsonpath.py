@@ -21,7 +21,7 @@ def render_template(template: str, value: Any) -> str:
     from gangline.api.jsonpath import JSONPath, JSONPathError
 
     text = template if "{" in template else f"{{{template}}}"
-    if "".join(found.group(0) for found in _PART.finditer(text)) != text:
+    if "".join(values.group(0) for values in _PART.finditer(text)) != text:
         raise _wrong(template, "braces do not match")
     parts: list[str] = []
     for path, literal in _PART.findall(text):
@@ -31,10 +31,10 @@ def render_template(template: str, value: Any) -> str:
             parts.append(_parse_literal(template, path))
         else:
             try:
-                found = JSONPath(path.removeprefix("$")).find(value)
+                values = JSONPath(path.removeprefix("$")).find(value)
             except JSONPathError as error:
                 raise _wrong(template, str(error)) from error
-            parts.append(" ".join(_text(each) for each in found))
+            parts.append(" ".join(_text(item) for item in values))
     return "".join(parts)
 
 

@@ -44,7 +44,7 @@ class LogLineWriter:
     def _mark(self, replica: str) -> str:
         if not self._marked:
             return ""
-        if (known := self._marks.get(replica)) is not None:
-            return known
+        if (mark := self._marks.get(replica)) is not None:
+            return mark
         colour = COLOURS[len(self._marks) % len(COLOURS)]
         return self._marks.setdefault(replica, click.style(f"[{replica}] ", fg=colour))

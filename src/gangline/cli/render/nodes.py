@@ -110,8 +110,8 @@ class NodeRow:
 
     @property
     def mode(self) -> GpuMode:
-        found = (mode for mode, name in _MODE_RESOURCES.items() if self.total.get(name))
-        return next(found, GpuMode.NONE)
+        modes = (mode for mode, name in _MODE_RESOURCES.items() if self.total.get(name))
+        return next(modes, GpuMode.NONE)
 
     @property
     def unhealthy_gpus(self) -> int:
@@ -296,7 +296,7 @@ def format_duty_cycle(device: "GpuDevice") -> str:
 
 
 def _replica_cells(devices: "Sequence[GpuDevice]") -> list[tuple[str, str, str]]:
-    found = [
+    lines = [
         (
             device.index,
             format_duty_cycle(device),
@@ -304,7 +304,7 @@ def _replica_cells(devices: "Sequence[GpuDevice]") -> list[tuple[str, str, str]]
         )
         for device in devices
     ]
-    return found or [("", "", "")]
+    return lines or [("", "", "")]
 
 
 def _format_gpu_memory(used: int | None, total: int | None) -> str:
@@ -321,8 +321,8 @@ def add_gpu_metrics(data: dict[str, Any], busy: "GpuUsage | None") -> dict[str, 
     metrics = [
         _gpu_metrics(busy, data["namespace"], instance["name"]) for instance in data["instances"]
     ]
-    found = zip(data["instances"], metrics, strict=True)
-    return data | {"instances": [each | {"gpuMetrics": gpus} for each, gpus in found]}
+    measured = zip(data["instances"], metrics, strict=True)
+    return data | {"instances": [entry | {"gpuMetrics": gpus} for entry, gpus in measured]}
 
 
 def _gpu_metrics(busy: "GpuUsage | None", namespace: str, pod: str) -> dict[str, Any]:

@@ -66,7 +66,8 @@ def text_width(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(
-        0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text
+        0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1
+        for character in text
     )
 
 

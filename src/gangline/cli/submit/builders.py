@@ -63,10 +63,10 @@ def pod_template(pod: PodFlags, container: str, port_name: str = "") -> Manifest
 
 def _environment(pod: PodFlags) -> list[Manifest]:
     """Return the user's variables; pods without GPUs opt out of a runtime that exposes all GPUs."""
-    known = {each["name"] for each in pod.environment}
+    names = {variable["name"] for variable in pod.environment}
     silent = "NVIDIA_VISIBLE_DEVICES"
     none = [{"name": silent, "value": "void"}]
-    return [*pod.environment, *(none if not pod.gpus and silent not in known else [])]
+    return [*pod.environment, *(none if not pod.gpus and silent not in names else [])]
 
 
 def _resources(pod: PodFlags) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def _hosts(flags: JobFlags) -> Mount:
 
 def _with_variables(pod: PodFlags, variables: Mapping[str, str]) -> PodFlags:
     """Return the pods with further variables; the user's take precedence."""
-    given = {each["name"] for each in pod.environment}
+    given = {variable["name"] for variable in pod.environment}
     added = [{"name": k, "value": v} for k, v in variables.items() if k not in given]
     return replace(pod, environment=(*pod.environment, *added))
 

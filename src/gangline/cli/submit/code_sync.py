@@ -44,13 +44,13 @@ class PackedCode:
 
     def annotations(self) -> dict[str, str]:
         """Return annotations of the job that identify its code."""
-        found = {"gangline.dev/code-sha256": self.sha256}
+        annotations = {"gangline.dev/code-sha256": self.sha256}
         if self.commit:
-            found |= {
+            annotations |= {
                 "gangline.dev/git-commit": self.commit,
                 "gangline.dev/git-dirty": str(self.dirty).lower(),
             }
-        return found
+        return annotations
 
 
 def pack_code(folder: Path) -> PackedCode:
@@ -62,11 +62,11 @@ def pack_code(folder: Path) -> PackedCode:
     if not folder.is_dir():
         raise _refused(f"--sync-source {str(folder)!r} is not a folder", "Give an existing folder.")
     ignored = _ignored(folder)
-    found = list(_files(folder, ignored))
-    size = sum(path.stat().st_size for path in found)
+    files = list(_files(folder, ignored))
+    size = sum(path.stat().st_size for path in files)
     if size > MAX_UNPACKED_BYTES:
         raise _too_large(folder, size)
-    packed = _tar(folder, found)
+    packed = _tar(folder, files)
     if len(packed) > MAX_BYTES:
         raise _too_large(folder, len(packed))
     commit, dirty = _git_state(folder)
@@ -74,7 +74,7 @@ def pack_code(folder: Path) -> PackedCode:
         name=folder.resolve().name or "code",
         parts=[packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)],
         sha256=hashlib.sha256(packed).hexdigest(),
-        files=len(found),
+        files=len(files),
         commit=commit,
         dirty=dirty,
     )
@@ -112,7 +112,7 @@ def _files(folder: Path, ignored: Sequence[str]) -> Iterator[Path]:
     for root, folders, names in os.walk(folder):
         here = Path(root)
         folders[:] = sorted(
-            each for each in folders if not _is_ignored(here / each, folder, ignored)
+            entry for entry in folders if not _is_ignored(here / entry, folder, ignored)
         )
         for name in sorted(names):
             path = here / name
@@ -200,14 +200,14 @@ class CodeSync:
 def add_git_sync(flags: JobFlags, sync: CodeSync) -> tuple[JobFlags, list[Manifest]]:
     """Return the job with an init container that clones, and a Secret if the clone needs one."""
     source, from_source = _without_credentials(sync.source)
-    variables = {each["name"]: each for each in flags.pod.environment}
+    variables = {variable["name"]: variable for variable in flags.pod.environment}
     secret = from_source | {
         name: variables[name]["value"]
         for name in _CREDENTIALS
         if "value" in variables.get(name, {})
     }
     ours = {"GIT_SYNC_REPO": source, "GIT_SYNC_DEST": repository_name(source)}
-    environment = [each for name, each in variables.items() if name not in {*secret, *ours}]
+    environment = [variable for name, variable in variables.items() if name not in {*secret, *ours}]
     environment += [
         {"name": name, "value": variables.get(name, {}).get("value", value)}
         for name, value in ours.items()
@@ -216,7 +216,7 @@ def add_git_sync(flags: JobFlags, sync: CodeSync) -> tuple[JobFlags, list[Manife
     environment += [_from_secret(name, secret_name) for name in secret]
     init = _init_container(flags, sync.image or GIT_IMAGE, _GIT, environment)
     # The main container does not need the variables of the clone.
-    others = [each for name, each in variables.items() if not name.startswith(_PREFIX)]
+    others = [variable for name, variable in variables.items() if not name.startswith(_PREFIX)]
     job = replace(flags, pod=replace(flags.pod, environment=tuple(others)))
     return _add_code_volume(job, init), [_secret(flags, secret_name, secret)] if secret else []
 
@@ -265,11 +265,11 @@ def _without_credentials(source: str) -> tuple[str, dict[str, str]]:
     parts = urlsplit(source)
     if parts.scheme not in {"http", "https"} or parts.username is None:
         return source, {}
-    found = {"GIT_SYNC_USERNAME": unquote(parts.username)}
+    credentials = {"GIT_SYNC_USERNAME": unquote(parts.username)}
     if parts.password is not None:
-        found["GIT_SYNC_PASSWORD"] = unquote(parts.password)
+        credentials["GIT_SYNC_PASSWORD"] = unquote(parts.password)
     host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=host)), found
+    return urlunsplit(parts._replace(netloc=host)), credentials
 
 
 def _from_secret(name: str, secret: str) -> Manifest:

@@ -23,13 +23,13 @@ _SECONDS = (86_400, 3_600, 60, 1)
 
 def parse_pairs(flag: str, items: Sequence[str]) -> dict[str, str]:
     """Parse ``KEY=VALUE`` items; a value may contain ``=``."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for item in items:
         key, equals, value = item.partition("=")
         if not equals or not key:
             raise _wrong(flag, item, "write KEY=VALUE")
-        found[key] = value
-    return found
+        pairs[key] = value
+    return pairs
 
 
 def parse_environment(items: Sequence[str]) -> list[dict[str, Any]]:
@@ -45,19 +45,19 @@ def parse_environment(items: Sequence[str]) -> list[dict[str, Any]]:
 
 def parse_secrets(items: Sequence[str]) -> list[dict[str, Any]]:
     """Parse ``--secret VARIABLE=SECRET/KEY`` items into the environment of a container."""
-    found = []
+    variables = []
     for name, place in parse_pairs("--secret", items).items():
         secret, slash, key = place.partition("/")
         if not slash or not secret or not key:
             raise _wrong("--secret", f"{name}={place}", "write VARIABLE=SECRET/KEY")
         reference = {"secretKeyRef": {"name": secret, "key": key}}
-        found.append({"name": name, "valueFrom": reference})
-    return found
+        variables.append({"name": name, "valueFrom": reference})
+    return variables
 
 
 def parse_claims(items: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Parse ``--data PVC:/mount`` items into volumes and volume mounts."""
-    found = []
+    mounts = []
     taken: set[str] = set()
     for item in items:
         claim, colon, path = item.partition(":")
@@ -68,21 +68,21 @@ def parse_claims(items: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, A
         taken.add(claim)
         _check_folder("--data", item, path)
         volume = {"name": claim, "persistentVolumeClaim": {"claimName": claim}}
-        found.append((volume, {"name": claim, "mountPath": path}))
-    return found
+        mounts.append((volume, {"name": claim, "mountPath": path}))
+    return mounts
 
 
 def parse_host_folders(items: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Parse ``--data-dir /folder`` or ``/host:/container`` items into volumes and volume mounts."""
-    found = []
+    mounts = []
     for index, item in enumerate(items):
         host, _, inside = item.partition(":")
         _check_folder("--data-dir", item, host)
         _check_folder("--data-dir", item, inside or host)
         name = f"training-data-{index}"
         volume = {"name": name, "hostPath": {"path": host}}
-        found.append((volume, {"name": name, "mountPath": inside or host}))
-    return found
+        mounts.append((volume, {"name": name, "mountPath": inside or host}))
+    return mounts
 
 
 def _check_folder(flag: str, item: str, path: str) -> None:
@@ -92,35 +92,35 @@ def _check_folder(flag: str, item: str, path: str) -> None:
 
 def parse_tolerations(items: Sequence[str]) -> list[dict[str, Any]]:
     """Parse ``--toleration``: ``all``, ``KEY`` or ``KEY=VALUE``, optionally with ``:EFFECT``."""
-    found: list[dict[str, Any]] = []
+    tolerations: list[dict[str, Any]] = []
     for item in items:
         rest, _, operator = item.partition(",")
         rest, _, effect = rest.partition(":")
         key, equals, value = rest.partition("=")
         if item == "all":
-            found.append({"operator": "Exists"})
+            tolerations.append({"operator": "Exists"})
             continue
         if not key or operator not in {"", "Equal", "Exists"}:
             raise _wrong("--toleration", item, "write all, KEY or KEY=VALUE, optionally :EFFECT")
         if effect not in {"", "NoSchedule", "PreferNoSchedule", "NoExecute"}:
-            known = "NoSchedule, PreferNoSchedule or NoExecute"
-            raise _wrong("--toleration", item, f"the effect must be {known}")
+            effects = "NoSchedule, PreferNoSchedule or NoExecute"
+            raise _wrong("--toleration", item, f"the effect must be {effects}")
         exists = operator == "Exists" or not equals
         toleration = {"key": key, "operator": "Exists" if exists else "Equal"}
         toleration |= {} if exists else {"value": value}
-        found.append(toleration | ({"effect": effect} if effect else {}))
-    return found
+        tolerations.append(toleration | ({"effect": effect} if effect else {}))
+    return tolerations
 
 
 def parse_devices(items: Sequence[str]) -> dict[str, str]:
     """Parse ``--device vendor/resource=N`` items."""
-    found = parse_pairs("--device", items)
-    for name, count in found.items():
+    devices = parse_pairs("--device", items)
+    for name, count in devices.items():
         if name == "nvidia.com/gpu":
             raise _wrong("--device", name, "use --gpus for this resource")
         if "/" not in name or not count.isdecimal():
             raise _wrong("--device", f"{name}={count}", "write VENDOR/RESOURCE=N")
-    return found
+    return devices
 
 
 def check_quantity(flag: str, value: str) -> str:
@@ -138,10 +138,10 @@ def parse_seconds(flag: str, value: str) -> int:
     """Parse a duration such as ``90s``, ``10m``, ``1h30m`` or a number of seconds."""
     if value.isdecimal():
         return int(value)
-    found = _DURATION.fullmatch(value)
-    if not value or found is None:
+    match = _DURATION.fullmatch(value)
+    if not value or match is None:
         raise _wrong(flag, value, "write a duration such as 90s, 10m or 1h30m")
-    return sum(int(part or 0) * size for part, size in zip(found.groups(), _SECONDS, strict=True))
+    return sum(int(part or 0) * size for part, size in zip(match.groups(), _SECONDS, strict=True))
 
 
 def _wrong(flag: str, value: str, remedy: str) -> click.BadParameter:

@@ -36,15 +36,15 @@ def build_objects(kind: str, trainer: str, command: str, options: dict[str, Any]
     options = _ABSENT | options
     flags = _job_flags(kind, trainer, command, options)
     belongings: list[Manifest] = []
-    flags, found = add_config_files(flags, options["config_file"])
-    belongings += found
+    flags, objects = add_config_files(flags, options["config_file"])
+    belongings += objects
     if options["tensorboard"]:
         image, logdir = options["tensorboard_image"], options["logdir"]
         node_port = options["tensorboard_node_port"]
-        flags, found = add_tensorboard(flags, image, logdir, node_port=node_port)
-        belongings += found
-    flags, found = _add_code(flags, options)
-    belongings += found
+        flags, objects = add_tensorboard(flags, image, logdir, node_port=node_port)
+        belongings += objects
+    flags, objects = _add_code(flags, options)
+    belongings += objects
     return [BUILDERS[kind](flags), *belongings]
 
 
@@ -80,13 +80,13 @@ def _pod(trainer: str, command: str, options: dict[str, Any]) -> PodFlags:
         *parsers.parse_environment(options["env"]),
         *parsers.parse_secrets(options["secret"]),
     ]
-    known = {each["name"] for each in environment}
+    names = {variable["name"] for variable in environment}
     counts = {"workers": options["workers"], "gpus": options["gpus"]}
     environment += [
         {"name": name, "value": str(count)}
         for name, count in counts.items()
         # A runtime may give what the flags of a TrainJob leave out.
-        if name not in known and "runtime" not in options
+        if name not in names and "runtime" not in options
     ]
     shared = options["share_memory"]
     has_shared_memory = shared not in {"", "0"}

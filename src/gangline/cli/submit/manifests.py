@@ -32,9 +32,11 @@ def apply_changes(manifests: list[dict[str, Any]], changes: Sequence[str]) -> li
     """
     if not changes:
         return manifests
-    ours = {(each.api_version, each.kind) for each in CUSTOM_RESOURCES}
+    ours = {(resource.api_version, resource.kind) for resource in CUSTOM_RESOURCES}
     changed = copy.deepcopy(manifests)
-    meant = [each for each in changed if (each["apiVersion"], each["kind"]) in ours] or changed
+    meant = [
+        resource for resource in changed if (resource["apiVersion"], resource["kind"]) in ours
+    ] or changed
     for change in changes:
         path, equals, text = change.partition("=")
         if not equals or not path:
@@ -49,12 +51,12 @@ def _steps(change: str, path: str) -> list[str | int]:
     at = 0
     while at < len(path):
         at += path[at] == "."
-        found = _STEP.match(path, at)
-        if found is None:
+        match = _STEP.match(path, at)
+        if match is None:
             raise _wrong(change, "write names with '.' between them, and [0] for a place in a list")
-        name, place = found.groups()
+        name, place = match.groups()
         steps.append(re.sub(r"\\(.)", r"\1", name) if place is None else int(place))
-        at = found.end()
+        at = match.end()
     return steps
 
 
@@ -109,13 +111,13 @@ def read_manifests(source: str) -> list[dict[str, Any]]:
         CommandError: the file cannot be read, or a document is not an object; has its location.
     """
     try:
-        found = load_yaml_documents(_text(source))
+        documents = load_yaml_documents(_text(source))
     except InvalidYamlError as error:
         raise _usage(f"{_name(source)} is not valid YAML: {error}") from error
     objects = [
-        _check_object(each, where)
-        for number, document in enumerate(found, 1)
-        for each, where in _expand_list(document, f"{_name(source)}, document {number}")
+        _check_object(object_, where)
+        for number, document in enumerate(documents, 1)
+        for object_, where in _expand_list(document, f"{_name(source)}, document {number}")
     ]
     if not objects:
         raise _usage(f"{_name(source)} has no object: write one with apiVersion and kind")
@@ -133,12 +135,12 @@ def check_manifests(manifests: Iterable[dict[str, Any]]) -> list[str]:
     lines: list[str] = []
     warnings: list[str] = []
     for manifest in manifests:
-        found = check_manifest(manifest)
+        problems = check_manifest(manifest)
         name = f"{manifest['kind']} {manifest['metadata'].get('name', '')!r}"
-        warnings += [f"{name}: {warning}" for warning in found.warnings]
-        if found.errors:
-            lines.append(f"{name} has {_mistakes(len(found.errors))}:")
-            lines += [f"  {error}" for error in found.errors]
+        warnings += [f"{name}: {warning}" for warning in problems.warnings]
+        if problems.errors:
+            lines.append(f"{name} has {_mistakes(len(problems.errors))}:")
+            lines += [f"  {error}" for error in problems.errors]
     if lines:
         raise _usage("\n".join(lines))
     return warnings
@@ -193,25 +195,25 @@ def _check_object(document: Any, where: str) -> dict[str, Any]:
 def _check_kind(document: dict[str, Any], where: str) -> None:
     """Refuse a misspelt kind of ours; kinds that only the cluster knows are accepted."""
     resources = (*BUILT_IN_RESOURCES, *CUSTOM_RESOURCES)
-    known = {resource.kind for resource in resources}
+    kinds = {resource.kind for resource in resources}
     kind, version = document["kind"], document["apiVersion"]
     custom = [
-        each
+        version_
         for resource in CUSTOM_RESOURCES
         if resource.kind == kind
-        for each in _versions(resource)
+        for version_ in _versions(resource)
     ]
     if custom and version not in custom:
         raise _usage(f"{where}: {kind} has apiVersion {' or '.join(custom)}, not {version}")
-    if kind not in known and version in {resource.api_version for resource in resources}:
-        near = get_close_matches(kind, known, n=1)
+    if kind not in kinds and version in {resource.api_version for resource in resources}:
+        near = get_close_matches(kind, kinds, n=1)
         advice = f"; did you mean {near[0]}?" if near else ""
         raise _usage(f"{where}: unknown kind {kind!r} in {version}{advice}")
 
 
 def _versions(resource: Resource[Any]) -> tuple[str, ...]:
-    found = find_job_kind(resource.api_version, resource.kind)
-    return found.api_versions if found else (resource.api_version,)
+    job_kind = find_job_kind(resource.api_version, resource.kind)
+    return job_kind.api_versions if job_kind else (resource.api_version,)
 
 
 def _name(source: str) -> str:

@@ -46,23 +46,30 @@ async def find_missing(
 ) -> list[str]:
     """Return a sentence for each referenced object that does not exist."""
     required = sorted(
-        find_required_objects(manifests, namespace), key=lambda each: (each.kind, each.name)
+        find_required_objects(manifests, namespace),
+        key=lambda required_object: (required_object.kind, required_object.name),
     )
-    exist = await asyncio.gather(*(_exists(client, each) for each in required))
-    return [_sentence(each) for each, found in zip(required, exist, strict=True) if not found]
+    exist = await asyncio.gather(
+        *(_exists(client, required_object) for required_object in required)
+    )
+    return [
+        _sentence(required_object)
+        for required_object, exists in zip(required, exist, strict=True)
+        if not exists
+    ]
 
 
 def find_required_objects(manifests: Sequence[Manifest], namespace: str) -> set[RequiredObject]:
     """Return the objects that manifests refer to and do not contain."""
-    included = {(each["kind"], each["metadata"].get("name", "")) for each in manifests}
-    found: set[RequiredObject] = set()
+    included = {(manifest["kind"], manifest["metadata"].get("name", "")) for manifest in manifests}
+    required: set[RequiredObject] = set()
     for manifest in manifests:
         where = str(manifest["metadata"].get("namespace") or namespace)
         for kind, name in (*_named(manifest), *_queue(manifest)):
             if not name or (kind, name) in included:
                 continue
-            found.add(RequiredObject(kind, name, "" if kind in _CLUSTER_SCOPED else where))
-    return found
+            required.add(RequiredObject(kind, name, "" if kind in _CLUSTER_SCOPED else where))
+    return required
 
 
 def _queue(manifest: Manifest) -> Iterator[tuple[str, str]]:
@@ -76,15 +83,15 @@ def _queue(manifest: Manifest) -> Iterator[tuple[str, str]]:
 def _named(node: Any) -> Iterator[tuple[str, str]]:
     """Yield references in an object; the fields that refer to other objects have fixed names."""
     if isinstance(node, list):
-        for each in node:
-            yield from _named(each)
+        for reference in node:
+            yield from _named(reference)
     if not isinstance(node, dict):
         return
     for key, value in node.items():
         if isinstance(value, dict) and not value.get("optional"):
             yield from _reference(key, value)
         if key == "imagePullSecrets" and isinstance(value, list):
-            yield from (("Secret", str(each.get("name", ""))) for each in value)
+            yield from (("Secret", str(reference.get("name", ""))) for reference in value)
         if key in {"priorityClassName", "priorityClass"} and value not in _BUILT_IN_CLASSES:
             yield "PriorityClass", str(value)
         if key == "schedulingPolicy" and isinstance(value, dict):

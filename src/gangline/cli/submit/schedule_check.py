@@ -113,10 +113,12 @@ async def _read_runtime(client: "ApiClient", kind: str, name: str, namespace: st
     own = kind == TRAINING_RUNTIME
     resource: Any = resources.TRAINING_RUNTIMES if own else resources.CLUSTER_TRAINING_RUNTIMES
     try:
-        found = await client.get(resource, name, namespace if own else None)
+        runtime = await client.get(resource, name, namespace if own else None)
     except NotFound as error:
         raise CommandError(f"there is no {kind} {name!r}", code=ExitCode.NOT_FOUND) from error
-    return RuntimeCopy(msgspec.json.encode(found), found.metadata.resource_version, is_stored=False)
+    return RuntimeCopy(
+        msgspec.json.encode(runtime), runtime.metadata.resource_version, is_stored=False
+    )
 
 
 async def _explain(client: "ApiClient", jobs: Sequence["NormalizedJob"]) -> "list[Explanation]":
@@ -132,27 +134,27 @@ async def _explain(client: "ApiClient", jobs: Sequence["NormalizedJob"]) -> "lis
 
     settings = await scheduler_settings(client, None)
     pods = [list(_pods(job)) for job in jobs]
-    names = {str(pod["spec"]["schedulerName"]) for each in pods for pod in each}
+    names = {str(pod["spec"]["schedulerName"]) for priority_class in pods for pod in priority_class}
     answers_to = frozenset({*settings.scheduler_names, *names})
     state = await read_cluster_state(client, answers_to, settings.weights, settings.hierarchical)
     conversion = PodConversion(
         priorities={
-            name: each.value
-            for each in await list_if_readable(client, PRIORITY_CLASSES)
-            for name in class_names(each)
+            name: priority_class.value
+            for priority_class in await list_if_readable(client, PRIORITY_CLASSES)
+            for name in class_names(priority_class)
         },
         answers_to=answers_to,
         namespaces={
-            each.metadata.name: each.metadata.labels
-            for each in await list_if_readable(client, NAMESPACES)
+            priority_class.metadata.name: priority_class.metadata.labels
+            for priority_class in await list_if_readable(client, NAMESPACES)
         },
     )
     keys = [add_job(state, job, own, conversion) for job, own in zip(jobs, pods, strict=True)]
     now = time.time()
     explained = [explain_group(state, key, now, settings.policy) for key in keys]
     return [
-        with_expected_start(replace(each, kind="Job"), state, now, settings.policy)
-        for each in explained
+        with_expected_start(replace(priority_class, kind="Job"), state, now, settings.policy)
+        for priority_class in explained
     ]
 
 

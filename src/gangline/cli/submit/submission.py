@@ -179,7 +179,7 @@ async def create_objects(
 
     owners: dict[str, Manifest] = {}
     submitted: list[tuple[str, str]] = []
-    for manifest in sorted(manifests, key=lambda each: bool(_owner_name(each))):
+    for manifest in sorted(manifests, key=lambda item: bool(_owner_name(item))):
         owner = owners.get(_owner_name(manifest))
         created = await _create_one(jobs, manifest, namespace, owner)
         _print_created(created, output)

@@ -46,10 +46,10 @@ def apply_settings(
         CommandError: a setting is not a flag, or its value is invalid; has the key.
     """
     profiles = read_user_settings()
-    found = check_settings(profiles, profile, commands)
+    settings = check_settings(profiles, profile, commands)
     by_flag = dict(_flags(context.command))
     complete = dict(options)
-    for flag, setting in found.items():
+    for flag, setting in settings.items():
         option = by_flag.get(flag)
         if option is not None and option.name is not None:
             complete[option.name] = _value(context, option, setting, complete, profiles)
@@ -70,15 +70,15 @@ def check_settings(
     Raises:
         CommandError: a setting is not a flag of any of the commands; the message has its key.
     """
-    found = resolve_submit_settings(profiles, profile)
-    if found:
-        known = {flag for command in commands() for flag, _ in _flags(command)} - NOT_SETTABLE
-        for flag, setting in found.items():
-            if flag not in known:
-                near = get_close_matches(flag, known, n=1)
+    settings = resolve_submit_settings(profiles, profile)
+    if settings:
+        settable = {flag for command in commands() for flag, _ in _flags(command)} - NOT_SETTABLE
+        for flag, setting in settings.items():
+            if flag not in settable:
+                near = get_close_matches(flag, settable, n=1)
                 advice = f"; did you mean {near[0]}?" if near else ""
                 raise _wrong(profiles, setting, f"not a flag that settings can give{advice}")
-    return found
+    return settings
 
 
 def _flags(command: click.Command) -> Iterator[tuple[str, click.Option]]:
@@ -101,9 +101,9 @@ def _value(
     name, value = str(option.name), setting.value
     given = options[name]
     if option.multiple:
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise _wrong(profiles, setting, "a list of texts is expected, such as [a, b]")
-        return (*(each for each in value if each not in given), *given)
+        return (*(item for item in value if item not in given), *given)
     if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
         return given
     if option.is_flag != isinstance(value, bool):

@@ -190,7 +190,7 @@ def _is_local(module: ModuleType) -> bool:
     if file is None:
         return False
     path = Path(file).resolve()
-    if any(path.is_relative_to(Path(each).resolve()) for each in (sys.prefix, sys.base_prefix)):
+    if any(path.is_relative_to(Path(prefix).resolve()) for prefix in (sys.prefix, sys.base_prefix)):
         return False
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     folders = [Path.cwd(), *([Path(main).resolve().parent] if main else [])]

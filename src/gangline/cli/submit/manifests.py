@@ -198,10 +198,10 @@ def _check_kind(document: dict[str, Any], where: str) -> None:
     kinds = {resource.kind for resource in resources}
     kind, version = document["kind"], document["apiVersion"]
     custom = [
-        version_
+        served
         for resource in CUSTOM_RESOURCES
         if resource.kind == kind
-        for version_ in _versions(resource)
+        for served in _versions(resource)
     ]
     if custom and version not in custom:
         raise _usage(f"{where}: {kind} has apiVersion {' or '.join(custom)}, not {version}")

@@ -71,14 +71,14 @@ def read_results(lines: Iterable[str]) -> dict[int, Any]:
             parts[rank] = []
         parts.setdefault(rank, []).append(text.strip())
         expected[rank] = total
-    for rank, parts_of_rank in parts.items():
-        if len(parts_of_rank) != expected[rank]:
+    for rank, chunks in parts.items():
+        if len(chunks) != expected[rank]:
             raise NoResult(
-                f"the result of rank {rank} has {expected[rank]} lines, and its log {len(parts_of_rank)}"
+                f"the result of rank {rank} has {expected[rank]} lines, and its log {len(chunks)}"
             )
     return {
-        rank: pickle.loads(base64.b64decode("".join(parts_of_rank)))
-        for rank, parts_of_rank in sorted(parts.items())
+        rank: pickle.loads(base64.b64decode("".join(chunks)))
+        for rank, chunks in sorted(parts.items())
     }
 
 

@@ -55,9 +55,9 @@ def list_control_groups(folder: Path) -> list[Path]:
     """List the cluster's control groups in every hierarchy, innermost first."""
     mark = kernel_prefix(folder)
     roots = [CONTROL_GROUPS, *CONTROL_GROUPS.glob("*/")]
-    found = {group for root in roots for group in root.glob(f"*{mark}*")}
-    nested = {child for group in found for child in group.glob("**/") if child.is_dir()}
-    return sorted(found | nested, key=lambda group: len(group.parts), reverse=True)
+    groups = {group for root in roots for group in root.glob(f"*{mark}*")}
+    nested = {child for group in groups for child in group.glob("**/") if child.is_dir()}
+    return sorted(groups | nested, key=lambda group: len(group.parts), reverse=True)
 
 
 async def _end_processes(group: Path) -> None:

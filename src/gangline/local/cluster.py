@@ -134,8 +134,12 @@ class Kubelets:
         return self._settings.directory.folder / "kubelet" / node
 
     def _serving_files(self, node: str) -> ServingFiles | None:
-        found = self._certificates.get(node)
-        return ServingFiles(found.server.certificate, found.server.key) if found else None
+        certificates = self._certificates.get(node)
+        return (
+            ServingFiles(certificates.server.certificate, certificates.server.key)
+            if certificates
+            else None
+        )
 
     async def stop(self) -> None:
         await self._fork_servers.stop()
@@ -180,7 +184,7 @@ class Kubelets:
                 node=lambda: self._nodes.get(None, shape.name),
             ),
         )
-        others = [known for known in self._server.kubelets if known.node.name != shape.name]
+        others = [other for other in self._server.kubelets if other.node.name != shape.name]
         self._server.kubelets = [*others, kubelet]
         return kubelet
 
@@ -288,7 +292,7 @@ class EmbeddedCluster:
         runtime: "ContainerRuntime | None" = None,
     ) -> None:
         self._settings = settings
-        self._home = settings.directory
+        self._directory = settings.directory
         self._components = components
         self._announce = announce
         self._runtime = runtime
@@ -300,12 +304,12 @@ class EmbeddedCluster:
             ClusterError: it cannot be started.
         """
         self._shapes = machine.divide_machine(self._settings, machine.detect_machine())
-        self._home.prepare()
-        with ClusterLock(self._home):
-            self._home.refuse_interrupted_restore()
-            await cleanup.remove_leftovers(self._home.folder)
+        self._directory.prepare()
+        with ClusterLock(self._directory):
+            self._directory.refuse_interrupted_restore()
+            await cleanup.remove_leftovers(self._directory.folder)
             async with contextlib.AsyncExitStack() as stack:
-                stack.push_async_callback(cleanup.remove_leftovers, self._home.folder)
+                stack.push_async_callback(cleanup.remove_leftovers, self._directory.folder)
                 network = await stack.enter_async_context(self._network())
                 server = await stack.enter_async_context(self._server(network))
                 ready = self._publish(server, network)
@@ -315,7 +319,7 @@ class EmbeddedCluster:
     async def _network(self) -> AsyncIterator[ClusterNetwork]:
         settings = self._settings
         network = ClusterNetwork(
-            self._home.folder, mode=settings.network, pod_cidr=settings.pod_cidr
+            self._directory.folder, mode=settings.network, pod_cidr=settings.pod_cidr
         )
         try:
             await network.open()
@@ -332,7 +336,7 @@ class EmbeddedCluster:
         port = ports.choose_port(settings.host, settings.port, self._preferred_ports())
         server = ApiServer(
             ApiServerSettings(
-                data=self._home.folder,
+                data=self._directory.folder,
                 host=settings.host,
                 port=port,
                 durability=settings.durability,
@@ -354,17 +358,17 @@ class EmbeddedCluster:
 
     def _preferred_ports(self) -> tuple[int, ...]:
         """The port of the last run comes first, so that existing kubeconfigs stay valid."""
-        last = self._home.last_run_record()
+        last = self._directory.last_run_record()
         before = urlsplit(last.url).port if last is not None else None
         return tuple(port for port in (before, DEFAULT_PORT) if port)
 
     def _publish(self, server: ApiServer, network: ClusterNetwork) -> ClusterReady:
         pid = os.getpid()
         now = datetime.now(UTC)
-        kubeconfig = self._home.publish_kubeconfig()
-        self._home.write_settings(self._settings.encode())
+        kubeconfig = self._directory.publish_kubeconfig()
+        self._directory.write_settings(self._settings.encode())
         # The run record comes last: a process that finds it relies on the kubeconfig.
-        self._home.write_run_record(RunRecord(pid, process_start_ticks(pid), server.url, now))
+        self._directory.write_run_record(RunRecord(pid, process_start_ticks(pid), server.url, now))
         return ClusterReady(server.url, str(kubeconfig), network.limitation)
 
     async def _work(
@@ -399,7 +403,7 @@ class EmbeddedCluster:
                 informers, (address.hostname or "127.0.0.1", address.port or 443)
             )
             controlling = ControllerSettings(
-                volumes=self._home.volumes, node_silence_s=self._settings.node_silence_s
+                volumes=self._directory.volumes, node_silence_s=self._settings.node_silence_s
             )
             kubelets = Kubelets(server, self._settings, network.pods, informers, self._runtime)
             await kubelets.start([shape.name for shape in self._shapes])

@@ -62,13 +62,13 @@ def start_detached(settings: ClusterSettings, command: Sequence[str]) -> RunReco
     Raises:
         ClusterError: it did not start; the message holds the last lines of its output.
     """
-    home = settings.directory
-    home.prepare()
-    if (note := home.read_run_record()) is not None:
-        raise ClusterAlreadyRunning(home.name, f"by process {note.pid} at {note.url}")
+    cluster = settings.directory
+    cluster.prepare()
+    if (note := cluster.read_run_record()) is not None:
+        raise ClusterAlreadyRunning(cluster.name, f"by process {note.pid} at {note.url}")
     reading, writing = os.pipe()
     try:
-        with home.log.open("ab") as log:
+        with cluster.log.open("ab") as log:
             begin = log.tell()
             process = subprocess.Popen(
                 command,
@@ -80,14 +80,14 @@ def start_detached(settings: ClusterSettings, command: Sequence[str]) -> RunReco
                 start_new_session=True,
             )
         os.close(writing)
-        if _wait_ready(reading) and (note := home.read_run_record()) is not None:
+        if _wait_ready(reading) and (note := cluster.read_run_record()) is not None:
             process.returncode = 0  # It outlives this process on purpose: no ResourceWarning.
             return note
     finally:
         os.close(reading)
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
-    raise ClusterError(f"cluster {home.name} did not start:\n{_tail(home.log, begin)}")
+    raise ClusterError(f"cluster {cluster.name} did not start:\n{_tail(cluster.log, begin)}")
 
 
 def _wait_ready(reading: int) -> bool:
@@ -105,7 +105,7 @@ def report_ready() -> None:
             os.close(int(descriptor))
 
 
-def wait_nodes_ready(home: ClusterDirectory, count: int) -> bool:
+def wait_nodes_ready(cluster: ClusterDirectory, count: int) -> bool:
     """Wait until ``count`` nodes are ready, at most ``START_TIMEOUT_S``; return whether they are.
 
     Raises:
@@ -114,9 +114,9 @@ def wait_nodes_ready(home: ClusterDirectory, count: int) -> bool:
 
     async def wait() -> None:
         while True:
-            status = await cluster_status(home)
+            status = await cluster_status(cluster)
             if not status.running:
-                raise ClusterError(f"cluster {home.name} ended; its log is {home.log}")
+                raise ClusterError(f"cluster {cluster.name} ended; its log is {cluster.log}")
             if sum(ready for _, ready in status.nodes) >= count:
                 return
             await asyncio.sleep(_NODES_POLL_S)
@@ -138,24 +138,24 @@ def _tail(log: Path, begin: int) -> str:
     return "\n".join(lines[-LOG_TAIL_LINES:]) or "(no output)"
 
 
-async def cluster_status(home: ClusterDirectory) -> ClusterStatus:
+async def cluster_status(cluster: ClusterDirectory) -> ClusterStatus:
     """Return the status of a cluster, also of one whose API server does not answer."""
-    note = home.read_run_record()
+    note = cluster.read_run_record()
     if note is None:
-        return ClusterStatus(home.name, home.folder, running=False)
-    known = ClusterStatus(
-        home.name,
-        home.folder,
+        return ClusterStatus(cluster.name, cluster.folder, running=False)
+    status = ClusterStatus(
+        cluster.name,
+        cluster.folder,
         running=True,
         pid=note.pid,
         url=note.url,
         since=note.since,
-        kubeconfig=home.kubeconfig,
+        kubeconfig=cluster.kubeconfig,
     )
-    return await _query_api_server(known)
+    return await _query_api_server(status)
 
 
-async def _query_api_server(known: ClusterStatus) -> ClusterStatus:
+async def _query_api_server(status: ClusterStatus) -> ClusterStatus:
     # Imported here: only this function queries the cluster, and a start should not load them.
     import dataclasses
 
@@ -166,33 +166,33 @@ async def _query_api_server(known: ClusterStatus) -> ClusterStatus:
     from gangline.kube.errors import KubeError
 
     try:
-        async with asyncio.timeout(5.0), ApiClient(load_config(str(known.kubeconfig))) as client:
+        async with asyncio.timeout(5.0), ApiClient(load_config(str(status.kubeconfig))) as client:
             nodes = (await client.list(NODES)).items
             pods = (await client.list(PODS)).items
     except (KubeError, TimeoutError):
-        return known
+        return status
     phases = Counter(pod.status.phase or "Pending" for pod in pods)
     ready = (
         (node.metadata.name, is_condition_true(node.status.conditions, "Ready")) for node in nodes
     )
     return dataclasses.replace(
-        known, reachable=True, nodes=tuple(sorted(ready)), pods=tuple(sorted(phases.items()))
+        status, reachable=True, nodes=tuple(sorted(ready)), pods=tuple(sorted(phases.items()))
     )
 
 
-def stop_cluster(home: ClusterDirectory) -> RunRecord | None:
+def stop_cluster(cluster: ClusterDirectory) -> RunRecord | None:
     """Stop a cluster and clean up after it; None if it did not run.
 
     Raises:
         ClusterNotRunning: there is no such cluster.
         ClusterError: it belongs to another user.
     """
-    if not home.folder.is_dir():
-        raise ClusterNotRunning(f"there is no cluster {home.name} in {home.root}")
-    note = home.read_run_record()
+    if not cluster.folder.is_dir():
+        raise ClusterNotRunning(f"there is no cluster {cluster.name} in {cluster.root}")
+    note = cluster.read_run_record()
     if note is not None:
         _terminate(note)
-    asyncio.run(cleanup.remove_leftovers(home.folder))
+    asyncio.run(cleanup.remove_leftovers(cluster.folder))
     return note
 
 

@@ -166,20 +166,20 @@ class ClusterDirectory:
 class ClusterLock:
     """The lock of a cluster, owned by the one process that runs it."""
 
-    def __init__(self, home: ClusterDirectory) -> None:
-        self._home = home
+    def __init__(self, cluster: ClusterDirectory) -> None:
+        self._cluster = cluster
         self._descriptor = -1
 
     def __enter__(self) -> Self:
-        path = self._home.folder / "lock"
+        path = self._cluster.folder / "lock"
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._descriptor)
-            note = self._home.read_run_record()
+            note = self._cluster.read_run_record()
             owner = f"by process {note.pid} at {note.url}" if note else "by another process"
-            raise ClusterAlreadyRunning(self._home.name, owner) from None
+            raise ClusterAlreadyRunning(self._cluster.name, owner) from None
         return self
 
     def __exit__(self, *_: object) -> None:

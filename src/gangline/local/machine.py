@@ -51,8 +51,8 @@ def detect_machine() -> Machine:
 
 
 def _gpus() -> tuple[int, ...]:
-    found = (GPU_DEVICE.fullmatch(path.name) for path in Path("/dev").glob("nvidia*"))
-    return tuple(sorted(int(match[1]) for match in found if match))
+    devices = (GPU_DEVICE.fullmatch(path.name) for path in Path("/dev").glob("nvidia*"))
+    return tuple(sorted(int(match[1]) for match in devices if match))
 
 
 def _memory_limit() -> int | None:
@@ -82,17 +82,17 @@ def divide_machine(settings: ClusterSettings, machine: Machine) -> list[NodeShap
         raise ClusterError(f"--gpus {settings.gpus}: give 0 or more")
     cpu = machine.cpu_milli // count if settings.cpus is None else round(settings.cpus * 1000)
     memory = _memory(settings) or machine.memory_bytes // count
-    each = len(machine.gpus) // count if settings.gpus is None else settings.gpus
+    gpus = len(machine.gpus) // count if settings.gpus is None else settings.gpus
     if memory < MIN_NODE_MEMORY:
         raise ClusterError(f"{memory} bytes of memory for each node are not enough: give --memory")
     resources = parse_extended_resources(settings.resources)
-    indices = (*machine.gpus, *range(len(machine.gpus), count * each))
+    indices = (*machine.gpus, *range(len(machine.gpus), count * gpus))
     return [
         NodeShape(
             name=f"node-{number + 1}",
             cpu_milli=cpu,
             memory_bytes=memory,
-            gpus=tuple(indices[number * each : (number + 1) * each]),
+            gpus=tuple(indices[number * gpus : (number + 1) * gpus]),
             pods=settings.pods,
             resources=resources,
         )
@@ -106,7 +106,7 @@ def parse_extended_resources(items: Iterable[str]) -> dict[str, int]:
     Raises:
         ClusterError: one of them is no extended resource with a whole number.
     """
-    found: dict[str, int] = {}
+    amounts: dict[str, int] = {}
     for item in items:
         name, _, count = item.rpartition("=")
         if name == GPU:
@@ -118,10 +118,10 @@ def parse_extended_resources(items: Iterable[str]) -> dict[str, int]:
             )
         if not (count.isascii() and count.isdecimal()) or len(count) > MAX_COUNT_DIGITS:
             raise ClusterError(f"--resource {item}: the count must be a whole number such as 100")
-        if name in found:
+        if name in amounts:
             raise ClusterError(f"--resource {item}: {name} is given twice")
-        found[name] = int(count)
-    return found
+        amounts[name] = int(count)
+    return amounts
 
 
 def _memory(settings: ClusterSettings) -> int:

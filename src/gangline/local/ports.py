@@ -72,9 +72,11 @@ def listening_pids(port: int) -> list[int | None]:
     import psutil
 
     return [
-        each.pid
-        for each in psutil.net_connections("tcp")
-        if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port
+        connection.pid
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+        and connection.laddr
+        and connection.laddr.port == port
     ]
 
 

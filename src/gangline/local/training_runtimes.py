@@ -28,12 +28,14 @@ async def install_runtimes(client: ApiClient) -> None:
     The cluster starts without those that are refused, as by a webhook that does not respond.
     """
     try:
-        present = {each["metadata"]["name"] for each in (await client.list(_RUNTIMES)).items}
+        present = {item["metadata"]["name"] for item in (await client.list(_RUNTIMES)).items}
     except ApiError as error:
         log.warning("training runtimes cannot be listed: %s", error)
         return
-    missing = [each for each in builtin_runtimes() if each["metadata"]["name"] not in present]
-    await asyncio.gather(*(_create(client, each) for each in missing))
+    missing = [
+        manifest for manifest in builtin_runtimes() if manifest["metadata"]["name"] not in present
+    ]
+    await asyncio.gather(*(_create(client, manifest) for manifest in missing))
 
 
 async def _create(client: ApiClient, manifest: dict[str, Any]) -> None:

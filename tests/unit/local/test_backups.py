@@ -62,17 +62,17 @@ def horizon(home: ClusterDirectory) -> int:
 @pytest.fixture
 def home(tmp_path: Path) -> ClusterDirectory:
     """A stopped cluster with history: one object changed, one deleted, and a Secret."""
-    found = ClusterDirectory(tmp_path / "home")
-    found.prepare()
-    pki = found.folder / "pki"
+    cluster = ClusterDirectory(tmp_path / "home")
+    cluster.prepare()
+    pki = cluster.folder / "pki"
     pki.mkdir(mode=0o700)
     (pki / "ca.key").write_text("authority")
     (pki / "admin.token").write_text("token")
-    key = found.folder / GENERATED_FILE
+    key = cluster.folder / GENERATED_FILE
     key.write_bytes(generate_key_line())
     key.chmod(0o600)
     write_objects(
-        found,
+        cluster,
         LogRow(3, "configmaps.", "default/a", "ADDED", b'{"n":1}'),
         LogRow(4, "configmaps.", "default/b", "ADDED", b'{"n":1}'),
         LogRow(5, "configmaps.", "default/a", "MODIFIED", b'{"n":2}'),
@@ -81,7 +81,7 @@ def home(tmp_path: Path) -> ClusterDirectory:
         LogRow(8, "configmaps.", "default/c", "ADDED", b'{"n":1}'),
         LogRow(9, "configmaps.", "default/c", "DELETED", b'{"n":1}'),
     )
-    return found
+    return cluster
 
 
 def test_backup_has_the_present_objects_and_is_private(

@@ -7,7 +7,7 @@ from gangline.api.trainer.builtin_runtimes import builtin_runtimes
 from gangline.kube.errors import Unreachable
 from gangline.local.training_runtimes import install_runtimes
 
-NAMES = [each["metadata"]["name"] for each in builtin_runtimes()]
+NAMES = [manifest["metadata"]["name"] for manifest in builtin_runtimes()]
 
 
 class FakeClient:

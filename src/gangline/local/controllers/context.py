@@ -87,18 +87,18 @@ def current_time() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
 
 
-def owner_uids(found: Object) -> Iterable[str]:
+def owner_uids(owned: Object) -> Iterable[str]:
     """The uid of the object's controller, for the index `BY_OWNER`."""
-    controller = found.metadata.controller
+    controller = owned.metadata.controller
     return [controller.uid] if controller else []
 
 
-def object_reference(resource: Resource[Any], found: Object) -> ObjectReference:
+def object_reference(resource: Resource[Any], object_: Object) -> ObjectReference:
     """Return a reference to an object, for events."""
     return ObjectReference(
         api_version=resource.api_version,
         kind=resource.kind,
-        namespace=found.metadata.namespace,
-        name=found.metadata.name,
-        uid=found.metadata.uid,
+        namespace=object_.metadata.namespace,
+        name=object_.metadata.name,
+        uid=object_.metadata.uid,
     )

@@ -64,11 +64,12 @@ def budget_status(
 
 def _expected(pods: Sequence[Pod], sizes: Mapping[str, int]) -> int:
     owners = {pod.metadata.controller.uid for pod in pods if pod.metadata.controller}
-    known = {uid for uid in owners if uid in sizes}
+    known_owners = {uid for uid in owners if uid in sizes}
     alone = sum(
-        pod.metadata.controller is None or pod.metadata.controller.uid not in known for pod in pods
+        pod.metadata.controller is None or pod.metadata.controller.uid not in known_owners
+        for pod in pods
     )
-    return sum(sizes[uid] for uid in known) + alone
+    return sum(sizes[uid] for uid in known_owners) + alone
 
 
 def _desired(budget: PodDisruptionBudget, expected: int) -> int:
@@ -149,7 +150,10 @@ class DisruptionController:
         selector = selector_from_object(budget.spec.selector)
         pods = self._pods.by_index(BY_NAMESPACE, key.namespace)
         selected = [pod for pod in pods if selector.matches(pod.metadata.labels)]
-        sizes = {found.metadata.uid: found.desired_replicas for found in self._sets.items()}
+        sizes = {
+            replica_set.metadata.uid: replica_set.desired_replicas
+            for replica_set in self._sets.items()
+        }
         status = budget_status(budget, selected, sizes, current_time())
         if status != budget.status:
             # The eviction subresource decrements the same status: the resourceVersion makes one of

@@ -27,7 +27,9 @@ MANAGER = "endpointslicemirroring-controller.k8s.io"
 def mirror_endpoints(endpoints: Endpoints) -> dict[str, EndpointSlice]:
     """Return the slices of ``endpoints`` by name; without a subset there is one empty slice."""
     subsets = endpoints.subsets or [EndpointSubset()]
-    named = ((f"{endpoints.metadata.name}-{number}", each) for number, each in enumerate(subsets))
+    named = (
+        (f"{endpoints.metadata.name}-{number}", subset) for number, subset in enumerate(subsets)
+    )
     return {name: _slice(name, endpoints, subset) for name, subset in named}
 
 
@@ -50,9 +52,7 @@ def _slice(name: str, endpoints: Endpoints, subset: EndpointSubset) -> EndpointS
         controller=True,
         block_owner_deletion=True,
     )
-    addresses = [(address, True) for address in subset.addresses]
-    addresses += [(not_ready_address, False) for not_ready_address in subset.not_ready_addresses]
-    every = [each.ip for each, _ in addresses]
+    addresses = [*subset.addresses, *subset.not_ready_addresses]
     return EndpointSlice(
         metadata=ObjectMeta(
             name=name,
@@ -60,8 +60,11 @@ def _slice(name: str, endpoints: Endpoints, subset: EndpointSubset) -> EndpointS
             labels={**meta.labels, SERVICE_NAME_LABEL: meta.name, MANAGED_BY_LABEL: MANAGER},
             owner_references=[owner],
         ),
-        address_type="IPv6" if every and ":" in every[0] else "IPv4",
-        endpoints=[_endpoint(each, ready) for each, ready in addresses],
+        address_type="IPv6" if addresses and ":" in addresses[0].ip else "IPv4",
+        endpoints=[
+            _endpoint(address, number < len(subset.addresses))
+            for number, address in enumerate(addresses)
+        ],
         ports=subset.ports,
     )
 
@@ -111,8 +114,8 @@ class EndpointSliceController:
     async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
         endpoints = self._endpoints.get(key.namespace, key.name)
         desired = mirror_endpoints(endpoints) if endpoints is not None else {}
-        found = self._slices.by_index("service", f"{key.namespace}/{key.name}")
-        present = {each.metadata.name: each for each in found}
+        slices = self._slices.by_index("service", f"{key.namespace}/{key.name}")
+        present = {slice_.metadata.name: slice_ for slice_ in slices}
         for name, slice_ in desired.items():
             await self._write(slice_, present.get(name))
         for name in present.keys() - desired.keys():

@@ -75,7 +75,7 @@ def _metadata(service: Service) -> ObjectMeta:
 
 
 def _ports(service: Service, pod: Pod) -> PortList:
-    found = ((port, _number(port, pod)) for port in service.spec.ports)
+    numbered = ((port, _number(port, pod)) for port in service.spec.ports)
     return tuple(
         EndpointPort(
             name=port.name,
@@ -83,7 +83,7 @@ def _ports(service: Service, pod: Pod) -> PortList:
             protocol=port.protocol or "TCP",
             app_protocol=port.app_protocol,
         )
-        for port, number in found
+        for port, number in numbered
         if number is not None
     )
 

@@ -71,9 +71,9 @@ class NamespaceController:
         except ApiError as error:
             if error.code != METHOD_NOT_ALLOWED:
                 raise
-            for found in listing.items:
+            for item in listing.items:
                 with contextlib.suppress(NotFound):
-                    await self._client.delete(kind, found.metadata.name, namespace)
+                    await self._client.delete(kind, item.metadata.name, namespace)
         return len(listing.items)
 
     async def _finalize(self, namespace: Namespace) -> None:

@@ -69,7 +69,7 @@ class Kubelet:
             runtime=runtime,
             network=network,
             recorder=self._recorder,
-            node=node,
+            spec=node,
             settings=settings,
             images=ImageMap(settings.environment, settings.path, images),
             configs=ConfigSource(client),
@@ -102,8 +102,8 @@ class Kubelet:
                 await self._agent.register()
                 tasks.create_task(self._agent.run())
                 await pods.wait_for_sync()
-                known = {pod.metadata.uid for pod in pods.items()}
-                await asyncio.to_thread(self._remove_leftovers, known | set(self.workers))
+                bound = {pod.metadata.uid for pod in pods.items()}
+                await asyncio.to_thread(self._remove_leftovers, bound | set(self.workers))
                 self._context.online.set()
                 self._reconcile(list(pods.items()))
                 pods.add_listener(self._on_change)
@@ -132,12 +132,12 @@ class Kubelet:
 
     def find_pod(self, namespace: str, name: str) -> PodWorker | None:
         """The newest pod of this name on this node."""
-        found = [
+        matching = [
             worker
             for worker in self.workers.values()
             if (worker.pod.metadata.namespace, worker.pod.metadata.name) == (namespace, name)
         ]
-        return found[-1] if found else None
+        return matching[-1] if matching else None
 
     def _known_services(self) -> list[Service]:
         return list(self._services.items()) if self._services is not None else []
@@ -186,7 +186,7 @@ class Kubelet:
         others = [
             worker.pod
             for worker in self.workers.values()
-            if not is_pod_finished(worker.pod) and not worker.pod_context.record.released
+            if not is_pod_finished(worker.pod) and not worker.context.record.released
         ]
         node = self._observed.node()
         # Users may have added labels; the kubelet's own ones are those of its configuration.
@@ -203,25 +203,25 @@ class Kubelet:
 
     def _restart_worker(self, uid: str) -> None:
         """Restart the worker of a pod after it failed, as after a restart of the kubelet."""
-        pod = next((each for each in self._bound() if each.metadata.uid == uid), None)
+        pod = next((bound for bound in self._bound() if bound.metadata.uid == uid), None)
         if pod is not None and uid not in self.workers and self._context.online.is_set():
             self._start_worker(pod)
 
-    def _remove_leftovers(self, known: set[str]) -> None:
+    def _remove_leftovers(self, retained: set[str]) -> None:
         """Remove the files of pods that were deleted while no kubelet ran."""
         pods = self._settings.data / "pods"
-        _remove_except(pods, known)
-        for uid in known - set(self.workers):
+        _remove_except(pods, retained)
+        for uid in retained - set(self.workers):
             shutil.rmtree(pods / uid / "containers", ignore_errors=True)
         # Earlier releases wrote tokens there, for all pods of an account.
         shutil.rmtree(self._settings.data / "accounts", ignore_errors=True)
         logs = self._settings.data / "logs"
         for folder in logs.glob("*_*_*") if logs.is_dir() else ():
-            if folder.name.rpartition("_")[2] not in known:
+            if folder.name.rpartition("_")[2] not in retained:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove_except(top: Path, known: set[str]) -> None:
+def _remove_except(top: Path, retained: set[str]) -> None:
     for folder in top.iterdir() if top.is_dir() else ():
-        if folder.name not in known:
+        if folder.name not in retained:
             shutil.rmtree(folder, ignore_errors=True)

@@ -62,16 +62,19 @@ class ArchivedLogs:
         empty.
         """
         spec = self.pod_record["spec"]
-        names = [each["name"] for each in (*spec["containers"], *spec["initContainers"])]
+        names = [
+            spec_container["name"]
+            for spec_container in (*spec["containers"], *spec["initContainers"])
+        ]
         if container not in {"", *names}:
             return []
         folder = self.folder / (container or names[0])
-        found = [path for path in folder.glob("*.log") if path.stem.isdecimal()]
-        return sorted(found, key=lambda path: int(path.stem))
+        logs = [path for path in folder.glob("*.log") if path.stem.isdecimal()]
+        return sorted(logs, key=lambda path: int(path.stem))
 
 
 def archived_run_log(
-    found: Iterable[ArchivedLogs], pod: str, container: str, *, previous: bool = False
+    archived: Iterable[ArchivedLogs], pod: str, container: str, *, previous: bool = False
 ) -> Path | None:
     """The log of the last run of a container of the pods with this name, or of the run before it.
 
@@ -79,7 +82,9 @@ def archived_run_log(
         found: the archived pods, oldest first. Earlier pods with the same name count too:
             before a pod's first run comes the last run of the pod that it replaced.
     """
-    runs = [path for each in found if each.name == pod for path in each.runs(container)]
+    runs = [
+        path for pod_logs in archived if pod_logs.name == pod for path in pod_logs.runs(container)
+    ]
     back = 2 if previous else 1
     return runs[-back] if len(runs) >= back else None
 
@@ -154,8 +159,8 @@ class _ArchiveIndex:
     """
 
     def __init__(self, top: Path) -> None:
-        found = (folder for _, folder in _by_age(top))
-        self._pods = deque((folder, _size(folder.rglob("*"))) for folder in found)
+        folders = (folder for _, folder in _by_age(top))
+        self._pods = deque((folder, _size(folder.rglob("*"))) for folder in folders)
         self._bytes = sum(size for _, size in self._pods)
 
     def add(self, folder: Path) -> None:
@@ -434,8 +439,8 @@ def _tail(files: list[Path], lines: int) -> tuple[list[Path], int]:
     """The files that contain the last ``lines`` lines, and the offset in the first of them."""
     for at in range(len(files) - 1, -1, -1):
         with open_regular(files[at]) as file:
-            offset, found = _tail_offset(file, lines)
-        lines -= found
+            offset, count = _tail_offset(file, lines)
+        lines -= count
         if lines <= 0 or at == 0:
             return files[at:], offset
     return files, 0
@@ -446,7 +451,7 @@ def _tail_offset(file: BinaryIO, lines: int) -> tuple[int, int]:
     end = file.seek(0, os.SEEK_END)
     if lines <= 0:
         return end, 0
-    found, position = 0, end
+    count, position = 0, end
     while position > 0:
         start = max(0, position - _BLOCK)
         file.seek(start)
@@ -455,11 +460,11 @@ def _tail_offset(file: BinaryIO, lines: int) -> tuple[int, int]:
         while (at := block.rfind(b"\n", 0, at)) >= 0:
             # The line end at the very end of the file closes the last line: it begins none.
             if start + at + 1 < end:
-                found += 1
-                if found == lines:
-                    return start + at + 1, found
+                count += 1
+                if count == lines:
+                    return start + at + 1, count
         position = start
-    return 0, found + (1 if end else 0)
+    return 0, count + (1 if end else 0)
 
 
 def _shown(lines: list[bytes], options: PodLogOptions) -> Iterator[bytes]:

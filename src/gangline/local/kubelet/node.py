@@ -84,12 +84,12 @@ def node_annotations(node: VirtualNodeSpec) -> dict[str, str]:
     return {RESOURCES_ANNOTATION: ",".join(sorted(node_extended_resources(node)))}
 
 
-def is_status_outdated(node: VirtualNodeSpec, known: Node) -> bool:
+def is_status_outdated(node: VirtualNodeSpec, stored: Node) -> bool:
     """Return whether users changed the capacity so that the allocatable resources must follow."""
     own = node_allocatable(node)
     amounts = [
-        {name: value for name, value in found.items() if name not in own}
-        for found in (known.status.capacity, known.status.allocatable)
+        {name: value for name, value in resources.items() if name not in own}
+        for resources in (stored.status.capacity, stored.status.allocatable)
     ]
     return amounts[0] != amounts[1]
 
@@ -135,7 +135,9 @@ def build_node_status(
     conditions = before.conditions
     for condition in _conditions(limitations):
         conditions = set_condition(conditions, condition, now)
-    conditions = [msgspec.structs.replace(each, last_heartbeat_time=now) for each in conditions]
+    conditions = [
+        msgspec.structs.replace(condition, last_heartbeat_time=now) for condition in conditions
+    ]
     return NodeStatus(
         capacity=have,
         allocatable=have,
@@ -286,8 +288,8 @@ class NodeStatusReporter:
 
     async def _follow_capacity(self) -> None:
         """Make a resource allocatable whose capacity a user has patched, as Kubernetes does."""
-        known = self.known_node()
-        if known is not None and is_status_outdated(self.node, known):
+        stored = self.known_node()
+        if stored is not None and is_status_outdated(self.node, stored):
             await self._write_status()
 
     async def _write_status(self, withdrawn: Collection[str] = ()) -> Node:

@@ -75,7 +75,7 @@ def resolve_port(port: IntOrString, container: Container) -> int | None:
         return port
     if port.isdigit():
         return int(port)
-    named = (each.container_port for each in container.ports if each.name == port)
+    named = (declared.container_port for declared in container.ports if declared.name == port)
     return next(named, None)
 
 
@@ -196,12 +196,12 @@ async def run_probes_and_hooks(
     hook = container.lifecycle and container.lifecycle.post_start
     if hook and (problem := await run_hook(hook, target)):
         report_event("Warning", "FailedPostStartHook", problem)
-        update_record(lambda known: replace(known, unhealthy="its postStart hook failed"))
+        update_record(lambda record: replace(record, unhealthy="its postStart hook failed"))
         return
     if container.startup_probe is not None:
         await _run_startup_probe(container.startup_probe, target, update_record, report_event)
     ready = container.readiness_probe is None
-    update_record(lambda known: replace(known, started=True, ready=ready))
+    update_record(lambda record: replace(record, started=True, ready=ready))
     async with asyncio.TaskGroup() as probes:
         if container.liveness_probe is not None:
             probes.create_task(
@@ -260,7 +260,7 @@ async def _run_readiness_probe(
             report_event("Warning", "Unhealthy", f"Readiness probe failed: {problem}")
         if state.successful != before.successful:
             good = state.successful
-            update_record(lambda known: replace(known, ready=good))  # noqa: B023 - called immediately
+            update_record(lambda record: replace(record, ready=good))  # noqa: B023 - called immediately
         await asyncio.sleep(_jitter(when.period_s))
 
 
@@ -269,7 +269,7 @@ def _mark_unhealthy(
 ) -> None:
     why = f"container {target.container.name} failed {kind} probe"
     grace_s = probe.termination_grace_period_seconds
-    update_record(lambda known: replace(known, unhealthy=why, unhealthy_grace_s=grace_s))
+    update_record(lambda record: replace(record, unhealthy=why, unhealthy_grace_s=grace_s))
 
 
 def _jitter(period_s: float) -> float:

@@ -150,7 +150,7 @@ def recover_record(pod: Pod, now: datetime) -> PodRecord:
         started_at=status.start_time or now,
         ip=status.pod_ip if is_pod_finished(pod) else "",
         failure=failure if failure and failure.reason else None,
-        containers={each.name: _recover_container(each, now) for each in written},
+        containers={container.name: _recover_container(container, now) for container in written},
     )
 
 

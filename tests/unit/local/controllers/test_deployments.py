@@ -68,33 +68,33 @@ class World:
         for name, size in done.scale.items():
             self.resize(name, size)
         for name, revision in done.revisions.items():
-            found = self.sets[name]
+            replica_set = self.sets[name]
             metadata = msgspec.structs.replace(
-                found.metadata, annotations={REVISION_ANNOTATION: revision}
+                replica_set.metadata, annotations={REVISION_ANNOTATION: revision}
             )
-            self.sets[name] = msgspec.structs.replace(found, metadata=metadata)
+            self.sets[name] = msgspec.structs.replace(replica_set, metadata=metadata)
         for name in done.delete:
             del self.sets[name]
         self.deployment = msgspec.structs.replace(self.deployment, status=done.status)
         return bool(done.create or done.scale or done.revisions or done.delete)
 
     def resize(self, name: str, size: int) -> None:
-        found = self.sets[name]
-        spec = msgspec.structs.replace(found.spec, replicas=size)
-        available = min(size, found.status.available_replicas)
+        replica_set = self.sets[name]
+        spec = msgspec.structs.replace(replica_set.spec, replicas=size)
+        available = min(size, replica_set.status.available_replicas)
         status = ReplicaSetStatus(
             replicas=size, ready_replicas=available, available_replicas=available
         )
-        self.sets[name] = msgspec.structs.replace(found, spec=spec, status=status)
+        self.sets[name] = msgspec.structs.replace(replica_set, spec=spec, status=status)
 
     def come_up(self, name: str, count: int) -> None:
         """Make some pods of a ReplicaSet available."""
-        found = self.sets[name]
-        up = min(found.desired_replicas, found.status.available_replicas + count)
+        replica_set = self.sets[name]
+        up = min(replica_set.desired_replicas, replica_set.status.available_replicas + count)
         status = ReplicaSetStatus(
-            replicas=found.desired_replicas, ready_replicas=up, available_replicas=up
+            replicas=replica_set.desired_replicas, ready_replicas=up, available_replicas=up
         )
-        self.sets[name] = msgspec.structs.replace(found, status=status)
+        self.sets[name] = msgspec.structs.replace(replica_set, status=status)
 
     def update(self, image: str) -> None:
         spec = msgspec.structs.replace(self.deployment.spec, template=a_template(image))

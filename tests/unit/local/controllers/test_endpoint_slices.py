@@ -34,7 +34,7 @@ def test_a_slice_names_its_service_and_keeps_its_labels() -> None:
 
 def test_slice_has_the_readiness_of_each_endpoint() -> None:
     (slice_,) = mirror_endpoints(endpoints(subset("10.0.0.1", waiting=("10.0.0.2",)))).values()
-    ready = [each.conditions.ready for each in slice_.endpoints if each.conditions]
+    ready = [endpoint.conditions.ready for endpoint in slice_.endpoints if endpoint.conditions]
     assert ready == [True, False]
 
 

@@ -43,8 +43,10 @@ def test_a_pod_is_an_endpoint(pod: Pod, publish: bool, listed: int, waiting: int
 def test_a_named_port_is_looked_up_in_each_pod() -> None:
     ports = [ContainerPort(name="http", container_port=8080)]
     spec = PodSpec(containers=[Container(name="c", ports=ports)])
-    found = build_endpoints(a_service(target="http"), [a_pod(spec=spec), a_pod("q", ip="10.1.0.3")])
-    with_port = [subset for subset in found.subsets if subset.ports]
+    endpoints = build_endpoints(
+        a_service(target="http"), [a_pod(spec=spec), a_pod("q", ip="10.1.0.3")]
+    )
+    with_port = [subset for subset in endpoints.subsets if subset.ports]
     assert [[port.port for port in subset.ports] for subset in with_port] == [[8080]]
     assert [address.ip for address in with_port[0].addresses] == ["10.1.0.2"]
 

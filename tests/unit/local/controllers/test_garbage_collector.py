@@ -159,10 +159,10 @@ class World:
         self.items = {one.uid: one for one in items}
 
     def begin_deletion(self, uid: str, propagation: PropagationPolicy) -> None:
-        found = self.items[uid]
+        item = self.items[uid]
         mark = {PropagationPolicy.FOREGROUND: {FOREGROUND}, PropagationPolicy.ORPHAN: {ORPHAN}}
-        finalizers = found.finalizers | frozenset(mark.get(propagation, set()))
-        self._store(replace(found, finalizers=finalizers, is_deleting=True))
+        finalizers = item.finalizers | frozenset(mark.get(propagation, set()))
+        self._store(replace(item, finalizers=finalizers, is_deleting=True))
 
     def _store(self, changed: GraphObject) -> None:
         if changed.is_deleting and not changed.finalizers:
@@ -173,32 +173,32 @@ class World:
     def step(self, uid: str) -> bool:
         """Execute the action for one object; return whether it changed anything."""
         action = plan_collection(a_graph(*self.items.values()), uid, lambda owner: False)
-        found = self.items[uid]
+        item = self.items[uid]
         match action:
             case DeleteObject(propagation):
                 self.begin_deletion(uid, propagation)
             case RemoveOwnerReferences(uids):
-                self._keep(found, lambda owner: owner.uid not in uids)
+                self._keep(item, lambda owner: owner.uid not in uids)
             case OrphanDependents(dependents):
                 for dependent in dependents:
                     self._keep(dependent, lambda owner: owner.uid != uid)
-                self._store(replace(found, finalizers=found.finalizers - {ORPHAN}))
+                self._store(replace(item, finalizers=item.finalizers - {ORPHAN}))
             case RemoveFinalizer(finalizer):
-                self._store(replace(found, finalizers=found.finalizers - {finalizer}))
+                self._store(replace(item, finalizers=item.finalizers - {finalizer}))
             case UnblockOwners():
                 owners = tuple(
                     OwnerReference(uid=o.uid, name=o.name, block_owner_deletion=False)
-                    for o in found.owners
+                    for o in item.owners
                 )
-                self._store(replace(found, owners=owners))
+                self._store(replace(item, owners=owners))
                 self.begin_deletion(uid, PropagationPolicy.FOREGROUND)
             case _:
                 return False
         return True
 
-    def _keep(self, found: GraphObject, keep: "object") -> None:
-        owners = tuple(owner for owner in found.owners if keep(owner))  # type: ignore[operator]
-        self._store(replace(self.items[found.uid], owners=owners))
+    def _keep(self, item: GraphObject, keep: "object") -> None:
+        owners = tuple(owner for owner in item.owners if keep(owner))  # type: ignore[operator]
+        self._store(replace(self.items[item.uid], owners=owners))
 
     def settle(self) -> None:
         for _ in range(200):

@@ -19,10 +19,10 @@ from gangline.local.controllers.jobs.plan import (
     FINALIZER,
     INDEX,
     BackoffRecord,
+    BatchJob,
+    BatchJobSpec,
+    BatchJobStatus,
     JobPlan,
-    JobStatus,
-    RawJob,
-    RawJobSpec,
     UncountedPods,
     format_indexes,
     parse_indexes,
@@ -30,13 +30,13 @@ from gangline.local.controllers.jobs.plan import (
 )
 from unit.local.controllers.builders import NOW, a_pod
 
-STARTED = JobStatus(start_time=NOW - timedelta(seconds=60))
+STARTED = BatchJobStatus(start_time=NOW - timedelta(seconds=60))
 
 
-def a_job(status: JobStatus = STARTED, **spec: Any) -> RawJob:
-    return RawJob(
+def a_job(status: BatchJobStatus = STARTED, **spec: Any) -> BatchJob:
+    return BatchJob(
         metadata=ObjectMeta(name="j", namespace="ns", uid="u"),
-        spec=RawJobSpec(**spec),
+        spec=BatchJobSpec(**spec),
         status=status,
     )
 
@@ -52,12 +52,12 @@ def pod_of(
     return msgspec.structs.replace(pod, metadata=metadata)
 
 
-def plan(job: RawJob, pods: Iterable[Pod] = (), backoff: BackoffRecord | None = None) -> JobPlan:
+def plan(job: BatchJob, pods: Iterable[Pod] = (), backoff: BackoffRecord | None = None) -> JobPlan:
     return plan_job(job, list(pods), backoff or BackoffRecord(), NOW)
 
 
-def conditions(status: JobStatus) -> dict[str, tuple[str, str]]:
-    return {each.type: (each.status, each.reason) for each in status.conditions}
+def conditions(status: BatchJobStatus) -> dict[str, tuple[str, str]]:
+    return {condition.type: (condition.status, condition.reason) for condition in status.conditions}
 
 
 def names(pods: Iterable[Pod]) -> list[str]:
@@ -65,9 +65,9 @@ def names(pods: Iterable[Pod]) -> list[str]:
 
 
 def test_a_new_job_starts_and_creates_its_pods() -> None:
-    found = plan(a_job(JobStatus(), parallelism=3, completions=5))
-    assert found.status.start_time == NOW
-    assert found.create == (None, None, None)
+    planned = plan(a_job(BatchJobStatus(), parallelism=3, completions=5))
+    assert planned.status.start_time == NOW
+    assert planned.create == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -86,28 +86,28 @@ def test_as_many_pods_run_as_are_left(
     spec: dict[str, int], succeeded: int, running: int, created: int
 ) -> None:
     status = msgspec.structs.replace(STARTED, succeeded=succeeded)
-    found = plan(a_job(status, **spec), [pod_of(f"r{n}") for n in range(running)])
-    assert len(found.create) == created
+    planned = plan(a_job(status, **spec), [pod_of(f"r{n}") for n in range(running)])
+    assert len(planned.create) == created
 
 
 def test_surplus_pods_are_withdrawn_and_do_not_count_as_failed() -> None:
     pods = [pod_of("old"), pod_of("young", ready_for=1)]
-    found = plan(a_job(parallelism=1, completions=5), pods)
-    assert names(found.withdraw) == ["young"]
+    planned = plan(a_job(parallelism=1, completions=5), pods)
+    assert names(planned.withdraw) == ["young"]
     gone = pod_of("young", held=False, going=True)
     assert plan(a_job(parallelism=1, completions=5), [pods[0], gone]).status.failed == 0
 
 
 def test_an_ended_pod_is_counted_once_although_the_controller_may_end_in_between() -> None:
     job = a_job(completions=2)
-    found = plan(job, [pod_of("a", "Succeeded"), pod_of("b", "Failed")])
-    assert found.status.uncounted_terminated_pods == UncountedPods(["uid-a"], ["uid-b"])
-    assert (found.status.succeeded, found.status.failed) == (0, 0)
-    assert names(found.release) == ["a", "b"]
+    planned = plan(job, [pod_of("a", "Succeeded"), pod_of("b", "Failed")])
+    assert planned.status.uncounted_terminated_pods == UncountedPods(["uid-a"], ["uid-b"])
+    assert (planned.status.succeeded, planned.status.failed) == (0, 0)
+    assert names(planned.release) == ["a", "b"]
     # The status is written, the finalizers are not removed yet.
-    job = a_job(found.status, completions=2)
+    job = a_job(planned.status, completions=2)
     again = plan(job, [pod_of("a", "Succeeded"), pod_of("b", "Failed")])
-    assert again.status == found.status
+    assert again.status == planned.status
     assert names(again.release) == ["a", "b"]
     # They are removed; one of the pods is deleted.
     last = plan(job, [pod_of("a", "Succeeded", held=False)])
@@ -120,15 +120,15 @@ def test_an_ended_pod_is_counted_once_although_the_controller_may_end_in_between
 
 def test_a_job_is_complete_when_no_pod_of_it_is_left() -> None:
     status = msgspec.structs.replace(STARTED, succeeded=2)
-    found = plan(a_job(status, completions=2, parallelism=2), [pod_of("late")])
-    assert conditions(found.status) == {"SuccessCriteriaMet": ("True", "CompletionsReached")}
-    assert names(found.delete) == ["late"]
-    found = plan(a_job(found.status, completions=2, parallelism=2))
-    assert conditions(found.status)["Complete"] == ("True", "CompletionsReached")
-    assert found.status.completion_time == NOW
-    assert [event.reason for event in found.events] == ["Completed"]
-    after = plan(a_job(found.status, completions=2, parallelism=2))
-    assert (after.status, after.create, after.delete_job) == (found.status, (), False)
+    planned = plan(a_job(status, completions=2, parallelism=2), [pod_of("late")])
+    assert conditions(planned.status) == {"SuccessCriteriaMet": ("True", "CompletionsReached")}
+    assert names(planned.delete) == ["late"]
+    planned = plan(a_job(planned.status, completions=2, parallelism=2))
+    assert conditions(planned.status)["Complete"] == ("True", "CompletionsReached")
+    assert planned.status.completion_time == NOW
+    assert [event.reason for event in planned.events] == ["Completed"]
+    after = plan(a_job(planned.status, completions=2, parallelism=2))
+    assert (after.status, after.create, after.delete_job) == (planned.status, (), False)
 
 
 def test_a_work_queue_ends_with_its_last_pod() -> None:
@@ -143,16 +143,16 @@ def test_too_many_failures_end_a_job() -> None:
     status = msgspec.structs.replace(STARTED, failed=1)
     job = a_job(status, backoff_limit=1, completions=3, parallelism=3)
     assert "FailureTarget" not in conditions(plan(job).status)
-    found = plan(job, [pod_of("bad", "Failed"), pod_of("fine")])
-    assert conditions(found.status) == {"FailureTarget": ("True", "BackoffLimitExceeded")}
-    assert names(found.delete) == ["fine"]
-    assert found.create == ()
+    planned = plan(job, [pod_of("bad", "Failed"), pod_of("fine")])
+    assert conditions(planned.status) == {"FailureTarget": ("True", "BackoffLimitExceeded")}
+    assert names(planned.delete) == ["fine"]
+    assert planned.create == ()
     status = msgspec.structs.replace(
-        found.status, uncounted_terminated_pods=UncountedPods(), failed=3
+        planned.status, uncounted_terminated_pods=UncountedPods(), failed=3
     )
-    found = plan(a_job(status, backoff_limit=1, completions=3, parallelism=3))
-    assert conditions(found.status)["Failed"] == ("True", "BackoffLimitExceeded")
-    assert found.events[0].type == "Warning"
+    planned = plan(a_job(status, backoff_limit=1, completions=3, parallelism=3))
+    assert conditions(planned.status)["Failed"] == ("True", "BackoffLimitExceeded")
+    assert planned.events[0].type == "Warning"
 
 
 @pytest.mark.parametrize(("limit", "restarts", "ends"), [(2, 1, False), (2, 2, True), (0, 1, True)])
@@ -170,11 +170,11 @@ def test_restarts_of_containers_count_with_on_failure(
 
 
 def test_a_job_has_a_deadline() -> None:
-    found = plan(a_job(active_deadline_seconds=61), [pod_of("p")])
-    assert found.requeue_at == NOW + timedelta(seconds=1)
-    found = plan(a_job(active_deadline_seconds=60), [pod_of("p")])
-    assert conditions(found.status) == {"FailureTarget": ("True", "DeadlineExceeded")}
-    assert names(found.delete) == ["p"]
+    planned = plan(a_job(active_deadline_seconds=61), [pod_of("p")])
+    assert planned.requeue_at == NOW + timedelta(seconds=1)
+    planned = plan(a_job(active_deadline_seconds=60), [pod_of("p")])
+    assert conditions(planned.status) == {"FailureTarget": ("True", "DeadlineExceeded")}
+    assert names(planned.delete) == ["p"]
 
 
 def failed_at(name: str, time: datetime, phase: str = "Failed") -> Pod:
@@ -188,11 +188,11 @@ def failed_at(name: str, time: datetime, phase: str = "Failed") -> Pod:
 
 def test_failed_pods_are_replaced_after_a_growing_delay() -> None:
     job = a_job(completions=1)
-    found = plan(job, [failed_at("a", NOW - timedelta(seconds=3))])
-    assert found.create == ()
-    assert found.requeue_at == NOW + timedelta(seconds=7)
+    planned = plan(job, [failed_at("a", NOW - timedelta(seconds=3))])
+    assert planned.create == ()
+    assert planned.requeue_at == NOW + timedelta(seconds=7)
     assert plan(job, [], BackoffRecord(1, NOW - timedelta(seconds=10))).create == (None,)
-    second = plan(job, [failed_at("b", NOW)], found.backoff)
+    second = plan(job, [failed_at("b", NOW)], planned.backoff)
     assert second.requeue_at == NOW + timedelta(seconds=20)
     many = BackoffRecord(40, NOW)
     assert plan(job, [], many).requeue_at == NOW + timedelta(minutes=10)
@@ -202,12 +202,12 @@ def test_failed_pods_are_replaced_after_a_growing_delay() -> None:
 
 
 def test_a_suspended_job_has_no_pods_and_starts_anew_when_resumed() -> None:
-    found = plan(a_job(suspend=True, parallelism=2), [pod_of("p")])
-    assert names(found.withdraw) == ["p"]
-    assert found.create == ()
-    assert conditions(found.status) == {"Suspended": ("True", "JobSuspended")}
-    assert found.status.start_time is None
-    resumed = plan(a_job(found.status, suspend=False, parallelism=2))
+    planned = plan(a_job(suspend=True, parallelism=2), [pod_of("p")])
+    assert names(planned.withdraw) == ["p"]
+    assert planned.create == ()
+    assert conditions(planned.status) == {"Suspended": ("True", "JobSuspended")}
+    assert planned.status.start_time is None
+    resumed = plan(a_job(planned.status, suspend=False, parallelism=2))
     assert conditions(resumed.status) == {"Suspended": ("False", "JobResumed")}
     assert resumed.status.start_time == NOW
     assert len(resumed.create) == 2
@@ -221,13 +221,13 @@ def test_an_indexed_job_runs_each_index_until_it_has_succeeded() -> None:
         pod_of("again", index=1, ready_for=1),
         pod_of("beyond", index=9),
     ]
-    found = plan(a_job(**spec), pods)
-    assert found.status.completed_indexes == "0"
-    assert found.status.succeeded == 1
-    assert names(found.release) == ["zero"]
-    assert sorted(names(found.withdraw)) == ["again", "beyond"]
-    found = plan(a_job(found.status, **spec), [pod_of("one", index=1)])
-    assert found.create == (2, 3)
+    planned = plan(a_job(**spec), pods)
+    assert planned.status.completed_indexes == "0"
+    assert planned.status.succeeded == 1
+    assert names(planned.release) == ["zero"]
+    assert sorted(names(planned.withdraw)) == ["again", "beyond"]
+    planned = plan(a_job(planned.status, **spec), [pod_of("one", index=1)])
+    assert planned.create == (2, 3)
     status = msgspec.structs.replace(STARTED, completed_indexes="0-4", succeeded=5)
     assert "Complete" in conditions(plan(a_job(status, **spec)).status)
 
@@ -235,11 +235,11 @@ def test_an_indexed_job_runs_each_index_until_it_has_succeeded() -> None:
 @pytest.mark.parametrize(("policy", "created"), [("TerminatingOrFailed", 1), ("Failed", 0)])
 def test_a_deleted_pod_is_replaced_by_policy(policy: str, created: int) -> None:
     job = a_job(completions=1, pod_replacement_policy=policy)
-    found = plan(job, [pod_of("p", going=True)], BackoffRecord())
-    assert len(found.status.uncounted_terminated_pods.failed) == created
-    assert found.status.terminating == 1
+    planned = plan(job, [pod_of("p", going=True)], BackoffRecord())
+    assert len(planned.status.uncounted_terminated_pods.failed) == created
+    assert planned.status.terminating == 1
     # After the delay that follows a failure.
-    status = msgspec.structs.replace(found.status, start_time=STARTED.start_time)
+    status = msgspec.structs.replace(planned.status, start_time=STARTED.start_time)
     job = a_job(status, completions=1, pod_replacement_policy=policy)
     assert len(plan(job, [pod_of("p", going=True)]).create) == created
 
@@ -256,9 +256,9 @@ def test_a_finished_job_expires() -> None:
 def test_a_job_in_deletion_only_releases_its_pods() -> None:
     job = a_job(completions=3)
     metadata = msgspec.structs.replace(job.metadata, deletion_timestamp=NOW)
-    found = plan(msgspec.structs.replace(job, metadata=metadata), [pod_of("p")])
-    assert names(found.release) == ["p"]
-    assert (found.create, found.delete, found.withdraw) == ((), (), ())
+    planned = plan(msgspec.structs.replace(job, metadata=metadata), [pod_of("p")])
+    assert names(planned.release) == ["p"]
+    assert (planned.create, planned.delete, planned.withdraw) == ((), (), ())
 
 
 @pytest.mark.parametrize(

@@ -82,10 +82,10 @@ def test_an_average_amount_is_divided_by_the_pods():
     target = MetricTarget(type="AverageValue", average_value="100Mi")
     metric = MetricSpec(type="Resource", resource=ResourceMetricSource("memory", target))
     usage = {"p": {"memory": 250 << 20}}
-    found = propose_replicas(metric, 1, [a_pod("p")], usage)
-    assert found.replicas == 3
-    assert found.status.resource is not None
-    assert found.status.resource.current.average_value == "250Mi"
+    proposal = propose_replicas(metric, 1, [a_pod("p")], usage)
+    assert proposal.replicas == 3
+    assert proposal.status.resource is not None
+    assert proposal.status.resource.current.average_value == "250Mi"
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ def wants(replicas: int) -> ReplicaProposal:
 
 
 def condition(decision: ScalingDecision, type_: str) -> tuple[str, str]:
-    found = find_condition(decision.status.conditions, type_)
-    assert found is not None
-    return found.status, found.reason
+    condition = find_condition(decision.status.conditions, type_)
+    assert condition is not None
+    return condition.status, condition.reason
 
 
 def test_the_largest_proposal_counts():

@@ -46,8 +46,8 @@ def a_volume(name: str, size: str = "1Gi", **spec: Any) -> PersistentVolume:
     )
 
 
-def decide(claim: PersistentVolumeClaim, *known: PersistentVolume) -> plan.ClaimAction:
-    return plan.plan_claim(claim, known, [LOCAL, FOREIGN], Path("/data"))
+def decide(claim: PersistentVolumeClaim, *volumes: PersistentVolume) -> plan.ClaimAction:
+    return plan.plan_claim(claim, volumes, [LOCAL, FOREIGN], Path("/data"))
 
 
 def test_a_claim_without_a_class_is_given_a_folder_of_the_default_class() -> None:

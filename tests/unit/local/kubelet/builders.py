@@ -39,8 +39,10 @@ def a_pod(
 
 def running(number: int = 0, **more: Any) -> ContainerRecord:
     """A container that is running."""
-    known = ContainerRecord(instance=ContainerInstance(number, "id", NOW), started=True, ready=True)
-    return replace(known, **more)
+    record = ContainerRecord(
+        instance=ContainerInstance(number, "id", NOW), started=True, ready=True
+    )
+    return replace(record, **more)
 
 
 def ended(code: int = 0, number: int = 0, at: datetime = NOW, **more: Any) -> ContainerRecord:

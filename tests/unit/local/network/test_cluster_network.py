@@ -135,8 +135,8 @@ async def test_names_are_answered_over_tcp_and_foreign_ones_fail_without_resolve
     zone = DnsZone()
     server = DnsServer(zone, "127.0.0.1", port=0)
     await server.start()
-    known = await _ask_tcp(server.port, "1-2-3-4.ns.pod.cluster.local")
-    assert known.endswith(bytes([1, 2, 3, 4]))
+    answer = await _ask_tcp(server.port, "1-2-3-4.ns.pod.cluster.local")
+    assert answer.endswith(bytes([1, 2, 3, 4]))
     foreign = await _ask_tcp(server.port, "example.com")
     assert dnslib.DNSRecord.parse(foreign).header.rcode == 2
     await server.stop()

@@ -47,34 +47,34 @@ class DeploymentController:
             self._controller.queue.add(object_key(new))
 
     def _set_changed(self, old: RawReplicaSet | None, new: RawReplicaSet | None) -> None:
-        for found in (old, new):
-            owner = found.metadata.controller if found is not None else None
-            if found is not None and owner is not None and owner.kind == RAW_DEPLOYMENTS.kind:
-                self._controller.queue.add(ObjectKey(found.metadata.namespace, owner.name))
+        for replica_set in (old, new):
+            owner = replica_set.metadata.controller if replica_set is not None else None
+            if replica_set is not None and owner is not None and owner.kind == RAW_DEPLOYMENTS.kind:
+                self._controller.queue.add(ObjectKey(replica_set.metadata.namespace, owner.name))
 
     async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
-        found = self._deployments.get(key.namespace, key.name)
-        if found is None:
+        deployment = self._deployments.get(key.namespace, key.name)
+        if deployment is None:
             return ReconcileDone()
-        owned = self._sets.by_index(BY_OWNER, found.metadata.uid)
-        plan = plan_deployment(found, owned, current_time())
-        await self._execute(found, plan)
-        await self._write(found, plan)
+        owned = self._sets.by_index(BY_OWNER, deployment.metadata.uid)
+        plan = plan_deployment(deployment, owned, current_time())
+        await self._execute(deployment, plan)
+        await self._write(deployment, plan)
         return ReconcileDone()
 
-    async def _execute(self, found: RawDeployment, plan: DeploymentPlan) -> None:
-        namespace = found.metadata.namespace
+    async def _execute(self, deployment: RawDeployment, plan: DeploymentPlan) -> None:
+        namespace = deployment.metadata.namespace
         if plan.create is not None:
             # The name follows from the template: a repeated creation fails with AlreadyExists.
             try:
                 made = await self._client.create(RAW_REPLICA_SETS, plan.create, namespace)
             except AlreadyExists:
-                await self._adopt_set(found, plan.create)
+                await self._adopt_set(deployment, plan.create)
             else:
-                self._record_scaling(found, made.metadata.name, made.desired_replicas)
+                self._record_scaling(deployment, made.metadata.name, made.desired_replicas)
         for name, size in plan.scale.items():
             await self._patch_set(namespace, name, {"spec": {"replicas": size}})
-            self._record_scaling(found, name, size)
+            self._record_scaling(deployment, name, size)
         for name, revision in plan.revisions.items():
             mark: dict[str, object] = {"metadata": {"annotations": {REVISION_ANNOTATION: revision}}}
             await self._patch_set(namespace, name, mark)
@@ -82,34 +82,34 @@ class DeploymentController:
             with contextlib.suppress(NotFound):
                 await self._client.delete(RAW_REPLICA_SETS, name, namespace)
 
-    async def _adopt_set(self, found: RawDeployment, desired: dict[str, Any]) -> None:
+    async def _adopt_set(self, deployment: RawDeployment, desired: dict[str, Any]) -> None:
         """Adopt the existing ReplicaSet with our name if it has no controller."""
         present = await self._client.get(
-            RAW_REPLICA_SETS, desired["metadata"]["name"], found.metadata.namespace
+            RAW_REPLICA_SETS, desired["metadata"]["name"], deployment.metadata.namespace
         )
         controller = present.metadata.controller
         if controller is None:
             await adopt_object(
                 self._client, RAW_REPLICA_SETS, present, desired["metadata"]["ownerReferences"][0]
             )
-        elif controller.uid != found.metadata.uid:
+        elif controller.uid != deployment.metadata.uid:
             message = f"ReplicaSet {present.metadata.name} belongs to {controller.name}"
             self._recorder.event(
-                object_reference(RAW_DEPLOYMENTS, found), "Warning", "ReplicaSetTaken", message
+                object_reference(RAW_DEPLOYMENTS, deployment), "Warning", "ReplicaSetTaken", message
             )
 
     async def _patch_set(self, namespace: str, name: str, patch: dict[str, object]) -> None:
         with contextlib.suppress(NotFound):
             await self._client.patch(RAW_REPLICA_SETS, name, patch, namespace, kind=PatchKind.MERGE)
 
-    def _record_scaling(self, found: RawDeployment, name: str, size: int) -> None:
+    def _record_scaling(self, deployment: RawDeployment, name: str, size: int) -> None:
         message = f"Scaled replica set {name} to {size}"
         self._recorder.event(
-            object_reference(RAW_DEPLOYMENTS, found), "Normal", "ScalingReplicaSet", message
+            object_reference(RAW_DEPLOYMENTS, deployment), "Normal", "ScalingReplicaSet", message
         )
 
-    async def _write(self, found: RawDeployment, plan: DeploymentPlan) -> None:
-        meta = found.metadata
+    async def _write(self, deployment: RawDeployment, plan: DeploymentPlan) -> None:
+        meta = deployment.metadata
         with contextlib.suppress(NotFound):
             if plan.revision and meta.annotations.get(REVISION_ANNOTATION) != plan.revision:
                 patch: dict[str, object] = {
@@ -118,7 +118,7 @@ class DeploymentController:
                 await self._client.patch(
                     RAW_DEPLOYMENTS, meta.name, patch, meta.namespace, kind=PatchKind.MERGE
                 )
-            if plan.status != found.status:
+            if plan.status != deployment.status:
                 await self._client.patch(
                     RAW_DEPLOYMENTS,
                     meta.name,

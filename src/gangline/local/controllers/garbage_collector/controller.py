@@ -37,9 +37,9 @@ SYNC_TIMEOUT_S = 10.0
 UNKNOWN_OWNER_RETRY_S = 15.0
 
 
-def _metadata_only(found: Object) -> Object:
+def _metadata_only(object_: Object) -> Object:
     """Reduce an object to the metadata that garbage collection reads."""
-    meta = found.metadata
+    meta = object_.metadata
     return Object(
         metadata=ObjectMeta(
             name=meta.name,
@@ -91,17 +91,17 @@ class GarbageCollector:
                 self._stale.set()
 
     async def _follow_new_kinds(self, tasks: asyncio.TaskGroup, *, wait: bool = False) -> None:
-        found = {(kind.group, kind.plural): kind for kind in await discover_kinds(self._client)}
-        for kind in set(self._watches) - set(found.values()):
+        kinds = {(kind.group, kind.plural): kind for kind in await discover_kinds(self._client)}
+        for kind in set(self._watches) - set(kinds.values()):
             self._watches.pop(kind).cancel()
         informers = []
-        for kind in found.values():
+        for kind in kinds.values():
             if kind not in self._watches:
                 informer = Informer(self._client, kind, transform=_metadata_only)
                 informer.add_listener(partial(self._changed, kind))
                 self._watches[kind] = tasks.create_task(informer.run())
                 informers.append(informer)
-        self._kinds = found
+        self._kinds = kinds
         # A kind that cannot be listed must not block the others. That is safe: an owner that is
         # not in the graph is read from the server before its dependents are deleted.
         with contextlib.suppress(TimeoutError):
@@ -121,29 +121,29 @@ class GarbageCollector:
             self._controller.queue.add(uid)
 
     async def _reconcile(self, uid: str) -> ReconcileResult:
-        found = self._graph.get(uid)
-        if found is None or not (found.owners or found.is_deleting):
+        item = self._graph.get(uid)
+        if item is None or not (item.owners or item.is_deleting):
             return ReconcileDone()
         existing: set[str] = set()
-        if not found.is_deleting:
-            for owner in found.owners:
+        if not item.is_deleting:
+            for owner in item.owners:
                 if self._graph.get(owner.uid) is None:
-                    exists = await self._exists(found, owner)
+                    exists = await self._exists(item, owner)
                     if exists is None:
                         return RequeueAfter(UNKNOWN_OWNER_RETRY_S)
                     existing |= {owner.uid} if exists else set()
         action = plan_collection(self._graph, uid, lambda owner: owner.uid in existing)
-        return await self._act(found, action)
+        return await self._act(item, action)
 
-    async def _exists(self, found: GraphObject, owner: OwnerReference) -> bool | None:
+    async def _exists(self, item: GraphObject, owner: OwnerReference) -> bool | None:
         """Ask the server for an owner that is not in the graph; None if its kind is unknown."""
         kind = self._kind_of(owner)
         if kind is None:
             return None
-        if kind.namespaced and not found.namespace:
+        if kind.namespaced and not item.namespace:
             # A cluster-scoped object cannot have a namespaced owner: its namespace is unknown.
             return True
-        namespace = found.namespace if kind.namespaced else None
+        namespace = item.namespace if kind.namespaced else None
         try:
             live = await self._client.get(kind, owner.name, namespace)
         except NotFound:
@@ -157,57 +157,57 @@ class GarbageCollector:
                 return kind
         return None
 
-    async def _act(self, found: GraphObject, action: plan.GarbageAction) -> ReconcileResult:
+    async def _act(self, item: GraphObject, action: plan.GarbageAction) -> ReconcileResult:
         match action:
             case plan.DeleteObject(propagation):
-                await self._delete(found, propagation)
+                await self._delete(item, propagation)
             case plan.RemoveOwnerReferences(uids):
-                await self._keep_owners(found, lambda owner: owner.uid not in uids)
+                await self._keep_owners(item, lambda owner: owner.uid not in uids)
             case plan.OrphanDependents(dependents):
                 for dependent in dependents:
-                    await self._keep_owners(dependent, lambda owner: owner.uid != found.uid)
-                await self._drop_finalizer(found, plan.ORPHAN)
+                    await self._keep_owners(dependent, lambda owner: owner.uid != item.uid)
+                await self._drop_finalizer(item, plan.ORPHAN)
             case plan.RemoveFinalizer(finalizer):
-                await self._drop_finalizer(found, finalizer)
+                await self._drop_finalizer(item, finalizer)
             case plan.UnblockOwners():
-                await self._unblock(found)
+                await self._unblock(item)
             case plan.CheckObjects(uids):
                 for uid in uids:
                     self._controller.queue.add(uid)
         return ReconcileDone()
 
-    async def _live(self, found: GraphObject) -> tuple[DiscoveredKind, Object] | None:
+    async def _live(self, item: GraphObject) -> tuple[DiscoveredKind, Object] | None:
         """Read the present object; None if it was deleted or replaced by another with its name."""
-        kind = self._kinds.get((found.group, found.plural))
+        kind = self._kinds.get((item.group, item.plural))
         if kind is None:
             return None
         try:
-            live = await self._client.get(kind, found.name, found.namespace or None)
+            live = await self._client.get(kind, item.name, item.namespace or None)
         except NotFound:
             return None
-        return (kind, live) if live.metadata.uid == found.uid else None
+        return (kind, live) if live.metadata.uid == item.uid else None
 
-    async def _delete(self, found: GraphObject, propagation: plan.PropagationPolicy) -> None:
-        live = await self._live(found)
+    async def _delete(self, item: GraphObject, propagation: plan.PropagationPolicy) -> None:
+        live = await self._live(item)
         if live is None:
             return
         kind, present = live
-        if tuple(present.metadata.owner_references) != found.owners:
+        if tuple(present.metadata.owner_references) != item.owners:
             # The decision was based on an old version: check the present one again.
             self._changed(kind, None, present)
             return
         with contextlib.suppress(NotFound):
             await self._client.delete(
                 kind,
-                found.name,
-                found.namespace or None,
+                item.name,
+                item.namespace or None,
                 propagation=propagation.value,
-                uid=found.uid,
+                uid=item.uid,
                 resource_version=present.metadata.resource_version,
             )
 
-    async def _keep_owners(self, found: GraphObject, keep: _OwnerFilter) -> None:
-        live = await self._live(found)
+    async def _keep_owners(self, item: GraphObject, keep: _OwnerFilter) -> None:
+        live = await self._live(item)
         if live is None:
             return
         kind, present = live
@@ -215,15 +215,15 @@ class GarbageCollector:
         if owners != present.metadata.owner_references:
             await self._set(kind, present, "ownerReferences", msgspec.to_builtins(owners))
 
-    async def _drop_finalizer(self, found: GraphObject, finalizer: str) -> None:
-        live = await self._live(found)
+    async def _drop_finalizer(self, item: GraphObject, finalizer: str) -> None:
+        live = await self._live(item)
         if live is not None:
             kind, present = live
             left = [one for one in present.metadata.finalizers if one != finalizer]
             await self._set(kind, present, "finalizers", left)
 
-    async def _unblock(self, found: GraphObject) -> None:
-        live = await self._live(found)
+    async def _unblock(self, item: GraphObject) -> None:
+        live = await self._live(item)
         if live is None:
             return
         kind, present = live
@@ -235,10 +235,10 @@ class GarbageCollector:
         with contextlib.suppress(NotFound, Conflict):
             await self._client.delete(
                 kind,
-                found.name,
-                found.namespace or None,
+                item.name,
+                item.namespace or None,
                 propagation=plan.PropagationPolicy.FOREGROUND.value,
-                uid=found.uid,
+                uid=item.uid,
             )
 
     async def _set(self, kind: DiscoveredKind, present: Object, field: str, value: object) -> None:

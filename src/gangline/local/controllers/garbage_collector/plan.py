@@ -75,8 +75,8 @@ class OwnerGraph:
 
     def dependents(self, uid: str) -> list[GraphObject]:
         """Return the objects with ``uid`` as an owner, in a stable order."""
-        found = (self._items[dependent] for dependent in self._dependents.get(uid, ()))
-        return sorted(found, key=lambda dependent: dependent.uid)
+        dependents = (self._items[dependent] for dependent in self._dependents.get(uid, ()))
+        return sorted(dependents, key=lambda dependent: dependent.uid)
 
     def put(self, new: GraphObject) -> set[str]:
         """Add or replace an object; return the uids of all objects to check again."""
@@ -186,21 +186,21 @@ OwnerExists: TypeAlias = Callable[[OwnerReference], bool]
 
 def plan_collection(graph: OwnerGraph, uid: str, exists: OwnerExists) -> GarbageAction:
     """Return the action for one object; ``exists`` is called for owners outside the graph."""
-    found = graph.get(uid)
-    if found is None:
+    item = graph.get(uid)
+    if item is None:
         return NoAction.NO_ACTION
-    if found.is_deleting:
-        return _plan_deleting(graph, found)
-    return _plan_owned(graph, found, exists)
+    if item.is_deleting:
+        return _plan_deleting(graph, item)
+    return _plan_owned(graph, item, exists)
 
 
-def _plan_deleting(graph: OwnerGraph, found: GraphObject) -> GarbageAction:
-    if found.is_orphaning:
-        return OrphanDependents(tuple(graph.dependents(found.uid)))
-    if not found.is_deleting_dependents:
+def _plan_deleting(graph: OwnerGraph, item: GraphObject) -> GarbageAction:
+    if item.is_orphaning:
+        return OrphanDependents(tuple(graph.dependents(item.uid)))
+    if not item.is_deleting_dependents:
         return NoAction.NO_ACTION
     blocking = [
-        dependent for dependent in graph.dependents(found.uid) if _blocks(dependent, found.uid)
+        dependent for dependent in graph.dependents(item.uid) if _blocks(dependent, item.uid)
     ]
     if not blocking:
         return RemoveFinalizer(FOREGROUND)
@@ -211,21 +211,21 @@ def _blocks(dependent: GraphObject, uid: str) -> bool:
     return any(owner.uid == uid and owner.block_owner_deletion for owner in dependent.owners)
 
 
-def _plan_owned(graph: OwnerGraph, found: GraphObject, exists: OwnerExists) -> GarbageAction:
-    solid, dangling, waiting = _classify(graph, found.owners, exists)
-    if not found.owners:
+def _plan_owned(graph: OwnerGraph, item: GraphObject, exists: OwnerExists) -> GarbageAction:
+    solid, dangling, waiting = _classify(graph, item.owners, exists)
+    if not item.owners:
         return NoAction.NO_ACTION
     if solid:
         gone = frozenset(owner.uid for owner in (*dangling, *waiting))
         return RemoveOwnerReferences(gone) if gone else NoAction.NO_ACTION
-    dependents = graph.dependents(found.uid)
+    dependents = graph.dependents(item.uid)
     if waiting and dependents:
         if any(dependent.is_deleting_dependents for dependent in dependents):
             return UnblockOwners()
         return DeleteObject(PropagationPolicy.FOREGROUND)
-    if ORPHAN in found.finalizers:
+    if ORPHAN in item.finalizers:
         return DeleteObject(PropagationPolicy.ORPHAN)
-    if FOREGROUND in found.finalizers:
+    if FOREGROUND in item.finalizers:
         return DeleteObject(PropagationPolicy.FOREGROUND)
     return DeleteObject(PropagationPolicy.BACKGROUND)
 
@@ -240,9 +240,9 @@ def _classify(
     dangling: OwnerList = []
     waiting: OwnerList = []
     for owner in owners:
-        known = graph.get(owner.uid)
-        if known is not None:
-            (waiting if known.is_deleting_dependents else solid).append(owner)
+        present = graph.get(owner.uid)
+        if present is not None:
+            (waiting if present.is_deleting_dependents else solid).append(owner)
         else:
             (solid if exists(owner) else dangling).append(owner)
     return solid, dangling, waiting

@@ -24,13 +24,13 @@ from gangline.kube.errors import NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import ControllerContext, current_time, object_reference
 from gangline.local.controllers.jobs.plan import (
+    BATCH_JOBS,
     FINALIZER,
     INDEX,
-    RAW_JOBS,
     BackoffRecord,
+    BatchJob,
+    BatchJobStatus,
     JobPlan,
-    JobStatus,
-    RawJob,
     plan_job,
 )
 from gangline.local.controllers.replica_sets.plan import controller_reference
@@ -39,7 +39,7 @@ from gangline.local.controllers.replica_sets.pod_creation import Expectations, c
 _INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 
 
-def build_job_pod(job: RawJob, index: int | None) -> dict[str, Any]:
+def build_job_pod(job: BatchJob, index: int | None) -> dict[str, Any]:
     """Return the manifest of a pod, with ``index`` for a Job in the mode Indexed."""
     template = deepcopy(job.spec.template)
     given, name = template.get("metadata") or {}, job.metadata.name
@@ -60,7 +60,7 @@ def build_job_pod(job: RawJob, index: int | None) -> dict[str, Any]:
         "namespace": job.metadata.namespace,
         "labels": labels,
         "finalizers": [*(given.get("finalizers") or ()), FINALIZER],
-        "ownerReferences": [controller_reference(RAW_JOBS.api_version, RAW_JOBS.kind, job)],
+        "ownerReferences": [controller_reference(BATCH_JOBS.api_version, BATCH_JOBS.kind, job)],
     }
     if annotations:
         metadata["annotations"] = annotations
@@ -69,7 +69,7 @@ def build_job_pod(job: RawJob, index: int | None) -> dict[str, Any]:
 
 def _add_index_variable(container: dict[str, Any]) -> None:
     env = container.setdefault("env", [])
-    if all(each.get("name") != _INDEX_VARIABLE for each in env):
+    if all(variable.get("name") != _INDEX_VARIABLE for variable in env):
         source = {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX}']"}}
         env.append({"name": _INDEX_VARIABLE, "valueFrom": source})
 
@@ -80,7 +80,11 @@ BY_JOB = "job"
 
 def _job_of(pod: Pod) -> Iterable[str]:
     owner = pod.metadata.controller
-    if owner is None or owner.kind != RAW_JOBS.kind or owner.api_version != RAW_JOBS.api_version:
+    if (
+        owner is None
+        or owner.kind != BATCH_JOBS.kind
+        or owner.api_version != BATCH_JOBS.api_version
+    ):
         return []
     return [f"{pod.metadata.namespace}/{owner.name}"]
 
@@ -91,7 +95,7 @@ class JobController:
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._recorder = context.recorder
-        self._jobs = context.informers.informer(RAW_JOBS)
+        self._jobs = context.informers.informer(BATCH_JOBS)
         self._pods = context.informers.informer(PODS, indexes={BY_JOB: _job_of})
         self._expected: Expectations[ObjectKey] = Expectations()
         self._backoff: dict[str, BackoffRecord] = {}
@@ -103,12 +107,12 @@ class JobController:
     async def run(self) -> None:
         await self._controller.run()
 
-    def _job_changed(self, old: RawJob | None, new: RawJob | None) -> None:
-        found = new or old
-        assert found is not None
+    def _job_changed(self, old: BatchJob | None, new: BatchJob | None) -> None:
+        job = new or old
+        assert job is not None
         if new is None:
-            self._backoff.pop(found.metadata.uid, None)
-        self._controller.queue.add(object_key(found))
+            self._backoff.pop(job.metadata.uid, None)
+        self._controller.queue.add(object_key(job))
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         for pod in (old, new):
@@ -135,13 +139,13 @@ class JobController:
             await self._write_status(job, plan.status)
         self._backoff[uid] = plan.backoff
         for event in plan.events:
-            self._recorder.event(object_reference(RAW_JOBS, job), *event)
+            self._recorder.event(object_reference(BATCH_JOBS, job), *event)
         await self._execute(key, job, plan)
         if plan.requeue_at is not None:
             return RequeueAfter(max(0.1, (plan.requeue_at - current_time()).total_seconds()))
         return ReconcileDone()
 
-    async def _execute(self, key: ObjectKey, job: RawJob, plan: JobPlan) -> None:
+    async def _execute(self, key: ObjectKey, job: BatchJob, plan: JobPlan) -> None:
         await self._release(plan.release)
         await self._release(plan.withdraw)
         for pod in (*plan.delete, *plan.withdraw):
@@ -150,14 +154,14 @@ class JobController:
         if plan.delete_job:
             with contextlib.suppress(NotFound):
                 await self._client.delete(
-                    RAW_JOBS,
+                    BATCH_JOBS,
                     key.name,
                     key.namespace,
                     propagation="Foreground",
                     uid=job.metadata.uid,
                 )
 
-    async def _create(self, key: ObjectKey, job: RawJob, indexes: Iterable[int | None]) -> None:
+    async def _create(self, key: ObjectKey, job: BatchJob, indexes: Iterable[int | None]) -> None:
         def note_creation(pod: Pod) -> None:
             self._expected.expect_creation(key, pod)
             self._note(job, "Normal", "SuccessfulCreate", f"Created pod: {pod.metadata.name}")
@@ -169,7 +173,7 @@ class JobController:
             self._note(job, "Warning", "FailedCreate", f"Error creating: {error}")
             raise
 
-    async def _delete(self, job: RawJob, pod: Pod) -> None:
+    async def _delete(self, job: BatchJob, pod: Pod) -> None:
         meta = pod.metadata
         with contextlib.suppress(NotFound):
             await self._client.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
@@ -193,7 +197,7 @@ class JobController:
         with contextlib.suppress(NotFound):
             await self._client.patch(PODS, meta.name, patch, meta.namespace, kind=PatchKind.MERGE)
 
-    async def _write_status(self, job: RawJob, status: JobStatus) -> None:
+    async def _write_status(self, job: BatchJob, status: BatchJobStatus) -> None:
         """Write the status if the Job is still the one that was read.
 
         Raises:
@@ -214,7 +218,7 @@ class JobController:
         }
         with contextlib.suppress(NotFound):
             await self._client.patch(
-                RAW_JOBS,
+                BATCH_JOBS,
                 meta.name,
                 patch,
                 meta.namespace,
@@ -222,8 +226,8 @@ class JobController:
                 subresource="status",
             )
 
-    def _note(self, job: RawJob, type_: str, reason: str, message: str) -> None:
-        self._recorder.event(object_reference(RAW_JOBS, job), type_, reason, message)
+    def _note(self, job: BatchJob, type_: str, reason: str, message: str) -> None:
+        self._recorder.event(object_reference(BATCH_JOBS, job), type_, reason, message)
 
 
 def _owner_uid(pod: Pod) -> str:

@@ -36,7 +36,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 BUILTIN_MANAGER = "kubernetes.io/job-controller"
 
 
-class RawJobSpec(Wire):
+class BatchJobSpec(Wire):
     """The spec of a Job with its template unparsed."""
 
     parallelism: int | None = None
@@ -58,7 +58,7 @@ class UncountedPods(Wire):
     failed: list[str] = msgspec.field(default_factory=list)
 
 
-class JobStatus(Wire):
+class BatchJobStatus(Wire):
     """The observed state of a Job."""
 
     conditions: list[Condition] = msgspec.field(default_factory=list)
@@ -73,11 +73,11 @@ class JobStatus(Wire):
     uncounted_terminated_pods: UncountedPods = UncountedPods()
 
 
-class RawJob(Object):
+class BatchJob(Object):
     """A Job."""
 
-    spec: RawJobSpec = RawJobSpec()
-    status: JobStatus = JobStatus()
+    spec: BatchJobSpec = BatchJobSpec()
+    status: BatchJobStatus = BatchJobStatus()
 
     @property
     def is_indexed(self) -> bool:
@@ -102,17 +102,17 @@ class RawJob(Object):
         return self.spec.managed_by in ("", BUILTIN_MANAGER)
 
 
-RAW_JOBS: Resource[RawJob] = Resource(RawJob, "batch", "v1", "jobs", "Job")
+BATCH_JOBS: Resource[BatchJob] = Resource(BatchJob, "batch", "v1", "jobs", "Job")
 
 
 def parse_indexes(text: str, completions: int) -> set[int]:
     """Return the indexes below ``completions``; parts that are not numbers are ignored."""
-    found: set[int] = set()
+    indexes: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
         if first.isdigit() and (last or first).isdigit():
-            found.update(range(int(first), min(int(last or first), completions - 1) + 1))
-    return found
+            indexes.update(range(int(first), min(int(last or first), completions - 1) + 1))
+    return indexes
 
 
 def format_indexes(indexes: Iterable[int]) -> str:
@@ -160,7 +160,7 @@ class PodCounts:
     """Pods whose finalizer may be removed once the status is written."""
 
 
-def count_pods(job: RawJob, pods: Sequence[Pod]) -> PodCounts:
+def count_pods(job: BatchJob, pods: Sequence[Pod]) -> PodCounts:
     """Count the pods of a Job, those in its status included."""
     status, held = job.status, {p.metadata.uid for p in pods if FINALIZER in p.metadata.finalizers}
     before = status.uncounted_terminated_pods
@@ -170,7 +170,7 @@ def count_pods(job: RawJob, pods: Sequence[Pod]) -> PodCounts:
     failed = [uid for uid in before.failed if uid in held]
     counted_succeeded = status.succeeded + len(before.succeeded) - len(succeeded)
     counted_failed = status.failed + len(before.failed) - len(failed)
-    known = {*succeeded, *failed}
+    noticed = {*succeeded, *failed}
     ended, release = [], []
     for pod in pods:
         uid = pod.metadata.uid
@@ -178,7 +178,7 @@ def count_pods(job: RawJob, pods: Sequence[Pod]) -> PodCounts:
         if uid not in held or not (success or failure):
             continue
         release.append(pod)
-        if uid in known:
+        if uid in noticed:
             continue
         if not success:
             failed.append(uid)
@@ -210,10 +210,10 @@ def count_pods(job: RawJob, pods: Sequence[Pod]) -> PodCounts:
     )
 
 
-def counted_status(job: RawJob, counts: PodCounts, ready: int) -> JobStatus:
+def counted_status(job: BatchJob, counts: PodCounts, ready: int) -> BatchJobStatus:
     """Return the status of a Job with these counts."""
     status = job.status
-    return JobStatus(
+    return BatchJobStatus(
         conditions=status.conditions,
         start_time=status.start_time,
         completion_time=status.completion_time,
@@ -231,7 +231,7 @@ def _is_active(pod: Pod) -> bool:
     return pod.status.phase not in TERMINAL_PHASES and pod.metadata.deletion_timestamp is None
 
 
-def _has_failed(job: RawJob, pod: Pod) -> bool:
+def _has_failed(job: BatchJob, pod: Pod) -> bool:
     """A deleted pod is replaced at once, unless the Job replaces only failed pods."""
     if pod.status.phase in TERMINAL_PHASES:
         return pod.status.phase == "Failed"
@@ -259,7 +259,7 @@ COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
 SUCCESS_CRITERIA_MET, FAILURE_TARGET = "SuccessCriteriaMet", "FailureTarget"
 
 
-class JobEvent(NamedTuple):
+class PlannedEvent(NamedTuple):
     """An event to record after the status was written."""
 
     type: str
@@ -296,7 +296,7 @@ class BackoffRecord:
 class JobPlan:
     """The writes of one pass, in this order."""
 
-    status: JobStatus
+    status: BatchJobStatus
     backoff: BackoffRecord
     release: tuple[Pod, ...] = ()
     """Pods whose finalizer is removed."""
@@ -306,12 +306,12 @@ class JobPlan:
     """Pods that are deleted without counting: the Job is suspended or has fewer pods."""
     create: tuple[int | None, ...] = ()
     """The index of each new pod; None in a Job without indexes."""
-    events: tuple[JobEvent, ...] = ()
+    events: tuple[PlannedEvent, ...] = ()
     delete_job: bool = False
     requeue_at: datetime | None = None
 
 
-def plan_job(job: RawJob, pods: Sequence[Pod], backoff: BackoffRecord, now: datetime) -> JobPlan:
+def plan_job(job: BatchJob, pods: Sequence[Pod], backoff: BackoffRecord, now: datetime) -> JobPlan:
     """Compare a Job with its pods."""
     held = tuple(pod for pod in pods if FINALIZER in pod.metadata.finalizers)
     if job.metadata.deletion_timestamp is not None:
@@ -329,21 +329,21 @@ def plan_job(job: RawJob, pods: Sequence[Pod], backoff: BackoffRecord, now: date
     return _run_pods(job, counts, plan, now)
 
 
-def _finish(status: JobStatus) -> Condition | None:
+def _finish(status: BatchJobStatus) -> Condition | None:
     for type_ in (COMPLETE, FAILED):
         if is_condition_true(status.conditions, type_):
             return find_condition(status.conditions, type_)
     return None
 
 
-def _is_ending(status: JobStatus) -> bool:
+def _is_ending(status: BatchJobStatus) -> bool:
     return any(
         is_condition_true(status.conditions, t) for t in (SUCCESS_CRITERIA_MET, FAILURE_TARGET)
     )
 
 
 def _plan_finished(
-    job: RawJob, held: tuple[Pod, ...], finished: Condition, backoff: BackoffRecord, now: datetime
+    job: BatchJob, held: tuple[Pod, ...], finished: Condition, backoff: BackoffRecord, now: datetime
 ) -> JobPlan:
     plan = JobPlan(job.status, backoff, release=held)
     seconds = job.spec.ttl_seconds_after_finished
@@ -355,7 +355,7 @@ def _plan_finished(
     return replace(plan, requeue_at=expires)
 
 
-def _start_or_suspend(job: RawJob, counts: PodCounts, plan: JobPlan, now: datetime) -> JobPlan:
+def _start_or_suspend(job: BatchJob, counts: PodCounts, plan: JobPlan, now: datetime) -> JobPlan:
     status, suspended = plan.status, is_condition_true(plan.status.conditions, SUSPENDED)
     if job.spec.suspend and not _is_ending(status):
         plan = replace(plan, withdraw=counts.active)
@@ -373,7 +373,7 @@ def _start_or_suspend(job: RawJob, counts: PodCounts, plan: JobPlan, now: dateti
     return plan
 
 
-def _end(job: RawJob, counts: PodCounts, plan: JobPlan, now: datetime) -> JobPlan:
+def _end(job: BatchJob, counts: PodCounts, plan: JobPlan, now: datetime) -> JobPlan:
     """Set the conditions of a Job that has reached its end, and delete its last pods."""
     status = plan.status
     if not _is_ending(status):
@@ -400,7 +400,7 @@ def _end(job: RawJob, counts: PodCounts, plan: JobPlan, now: datetime) -> JobPla
 
 
 def _failure(
-    job: RawJob, counts: PodCounts, status: JobStatus, now: datetime
+    job: BatchJob, counts: PodCounts, status: BatchJobStatus, now: datetime
 ) -> tuple[str, str] | None:
     limit = job.backoff_limit
     restarts = sum(map(_restarts, counts.active))
@@ -414,7 +414,7 @@ def _failure(
     return None
 
 
-def _success(job: RawJob, counts: PodCounts) -> tuple[str, str] | None:
+def _success(job: BatchJob, counts: PodCounts) -> tuple[str, str] | None:
     if job.completions is None:
         done = counts.succeeded > 0 and not counts.active
     else:
@@ -423,7 +423,7 @@ def _success(job: RawJob, counts: PodCounts) -> tuple[str, str] | None:
     return reason if done else None
 
 
-def _deadline(job: RawJob, status: JobStatus) -> datetime | None:
+def _deadline(job: BatchJob, status: BatchJobStatus) -> datetime | None:
     seconds = job.spec.active_deadline_seconds
     if seconds is None or status.start_time is None or job.spec.suspend:
         return None
@@ -431,11 +431,11 @@ def _deadline(job: RawJob, status: JobStatus) -> datetime | None:
 
 
 def _restarts(pod: Pod) -> int:
-    found = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    return sum(status.restart_count for status in found)
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    return sum(status.restart_count for status in statuses)
 
 
-def _run_pods(job: RawJob, counts: PodCounts, plan: JobPlan, now: datetime) -> JobPlan:
+def _run_pods(job: BatchJob, counts: PodCounts, plan: JobPlan, now: datetime) -> JobPlan:
     """Delete surplus pods, and create missing ones unless a failure was too recent."""
     surplus = _invalid_indexes(job, counts) if job.is_indexed else []
     active = [pod for pod in counts.active if pod not in surplus]
@@ -454,7 +454,7 @@ def _run_pods(job: RawJob, counts: PodCounts, plan: JobPlan, now: datetime) -> J
     return replace(plan, create=_new_indexes(job, counts, active, missing))
 
 
-def _desired_active(job: RawJob, counts: PodCounts, active: int) -> int:
+def _desired_active(job: BatchJob, counts: PodCounts, active: int) -> int:
     if job.completions is not None:
         return max(0, min(job.parallelism, job.completions - counts.succeeded))
     # One success of a work queue means that no work is left: the others end by themselves.
@@ -462,7 +462,7 @@ def _desired_active(job: RawJob, counts: PodCounts, active: int) -> int:
 
 
 def _new_indexes(
-    job: RawJob, counts: PodCounts, active: Sequence[Pod], missing: int
+    job: BatchJob, counts: PodCounts, active: Sequence[Pod], missing: int
 ) -> tuple[int | None, ...]:
     if not job.is_indexed:
         return (None,) * missing
@@ -473,7 +473,7 @@ def _new_indexes(
     return tuple(index for index, _ in zip(free, range(missing), strict=False))
 
 
-def _invalid_indexes(job: RawJob, counts: PodCounts) -> list[Pod]:
+def _invalid_indexes(job: BatchJob, counts: PodCounts) -> list[Pod]:
     """Return pods without an index of the Job, with a completed one, or with that of another."""
     taken: set[int] = set(counts.completed)
     invalid = []
@@ -487,12 +487,12 @@ def _invalid_indexes(job: RawJob, counts: PodCounts) -> list[Pod]:
 
 
 def _with(
-    status: JobStatus, now: datetime, type_: str, value: str, reason: str, message: str
-) -> JobStatus:
+    status: BatchJobStatus, now: datetime, type_: str, value: str, reason: str, message: str
+) -> BatchJobStatus:
     condition = Condition(type=type_, status=value, reason=reason, message=message)
     conditions = set_condition(status.conditions, condition, now)
     return msgspec.structs.replace(status, conditions=conditions)
 
 
 def _noted(plan: JobPlan, type_: str, reason: str, message: str) -> JobPlan:
-    return replace(plan, events=(*plan.events, JobEvent(type_, reason, message)))
+    return replace(plan, events=(*plan.events, PlannedEvent(type_, reason, message)))

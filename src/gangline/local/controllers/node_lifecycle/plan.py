@@ -39,8 +39,8 @@ class Heartbeats:
     def observe(self, node: str, lease: Lease | None, now: float) -> None:
         """Record a node's lease as seen at ``now`` (monotonic seconds)."""
         mark = str(lease.spec.renew_time) if lease is not None else ""
-        known = self._seen.get(node)
-        if known is None or known[0] != mark:
+        last = self._seen.get(node)
+        if last is None or last[0] != mark:
             self._seen[node] = (mark, now)
 
     def age(self, node: str, now: float) -> float:
@@ -72,18 +72,18 @@ def plan_node_update(node: Node, *, silent: bool, now: datetime) -> NodeUpdate:
 
 
 def _unknown_conditions(conditions: Sequence[Condition], now: datetime) -> list[Condition]:
-    known = {condition.type: condition for condition in conditions}
+    by_type = {condition.type: condition for condition in conditions}
     for kind in NODE_CONDITIONS:
-        old = known.get(kind, Condition(type=kind))
+        old = by_type.get(kind, Condition(type=kind))
         if old.status != "Unknown":
-            known[kind] = msgspec.structs.replace(
+            by_type[kind] = msgspec.structs.replace(
                 old,
                 status="Unknown",
                 reason="NodeStatusUnknown",
                 message=SILENT_MESSAGE,
                 last_transition_time=now,
             )
-    return list(known.values())
+    return list(by_type.values())
 
 
 def _taints(node: Node, conditions: Iterable[Condition], now: datetime) -> list[Taint]:

@@ -109,12 +109,12 @@ class PodAutoscalerController:
 
     async def _usage(self, namespace: str, selector: str) -> PodUsage:
         path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods"
-        found = await self._client.request_json("GET", path, params={"labelSelector": selector})
+        metrics = await self._client.request_json("GET", path, params={"labelSelector": selector})
         return {
             pod["metadata"]["name"]: sum_resources(
                 parse_resources(container["usage"]) for container in pod["containers"]
             )
-            for pod in found["items"]
+            for pod in metrics["items"]
         }
 
     async def _scale_path(self, target: CrossVersionObjectReference, namespace: str | None) -> str:

@@ -153,10 +153,10 @@ def _replicas(
     turned = (ratio < 1 < corrected) or (corrected < 1 < ratio)
     if abs(1 - corrected) <= TOLERANCE or turned:
         return current
-    found = ceil(corrected * len(counted))
-    return current if (found < current) != (corrected < 1) and found != current else found
+    proposed = ceil(corrected * len(counted))
+    return current if (proposed < current) != (corrected < 1) and proposed != current else proposed
 
 
 def _ratio(counted: Sequence[tuple[float, float]]) -> float:
-    desired = sum(each for _, each in counted)
+    desired = sum(target for _, target in counted)
     return sum(used for used, _ in counted) / desired if desired else 1.0

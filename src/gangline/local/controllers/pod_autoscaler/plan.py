@@ -205,13 +205,13 @@ def _max_scale_up(
 ) -> int:
     if rules.select_policy == "Disabled":
         return current
-    found = []
+    sizes = []
     for policy in rules.policies:
         start = current - sum(_within(history.changes, policy.period_seconds, now))
         more = ceil(start * (1 + policy.value / 100))
-        found.append(start + policy.value if policy.type == "Pods" else more)
+        sizes.append(start + policy.value if policy.type == "Pods" else more)
     choose = min if rules.select_policy == "Min" else max
-    return choose(found, default=current)
+    return choose(sizes, default=current)
 
 
 def _min_scale_down(
@@ -219,13 +219,13 @@ def _min_scale_down(
 ) -> int:
     if rules.select_policy == "Disabled":
         return current
-    found = []
+    sizes = []
     for policy in rules.policies:
         start = current - sum(_within(history.changes, policy.period_seconds, now))
         fewer = int(start * (1 - policy.value / 100))
-        found.append(start - policy.value if policy.type == "Pods" else fewer)
+        sizes.append(start - policy.value if policy.type == "Pods" else fewer)
     choose = max if rules.select_policy == "Min" else min
-    return choose(found, default=current)
+    return choose(sizes, default=current)
 
 
 def _scaling_decision(
@@ -237,13 +237,13 @@ def _scaling_decision(
 ) -> ScalingDecision:
     desired, changes = outcome.replicas, outcome.history.changes
     conditions, scaled_at = scaler.status.conditions, scaler.status.last_scale_time
-    found = list(outcome.conditions)
+    changed = list(outcome.conditions)
     if desired != current:
         changes, scaled_at = (*changes, (now, desired - current)), now
         message = f"the HPA controller was able to update the target scale to {desired}"
-        found = [each for each in found if each.type != "AbleToScale"]
-        found.append(_condition("AbleToScale", True, "SucceededRescale", message))
-    for condition in found:
+        changed = [item for item in changed if item.type != "AbleToScale"]
+        changed.append(_condition("AbleToScale", True, "SucceededRescale", message))
+    for condition in changed:
         conditions = set_condition(conditions, condition, now)
     status = HorizontalPodAutoscalerStatus(
         observed_generation=scaler.metadata.generation,

@@ -49,7 +49,8 @@ class ReplicaSetController:
         self._client = context.client
         self._recorder = context.recorder
         self._sets = context.informers.informer(
-            RAW_REPLICA_SETS, indexes={BY_NAMESPACE: lambda found: [found.metadata.namespace]}
+            RAW_REPLICA_SETS,
+            indexes={BY_NAMESPACE: lambda replica_set: [replica_set.metadata.namespace]},
         )
         self._pods = context.informers.informer(
             PODS,
@@ -64,9 +65,9 @@ class ReplicaSetController:
         await self._controller.run()
 
     def _set_changed(self, old: RawReplicaSet | None, new: RawReplicaSet | None) -> None:
-        found = new or old
-        assert found is not None
-        self._controller.queue.add(object_key(found))
+        replica_set = new or old
+        assert replica_set is not None
+        self._controller.queue.add(object_key(replica_set))
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         for pod in (old, new):
@@ -74,78 +75,82 @@ class ReplicaSetController:
             if pod is not None and owner is not None and owner.kind == RAW_REPLICA_SETS.kind:
                 self._controller.queue.add(ObjectKey(pod.metadata.namespace, owner.name))
         if new is not None and new.metadata.controller is None:
-            for found in self._sets.by_index(BY_NAMESPACE, new.metadata.namespace):
-                if selector_from_object(found.spec.selector).matches(new.metadata.labels):
-                    self._controller.queue.add(object_key(found))
+            for replica_set in self._sets.by_index(BY_NAMESPACE, new.metadata.namespace):
+                if selector_from_object(replica_set.spec.selector).matches(new.metadata.labels):
+                    self._controller.queue.add(object_key(replica_set))
 
     async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
-        found = self._sets.get(key.namespace, key.name)
-        if found is None:
+        replica_set = self._sets.get(key.namespace, key.name)
+        if replica_set is None:
             self._expected.forget(key)
             return ReconcileDone()
-        seen = self._pods.by_index(BY_OWNER, found.metadata.uid)
+        seen = self._pods.by_index(BY_OWNER, replica_set.metadata.uid)
         pods = self._expected.apply(key, seen)
-        if await self._claim(found):
+        if await self._claim(replica_set):
             return ReconcileDone()  # The watch delivers the change and triggers another pass.
-        plan = plan_replica_set(found, pods, current_time())
+        plan = plan_replica_set(replica_set, pods, current_time())
         try:
-            await self._execute(key, found, plan)
+            await self._execute(key, replica_set, plan)
         finally:
-            if plan.status != found.status:
-                await self._write_status(found, plan)
+            if plan.status != replica_set.status:
+                await self._write_status(replica_set, plan)
         if plan.requeue_at is not None:
             return RequeueAfter(max(0.1, (plan.requeue_at - current_time()).total_seconds()))
         return ReconcileDone()
 
-    async def _claim(self, found: RawReplicaSet) -> bool:
+    async def _claim(self, replica_set: RawReplicaSet) -> bool:
         """Adopt matching pods without a controller, release owned pods that no longer match."""
-        if found.metadata.deletion_timestamp is not None:
+        if replica_set.metadata.deletion_timestamp is not None:
             return False
-        selector = selector_from_object(found.spec.selector)
-        reference = controller_reference(RAW_REPLICA_SETS.api_version, RAW_REPLICA_SETS.kind, found)
+        selector = selector_from_object(replica_set.spec.selector)
+        reference = controller_reference(
+            RAW_REPLICA_SETS.api_version, RAW_REPLICA_SETS.kind, replica_set
+        )
         changed = False
-        for pod in self._pods.by_index(BY_NAMESPACE, found.metadata.namespace):
+        for pod in self._pods.by_index(BY_NAMESPACE, replica_set.metadata.namespace):
             if pod.metadata.deletion_timestamp is not None:
                 continue
             controller, fits = pod.metadata.controller, selector.matches(pod.metadata.labels)
             if controller is None and fits and is_pod_active(pod):
                 await adopt_object(self._client, PODS, pod, reference)
                 changed = True
-            elif controller is not None and controller.uid == found.metadata.uid and not fits:
-                await release_object(self._client, PODS, pod, found.metadata.uid)
+            elif controller is not None and controller.uid == replica_set.metadata.uid and not fits:
+                await release_object(self._client, PODS, pod, replica_set.metadata.uid)
                 changed = True
         return changed
 
-    async def _execute(self, key: ObjectKey, found: RawReplicaSet, plan: ReplicaSetPlan) -> None:
-        await self._create(key, found, plan.create)
-        await asyncio.gather(*(self._delete(key, found, pod) for pod in plan.delete))
+    async def _execute(
+        self, key: ObjectKey, replica_set: RawReplicaSet, plan: ReplicaSetPlan
+    ) -> None:
+        await self._create(key, replica_set, plan.create)
+        await asyncio.gather(*(self._delete(key, replica_set, pod) for pod in plan.delete))
 
-    async def _create(self, key: ObjectKey, found: RawReplicaSet, count: int) -> None:
-        reference = object_reference(RAW_REPLICA_SETS, found)
+    async def _create(self, key: ObjectKey, replica_set: RawReplicaSet, count: int) -> None:
+        reference = object_reference(RAW_REPLICA_SETS, replica_set)
 
         def note_creation(pod: Pod) -> None:
             self._expected.expect_creation(key, pod)
             message = f"Created pod: {pod.metadata.name}"
             self._recorder.event(reference, "Normal", "SuccessfulCreate", message)
 
-        bodies = [build_pod(found)] * count
+        bodies = [build_pod(replica_set)] * count
         try:
             await create_pods(self._client, key.namespace, bodies, note_creation)
         except Exception as error:
             self._recorder.event(reference, "Warning", "FailedCreate", str(error))
             raise
 
-    async def _delete(self, key: ObjectKey, found: RawReplicaSet, pod: Pod) -> None:
+    async def _delete(self, key: ObjectKey, replica_set: RawReplicaSet, pod: Pod) -> None:
         with contextlib.suppress(NotFound):
             await self._client.delete(PODS, pod.metadata.name, key.namespace, uid=pod.metadata.uid)
         self._expected.expect_deletion(key, pod)
         message = f"Deleted pod: {pod.metadata.name}"
         self._recorder.event(
-            object_reference(RAW_REPLICA_SETS, found), "Normal", "SuccessfulDelete", message
+            object_reference(RAW_REPLICA_SETS, replica_set), "Normal", "SuccessfulDelete", message
         )
 
-    async def _write_status(self, found: RawReplicaSet, plan: ReplicaSetPlan) -> None:
-        meta = found.metadata
+    async def _write_status(self, replica_set: RawReplicaSet, plan: ReplicaSetPlan) -> None:
+        meta = replica_set.metadata
         status = msgspec.to_builtins(plan.status)
         counts = ("replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
         patch = {"status": {**dict.fromkeys(counts, 0), **status}}

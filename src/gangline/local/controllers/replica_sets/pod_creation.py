@@ -91,9 +91,9 @@ async def release_object(client: ApiClient, kind: Resource[T], held: T, owner_ui
 
 
 async def _set_owners(
-    client: ApiClient, kind: Resource[T], found: T, references: list[dict[str, Any]]
+    client: ApiClient, kind: Resource[T], owned: T, references: list[dict[str, Any]]
 ) -> None:
-    meta = found.metadata
+    meta = owned.metadata
     patch = {
         "metadata": {
             "uid": meta.uid,

@@ -96,10 +96,10 @@ class VolumeBinderController:
                 self._for_volumes.queue.add(claim.spec.volume_name)
 
     def _volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
-        found = new or old
-        assert found is not None
-        self._for_volumes.queue.add(found.metadata.name)
-        ref = found.spec.claim_ref
+        volume = new or old
+        assert volume is not None
+        self._for_volumes.queue.add(volume.metadata.name)
+        ref = volume.spec.claim_ref
         if ref is not None:
             self._for_claims.queue.add(ObjectKey(ref.namespace, ref.name))
         else:

@@ -75,13 +75,13 @@ def plan_claim(
     """Return the action for a claim. ``folder`` is the parent folder of new volumes."""
     if claim.metadata.deletion_timestamp is not None:
         return KeepClaim.UNCHANGED
-    known = {volume.metadata.name: volume for volume in volumes}
+    by_name = {volume.metadata.name: volume for volume in volumes}
     if claim.spec.volume_name:
-        return _plan_bound_claim(claim, known.get(claim.spec.volume_name))
-    if ours := next((v for v in known.values() if is_reserved_for(v, claim)), None):
+        return _plan_bound_claim(claim, by_name.get(claim.spec.volume_name))
+    if ours := next((v for v in by_name.values() if is_reserved_for(v, claim)), None):
         return BindClaim(ours)
     wanted_class = storage_class_of(claim, classes)
-    if fitting := _smallest(claim, known.values(), wanted_class):
+    if fitting := _smallest(claim, by_name.values(), wanted_class):
         return BindClaim(fitting)
     return _provision(claim, wanted_class, classes, folder)
 
@@ -167,17 +167,19 @@ def _provision(
         return KeepPending(
             "FailedBinding", "no volume fits, and no storage class is set to make one"
         )
-    found = next((one for one in classes if one.metadata.name == wanted_class), None)
-    if found is None:
+    storage_class = next((one for one in classes if one.metadata.name == wanted_class), None)
+    if storage_class is None:
         return KeepPending("ProvisioningFailed", f"there is no storage class {wanted_class}")
-    if found.provisioner != PROVISIONER:
-        message = f"class {wanted_class} belongs to {found.provisioner}, which is not run here"
+    if storage_class.provisioner != PROVISIONER:
+        message = (
+            f"class {wanted_class} belongs to {storage_class.provisioner}, which is not run here"
+        )
         return KeepPending("ExternalProvisioning", message)
     if claim.spec.volume_mode == "Block":
         return KeepPending(
             "ProvisioningFailed", f"class {wanted_class} makes folders, no block devices"
         )
-    return ProvisionVolume(build_volume(claim, found, folder))
+    return ProvisionVolume(build_volume(claim, storage_class, folder))
 
 
 def build_volume(

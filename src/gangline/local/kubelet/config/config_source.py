@@ -73,9 +73,9 @@ class ConfigSource:
     async def _fetch(self, kind: str, namespace: str, name: str) -> ObjectContent | None:
         try:
             if kind == "configmap":
-                found = await self._client.get(CONFIG_MAPS, name, namespace)
-                text = {key: value.encode() for key, value in found.data.items()}
-                return {**text, **_decoded(found.binary_data)}
+                config_map = await self._client.get(CONFIG_MAPS, name, namespace)
+                text = {key: value.encode() for key, value in config_map.data.items()}
+                return {**text, **_decoded(config_map.binary_data)}
             return _decoded((await self._client.get(SECRETS, name, namespace)).data)
         except NotFound:
             return None
@@ -106,8 +106,8 @@ def names_in_environment(container: Container) -> ConfigNames:
 
 def names_in_volumes(pod: Pod) -> ConfigNames:
     """The ConfigMaps and Secrets that a pod's volumes are made of."""
-    maps = {each.config_map.name for each in pod.spec.volumes if each.config_map}
-    secrets = {each.secret.secret_name for each in pod.spec.volumes if each.secret}
+    maps = {volume.config_map.name for volume in pod.spec.volumes if volume.config_map}
+    secrets = {volume.secret.secret_name for volume in pod.spec.volumes if volume.secret}
     for volume in pod.spec.volumes:
         for part in volume.projected.sources if volume.projected else ():
             if part.config_map is not None:
@@ -148,5 +148,5 @@ def _decoded(data: Mapping[str, str]) -> ObjectContent:
     return {key: base64.b64decode(value) for key, value in data.items()}
 
 
-def _present(found: Mapping[str, ObjectContent | None]) -> dict[str, ObjectContent]:
-    return {name: content for name, content in found.items() if content is not None}
+def _present(contents: Mapping[str, ObjectContent | None]) -> dict[str, ObjectContent]:
+    return {name: content for name, content in contents.items() if content is not None}

@@ -66,9 +66,9 @@ def build_environment(
     for source in container.env_from:
         if source.config_map_ref is not None:
             ref = source.config_map_ref
-            found = _content(sources.config_maps, "configmap", ref.name, bool(ref.optional))
+            content = _content(sources.config_maps, "configmap", ref.name, bool(ref.optional))
         elif source.secret_ref is not None:
-            found = _content(
+            content = _content(
                 sources.secrets,
                 "secret",
                 source.secret_ref.name,
@@ -76,7 +76,7 @@ def build_environment(
             )
         else:
             continue
-        defined |= {source.prefix + key: _text(value) for key, value in found.items()}
+        defined |= {source.prefix + key: _text(value) for key, value in content.items()}
     for variable in container.env:
         value = _value(pod, container, variable, sources, defined)
         if value is not None:
@@ -88,10 +88,10 @@ def expand_references(text: str, variables: Mapping[str, str]) -> str:
     """Replace ``$(NAME)`` by the variable's value; ``$$`` becomes ``$``, unknown names stay."""
 
     def replacement(match: re.Match[str]) -> str:
-        found = match[1]
-        if found == "$":
+        reference = match[1]
+        if reference == "$":
             return "$"
-        return variables.get(found[1:-1], match[0])
+        return variables.get(reference[1:-1], match[0])
 
     return _REFERENCE.sub(replacement, text)
 
@@ -103,8 +103,8 @@ def field_value(pod: Pod, path: str, sources: ValueSources) -> str:
         ContainerConfigError: the field is not available.
     """
     if match := _SUBSCRIPT.fullmatch(path):
-        found = pod.metadata.labels if match[1] == "labels" else pod.metadata.annotations
-        return found.get(match[2], "")
+        values = pod.metadata.labels if match[1] == "labels" else pod.metadata.annotations
+        return values.get(match[2], "")
     simple = {
         "metadata.name": pod.metadata.name,
         "metadata.namespace": pod.metadata.namespace,
@@ -156,7 +156,7 @@ def service_variables(pod: Pod, services: Sequence[Service]) -> dict[str, str]:
     """The variables of services: all of the pod's namespace, and the API server's."""
     variables: dict[str, str] = {}
     links = pod.spec.enable_service_links is not False
-    for service in sorted(services, key=lambda each: each.metadata.name):
+    for service in sorted(services, key=lambda item: item.metadata.name):
         meta = service.metadata
         api_server = (meta.namespace, meta.name) == ("default", "kubernetes")
         if api_server or (links and meta.namespace == pod.metadata.namespace):
@@ -170,23 +170,23 @@ def _variables_of(service: Service) -> dict[str, str]:
         return {}
     prefix = service.metadata.name.upper().replace("-", "_")
     first = service.spec.ports[0]
-    found = {f"{prefix}_SERVICE_HOST": address, f"{prefix}_SERVICE_PORT": str(first.port)}
+    variables = {f"{prefix}_SERVICE_HOST": address, f"{prefix}_SERVICE_PORT": str(first.port)}
     for port in service.spec.ports:
         protocol = (port.protocol or "TCP").lower()
         url = f"{protocol}://{address}:{port.port}"
         if port.name:
             name = port.name.upper().replace("-", "_")
-            found[f"{prefix}_SERVICE_PORT_{name}"] = str(port.port)
+            variables[f"{prefix}_SERVICE_PORT_{name}"] = str(port.port)
         if port is first:
-            found[f"{prefix}_PORT"] = url
+            variables[f"{prefix}_PORT"] = url
         link = f"{prefix}_PORT_{port.port}_{protocol.upper()}"
-        found |= {
+        variables |= {
             link: url,
             f"{link}_PROTO": protocol,
             f"{link}_PORT": str(port.port),
             f"{link}_ADDR": address,
         }
-    return found
+    return variables
 
 
 def _value(
@@ -211,29 +211,29 @@ def _from_source(
         of = _container(pod, resource.container_name) or container
         return resource_value(of, resource, sources.allocatable)
     if (key := source.config_map_key_ref) is not None:
-        found = _content(sources.config_maps, "configmap", key.name, bool(key.optional))
-        return _key(found, "ConfigMap", pod, key.name, key.key, bool(key.optional))
+        content = _content(sources.config_maps, "configmap", key.name, bool(key.optional))
+        return _key(content, "ConfigMap", pod, key.name, key.key, bool(key.optional))
     if (secret := source.secret_key_ref) is not None:
-        found = _content(sources.secrets, "secret", secret.name, bool(secret.optional))
-        return _key(found, "Secret", pod, secret.name, secret.key, bool(secret.optional))
+        content = _content(sources.secrets, "secret", secret.name, bool(secret.optional))
+        return _key(content, "Secret", pod, secret.name, secret.key, bool(secret.optional))
     raise ContainerConfigError("valueFrom names a source that this cluster does not have")
 
 
 def _content(
-    found: Mapping[str, Mapping[str, bytes]], kind: str, name: str, optional: bool
+    contents: Mapping[str, Mapping[str, bytes]], kind: str, name: str, optional: bool
 ) -> Mapping[str, bytes]:
-    if name in found:
-        return found[name]
+    if name in contents:
+        return contents[name]
     if optional:
         return {}
     raise ContainerConfigError(f'{kind} "{name}" not found')
 
 
 def _key(
-    found: Mapping[str, bytes], kind: str, pod: Pod, name: str, key: str, optional: bool
+    content: Mapping[str, bytes], kind: str, pod: Pod, name: str, key: str, optional: bool
 ) -> str | None:
-    if key in found:
-        return _text(found[key])
+    if key in content:
+        return _text(content[key])
     if optional:
         return None
     namespace = pod.metadata.namespace
@@ -255,4 +255,4 @@ def _quoted(value: str) -> str:
 
 def _container(pod: Pod, name: str) -> Container | None:
     every = [*pod.spec.containers, *pod.spec.init_containers]
-    return next((each for each in every if each.name == name), None)
+    return next((container for container in every if container.name == name), None)

@@ -81,8 +81,8 @@ class ImageMap:
 
     def warm_environments(self) -> list[WarmEnvironment]:
         """The environments for which the map asks for warm starts."""
-        found = (self._mapped(entry).warm for _, entry in self.entries)
-        return [each for each in found if each is not None]
+        warm_environments = (self._mapped(entry).warm for _, entry in self.entries)
+        return [environment for environment in warm_environments if environment is not None]
 
     def _mapped(self, entry: ImageEntry) -> ResolvedImage:
         variables = self._variables(entry)
@@ -100,8 +100,8 @@ class ImageMap:
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         folders = [f"{entry.env}/bin"] if entry.env else []
         folders += [part for part in (entry.path, self.system_path) if part]
-        home = "/root" if os.geteuid() == 0 or entry.root else os.path.expanduser("~")
-        variables = {"PATH": ":".join(folders), "HOME": home}
+        user_folder = "/root" if os.geteuid() == 0 or entry.root else os.path.expanduser("~")
+        variables = {"PATH": ":".join(folders), "HOME": user_folder}
         if entry.env and Path(entry.env, "pyvenv.cfg").exists():
             variables["VIRTUAL_ENV"] = entry.env
         return {**({} if entry.root else inherited), **variables, **entry.variables}

@@ -60,10 +60,10 @@ def bounding_set(add: Iterable[str], drop: Iterable[str]) -> frozenset[str]:
     ``ALL`` is applied before single names. Unknown names have no effect.
     """
     added, dropped = set(_plain(add)), set(_plain(drop))
-    found = set() if EVERY in dropped else set(DEFAULT)
+    allowed = set() if EVERY in dropped else set(DEFAULT)
     if EVERY in added:
-        found = set(NAMES)
-    return frozenset((found | (added & set(NAMES))) - dropped)
+        allowed = set(NAMES)
+    return frozenset((allowed | (added & set(NAMES))) - dropped)
 
 
 def _plain(names: Iterable[str]) -> list[str]:
@@ -251,7 +251,7 @@ def _last_lines(log: bytes) -> bytes:
 def _command_line(
     container: Container, image: ResolvedImage, env: Mapping[str, str]
 ) -> tuple[str, ...]:
-    command = [expand_references(each, env) for each in container.command] or list(image.command)
+    command = [expand_references(part, env) for part in container.command] or list(image.command)
     argv = (*command, *(expand_references(arg, env) for arg in container.args))
     if not argv:
         raise NoCommandError(
@@ -326,7 +326,7 @@ def _part(volume: Path, path: str, mount: VolumeMount) -> Path:
 
 def _is_read_only(pod: Pod, name: str) -> bool:
     """True if a volume must not be written: it consists of API objects, or is claimed read-only."""
-    volume = next(each for each in pod.spec.volumes if each.name == name)
+    volume = next(volume for volume in pod.spec.volumes if volume.name == name)
     claim = volume.persistent_volume_claim
     made = volume.config_map or volume.secret or volume.projected or volume.downward_api
     return bool(made or (claim and claim.read_only))

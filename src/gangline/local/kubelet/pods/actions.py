@@ -145,18 +145,28 @@ def _run(pod: Pod, record: PodRecord, now: datetime, backoff: BackoffSettings) -
     start: list[str] = []
     times: list[datetime | None] = [_deadline(pod, record)]
     for container, policy in _desired_containers(pod, record):
-        known = record.container(container.name)
-        if not known.idle or (known.ended and not should_restart(policy, known.ended)):
+        container_record = record.container(container.name)
+        if not container_record.idle or (
+            container_record.ended and not should_restart(policy, container_record.ended)
+        ):
             continue
-        due = known.problem.retry_at if known.problem else restart_time(known, backoff)
+        due = (
+            container_record.problem.retry_at
+            if container_record.problem
+            else restart_time(container_record, backoff)
+        )
         if due is None or due <= now:
             start.append(container.name)
         else:
             times.append(due)
     stop = tuple(
-        StopContainer(name, now + _unhealthy_grace(pod, known), known.unhealthy)
-        for name, known in record.containers.items()
-        if known.running and known.unhealthy and known.kill_at is None
+        StopContainer(
+            name, now + _unhealthy_grace(pod, container_record), container_record.unhealthy
+        )
+        for name, container_record in record.containers.items()
+        if container_record.running
+        and container_record.unhealthy
+        and container_record.kill_at is None
     )
     return PodActions(start=tuple(start), stop=stop, requeue_at=_earliest(times))
 
@@ -166,15 +176,15 @@ def _desired_containers(pod: Pod, record: PodRecord) -> list[tuple[Container, st
     desired: list[tuple[Container, str]] = []
     initialized = has_initialized(pod, record)
     for container in pod.spec.init_containers:
-        known = record.container(container.name)
+        container_record = record.container(container.name)
         if is_sidecar(container):
             desired.append((container, ALWAYS))
-        elif not initialized and not _init_done(container, known):
+        elif not initialized and not _init_done(container, container_record):
             # A failed one is retried: with restartPolicy Never the pod would have finished before.
             desired.append((container, ALWAYS))
-        if not initialized and not _init_done(container, known):
+        if not initialized and not _init_done(container, container_record):
             return desired
-    return desired + [(each, pod.spec.restart_policy) for each in pod.spec.containers]
+    return desired + [(container, pod.spec.restart_policy) for container in pod.spec.containers]
 
 
 def _unhealthy_grace(pod: Pod, record: ContainerRecord) -> timedelta:

@@ -52,7 +52,9 @@ from gangline.local.kubelet.runtime.interface import (
 )
 
 
-async def plan_container_run(home: PodContext, container: Container, number: int) -> ContainerPlan:
+async def plan_container_run(
+    context: PodContext, container: Container, number: int
+) -> ContainerPlan:
     """Return the plan of one run.
 
     Raises:
@@ -61,60 +63,60 @@ async def plan_container_run(home: PodContext, container: Container, number: int
         ApiError: the API server does not answer.
         OSError: the disk is full, or a folder cannot be written.
     """
-    assert home.attachment is not None, "containers are started in prepared pods only"
-    context = home.context
-    image = context.images.resolve(container.image)
+    assert context.attachment is not None, "containers are started in prepared pods only"
+    node = context.node
+    image = node.images.resolve(container.image)
     if number == 0:
-        _record_image_event(home, container, image)
-    gpus = context.devices.assign(home.pod.metadata.uid, container)
+        _record_image_event(context, container, image)
+    gpus = node.devices.assign(context.pod.metadata.uid, container)
     if gpus is None:
         raise ContainerConfigError(
             f"{requested_gpus(container)} free GPUs are required, the node has fewer"
         )
-    sources = await fetch_value_sources(home, names_in_environment(container))
+    sources = await fetch_value_sources(context, names_in_environment(container))
     base = {
         **image.variables,
-        "HOSTNAME": home.attachment.hostname,
+        "HOSTNAME": context.attachment.hostname,
         **({"TERM": "xterm"} if container.tty else {}),
-        **gpu_variables(gpus, bool(context.node.gpus)),
+        **gpu_variables(gpus, bool(node.spec.gpus)),
     }
-    env = build_environment(home.pod, container, sources, base, context.services())
+    env = build_environment(context.pod, container, sources, base, node.services())
     ingredients = PlanInputs(
-        image, env, home.folders, home.volumes, home.attachment, gpus, home.api_access
+        image, env, context.folders, context.volumes, context.attachment, gpus, context.api_access
     )
-    return build_container_plan(home.pod, container, number, ingredients)
+    return build_container_plan(context.pod, container, number, ingredients)
 
 
-async def fetch_value_sources(home: PodContext, names: ConfigNames) -> ValueSources:
+async def fetch_value_sources(context: PodContext, names: ConfigNames) -> ValueSources:
     """Fetch the values for environments and volumes.
 
     Raises:
         ApiError: the API server does not answer.
     """
-    context, pod = home.context, home.pod
-    maps, secrets = await context.configs.collect(pod.metadata.namespace, names)
-    tokens = {spec: await home.tokens.get(pod, spec) for spec in token_specs(pod)}
+    node, pod = context.node, context.pod
+    maps, secrets = await node.configs.collect(pod.metadata.namespace, names)
+    tokens = {spec: await context.tokens.get(pod, spec) for spec in token_specs(pod)}
     return ValueSources(
         config_maps=maps,
         secrets=secrets,
-        allocatable=context.allocatable,
-        node_name=context.node.name,
-        host_ip=context.node.address,
-        pod_ip=home.record.ip,
+        allocatable=node.allocatable,
+        node_name=node.spec.name,
+        host_ip=node.spec.address,
+        pod_ip=context.record.ip,
         service_account_tokens={spec: token for spec, token in tokens.items() if token},
     )
 
 
-def _record_image_event(home: PodContext, container: Container, image: ResolvedImage) -> None:
+def _record_image_event(context: PodContext, container: Container, image: ResolvedImage) -> None:
     if image.matched:
         message = f'Image "{container.image}" maps to {image.description}'
-        home.record_event("Normal", "Pulled", message)
+        context.record_event("Normal", "Pulled", message)
     else:
         message = (
             f'Image "{container.image}" is not in the image map: '
             f"container {container.name} runs in {image.description}"
         )
-        home.record_event("Normal", "ImageNotMapped", message)
+        context.record_event("Normal", "ImageNotMapped", message)
 
 
 log = logging.getLogger(__name__)
@@ -130,34 +132,34 @@ _TAIL_BYTES = 2048
 class ContainerWorker:
     """One container of a pod, from its first start to its last end."""
 
-    def __init__(self, home: PodContext, container: Container) -> None:
+    def __init__(self, context: PodContext, container: Container) -> None:
         self.container = container
         self.running: RunningContainer | None = None
         self.writer: LogWriter | None = None
-        self._pod_context = home
+        self._context = context
         self._tail = b""
         self._stopper: asyncio.Task[None] | None = None
 
     @property
     def record(self) -> ContainerRecord:
-        return self._pod_context.record.container(self.container.name)
+        return self._context.record.container(self.container.name)
 
     def start(self) -> None:
         """Start one run; its result appears in the record."""
-        self._update_record(lambda known: replace(known, starting=True, problem=None))
-        self._pod_context.spawn(self._guarded_run(), f"container {self.container.name}")
+        self._update_record(lambda record: replace(record, starting=True, problem=None))
+        self._context.spawn(self._guarded_run(), f"container {self.container.name}")
 
     def stop(self, by: datetime, why: str) -> None:
         """Stop the run; it is killed at the time ``by`` if it still runs."""
         first = self.record.kill_at is None
-        self._update_record(lambda known: replace(known, kill_at=by))
+        self._update_record(lambda record: replace(record, kill_at=by))
         if first:
             message = f"Stopping container {self.container.name}: {why}"
-            self._pod_context.record_event("Normal", "Killing", message)
+            self._context.record_event("Normal", "Killing", message)
         if self._stopper is not None:
             self._stopper.cancel()
         if self.running is not None:
-            self._stopper = self._pod_context.spawn(
+            self._stopper = self._context.spawn(
                 self._stop_run(self.running, by, hook=first), f"end of {self.container.name}"
             )
 
@@ -172,10 +174,10 @@ class ContainerWorker:
             lost = self.record.instance
             if lost is not None and lost.ended is None:
                 ended = ExitRecord(
-                    EXIT_START_FAILED, "Error", self._pod_context.context.clock(), str(error)
+                    EXIT_START_FAILED, "Error", self._context.node.clock(), str(error)
                 )
                 self._update_record(
-                    lambda known: replace(known, instance=replace(lost, ended=ended))
+                    lambda record: replace(record, instance=replace(lost, ended=ended))
                 )
             self._delay_start("RunContainerError", f"internal error: {error}")
 
@@ -183,9 +185,9 @@ class ContainerWorker:
         before = self.record
         number = before.instance.number + 1 if before.instance else 0
         try:
-            plan = await plan_container_run(self._pod_context, self.container, number)
+            plan = await plan_container_run(self._context, self.container, number)
             self.writer = self._open_log(number)
-            running = await self._pod_context.context.runtime.start(plan, self._output)
+            running = await self._context.node.runtime.start(plan, self._output)
             self.running = running
         except ContainerStartError as error:
             self._record_failed_start(number, error)
@@ -207,25 +209,23 @@ class ContainerWorker:
     async def _run_until_exit(
         self, number: int, plan: ContainerPlan, running: RunningContainer
     ) -> None:
-        now = self._pod_context.context.clock()
+        now = self._context.node.clock()
         instance = ContainerInstance(number, running.container_id, running.started_at)
-        backoff = next_backoff(self.record, now, self._pod_context.context.settings.backoff)
+        backoff = next_backoff(self.record, now, self._context.node.settings.backoff)
         self._update_record(
-            lambda known: ContainerRecord(
+            lambda record: ContainerRecord(
                 instance=instance,
-                previous=known.instance if known.ended else known.previous,
+                previous=record.instance if record.ended else record.previous,
                 backoff=backoff,
                 started=_is_started_initially(self.container),
                 ready=_is_started_initially(self.container)
                 and self.container.readiness_probe is None,
             )
         )
-        self._pod_context.record_event(
-            "Normal", "Started", f"Started container {self.container.name}"
-        )
-        target = ProbeTarget(self.container, running, self._pod_context.record.ip)
+        self._context.record_event("Normal", "Started", f"Started container {self.container.name}")
+        target = ProbeTarget(self.container, running, self._context.record.ip)
         care = asyncio.create_task(
-            run_probes_and_hooks(target, self._update_record, self._pod_context.record_event)
+            run_probes_and_hooks(target, self._update_record, self._context.record_event)
         )
         try:
             exit_ = await running.wait()
@@ -249,8 +249,8 @@ class ContainerWorker:
             self._stopper.cancel()
             self._stopper = None
         self._update_record(
-            lambda known: replace(
-                known,
+            lambda record: replace(
+                record,
                 instance=replace(instance, ended=ended),
                 started=False,
                 ready=False,
@@ -263,52 +263,52 @@ class ContainerWorker:
     def _record_failed_start(self, number: int, error: ContainerStartError) -> None:
         """Record a failed start: it counts as a run and has an exit code."""
         self._close_log()
-        home, now = self._pod_context, self._pod_context.context.clock()
-        plan_id = f"gangline://{home.pod.metadata.uid}/{self.container.name}/{number}"
+        context, now = self._context, self._context.node.clock()
+        plan_id = f"gangline://{context.pod.metadata.uid}/{self.container.name}/{number}"
         ended = ExitRecord(error.exit_code, error.reason, now, error.message)
-        backoff = next_backoff(self.record, now, home.context.settings.backoff)
+        backoff = next_backoff(self.record, now, context.node.settings.backoff)
         self._update_record(
-            lambda known: ContainerRecord(
+            lambda record: ContainerRecord(
                 instance=ContainerInstance(number, plan_id, now, ended),
-                previous=known.instance if known.ended else known.previous,
+                previous=record.instance if record.ended else record.previous,
                 backoff=backoff,
             )
         )
-        home.record_event("Warning", "Failed", f"Error: {error.message}")
-        self._clean_up(home.folders.instance(self.container.name, number))
+        context.record_event("Warning", "Failed", f"Error: {error.message}")
+        self._clean_up(context.folders.instance(self.container.name, number))
 
     def _delay_start(self, reason: str, message: str) -> None:
         """Record why the run cannot start yet, and when to try again."""
-        context = self._pod_context.context
-        retry = context.clock() + timedelta(seconds=context.settings.retry_s)
+        node = self._context.node
+        retry = node.clock() + timedelta(seconds=node.settings.retry_s)
         self._update_record(
-            lambda known: replace(
-                known, starting=False, problem=StartProblem(reason, message, retry)
+            lambda record: replace(
+                record, starting=False, problem=StartProblem(reason, message, retry)
             )
         )
-        self._pod_context.record_event("Warning", "Failed", f"Error: {message}")
+        self._context.record_event("Warning", "Failed", f"Error: {message}")
 
     async def _stop_run(self, running: RunningContainer, by: datetime, *, hook: bool) -> None:
         """Run the preStop hook, send SIGTERM, and SIGKILL at the end of the grace period."""
         life = self.container.lifecycle
         left_s = self._left_s(by)
         if hook and life is not None and life.pre_stop is not None and left_s > 0:
-            target = ProbeTarget(self.container, running, self._pod_context.record.ip)
+            target = ProbeTarget(self.container, running, self._context.record.ip)
             with suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
                     if problem := await run_hook(life.pre_stop, target):
-                        self._pod_context.record_event("Warning", "FailedPreStopHook", problem)
+                        self._context.record_event("Warning", "FailedPreStopHook", problem)
             left_s = max(self._left_s(by), _LEAST_GRACE_S)
         running.terminate()
         await asyncio.sleep(max(left_s, 0))
         running.kill()
 
     def _left_s(self, by: datetime) -> float:
-        return (by - self._pod_context.context.clock()).total_seconds()
+        return (by - self._context.node.clock()).total_seconds()
 
     def _open_log(self, number: int) -> LogWriter:
-        settings = self._pod_context.context.settings
-        path = self._pod_context.folders.log(self.container.name, number)
+        settings = self._context.node.settings
+        path = self._context.folders.log(self.container.name, number)
         for old in path.parent.glob("*.log"):
             if old.stem.isdigit() and int(old.stem) <= number - _KEPT_LOGS:
                 for file in [old, *rotated_files(old)]:
@@ -325,11 +325,11 @@ class ContainerWorker:
                 f"{self.writer.lost_bytes} bytes of the log of container {self.container.name} "
                 f"could not be written: {self.writer.loss_reason}"
             )
-            self._pod_context.record_event("Warning", "LogLost", message)
+            self._context.record_event("Warning", "LogLost", message)
 
     def _clean_up(self, state_dir: Path) -> None:
         removal = asyncio.to_thread(shutil.rmtree, state_dir, ignore_errors=True)
-        self._pod_context.spawn(removal, "clean-up")
+        self._context.spawn(removal, "clean-up")
 
     def _output(self, stream: str, data: bytes) -> None:
         if self.writer is not None:
@@ -337,7 +337,7 @@ class ContainerWorker:
         self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
 
     def _update_record(self, change: Callable[[ContainerRecord], ContainerRecord]) -> None:
-        self._pod_context.update_container(self.container.name, change)
+        self._context.update_container(self.container.name, change)
 
 
 async def _kill_and_wait(running: RunningContainer) -> None:

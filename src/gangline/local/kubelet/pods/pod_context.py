@@ -34,7 +34,7 @@ class NodeContext:
     runtime: ContainerRuntime
     network: PodNetwork
     recorder: EventRecorder
-    node: VirtualNodeSpec
+    spec: VirtualNodeSpec
     settings: KubeletSettings
     images: ImageMap
     configs: ConfigSource
@@ -54,14 +54,14 @@ log = logging.getLogger(__name__)
 class PodContext:
     """The state that a pod's workers share; ``changed`` is set after each change that matters."""
 
-    def __init__(self, context: NodeContext, pod: Pod, record: PodRecord) -> None:
-        self.context = context
+    def __init__(self, node: NodeContext, pod: Pod, record: PodRecord) -> None:
+        self.node = node
         self.pod = pod
         self.record = record
-        self.folders: PodFolders = pod_folders(context.settings.data, context.settings.cluster, pod)
+        self.folders: PodFolders = pod_folders(node.settings.data, node.settings.cluster, pod)
         self.attachment: NetworkAttachment | None = None
         self.volumes: Mapping[str, Path] = {}
-        self.tokens = PodTokens(context.client, context.settings)
+        self.tokens = PodTokens(node.client, node.settings)
         self.api_access: Path | None = None
         """The folder with the token of the pod's account."""
 
@@ -83,7 +83,7 @@ class PodContext:
         self.changed.set()
 
     def record_event(self, kind: str, reason: str, message: str) -> None:
-        self.context.recorder.event(self.pod, kind, reason, message)
+        self.node.recorder.event(self.pod, kind, reason, message)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run a task that ends with the pod at the latest."""

@@ -107,7 +107,7 @@ def pod_status_patch(status: PodStatus, uid: str) -> dict[str, Any]:
     """
     wire: dict[str, Any] = msgspec.to_builtins(status)
     wire["conditions"] = [
-        each for each in wire.get("conditions", ()) if each["type"] in OWN_CONDITIONS
+        condition for condition in wire.get("conditions", ()) if condition["type"] in OWN_CONDITIONS
     ]
     # A merge patch leaves missing fields unchanged, so fields that became empty are nulled.
     for condition in wire["conditions"]:
@@ -149,15 +149,15 @@ def _fill_required(container: dict[str, Any]) -> None:
 def _container_status(
     pod: Pod, container: Container, record: PodRecord, backoff: BackoffSettings, now: datetime
 ) -> ContainerStatus:
-    known = record.container(container.name)
-    newest = known.instance
+    container_record = record.container(container.name)
+    newest = container_record.instance
     state, last = _states(pod, container, record, backoff, now)
     return ContainerStatus(
         name=container.name,
         state=state,
         last_state=last,
-        ready=_is_ready(container, known, pod),
-        started=known.running and known.started,
+        ready=_is_ready(container, container_record, pod),
+        started=container_record.running and container_record.started,
         restart_count=newest.number if newest else 0,
         image=container.image,
         image_id=container.image,
@@ -165,31 +165,35 @@ def _container_status(
     )
 
 
-def _is_ready(container: Container, known: ContainerRecord, pod: Pod) -> bool:
+def _is_ready(container: Container, record: ContainerRecord, pod: Pod) -> bool:
     if container in pod.spec.init_containers and not is_sidecar(container):
-        return known.ended is not None and known.ended.exit_code == 0
-    return known.running and known.started and known.ready
+        return record.ended is not None and record.ended.exit_code == 0
+    return record.running and record.started and record.ready
 
 
 def _states(
     pod: Pod, container: Container, record: PodRecord, backoff: BackoffSettings, now: datetime
 ) -> tuple[ContainerState, ContainerState]:
     """The present state of a container, and that of its previous run."""
-    known = record.container(container.name)
-    before = _terminated(known.previous)
-    newest = known.instance
+    container_record = record.container(container.name)
+    before = _terminated(container_record.previous)
+    newest = container_record.instance
     if newest is not None and newest.ended is None:
         return ContainerState(
             running=ContainerStateRunning(_truncate_to_second(newest.started_at))
         ), before
-    if known.problem is not None:
-        waiting = ContainerStateWaiting(known.problem.reason, known.problem.message)
+    if container_record.problem is not None:
+        waiting = ContainerStateWaiting(
+            container_record.problem.reason, container_record.problem.message
+        )
         return ContainerState(waiting=waiting), _terminated(newest)
     if newest is None:
         return ContainerState(waiting=_first_wait(pod, container, record)), ContainerState()
-    due = restart_time(known, backoff)
+    due = restart_time(container_record, backoff)
     if due is not None and due > now and _will_restart(pod, container, record):
-        return ContainerState(waiting=_crash_loop(pod, container, known)), _terminated(newest)
+        return ContainerState(waiting=_crash_loop(pod, container, container_record)), _terminated(
+            newest
+        )
     return _terminated(newest), before
 
 
@@ -211,14 +215,14 @@ def _will_restart(pod: Pod, container: Container, record: PodRecord) -> bool:
 
 def crash_looping_containers(status: PodStatus) -> set[str]:
     return {
-        each.name
-        for each in (*status.init_container_statuses, *status.container_statuses)
-        if each.state.waiting is not None and each.state.waiting.reason == CRASH_LOOP
+        container.name
+        for container in (*status.init_container_statuses, *status.container_statuses)
+        if container.state.waiting is not None and container.state.waiting.reason == CRASH_LOOP
     }
 
 
-def _crash_loop(pod: Pod, container: Container, known: ContainerRecord) -> ContainerStateWaiting:
-    delay_s = known.backoff.delay_s if known.backoff else 0
+def _crash_loop(pod: Pod, container: Container, record: ContainerRecord) -> ContainerStateWaiting:
+    delay_s = record.backoff.delay_s if record.backoff else 0
     meta = pod.metadata
     return ContainerStateWaiting(
         CRASH_LOOP,
@@ -256,21 +260,23 @@ def _truncate_to_second(time: datetime) -> datetime:
 def _phase(pod: Pod, record: PodRecord, decision: PodActions) -> str:
     if decision.failure is not None and decision.finished:
         return "Failed"
-    known = [record.container(container.name) for container in pod.spec.containers]
-    if not any(each.instance for each in known):
+    containers = [record.container(container.name) for container in pod.spec.containers]
+    if not any(container.instance for container in containers):
         return "Failed" if decision.finished and record.terminating_since is None else "Pending"
-    if decision.finished and (record.terminating_since is None or not _restartable(pod, known)):
-        failed = any(each.ended and each.ended.exit_code != 0 for each in known)
+    if decision.finished and (
+        record.terminating_since is None or not _restartable(pod, containers)
+    ):
+        failed = any(container.ended and container.ended.exit_code != 0 for container in containers)
         return "Failed" if failed else "Succeeded"
-    if any(each.instance is None for each in known):
+    if any(container.instance is None for container in containers):
         return "Pending"
     return "Running"
 
 
-def _restartable(pod: Pod, known: Sequence[ContainerRecord]) -> bool:
+def _restartable(pod: Pod, containers: Sequence[ContainerRecord]) -> bool:
     """True if a container would run again if the pod stayed."""
     policy = pod.spec.restart_policy
-    return policy in (ALWAYS, "") or any(each.ended is None for each in known)
+    return policy in (ALWAYS, "") or any(container.ended is None for container in containers)
 
 
 def _conditions(

@@ -41,38 +41,38 @@ _KILL_WAIT_S = 2.0
 class PodWorker:
     """The worker of one pod."""
 
-    def __init__(self, context: NodeContext, pod: Pod, record: PodRecord) -> None:
-        self.pod_context = PodContext(context, pod, record)
+    def __init__(self, node: NodeContext, pod: Pod, record: PodRecord) -> None:
+        self.context = PodContext(node, pod, record)
         self.status = pod.status
-        self._writer = StatusWriter(context.client, pod, context.online)
+        self._writer = StatusWriter(node.client, pod, node.online)
         self._deleted_from_server = False
         self._shutting_down = False
         self.containers = {
-            each.name: ContainerWorker(self.pod_context, each)
-            for each in [*pod.spec.init_containers, *pod.spec.containers]
+            container.name: ContainerWorker(self.context, container)
+            for container in [*pod.spec.init_containers, *pod.spec.containers]
         }
         if pod.metadata.deletion_timestamp is not None:
             self._begin_termination()
 
     @property
     def pod(self) -> Pod:
-        return self.pod_context.pod
+        return self.context.pod
 
     def update(self, pod: Pod) -> None:
         """Store a newer version of the object."""
-        self.pod_context.pod = pod
+        self.context.pod = pod
         self._writer.observe(pod)
         if pod.metadata.deletion_timestamp is not None:
             self._begin_termination()
-        self.pod_context.changed.set()
+        self.context.changed.set()
 
     def handle_deletion(self) -> None:
         """The object was removed from the server: end what is left of the pod."""
         self._deleted_from_server = True
-        pod = self.pod_context.pod
-        if self.pod_context.record.terminating_since is None:
+        pod = self.context.pod
+        if self.context.record.terminating_since is None:
             meta = replace(pod.metadata, deletion_grace_period_seconds=_FORCED_GRACE_S)
-            self.pod_context.pod = replace(pod, metadata=meta)
+            self.context.pod = replace(pod, metadata=meta)
         self._begin_termination()
 
     async def run(self) -> None:
@@ -83,13 +83,13 @@ class PodWorker:
                 pass
         finally:
             writing.cancel()
-            await self.pod_context.end_tasks()
+            await self.context.end_tasks()
             await asyncio.wait({writing})
 
     async def shut_down(self, grace_s: float) -> None:
         """End all containers because the kubelet stops; the pod's status stays unchanged."""
         self._shutting_down = True
-        running = [each.running for each in self.containers.values() if each.running]
+        running = [container.running for container in self.containers.values() if container.running]
         for container in running:
             container.terminate()
         ends = [asyncio.create_task(container.wait()) for container in running]
@@ -103,12 +103,12 @@ class PodWorker:
 
     async def _sync(self) -> bool:
         """One pass; True if the pod was removed."""
-        self.pod_context.changed.clear()
+        self.context.changed.clear()
         if self._shutting_down:
             # Containers that end now must not be restarted.
             await self._wait(None)
             return False
-        now = self.pod_context.context.clock()
+        now = self.context.node.clock()
         decision = self._decide(now)
         await self._execute(decision)
         if not self._deleted_from_server:
@@ -119,21 +119,19 @@ class PodWorker:
         return False
 
     def _decide(self, now: datetime) -> PodActions:
-        context = self.pod_context.context
+        node = self.context.node
         decision = compute_pod_actions(
-            self.pod_context.pod, self.pod_context.record, now, context.settings.backoff
+            self.context.pod, self.context.record, now, node.settings.backoff
         )
-        if decision.failure is not None and self.pod_context.record.failure is None:
-            self.pod_context.update_pod(failure=decision.failure)
-            self.pod_context.record_event(
-                "Warning", decision.failure.reason, decision.failure.message
-            )
+        if decision.failure is not None and self.context.record.failure is None:
+            self.context.update_pod(failure=decision.failure)
+            self.context.record_event("Warning", decision.failure.reason, decision.failure.message)
         return decision
 
     async def _execute(self, decision: PodActions) -> None:
         if decision.prepare:
-            self.pod_context.update_pod(preparing=True, problem=None)
-            self.pod_context.spawn(self._prepare(), "preparation")
+            self.context.update_pod(preparing=True, problem=None)
+            self.context.spawn(self._prepare(), "preparation")
         for stop in decision.stop:
             self.containers[stop.container].stop(stop.kill_at, stop.reason)
         for name in decision.start:
@@ -142,61 +140,59 @@ class PodWorker:
             await self._release()
 
     def _report(self, decision: PodActions) -> None:
-        context, now = self.pod_context.context, self.pod_context.context.clock()
-        around = StatusInputs(context.node.address, context.settings.backoff)
+        node, now = self.context.node, self.context.node.clock()
+        around = StatusInputs(node.spec.address, node.settings.backoff)
         before = crash_looping_containers(self.status)
         self.status = build_pod_status(
-            self.pod_context.pod, self.pod_context.record, decision, self.status, around, now
+            self.context.pod, self.context.record, decision, self.status, around, now
         )
         for name in crash_looping_containers(self.status) - before:
-            meta = self.pod_context.pod.metadata
+            meta = self.context.pod.metadata
             pod = f"{meta.name}_{meta.namespace}({meta.uid})"
             message = f"Back-off restarting failed container {name} in pod {pod}"
-            self.pod_context.record_event("Warning", "BackOff", message)
+            self.context.record_event("Warning", "BackOff", message)
         self._writer.report(self.status)
 
     async def _wait(self, until: datetime | None) -> None:
         if until is None:
-            await self.pod_context.changed.wait()
+            await self.context.changed.wait()
             return
-        left_s = (until - self.pod_context.context.clock()).total_seconds()
+        left_s = (until - self.context.node.clock()).total_seconds()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(left_s, 0.0)):
-                await self.pod_context.changed.wait()
+                await self.context.changed.wait()
 
     async def _prepare(self) -> None:
         """Attach the network and create the volumes; a failure is reported and retried."""
         try:
             attachment = await self._attach()
-            self.pod_context.update_pod(ip=attachment.ip)
-            self.pod_context.volumes = await self._make_volumes()
+            self.context.update_pod(ip=attachment.ip)
+            self.context.volumes = await self._make_volumes()
         except (NetworkError, ContainerConfigError, ApiError, OSError) as error:
             self._delay_preparation(error)
             return
-        if has_refreshed_volumes(self.pod_context.pod):
-            self.pod_context.spawn(self._keep_volumes_fresh(), "volumes")
-        if self.pod_context.api_access is not None:
-            self.pod_context.spawn(self._renew_api_access(), "token")
-        if ignored := unsupported_fields(self.pod_context.pod, as_root=os.geteuid() == 0):
-            self.pod_context.record_event(
+        if has_refreshed_volumes(self.context.pod):
+            self.context.spawn(self._keep_volumes_fresh(), "volumes")
+        if self.context.api_access is not None:
+            self.context.spawn(self._renew_api_access(), "token")
+        if ignored := unsupported_fields(self.context.pod, as_root=os.geteuid() == 0):
+            self.context.record_event(
                 "Warning", "Ignored", f"without effect here: {', '.join(ignored)}"
             )
-        self.pod_context.update_pod(prepared=True, preparing=False)
+        self.context.update_pod(prepared=True, preparing=False)
 
     def _delay_preparation(self, error: Exception) -> None:
         network = isinstance(error, NetworkError)
         reason = "FailedCreatePodSandBox" if network else "FailedMount"
-        context = self.pod_context.context
-        retry = context.clock() + timedelta(seconds=context.settings.retry_s)
-        self.pod_context.record_event("Warning", reason, str(error))
-        self.pod_context.update_pod(
-            preparing=False, problem=StartProblem(reason, str(error), retry)
-        )
+        node = self.context.node
+        retry = node.clock() + timedelta(seconds=node.settings.retry_s)
+        self.context.record_event("Warning", reason, str(error))
+        self.context.update_pod(preparing=False, problem=StartProblem(reason, str(error), retry))
 
     async def _attach(self) -> NetworkAttachment:
-        if self.pod_context.attachment is None:
-            meta, spec = self.pod_context.pod.metadata, self.pod_context.pod.spec
-            self.pod_context.attachment = await self.pod_context.context.network.attach(
+        if self.context.attachment is None:
+            meta, spec = self.context.pod.metadata, self.context.pod.spec
+            self.context.attachment = await self.context.node.network.attach(
                 meta.uid,
                 meta.namespace,
                 meta.name,
@@ -207,83 +203,81 @@ class PodWorker:
                     (host_alias.ip, tuple(host_alias.hostnames)) for host_alias in spec.host_aliases
                 ),
             )
-        return self.pod_context.attachment
+        return self.context.attachment
 
     async def _make_volumes(self) -> dict[str, Path]:
-        home = self.pod_context
-        names = names_in_volumes(home.pod)
-        sources = await fetch_value_sources(home, names)
-        find_claim = home.context.configs.claim_folder
-        volumes = await make_volumes(home.pod, home.folders, sources, find_claim)
-        home.api_access = await write_api_access(
-            home.pod, home.folders.api_access, home.tokens, home.context.configs
+        context = self.context
+        names = names_in_volumes(context.pod)
+        sources = await fetch_value_sources(context, names)
+        find_claim = context.node.configs.claim_folder
+        volumes = await make_volumes(context.pod, context.folders, sources, find_claim)
+        context.api_access = await write_api_access(
+            context.pod, context.folders.api_access, context.tokens, context.node.configs
         )
         return volumes
 
     async def _renew_api_access(self) -> None:
         """Replace the token of the pod's account before it expires."""
-        home = self.pod_context
+        context = self.context
         while True:
-            await asyncio.sleep(max(home.tokens.renewal_in_s(), home.context.settings.retry_s))
-            await home.context.online.wait()
+            await asyncio.sleep(max(context.tokens.renewal_in_s(), context.node.settings.retry_s))
+            await context.node.online.wait()
             try:
                 await write_api_access(
-                    home.pod, home.folders.api_access, home.tokens, home.context.configs
+                    context.pod, context.folders.api_access, context.tokens, context.node.configs
                 )
             except (ApiError, OSError) as error:
-                log.debug("token not renewed: %s", error, extra={"pod": home.pod.metadata.name})
+                log.debug("token not renewed: %s", error, extra={"pod": context.pod.metadata.name})
 
     async def _keep_volumes_fresh(self) -> None:
-        home = self.pod_context
+        context = self.context
         while True:
-            await asyncio.sleep(home.context.settings.refresh_s)
-            names = names_in_volumes(home.pod)
+            await asyncio.sleep(context.node.settings.refresh_s)
+            names = names_in_volumes(context.pod)
             try:
-                sources = await fetch_value_sources(home, names)
-                await asyncio.to_thread(refresh_volumes, home.pod, home.folders, sources)
+                sources = await fetch_value_sources(context, names)
+                await asyncio.to_thread(refresh_volumes, context.pod, context.folders, sources)
             except (ContainerConfigError, ApiError, OSError) as error:
                 log.debug("volumes not refreshed: %s", error)
 
     async def _release(self) -> None:
         """Release network, devices and files; logs stay until the object is deleted."""
-        uid = self.pod_context.pod.metadata.uid
-        self.pod_context.context.devices.release(uid)
+        uid = self.context.pod.metadata.uid
+        self.context.node.devices.release(uid)
         try:
-            await self.pod_context.context.network.detach(uid)
+            await self.context.node.network.detach(uid)
         except NetworkError as error:
             log.warning("network not released: %s", error, extra={"pod": uid})
-        await asyncio.to_thread(remove_files, self.pod_context.folders, logs=False)
-        self.pod_context.attachment = None
-        self.pod_context.update_pod(released=True)
+        await asyncio.to_thread(remove_files, self.context.folders, logs=False)
+        self.context.attachment = None
+        self.context.update_pod(released=True)
 
     async def _remove_object(self) -> bool:
         """Delete the object after its last status is stored; True if it is deleted."""
-        meta = self.pod_context.pod.metadata
+        meta = self.context.pod.metadata
         if not self._deleted_from_server:
             await self._writer.wait_stored()
-            await self.pod_context.context.online.wait()
+            await self.context.node.online.wait()
             try:
-                await self.pod_context.context.client.delete(
+                await self.context.node.client.delete(
                     PODS, meta.name, meta.namespace, grace_seconds=0, uid=meta.uid
                 )
             except (NotFound, Conflict):
                 pass
             except ApiError as error:
                 log.debug("pod not removed yet: %s", error, extra={"pod": meta.name})
-                await asyncio.sleep(self.pod_context.context.settings.retry_s)
-                self.pod_context.changed.set()
+                await asyncio.sleep(self.context.node.settings.retry_s)
+                self.context.changed.set()
                 return False
         await asyncio.to_thread(self._remove_files)
         return True
 
     def _remove_files(self) -> None:
         """Remove the pod's files; the logs of a job's pod are archived."""
-        remove_files(self.pod_context.folders, logs=False)
-        archive_logs(
-            self.pod_context.context.settings.data, self.pod_context.folders, self.pod_context.pod
-        )
+        remove_files(self.context.folders, logs=False)
+        archive_logs(self.context.node.settings.data, self.context.folders, self.context.pod)
 
     def _begin_termination(self) -> None:
-        if self.pod_context.record.terminating_since is None:
-            self.pod_context.update_pod(terminating_since=self.pod_context.context.clock())
-        self.pod_context.changed.set()
+        if self.context.record.terminating_since is None:
+            self.context.update_pod(terminating_since=self.context.node.clock())
+        self.context.changed.set()

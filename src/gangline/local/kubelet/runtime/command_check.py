@@ -44,11 +44,11 @@ def check_command(
     else:
         candidates = [os.path.join(folder, command) for folder in path.split(":") if folder]
     places = [_host_path(plan, shared, candidate, bare) for candidate in candidates]
-    found = [place for place in places if os.path.lexists(place) and not os.path.isdir(place)]
-    if not found:
+    present = [place for place in places if os.path.lexists(place) and not os.path.isdir(place)]
+    if not present:
         where = "no such file or directory" if "/" in command else _not_in_path(path)
         raise _cannot_run(command, where, EXIT_NOT_FOUND)
-    if all(os.path.isfile(place) and not os.access(place, os.X_OK) for place in found):
+    if all(os.path.isfile(place) and not os.access(place, os.X_OK) for place in present):
         raise _cannot_run(command, "permission denied (not executable)", EXIT_NOT_EXECUTABLE)
 
 

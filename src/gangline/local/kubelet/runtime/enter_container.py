@@ -73,7 +73,7 @@ def _become(library: ctypes.CDLL, user: int, group: int, groups: list[int]) -> N
 
 
 def _numbers(written: str) -> list[int]:
-    return [int(each) for each in written.split(",") if each]
+    return [int(number) for number in written.split(",") if number]
 
 
 def enter_arguments(  # noqa: PLR0913 - one for each property of a process
@@ -131,9 +131,9 @@ def enter(options: list[str], *, executes: bool = True) -> None:
 
 def main() -> None:
     """Read the arguments of ``enter_arguments``, and become the container's command."""
-    command = [os.fsencode(each) for each in sys.argv[9:]]
+    command = [os.fsencode(variable) for variable in sys.argv[9:]]
     carried = (os.environb[b"E%d" % number] for number in range(int(sys.argv[1])))
-    environment = dict(each.split(b"=", 1) for each in carried)
+    environment = dict(variable.split(b"=", 1) for variable in carried)
     try:
         enter(sys.argv[2:9])
         for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):

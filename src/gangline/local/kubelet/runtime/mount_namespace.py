@@ -41,7 +41,7 @@ REPORT_FD = 3
 
 _PRIVATE = ("/proc", "/dev", "/run", "/tmp")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse", "net/tun")
-_FSTAB_ESCAPES = {ord(each): f"\\{ord(each):03o}" for each in " \t\r\n\\#"}
+_FSTAB_ESCAPES = {ord(character): f"\\{ord(character):03o}" for character in " \t\r\n\\#"}
 _SPECIAL_TO_OVERLAYS = frozenset(",:\\\"'")
 _GPU_DEVICES = ("nvidia*", "dri", "kfd", "infiniband")
 _DEVICE_LINKS = {
@@ -282,10 +282,10 @@ class MountNamespace:
         return stage
 
     def _device_files(self) -> list[Path]:
-        found = [Path("/dev", name) for name in _DEVICES]
+        devices = [Path("/dev", name) for name in _DEVICES]
         if self._plan.gpu_devices:
-            found += [path for pattern in _GPU_DEVICES for path in Path("/dev").glob(pattern)]
-        return sorted({path for path in found if path.exists()})
+            devices += [path for pattern in _GPU_DEVICES for path in Path("/dev").glob(pattern)]
+        return sorted({path for path in devices if path.exists()})
 
 
 def container_root(plan: ContainerPlan) -> str:

@@ -76,12 +76,12 @@ def with_host_paths(plan: ContainerPlan, addresses: Mapping[str, str]) -> Contai
 
 def parse_hosts(hosts: str) -> dict[str, str]:
     """Parse a hosts file: the address of each name, the first one if there are several."""
-    found: dict[str, str] = {}
+    addresses: dict[str, str] = {}
     for line in hosts.splitlines():
         address, *names = line.partition("#")[0].split() or [""]
         for name in names:
-            found.setdefault(name, address)
-    return found
+            addresses.setdefault(name, address)
+    return addresses
 
 
 def _with_folders(text: str, folders: Mapping[str, str]) -> str:
@@ -140,13 +140,13 @@ def _connect(netns: str | None, hosts: list[str], port: int) -> socket.socket:
     """
     if netns is None:
         return _first_answer(hosts, port)
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    own_namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
         _enter(netns)
         return _first_answer(hosts, port)
     finally:
-        _set_namespace(home)
-        os.close(home)
+        _set_namespace(own_namespace)
+        os.close(own_namespace)
 
 
 def _first_answer(hosts: list[str], port: int) -> socket.socket:

@@ -15,14 +15,14 @@ _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 def child_pids(pid: int) -> list[int]:
     """The direct children of a process; none if it has ended."""
-    found: list[int] = []
+    children: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             text = Path(f"/proc/{pid}/task/{thread}/children").read_text()
-            found += [int(child) for child in text.split()]
+            children += [int(child) for child in text.split()]
     except OSError:
-        return found
-    return found
+        return children
+    return children
 
 
 def walk_process_tree(pid: int) -> Iterator[int]:

@@ -64,7 +64,7 @@ class StatsSummary:
         nodes, pods = [], []
         for kubelet in kubelets:
             own = [self._pod(worker, now) for worker in kubelet.workers.values()]
-            own = [each for each in own if each["containers"]]
+            own = [pod for pod in own if pod["containers"]]
             nodes.append({"nodeName": kubelet.node.name, **_sum(own, now)})
             pods += own
         self._drop_old()
@@ -281,13 +281,15 @@ class KubeletServer:
         """
         namespace, owner = request.match_info["namespace"], request.match_info["owner"]
         name, container = request.query.get("pod", ""), request.query.get("container", "")
-        found = await asyncio.to_thread(self._list_archived_logs, namespace, owner)
+        archived = await asyncio.to_thread(self._list_archived_logs, namespace, owner)
         if not name:
-            newest = {each.name: each.pod_record for each in found}
+            newest = {pod_logs.name: pod_logs.pod_record for pod_logs in archived}
             lines = "".join(f"{json.dumps(note)}\n" for note in newest.values())
             return web.Response(text=lines)
         previous = bool(boolean_option(request.query, "previous"))
-        path = await asyncio.to_thread(archived_run_log, found, name, container, previous=previous)
+        path = await asyncio.to_thread(
+            archived_run_log, archived, name, container, previous=previous
+        )
         if path is None:
             which = "no earlier log" if previous else "no log"
             raise web.HTTPNotFound(text=f"{which} of pod {name} is archived")
@@ -296,8 +298,10 @@ class KubeletServer:
 
     def _list_archived_logs(self, namespace: str, owner: str) -> list[ArchivedLogs]:
         folders = {kubelet.data for kubelet in self.kubelets}
-        found = [each for data in folders for each in list_archived_logs(data, namespace, owner)]
-        return sorted(found, key=lambda each: each.deleted_ns)
+        archived = [
+            pod_logs for data in folders for pod_logs in list_archived_logs(data, namespace, owner)
+        ]
+        return sorted(archived, key=lambda pod_logs: pod_logs.deleted_ns)
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         _, container = self._container(request)
@@ -312,11 +316,10 @@ class KubeletServer:
         return await attach_session(request, container.container, container.running)
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
-        home = self._pod(request).pod_context
-        if home.attachment is None:
-            raise web.HTTPBadRequest(text=f"pod {home.pod.metadata.name} is not running")
-        place = home.attachment
-        return await forward_session(request, home.context.runtime, place.netns_path, place.ip)
+        context = self._pod(request).context
+        if (place := context.attachment) is None:
+            raise web.HTTPBadRequest(text=f"pod {context.pod.metadata.name} is not running")
+        return await forward_session(request, context.node.runtime, place.netns_path, place.ip)
 
     async def _summary(self, request: web.Request) -> web.StreamResponse:
         desired = request.query.get("node")
@@ -369,7 +372,7 @@ def _log_of(
             raise web.HTTPBadRequest(
                 text=f'previous terminated container "{name}" in pod "{meta.name}" not found'
             )
-        return pod.pod_context.folders.log(name, ended.number), None
+        return pod.context.folders.log(name, ended.number), None
     if newest is None:
         waiting = container.record.problem
         why = waiting.reason if waiting else "ContainerCreating"
@@ -377,7 +380,7 @@ def _log_of(
             text=f'container "{name}" in pod "{meta.name}" is waiting to start: {why}'
         )
     writer = container.writer
-    path = pod.pod_context.folders.log(name, newest.number)
+    path = pod.context.folders.log(name, newest.number)
     return path, writer if writer is not None and writer.path == path else None
 
 
@@ -385,9 +388,9 @@ def _last_terminated(pod: PodWorker, container: ContainerWorker) -> ContainerIns
     """The run of ``lastState`` in the status; while a container waits, that is the newest run."""
     status, record = pod.status, container.record
     last = [
-        each.last_state.terminated.container_id
-        for each in (*status.init_container_statuses, *status.container_statuses)
-        if each.name == container.container.name and each.last_state.terminated is not None
+        shown.last_state.terminated.container_id
+        for shown in (*status.init_container_statuses, *status.container_statuses)
+        if shown.name == container.container.name and shown.last_state.terminated is not None
     ]
     runs = (run for run in (record.instance, record.previous) if run is not None)
     return next((run for run in runs if run.container_id in last), None)

@@ -57,12 +57,12 @@ def build_payload(pod: Pod, volume: Volume, sources: ValueSources) -> Payload | 
     """
     if (config_map := volume.config_map) is not None:
         mode = _mode(config_map.default_mode)
-        found = _content(sources.config_maps, "configmap", config_map.name, config_map.optional)
-        return _pick(found, config_map.items, mode, config_map.optional)
+        content = _content(sources.config_maps, "configmap", config_map.name, config_map.optional)
+        return _pick(content, config_map.items, mode, config_map.optional)
     if (secret := volume.secret) is not None:
         mode = _mode(secret.default_mode)
-        found = _content(sources.secrets, "secret", secret.secret_name, secret.optional)
-        return _pick(found, secret.items, mode, secret.optional)
+        content = _content(sources.secrets, "secret", secret.secret_name, secret.optional)
+        return _pick(content, secret.items, mode, secret.optional)
     if (downward := volume.downward_api) is not None:
         mode = _mode(downward.default_mode)
         return _fields(pod, downward.items, mode, sources)
@@ -88,10 +88,11 @@ def common_user(pod: Pod) -> int | None:
     """The user that all containers of a pod specify; None if they differ or one has none."""
     shared = pod.spec.security_context.run_as_user if pod.spec.security_context else None
     users = {
-        each.security_context.run_as_user
-        if each.security_context is not None and each.security_context.run_as_user is not None
+        container.security_context.run_as_user
+        if container.security_context is not None
+        and container.security_context.run_as_user is not None
         else shared
-        for each in (*pod.spec.init_containers, *pod.spec.containers)
+        for container in (*pod.spec.init_containers, *pod.spec.containers)
     }
     return users.pop() if len(users) == 1 else None
 
@@ -176,13 +177,13 @@ def _link(folder: Path, names: set[str]) -> None:
 
 
 def _read_payload(data: Path) -> Payload:
-    found = {}
+    files = {}
     for path in data.rglob("*"):
         if path.is_file():
             status = path.stat()
             file = ProjectedFile(path.read_bytes(), status.st_mode & 0o7777, status.st_uid)
-            found[str(path.relative_to(data))] = file
-    return found
+            files[str(path.relative_to(data))] = file
+    return files
 
 
 def _mode(written: int | None, default: int = _DEFAULT_MODE) -> int:
@@ -200,11 +201,11 @@ def _projected(pod: Pod, source: ProjectedVolumeSource, sources: ValueSources) -
 
 def _part(pod: Pod, part: VolumeProjection, mode: int, sources: ValueSources) -> Payload:
     if (config_map := part.config_map) is not None:
-        found = _content(sources.config_maps, "configmap", config_map.name, config_map.optional)
-        return _pick(found, config_map.items, mode, config_map.optional)
+        content = _content(sources.config_maps, "configmap", config_map.name, config_map.optional)
+        return _pick(content, config_map.items, mode, config_map.optional)
     if (secret := part.secret) is not None:
-        found = _content(sources.secrets, "secret", secret.name, secret.optional)
-        return _pick(found, secret.items, mode, secret.optional)
+        content = _content(sources.secrets, "secret", secret.name, secret.optional)
+        return _pick(content, secret.items, mode, secret.optional)
     if part.downward_api is not None:
         return _fields(pod, part.downward_api.items, mode, sources)
     if part.service_account_token is not None:
@@ -220,14 +221,16 @@ def _part(pod: Pod, part: VolumeProjection, mode: int, sources: ValueSources) ->
 
 
 def _pick(
-    found: Mapping[str, bytes], items: Sequence[KeyToPath], mode: int, optional: bool | None
+    values: Mapping[str, bytes], items: Sequence[KeyToPath], mode: int, optional: bool | None
 ) -> Payload:
     if not items:
-        return {_checked_path(key): ProjectedFile(content, mode) for key, content in found.items()}
+        return {_checked_path(key): ProjectedFile(content, mode) for key, content in values.items()}
     files: Payload = {}
     for item in items:
-        if item.key in found:
-            files[_checked_path(item.path)] = ProjectedFile(found[item.key], _mode(item.mode, mode))
+        if item.key in values:
+            files[_checked_path(item.path)] = ProjectedFile(
+                values[item.key], _mode(item.mode, mode)
+            )
         elif not optional:
             raise ContainerConfigError(f"references non-existent config key: {item.key}")
     return files
@@ -243,7 +246,10 @@ def _fields(
             text = field_value(pod, item.field_ref.field_path, sources)
         elif (resource := item.resource_field_ref) is not None:
             every = [*pod.spec.containers, *pod.spec.init_containers]
-            of = next((each for each in every if each.name == resource.container_name), None)
+            of = next(
+                (container for container in every if container.name == resource.container_name),
+                None,
+            )
             if of is None:
                 raise ContainerConfigError(f'container "{resource.container_name}" not found')
             text = resource_value(of, resource, sources.allocatable)
@@ -252,11 +258,11 @@ def _fields(
 
 
 def _content(
-    found: Mapping[str, Mapping[str, bytes]], kind: str, name: str, optional: bool | None
+    contents: Mapping[str, Mapping[str, bytes]], kind: str, name: str, optional: bool | None
 ) -> Mapping[str, bytes]:
-    if name not in found and not optional:
+    if name not in contents and not optional:
         raise ContainerConfigError(f'{kind} "{name}" not found')
-    return found.get(name, {})
+    return contents.get(name, {})
 
 
 def _checked_path(path: str) -> str:

@@ -124,8 +124,8 @@ def test_fields_of_the_pod(path: str, value: str) -> None:
 )
 def test_resources_of_the_container(resource: str, divisor: str | None, value: str) -> None:
     resources = {"limits": {"cpu": "1.5"}, "requests": {"cpu": "0.5", "memory": "128Mi"}}
-    found = environment(resources=resources, env=[from_resource(resource, divisor)])
-    assert found["V"] == value
+    variables = environment(resources=resources, env=[from_resource(resource, divisor)])
+    assert variables["V"] == value
 
 
 @pytest.mark.parametrize(
@@ -167,14 +167,14 @@ def test_services_of_the_namespace_are_variables() -> None:
         a_service("other", "elsewhere", "10.2.0.3", {"port": 1}),
         a_service("headless", "ns", "None", {"port": 1}),
     ]
-    found = service_variables(a_pod(), services)
-    assert found["MY_DB_SERVICE_HOST"] == "10.2.0.1"
-    assert found["MY_DB_SERVICE_PORT"] == "5432"
-    assert found["MY_DB_SERVICE_PORT_SQL"] == "5432"
-    assert found["MY_DB_PORT"] == "tcp://10.2.0.1:5432"
-    assert found["MY_DB_PORT_80_TCP_ADDR"] == "10.2.0.1"
-    assert found["KUBERNETES_SERVICE_HOST"] == "10.2.0.2"
-    assert not any(name.startswith(("OTHER", "HEADLESS")) for name in found)
+    variables = service_variables(a_pod(), services)
+    assert variables["MY_DB_SERVICE_HOST"] == "10.2.0.1"
+    assert variables["MY_DB_SERVICE_PORT"] == "5432"
+    assert variables["MY_DB_SERVICE_PORT_SQL"] == "5432"
+    assert variables["MY_DB_PORT"] == "tcp://10.2.0.1:5432"
+    assert variables["MY_DB_PORT_80_TCP_ADDR"] == "10.2.0.1"
+    assert variables["KUBERNETES_SERVICE_HOST"] == "10.2.0.2"
+    assert not any(name.startswith(("OTHER", "HEADLESS")) for name in variables)
 
 
 def test_service_links_can_be_declined_but_for_the_api_server() -> None:

@@ -55,7 +55,7 @@ def plan_of(tmp_path: Path, image: ResolvedImage | None = None, **spec: Any) -> 
         folders=PodFolders(tmp_path / "pod", tmp_path / "memory", tmp_path / "logs"),
         volumes={"v": volume},
         attachment=NetworkAttachment(
-            "10.0.0.1", None, "p", "", "", tmp_path / "hosts", tmp_path / "resolv"
+            "10.0.0.1", None, "p", "", tmp_path / "hosts", tmp_path / "resolv"
         ),
     )
     return build_container_plan(pod, pod.spec.containers[0], 0, made_of)
@@ -219,18 +219,18 @@ def test_each_isolation_level_enters_its_namespaces() -> None:
 
 def test_old_env_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolation, "_try_command", lambda command: "invalid option -- 'S'")
-    found = isolation.detect_isolation.__wrapped__()
-    assert found.level is IsolationLevel.NONE
-    assert "coreutils 8.30 or newer is required (invalid option -- 'S')" in found.limitation
+    detected = isolation.detect_isolation.__wrapped__()
+    assert detected.level is IsolationLevel.NONE
+    assert "coreutils 8.30 or newer is required (invalid option -- 'S')" in detected.limitation
 
 
 def test_a_probe_turns_after_enough_results_in_a_row() -> None:
     when = ProbeTiming(0, 1, 1, success_threshold=2, failure_threshold=3)
-    state, found = ProbeState(successful=False), []
+    state, results = ProbeState(successful=False), []
     for result in (True, False, True, True, False, False, True, False, False, False):
         state = next_probe_state(state, result, when)
-        found.append(state.successful)
-    assert found == [False, False, False, True, True, True, True, True, True, False]
+        results.append(state.successful)
+    assert results == [False, False, False, True, True, True, True, True, True, False]
 
 
 def test_unsupported_fields_are_listed() -> None:

@@ -57,7 +57,7 @@ OPENERS: list[Callable[..., int]] = [open_beneath, beneath.walk_beneath]
 
 @pytest.mark.parametrize("opener", OPENERS)
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "expected"),
     [
         ("", "top"),
         ("a/b", "top/a/b"),
@@ -69,10 +69,10 @@ OPENERS: list[Callable[..., int]] = [open_beneath, beneath.walk_beneath]
     ],
 )
 def test_paths_inside_are_opened(
-    tree: int, tmp_path: Path, opener: Callable[..., int], path: str, found: str
+    tree: int, tmp_path: Path, opener: Callable[..., int], path: str, expected: str
 ) -> None:
     descriptor = opener(tree, path)
-    assert real_path(descriptor) == str(tmp_path / found)
+    assert real_path(descriptor) == str(tmp_path / expected)
     os.close(descriptor)
 
 

@@ -45,7 +45,7 @@ def leave(data: Path, pod: Pod, text: str = "line\n", runs: int = 1) -> None:
     assert not folders.logs.exists()
 
 
-def found(data: Path, owner: str = "job-uid", namespace: str = "team") -> list[ArchivedLogs]:
+def archived(data: Path, owner: str = "job-uid", namespace: str = "team") -> list[ArchivedLogs]:
     return list(list_archived_logs(data, namespace, owner))
 
 
@@ -62,31 +62,31 @@ def text_of(
 
 def test_last_run_of_a_jobs_pod_is_archived(tmp_path: Path) -> None:
     leave(tmp_path, a_pod("u1", JOB), runs=11)
-    (log,) = found(tmp_path)
+    (log,) = archived(tmp_path)
     assert log.name == "job-worker-0"
     assert text_of([log]) == text_of([log], "main") == "10 line\n"
-    assert not found(tmp_path, owner="another")
-    assert not found(tmp_path, namespace="another")
+    assert not archived(tmp_path, owner="another")
+    assert not archived(tmp_path, namespace="another")
 
 
 def test_run_before_the_last_restart_is_archived(tmp_path: Path) -> None:
     leave(tmp_path, a_pod("u1", JOB), runs=11)
-    assert text_of(found(tmp_path), previous=True) == "9 line\n"
+    assert text_of(archived(tmp_path), previous=True) == "9 line\n"
 
 
 def test_before_the_first_run_of_a_pod_comes_the_pod_that_it_replaced(tmp_path: Path) -> None:
     leave(tmp_path, a_pod("u1", JOB), "of the first", runs=2)
     leave(tmp_path, a_pod("other", JOB, name="job-worker-1"), "of another")
     leave(tmp_path, a_pod("u2", JOB), "of the second")
-    assert text_of(found(tmp_path)) == "0 of the second"
-    assert text_of(found(tmp_path), previous=True) == "1 of the first"
-    assert text_of(found(tmp_path), pod="job-worker-1", previous=True) is None
+    assert text_of(archived(tmp_path)) == "0 of the second"
+    assert text_of(archived(tmp_path), previous=True) == "1 of the first"
+    assert text_of(archived(tmp_path), pod="job-worker-1", previous=True) is None
 
 
 @pytest.mark.parametrize("container", ["..", "other", "main/..", "/etc"])
 def test_only_containers_of_the_pod_are_read(tmp_path: Path, container: str) -> None:
     leave(tmp_path, a_pod("u1", JOB))
-    assert text_of(found(tmp_path), container) is None
+    assert text_of(archived(tmp_path), container) is None
 
 
 def test_pod_without_controller_is_not_archived(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_how_a_pod_ended_is_noted(tmp_path: Path) -> None:
         a_pod("u1", JOB), status=PodStatus(phase="Failed", container_statuses=[status])
     )
     leave(tmp_path, pod)
-    (log,) = found(tmp_path)
+    (log,) = archived(tmp_path)
     assert msgspec.convert(log.pod_record, Pod).status == pod.status
 
 
@@ -117,14 +117,14 @@ def test_archive_removes_the_oldest_pods_first(
     monkeypatch.setattr(archive, "MOST_PODS", 3)
     for number in range(5):
         leave(tmp_path, a_pod(f"u{number}", JOB))
-    assert [each.folder.name for each in found(tmp_path)] == ["u2", "u3", "u4"]
+    assert [logs.folder.name for logs in archived(tmp_path)] == ["u2", "u3", "u4"]
     monkeypatch.setattr(archive, "MOST_BYTES", 1)
     leave(tmp_path, a_pod("u5", JOB))
-    assert [each.folder.name for each in found(tmp_path)] == ["u5"]
+    assert [logs.folder.name for logs in archived(tmp_path)] == ["u5"]
 
 
 def test_folder_without_a_note_is_ignored(tmp_path: Path) -> None:
     leave(tmp_path, a_pod("u1", JOB))
     (tmp_path / "kept-logs" / "stray").mkdir()
     (tmp_path / "kept-logs" / "u1" / "pod.json").write_text("{")
-    assert not found(tmp_path)
+    assert not archived(tmp_path)

@@ -140,7 +140,7 @@ def test_a_nodes_status_keeps_transition_times_and_beats() -> None:
     node = VirtualNodeSpec("n", 1500, 2 << 30, gpus=(0,))
     first = build_node_status(node, 10250, NodeStatus(), "no network", NOW)
     second = build_node_status(node, 10250, first, "no network", later(60))
-    ready = {each.type: each for each in second.conditions}["Ready"]
+    ready = {condition.type: condition for condition in second.conditions}["Ready"]
     assert ready.last_transition_time == NOW
     assert ready.last_heartbeat_time == later(60)
     assert "no network" in ready.message
@@ -209,9 +209,9 @@ def test_extended_resource_that_the_kubelet_does_not_know_is_left_to_the_schedul
         {"spec": {"containers": [{"name": "c", "resources": {"limits": {VGPU: "100"}}}]}}, Pod
     )
     assert admit_pod(unknown, [], ROOM, {}) is None
-    known = admit_pod(unknown, [], {**ROOM, VGPU: 50}, {})
-    assert known is not None
-    assert known.reason == f"OutOf{VGPU}"
+    refusal = admit_pod(unknown, [], {**ROOM, VGPU: 50}, {})
+    assert refusal is not None
+    assert refusal.reason == f"OutOf{VGPU}"
 
 
 def test_node_without_devices_runs_a_pod_for_which_the_scheduler_counts_them() -> None:

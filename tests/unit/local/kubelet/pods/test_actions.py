@@ -124,8 +124,8 @@ def test_sidecars_end_after_the_containers_they_serve() -> None:
 
 
 def test_an_unhealthy_container_is_stopped_once_with_its_probes_grace() -> None:
-    known = running(unhealthy="failed", unhealthy_grace_s=5)
-    assert look(a_pod(), a_record({"c": known})).stop == (StopContainer("c", later(5), "failed"),)
+    ill = running(unhealthy="failed", unhealthy_grace_s=5)
+    assert look(a_pod(), a_record({"c": ill})).stop == (StopContainer("c", later(5), "failed"),)
     stopping = running(unhealthy="failed", kill_at=later(5))
     assert look(a_pod(), a_record({"c": stopping})).stop == ()
 

@@ -46,29 +46,29 @@ class Life:
         if self.record.preparing:
             self.record = replace(self.record, preparing=False, prepared=True)
         for name in sorted(self.record.containers):
-            known = self.record.container(name)
-            if known.starting:
-                self._put(name, self._begun(known))
-            elif known.running:
-                self._put(name, self._next(known))
+            container = self.record.container(name)
+            if container.starting:
+                self._put(name, self._begun(container))
+            elif container.running:
+                self._put(name, self._next(container))
         if self.draw(st.integers(0, 15)) == 0 and self.record.terminating_since is None:
             self.record = replace(self.record, terminating_since=later(self.second))
 
-    def _begun(self, known: ContainerRecord) -> ContainerRecord:
-        number = known.instance.number + 1 if known.instance else 0
-        backoff = next_backoff(known, later(self.second), BACKOFF)
+    def _begun(self, container: ContainerRecord) -> ContainerRecord:
+        number = container.instance.number + 1 if container.instance else 0
+        backoff = next_backoff(container, later(self.second), BACKOFF)
         return running(number, backoff=backoff, started=self.draw(st.booleans()))
 
-    def _next(self, known: ContainerRecord) -> ContainerRecord:
-        assert known.instance is not None
+    def _next(self, container: ContainerRecord) -> ContainerRecord:
+        assert container.instance is not None
         choice = self.draw(st.sampled_from(["go on", "go on", "start", "end", "fail", "ill"]))
-        number, now = known.instance.number, later(self.second)
-        if known.kill_at is not None or choice in ("end", "fail"):
+        number, now = container.instance.number, later(self.second)
+        if container.kill_at is not None or choice in ("end", "fail"):
             code = 0 if choice == "end" else 1
-            return ended(code, number, now, backoff=known.backoff)
+            return ended(code, number, now, backoff=container.backoff)
         if choice == "start":
-            return replace(known, started=True)
-        return replace(known, unhealthy="ill") if choice == "ill" else known
+            return replace(container, started=True)
+        return replace(container, unhealthy="ill") if choice == "ill" else container
 
     def _carry_out(self, decision: PodActions) -> None:
         if decision.prepare:
@@ -87,7 +87,7 @@ class Life:
 
     def _check(self, decision: PodActions) -> None:
         record = self.record
-        mains = {each.name for each in self.pod.spec.containers}
+        mains = {container.name for container in self.pod.spec.containers}
         for name in decision.start:
             assert record.container(name).idle
             assert record.prepared
@@ -98,7 +98,7 @@ class Life:
         for stop in decision.stop:
             assert record.container(stop.container).running
         if decision.finished:
-            assert all(known.idle for known in record.containers.values())
+            assert all(container.idle for container in record.containers.values())
             assert not decision.start
         if decision.remove:
             assert decision.finished
@@ -107,16 +107,20 @@ class Life:
     def _check_status(self, before: PodStatus) -> None:
         if before.phase in FINAL:
             assert self.status.phase == before.phase
-        counts = {each.name: each.restart_count for each in before.container_statuses}
-        for each in self.status.container_statuses:
-            assert each.restart_count >= counts.get(each.name, 0)
-            states = (each.state.waiting, each.state.running, each.state.terminated)
+        counts = {shown.name: shown.restart_count for shown in before.container_statuses}
+        for shown in self.status.container_statuses:
+            assert shown.restart_count >= counts.get(shown.name, 0)
+            states = (
+                shown.state.waiting,
+                shown.state.running,
+                shown.state.terminated,
+            )
             assert sum(state is not None for state in states) == 1
         patch = pod_status_patch(self.status, "u")
         assert msgspec.json.decode(msgspec.json.encode(patch)) == patch
 
-    def _put(self, name: str, known: ContainerRecord) -> None:
-        self.record = replace(self.record, containers={**self.record.containers, name: known})
+    def _put(self, name: str, container: ContainerRecord) -> None:
+        self.record = replace(self.record, containers={**self.record.containers, name: container})
 
 
 PODS = st.builds(

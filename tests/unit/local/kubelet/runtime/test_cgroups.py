@@ -28,7 +28,7 @@ class FakeKernel:
     def make(self, name: str, text: str = "") -> Path:
         folders = ("",) if self.unified else ("memory", "cpu", "cpuacct")
         controller = name.split(".", maxsplit=1)[0]
-        top = next(each for each in folders if each in ("", controller))
+        top = next(folder for folder in folders if folder in ("", controller))
         path = self.mount / top / "c" / "i" / name
         path.write_text(text)
         return path

@@ -27,7 +27,7 @@ def test_mounts_inside_another_mount_are_omitted(mounted: Path) -> None:
 
 
 def test_all_mounts_are_removed_innermost_first(mounted: Path) -> None:
-    found = list_mounts_below(mounted)
-    assert found[0] == mounted / "a b" / "c"
-    assert found.count(mounted / "a\\d") == 2, "each of two stacked mounts is removed"
-    assert mounted not in found
+    mounts = list_mounts_below(mounted)
+    assert mounts[0] == mounted / "a b" / "c"
+    assert mounts.count(mounted / "a\\d") == 2, "each of two stacked mounts is removed"
+    assert mounted not in mounts

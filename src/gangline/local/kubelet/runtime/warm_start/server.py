@@ -135,7 +135,7 @@ class ContainerForkServer:
 
     def has_changed_files(self) -> bool:
         """Return whether the imported modules have been replaced since, as by an upgrade."""
-        return any(_file_identity(path) != tuple(found) for path, found in self.files.items())
+        return any(_file_identity(path) != tuple(identity) for path, identity in self.files.items())
 
     async def fork(self, spec: ContainerSpec, output: OutputCallback) -> ChildProcess:
         """Fork a container; its setup has only begun when this returns.
@@ -153,7 +153,7 @@ class ContainerForkServer:
             request = self.client.fork({"container": True}, descriptors)
             # If this gives up, the reading ends are closed, and a late fork ends itself.
             pid = await asyncio.wait_for(request, _FORK_TIMEOUT_S)
-            reading = [os.dup(each) for each, _ in pipes]
+            reading = [os.dup(end) for end, _ in pipes]
         child = ChildProcess(output)
         forked = ForkedProcess(pid, *reading)
         await join_process(SpawnedProcess(forked, child, reading[2]))

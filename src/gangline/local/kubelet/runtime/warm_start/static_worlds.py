@@ -178,13 +178,13 @@ class StaticWorlds:
     async def _check(self, store: _Runs, port: int) -> None:
         number, began = store.count, time.monotonic()
         store.next_check = math.inf
-        found = False
+        listens = False
         try:
             # The tables of the kernel are as long as the container makes them.
-            found = await asyncio.to_thread(self._listens, store.pid, port, store.shares_network)
+            listens = await asyncio.to_thread(self._listens, store.pid, port, store.shares_network)
         finally:
             if store.count == number:
-                store.listens = found
+                store.listens = listens
                 took_s = time.monotonic() - began
                 store.next_check = time.monotonic() + max(_POLL_S, _PAUSE_FACTOR * took_s)
 

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from gangline.api import crd
 from gangline.api.core.pod import Pod
 from gangline.api.jobs.kubeflow import PyTorchJob
@@ -98,10 +100,12 @@ class Scene:
         self.client = client
         self.kubelets = kubelets
         self.operator: asyncio.Task[None] | None = None
+        self.kinds: frozenset[str] = frozenset()
+        """The kinds that the operator serves; empty: all."""
 
     async def start_operator(self, client: ApiClient | None = None, **settings: Any) -> None:
         """Start the operator, perhaps with a client of its own."""
-        chosen = OperatorSettings(**settings)
+        chosen = OperatorSettings(**{"kinds": self.kinds, **settings})
         self.operator = asyncio.create_task(
             run(client or self.client, chosen, asyncio.Event()), name="operator"
         )
@@ -246,3 +250,12 @@ async def scene(client: ApiClient) -> AsyncIterator[Scene]:
         await stage.kill_operator()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def pytorch_stage(client: ApiClient) -> AsyncIterator[Scene]:
+    """A cluster with PyTorchJobs and groups alone, which is quick to start, and kubelets."""
+    await install(client, "kubeflow.org_pytorchjobs", "scheduling.volcano.sh_podgroups")
+    async with scene(client) as ready:
+        ready.kinds = frozenset({PYTORCH_JOBS.kind})
+        yield ready

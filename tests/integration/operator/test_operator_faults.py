@@ -11,12 +11,19 @@ from prometheus_client import REGISTRY
 from gangline.api import crd
 from gangline.api.resources import LEASES, PODS, PYTORCH_JOBS, SERVICES
 from gangline.kube.errors import NotFound
-from integration.operator.cluster import NAMESPACE, Scene, install_definition, reported, stop
+from integration.operator.cluster import (
+    NAMESPACE,
+    Scene,
+    install_definition,
+    pytorch_stage,
+    reported,
+    stop,
+)
 from integration.operator.faults import faulty
 
+stage = pytorch_stage
+
 RUNNING = {"master-0": "Running", "worker-0": "Running"}
-ONE_KIND = frozenset({"PyTorchJob"})
-"""For operators that start many times."""
 
 
 @pytest.mark.slow
@@ -33,11 +40,11 @@ async def test_an_operator_killed_at_any_write_is_followed_by_one_that_finishes(
             return "" if count < number else how
 
         async with faulty(stage.client.config, fault) as (client, transport):
-            await stage.start_operator(client, kinds=ONE_KIND)
+            await stage.start_operator(client)
             await stage.submit(1, 1, name=name, restart="ExitCode", cleanPodPolicy="All")
             has_ended = await _run_to_its_end(stage, name, transport.hanging)
             await stage.kill_operator()
-        await stage.start_operator(kinds=ONE_KIND)
+        await stage.start_operator()
         assert await _run_to_its_end(stage, name, asyncio.Event())
         assert (await stage.job(name)).status.restarts.total == 0
         await stage.kill_operator()
@@ -65,7 +72,7 @@ async def _run_to_its_end(stage: Scene, name: str, hanging: asyncio.Event) -> bo
 
 @pytest.mark.slow
 async def test_a_failure_is_counted_once_wherever_the_operator_dies(stage: Scene) -> None:
-    await stage.start_operator(kinds=ONE_KIND)
+    await stage.start_operator()
     await stage.submit(1, 1, restart="ExitCode")
     await stage.until_pods(RUNNING)
     await stage.until_condition("Running")
@@ -77,12 +84,12 @@ async def test_a_failure_is_counted_once_wherever_the_operator_dies(stage: Scene
             return "" if count < number else "hang"
 
         async with faulty(stage.client.config, fault) as (client, transport):
-            await stage.start_operator(client, kinds=ONE_KIND)
+            await stage.start_operator(client)
             with suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await transport.hanging.wait()
             await stage.kill_operator()
-        await stage.start_operator(kinds=ONE_KIND)
+        await stage.start_operator()
         await stage.until_pods(RUNNING)
         await stage.until_condition("Running")
         assert (await stage.job()).status.restarts.total == number

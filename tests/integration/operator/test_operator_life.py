@@ -5,7 +5,9 @@ import pytest
 from gangline.api.meta.conditions import is_condition_true
 from gangline.api.resources import EVENTS, NODES, POD_GROUPS, PODS, PYTORCH_JOBS, SERVICES
 from gangline.kube.errors import NotFound
-from integration.operator.cluster import NAMESPACE, Scene, reported
+from integration.operator.cluster import NAMESPACE, Scene, pytorch_stage, reported
+
+stage = pytorch_stage
 
 SELECTOR = "training.kubeflow.org/job-name=train"
 RUNNING = {"master-0": "Running", "worker-0": "Running"}

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 
-from gangline.brain.allocation.allocate import AllocationJob, AllocationNode, SizePoint, allocate
+from gangline.brain.allocation import AllocationJob, AllocationNode, SizePoint, allocate
 
 
 def make_jobs(count: int, random: np.random.Generator) -> list[AllocationJob]:

@@ -27,15 +27,17 @@ from gangline.api.resource_list import GPU
 from gangline.brain.advisers.advice import Advice, Choice
 from gangline.brain.advisers.view import View
 from gangline.brain.advisers.workers import best_size, floor_of, size_choices
-from gangline.brain.allocation.advice import allocation_advice, give_back, give_back_advice
-from gangline.brain.allocation.allocate import (
+from gangline.brain.allocation import (
     AllocationJob,
     AllocationNode,
     Option,
     SizePoint,
     WaitingGang,
     allocate,
+    allocation_advice,
     divide,
+    give_back,
+    give_back_advice,
 )
 from gangline.brain.facts.records import Job, Mode, Run, Segment
 from gangline.brain.guard.decide import begin_action, decide, observe

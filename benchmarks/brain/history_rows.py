@@ -21,7 +21,7 @@ from sqlalchemy.schema import (
 
 from gangline.brain.facts.records import Image, Job, ModelFacts, Outcome, RoleSize
 from gangline.brain.store.context import Keys
-from gangline.brain.store.retention import RetentionSettings
+from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.sql import rows, tables
 
 DAYS: Final = 400

@@ -37,9 +37,9 @@ from benchmarks.brain.history_rows import (
 )
 from gangline.brain.facts.records import PodRun, Segment
 from gangline.brain.store.batch import Fact, PodFact, SegmentFact
+from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.reader import HistoryFilter
-from gangline.brain.store.retention import RetentionSettings
 from gangline.cli.event_loop import GC_THRESHOLDS
 
 Processor: TypeAlias = Callable[[], float]

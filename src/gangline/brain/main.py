@@ -133,7 +133,7 @@ async def _lead(
     collector = Collector(client, digest, settings.namespaces, settings.usage_s)
     history = History(store, cluster)
     await history.lead(settings.identity)
-    known = await history.known_uids()
+    watched = await history.known_uids()
     async with EventRecorder(client, COMPONENT) as events, asyncio.TaskGroup() as tasks:
         publisher = Publisher(client, events)
 
@@ -152,7 +152,7 @@ async def _lead(
             dry_run=settings.dry_run,
             is_leader=lambda: elector.is_leader,
         )
-        tasks.create_task(collector.run(known))
+        tasks.create_task(collector.run(watched))
         tasks.create_task(publisher.run())
         tasks.create_task(policies.run())
         await collector.synced()

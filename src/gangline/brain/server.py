@@ -89,9 +89,9 @@ class AccessChecks:
         scheme, _, token = headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             raise NotAuthenticated("send a token of the cluster as Authorization: Bearer TOKEN")
-        known = self._askers.get(token)
-        if known and time.monotonic() - known[1] < CACHE_S:
-            return known[0]
+        cached = self._askers.get(token)
+        if cached and time.monotonic() - cached[1] < CACHE_S:
+            return cached[0]
         review = await self._client.create(TOKEN_REVIEWS, {"spec": {"token": token.strip()}})
         status = review.get("status") or {}
         if not status.get("authenticated"):
@@ -119,9 +119,9 @@ class AccessChecks:
         if resource is None:
             return False
         key = (asker, verb, kind, namespace)
-        known = self._rights.get(key)
-        if known and time.monotonic() - known[1] < CACHE_S:
-            return known[0]
+        cached = self._rights.get(key)
+        if cached and time.monotonic() - cached[1] < CACHE_S:
+            return cached[0]
         spec = {
             "user": asker.name,
             "groups": list(asker.groups),
@@ -266,8 +266,8 @@ def read_filter(query: Mapping[str, str], cluster: str) -> HistoryFilter:
     texts = ("namespace", "name", "owner", "stem", "kind", "queue")
     numbers = {"since": "since_ms", "until": "until_ms", "after": "after_id", "limit": "limit"}
     if unknown := sorted(set(query) - {*texts, *numbers, "outcome"}):
-        known = ", ".join((*texts, "outcome", *numbers))
-        raise web.HTTPBadRequest(text=f"{unknown[0]}: is not a parameter; they are {known}")
+        names = ", ".join((*texts, "outcome", *numbers))
+        raise web.HTTPBadRequest(text=f"{unknown[0]}: is not a parameter; they are {names}")
     fields: dict[str, Any] = {name: query[name] for name in texts if name in query}
     for name, field in numbers.items():
         text = query.get(name)

@@ -2,12 +2,10 @@
 
 The measurements are those of ``sources.timed_slice``: a large matrix product, two layers of the
 model with several numbers of samples, the output layer, the optimizer, a copy, all-reduces of
-several sizes.
-A line through the fewest and the most samples parts the time of a layer that does not depend on
-them. Where that is most of the time, as in a small batch, the line's slope is the difference of two
-nearly equal times: its error is part of the range of the efficiency.
-
-Ranges of 80 %: what a plan does not know, and where its figures come from.
+several sizes. A line through the fewest and the most samples parts the time of a layer that does
+not depend on them. Where that is most of the time, as in a small batch, the line's slope is the
+difference of two nearly equal times: its error is part of the range of the efficiency. Ranges are
+of 80 %; without a calibration they are priors.
 """
 
 import math
@@ -102,42 +100,42 @@ class Calibration:
         return _with_peak(changed, self.element, measured.peak(self.element))
 
 
-def read_calibration(found: Mapping[str, Any], file: str = "the calibration") -> Calibration:
+def read_calibration(content: Mapping[str, Any], file: str = "the calibration") -> Calibration:
     """Read the content of a calibration file.
 
     Raises:
         ShapeError: it is not one, or it was written by a later version.
     """
-    if found.get("format") != FORMAT:
+    if content.get("format") != FORMAT:
         raise ShapeError("calibration", f"{file} is not the output of 'gangline plan calibrate'")
-    if found.get("version") != VERSION:
+    if content.get("version") != VERSION:
         raise ShapeError(
-            "calibration", f"{file} has version {found.get('version')!r}, known is {VERSION}"
+            "calibration", f"{file} has version {content.get('version')!r}, known is {VERSION}"
         )
     try:
-        return _fit(found, file)
+        return _fit(content, file)
     except (KeyError, TypeError, ValueError, ZeroDivisionError, IndexError) as error:
         raise ShapeError("calibration", f"{file} is damaged: {error!r}") from error
 
 
-def _fit(found: Mapping[str, Any], file: str) -> Calibration:
-    element, devices = int(found["element"]), int(found["devices"])
-    layers = found["layers"]
+def _fit(content: Mapping[str, Any], file: str) -> Calibration:
+    element, devices = int(content["element"]), int(content["devices"])
+    layers = content["layers"]
     rate, pass_s = _layer_line(layers["runs"], int(layers["count"]))
-    product = found["product"]
+    product = content["product"]
     peak = float(product["flops"]) / min(product["seconds"])
-    device = _device(str(found["device"]), peak, float(found["memory_bytes"]), devices, element)
+    device = _device(str(content["device"]), peak, float(content["memory_bytes"]), devices, element)
     peak = max(device.peak(element), rate / _MOST_EFFICIENCY)
-    output = found.get("output")
+    output = content.get("output")
     output_rate = float(output["flops"]) / _median(output) if output else rate
-    update, copy = found["update"], found.get("copy")  # files of earlier versions have no copy
+    update, copy = content["update"], content.get("copy")  # files of earlier versions have no copy
     costs = MeasuredCosts(
         pass_s=pass_s,
         output_efficiency=output_rate / rate,
         update_s=_median(update) / float(update["parameters"]),
         copy_s=_median(copy) / float(copy["bytes"]) if copy else 0.0,
     )
-    start_s, bandwidth = _bus(found["all_reduce"], devices, device.bus_bandwidth)
+    start_s, bandwidth = _bus(content["all_reduce"], devices, device.bus_bandwidth)
     device = replace(device, costs=costs, collective_s=start_s, bus_bandwidth=bandwidth)
     device = _with_peak(device, element, peak)
     efficiency = _range(rate / peak, layers["runs"][-1], _slope_error(layers["runs"]))
@@ -206,8 +204,8 @@ def _bus(sweep: Sequence[Mapping[str, Any]], devices: int, default: float) -> tu
     """Fit seconds = start + bytes / bandwidth, with equal weight for equal relative errors."""
     if devices < 2 or len(sweep) < 2:
         return 0.0, default
-    sent = [2 * (devices - 1) / devices * float(each["bytes"]) for each in sweep]
-    taken = [_median(each) for each in sweep]
+    sent = [2 * (devices - 1) / devices * float(run["bytes"]) for run in sweep]
+    taken = [_median(run) for run in sweep]
     weights = [1 / (seconds * seconds) for seconds in taken]
     total = sum(weights)
     mean_sent = sum(w * x for w, x in zip(weights, sent, strict=True)) / total

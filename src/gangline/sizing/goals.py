@@ -1,8 +1,7 @@
-"""What was planned, as the annotation of the planned job, and back.
+"""Whether the resources that a job requests are those that its training needs.
 
-``gangline plan --like JOB`` and ``--check JOB`` know the model of a job from it.
-
-Whether the resources that a job requests are those that its training needs.
+What was planned is stored as an annotation of the job: ``gangline plan --like JOB`` and
+``--check JOB`` know the model of a job from it.
 """
 
 import dataclasses
@@ -102,7 +101,7 @@ def _findings(request: JobRequest, plan: Plan) -> Iterator[Finding]:
             "a process for each GPU of the pod",
         )  # fmt: skip
     if request.pod_cpus:
-        least, most = (each * request.pod_gpus for each in _device_cpus(plan))
+        least, most = (cpus * request.pod_gpus for cpus in _device_cpus(plan))
         yield _between(
             "CPUs of a pod", request.pod_cpus, least, most,
             "a core for each process, more for data loading",

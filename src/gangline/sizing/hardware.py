@@ -1,9 +1,7 @@
-"""Devices and links: peaks, memory and bandwidths, with their sources.
+"""Devices and links with their sources, and the bytes that training keeps for each parameter.
 
 Peaks are dense 16-bit matrix products (bfloat16, on V100 and T4 float16) of the vendors' data
 sheets. Bus bandwidths are what all-reduce reaches within a node, as ``nccl-tests`` reports it.
-
-Bytes that training keeps for each parameter: weights, gradients and optimizer states.
 """
 
 import re

@@ -1,9 +1,7 @@
-"""The shape of a transformer, and the number of its parameters.
+"""The shape of a transformer, the number of its parameters, and its operations per token.
 
 The counts are those of the published architectures, term by term, so that they equal the number of
 elements in a checkpoint: GPT-3 174.6 billion, BLOOM 176,247,271,424, Llama 3 405,853,388,800.
-
-Floating-point operations of training, per token.
 
 A multiplication with a matrix of n elements takes 2n operations forward and 4n backward (Kaplan et
 al., 2020). Attention adds 12 x layers x sequence x hidden (Narayanan et al., 2021, equation 3),

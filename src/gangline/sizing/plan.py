@@ -1,8 +1,13 @@
-"""A plan: what a training needs, with ranges and reasons. Rendering is the callers' part."""
+"""A plan: what a training needs, with ranges and reasons. Rendering is the callers' part.
+
+The search tries all layouts that the model proposes. Order: fits at the upper end of its memory
+range, then least time (within 3 %), fewest kinds of parallelism, largest micro-batch.
+"""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from gangline.sizing.calibration import (
     Calibration,
@@ -11,10 +16,18 @@ from gangline.sizing.calibration import (
     logit_range,
     traced_prior,
 )
-from gangline.sizing.hardware import Device, Optimizer, Precision, node_with, state_bytes
+from gangline.sizing.hardware import (
+    Device,
+    Optimizer,
+    Precision,
+    StateBytes,
+    node_with,
+    state_bytes,
+)
+from gangline.sizing.layout import Layout, Sharding
+from gangline.sizing.memory import MemoryUse
 from gangline.sizing.model import TOKENS_PER_PARAMETER, ShapeError
-from gangline.sizing.search import Candidate, SearchResult, search
-from gangline.sizing.steptime import bandwidth_needed
+from gangline.sizing.steptime import StepTime, bandwidth_needed
 from gangline.sizing.storage import (
     LOADED_BYTES_PER_S,
     CheckpointPlan,
@@ -25,6 +38,127 @@ from gangline.sizing.storage import (
 )
 from gangline.sizing.traced import TracedModel
 from gangline.sizing.transformer import TransformerModel
+
+TIGHT = 0.95
+"""Share of a device's memory that the upper end of the range may take."""
+SAME_TIME = math.log(1.03)
+CHOICES = 5
+
+
+class TrainedModel(Protocol):
+    """A model whose training is planned."""
+
+    @property
+    def parameters(self) -> int: ...
+
+    @property
+    def sample_tokens(self) -> int:
+        """What a sample counts as: tokens, or 1 for one sample."""
+
+    @property
+    def sample_bytes(self) -> float:
+        """Bytes that are loaded for a sample; 0: unknown."""
+
+    @property
+    def sample_flops(self) -> float:
+        """Operations that a sample needs, forward and backward."""
+
+    def layouts(self, device: Device, devices: int, global_batch: int) -> Iterable[Layout]:
+        """Propose layouts; they need not be possible."""
+
+    def check(self, layout: Layout) -> None:
+        """Raise ``ShapeError`` if the model cannot be spread in this way."""
+
+    def memory(self, layout: Layout, states: StateBytes) -> MemoryUse: ...
+
+    def step(
+        self, layout: Layout, states: StateBytes, device: Device, efficiency: float
+    ) -> StepTime: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A layout with its memory and the time of a step."""
+
+    layout: Layout
+    memory: MemoryUse
+    step: StepTime
+    """At the middle of the efficiency's range."""
+
+    def fits(self, device: Device) -> bool:
+        """Whether it fits, even at the upper end of the range."""
+        return self.memory.high <= TIGHT * device.memory_bytes
+
+    def is_tight(self, device: Device) -> bool:
+        """Whether it may fit, but not at the upper end of the range."""
+        return not self.fits(device) and self.memory.total <= device.memory_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What a search found."""
+
+    fitting: tuple[Candidate, ...]
+    """Best first, one for each combination of parallelism, at most five."""
+    nearest: Candidate | None
+    """If none fits: the one with the least memory."""
+    problem: str = ""
+    """Why no layout could be tried at all."""
+
+
+def search(
+    model: TrainedModel,
+    device: Device,
+    devices: int,
+    global_batch: int,
+    states: StateBytes,
+    efficiency: float,
+) -> SearchResult:
+    """Try all layouts of a model on ``devices`` devices.
+
+    Args:
+        model: what is trained.
+        device: the kind of device and its node.
+        devices: their number.
+        global_batch: samples of an optimizer step.
+        states: bytes for each parameter.
+        efficiency: share of the peak that computing reaches.
+    """
+    best: dict[str, Candidate] = {}
+    nearest: Candidate | None = None
+    problem = ""
+    for layout in model.layouts(device, devices, global_batch):
+        try:
+            model.check(layout)
+        except ShapeError as error:
+            problem = problem or str(error)
+            continue
+        memory = model.memory(layout, states)
+        time = model.step(layout, states, device, efficiency)
+        candidate = Candidate(layout, memory, time)
+        if nearest is None or memory.high < nearest.memory.high:
+            nearest = candidate
+        if candidate.fits(device):
+            former = best.get(layout.title)
+            if former is None or _order(candidate) < _order(former):
+                best[layout.title] = candidate
+    if nearest is None and not problem:
+        problem = (
+            f"no data parallelism of {devices} devices divides the global batch {global_batch}"
+        )
+    fitting = tuple(sorted(best.values(), key=_order)[:CHOICES])
+    return SearchResult(fitting, None if fitting else nearest, "" if nearest else problem)
+
+
+def _order(candidate: Candidate) -> tuple[int, int, int, float]:
+    layout, total = candidate.layout, candidate.step.total
+    return (
+        round(math.log(total) / SAME_TIME),
+        layout.kinds + (layout.sharding > Sharding.OPTIMIZER),
+        -layout.micro_batch,
+        total,
+    )
+
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 _SIZES = (1, 2, 4, 8, *(size << power for power in range(12) for size in (16, 24)), 65536)
@@ -144,16 +278,17 @@ def make_plan(request: PlanRequest) -> Plan:
     if not request.tokens:
         assumptions.append(f"{TOKENS_PER_PARAMETER} tokens for each parameter")
     efficiency = _efficiency(request, assumptions)
-    device, found = _search(request, batch, efficiency.middle)
-    if found.problem:
-        raise ShapeError("batch", f"no layout is possible: {found.problem}")
+    device, result = _search(request, batch, efficiency.middle)
+    if result.problem:
+        raise ShapeError("batch", f"no layout is possible: {result.problem}")
     planned = replace(request, device=device)
     if device.node_devices != request.device.node_devices:
         assumptions.append(_nodes_note(planned, request.device.node_devices))
     checkpoints = plan_checkpoints(model.parameters, request.devices, device.node_devices)
     useful = goodput_share(request.devices, checkpoints.interval_s)
     choices = tuple(
-        _choice(planned, each, batch, tokens, efficiency, useful) for each in found.fitting
+        _choice(planned, candidate, batch, tokens, efficiency, useful)
+        for candidate in result.fitting
     )
     cost = _cost(request, choices)
     host = _host(planned, choices[0], assumptions) if choices else None
@@ -166,7 +301,7 @@ def make_plan(request: PlanRequest) -> Plan:
         compute_optimal_tokens=TOKENS_PER_PARAMETER * float(model.parameters),
         efficiency=efficiency,
         choices=choices,
-        nearest=found.nearest,
+        nearest=result.nearest,
         fitting_devices=None if choices else _fitting_devices(request, efficiency.middle),
         checkpoints=checkpoints,
         host=host,
@@ -209,9 +344,9 @@ def _sized(request: PlanRequest) -> Plan:
     # Planned without the goals: what would meet a missed one is searched once, for the result.
     for plan in _larger_plans(replace(request, deadline_s=0.0, budget=0.0), 0):
         if _meets_goals(request, plan):
-            found = make_plan(replace(request, devices=plan.request.devices))
+            result = make_plan(replace(request, devices=plan.request.devices))
             note = f"{plan.request.devices} GPUs: the least number that meets the goals"
-            return replace(found, assumptions=(note, *found.assumptions))
+            return replace(result, assumptions=(note, *result.assumptions))
         if fastest is None or _middle_s(plan) < _middle_s(fastest):
             fastest = plan
     devices = fastest.request.devices if fastest is not None else request.device.node_devices
@@ -263,11 +398,11 @@ def _search(request: PlanRequest, batch: int, efficiency: float) -> tuple[Device
         device = request.device
         if size != device.node_devices and size < request.devices:
             device = node_with(device, size)
-        found = search(request.model, device, request.devices, batch, states, efficiency)
-        if found.fitting:
-            return device, found
+        result = search(request.model, device, request.devices, batch, states, efficiency)
+        if result.fitting:
+            return device, result
         if first is None or first[1].problem:
-            first = device, found
+            first = device, result
     assert first is not None
     return first
 
@@ -346,8 +481,8 @@ def _choice(
     model, device, layout = request.model, request.device, candidate.layout
     states = state_bytes(request.precision, request.optimizer)
     slow, middle, fast = (
-        model.step(layout, states, device, each).total
-        for each in (efficiency.low, efficiency.middle, efficiency.high)
+        model.step(layout, states, device, share).total
+        for share in (efficiency.low, efficiency.middle, efficiency.high)
     )
     step_tokens = batch * model.sample_tokens
     steps = tokens / step_tokens
@@ -357,7 +492,7 @@ def _choice(
         Range(fast, middle, slow),
         Range(step_tokens / slow, step_tokens / middle, step_tokens / fast),
         work / (device.peak(states.element) * middle),
-        Range(*(steps * each / useful for each in (fast, middle, slow))),
+        Range(*(steps * seconds / useful for seconds in (fast, middle, slow))),
         _limit(candidate, device),
         bandwidth_needed(
             lambda other: model.step(layout, states, other, efficiency.middle),

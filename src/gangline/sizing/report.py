@@ -5,8 +5,7 @@ from typing import Any
 
 from gangline.sizing.calibration import Range
 from gangline.sizing.hardware import state_bytes
-from gangline.sizing.plan import Choice, Plan
-from gangline.sizing.search import Candidate
+from gangline.sizing.plan import Candidate, Choice, Plan
 from gangline.sizing.traced import TracedModel
 from gangline.sizing.transformer import TransformerModel
 

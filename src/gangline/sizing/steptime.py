@@ -1,7 +1,5 @@
 """Time of an optimizer step: computing, and the communication that computing does not hide.
 
-Bytes that ranks exchange in a step, and the time of collective operations.
-
 Times use bus bandwidth as ``nccl-tests`` defines it: an all-reduce of V bytes among n ranks takes
 2 (n - 1) / n x V / bandwidth; all-gather, reduce-scatter and all-to-all half of it.
 """

@@ -137,7 +137,7 @@ class TracedModel:
         return self.parameters * min(states.weights, states.element)
 
 
-def read_trace(found: Mapping[str, Any]) -> TracedModel:
+def read_trace(counts: Mapping[str, Any]) -> TracedModel:
     """Read the output of a trace.
 
     Raises:
@@ -145,15 +145,15 @@ def read_trace(found: Mapping[str, Any]) -> TracedModel:
     """
     try:
         model = TracedModel(
-            parameters=int(found["parameters"]),
-            batch=int(found["batch"]),
-            flops=float(found["forward_flops"]) + float(found["backward_flops"]),
-            saved_bytes=float(found["saved_bytes"]),
-            largest_module=int(found["largest_module"]),
-            peak_bytes=float(found.get("peak_bytes", 0.0)),
-            input_bytes=float(found.get("input_bytes", 0.0)),
-            coverage=float(found["coverage"]),
-            uncounted=dict(found["uncounted_operators"]),
+            parameters=int(counts["parameters"]),
+            batch=int(counts["batch"]),
+            flops=float(counts["forward_flops"]) + float(counts["backward_flops"]),
+            saved_bytes=float(counts["saved_bytes"]),
+            largest_module=int(counts["largest_module"]),
+            peak_bytes=float(counts.get("peak_bytes", 0.0)),
+            input_bytes=float(counts.get("input_bytes", 0.0)),
+            coverage=float(counts["coverage"]),
+            uncounted=dict(counts["uncounted_operators"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ShapeError("trace", f"is not the output of a trace: {error!r}") from error

@@ -13,7 +13,7 @@ from gangline.api.resources import ELASTIC_JOBS, SCALE_PLANS
 from gangline.brain.advisers.advice import Advice, Reason, What
 from gangline.brain.evaluation.history import History
 from gangline.brain.evaluation.job_state import decode_action, job_state
-from gangline.brain.evaluation.trials import Trials
+from gangline.brain.evaluation.trials import EvaluatedJob, Trials
 from gangline.brain.facts.records import Job, Mode, PodRun, Run
 from gangline.brain.guard.decide import Decision
 from gangline.brain.guard.policy import Permission
@@ -76,8 +76,9 @@ class Brain:
     async def begin(self, run: Run) -> None:
         state = job_state(run, None, [], [], None)
         decision = Decision(act=True, value=6.0)
+        job = EvaluatedJob(self.job, run, [], [], ALLOWED, NOW_MS)
         await self.trials.begin(
-            self.job, run, ADVICE, decision, state, LEADER, NOW_MS, advice_id=None, sentence="why"
+            job, ADVICE, decision, state, LEADER, advice_id=None, sentence="why"
         )
 
     async def cycle(self, run: Run, now_ms: int) -> None:
@@ -87,9 +88,9 @@ class Brain:
         plans = await self.plans()
         actions = [action for action in map(decode_action, records) if action]
         state = job_state(run, None, actions, [], None)
-        given = (self.job, run, records, plans, state, LEADER, ALLOWED, now_ms)
-        await self.trials.resume(*given)
-        await self.trials.judge_all(*given)
+        job = EvaluatedJob(self.job, run, records, plans, ALLOWED, now_ms)
+        await self.trials.resume(job, state, LEADER)
+        await self.trials.judge_all(job, state, LEADER)
 
 
 @pytest.fixture

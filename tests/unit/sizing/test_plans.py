@@ -18,8 +18,7 @@ from gangline.sizing.hardware import (
 from gangline.sizing.layout import Layout, Sharding
 from gangline.sizing.memory import memory_use, rank_states
 from gangline.sizing.model import ModelShape, Recompute, ShapeError
-from gangline.sizing.plan import PlanRequest, make_plan
-from gangline.sizing.search import CHOICES, search
+from gangline.sizing.plan import CHOICES, PlanRequest, make_plan, search
 from gangline.sizing.sources.guess import guess_shape
 from gangline.sizing.steptime import bandwidth_needed, step_time, step_traffic
 from gangline.sizing.storage import daly_interval

@@ -10,8 +10,7 @@ from gangline.sizing.hardware import Precision, find_device, state_bytes
 from gangline.sizing.layout import Layout, Sharding
 from gangline.sizing.memory import deepspeed_estimates, layer_activations, memory_use, zero_states
 from gangline.sizing.model import ModelShape, Recompute, hardware_per_token, model_per_token
-from gangline.sizing.plan import PlanRequest, make_plan
-from gangline.sizing.search import TIGHT
+from gangline.sizing.plan import TIGHT, PlanRequest, make_plan
 from gangline.sizing.steptime import all_reduce_bytes
 from gangline.sizing.storage import CHECKPOINT_BYTES
 from gangline.sizing.transformer import TransformerModel

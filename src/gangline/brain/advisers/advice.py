@@ -1,6 +1,6 @@
 """One piece of advice: a number for one field of one job, with its range, reason and evidence.
 
-What became of advice: its state, and the actions that applied it. The store keeps both.
+Also what became of it: its state, and the actions that applied it. The store has both.
 """
 
 from enum import StrEnum

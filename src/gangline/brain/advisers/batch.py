@@ -48,8 +48,8 @@ def _advise_loader(view: View) -> list[Advice]:
     if was is None or was < 0 or len(shares) < _RECENT:
         return []
     share = min(shares)
-    each = max(recent[-1].procs // recent[-1].nodes, 1)
-    most = _most_loaders(view, was, each)
+    node_procs = max(recent[-1].procs // recent[-1].nodes, 1)
+    most = _most_loaders(view, was, node_procs)
     if share <= DATA_SHARE or most is None:
         return []
     value = min(max(math.ceil(was * LOADER_GROWTH), was + 1), most)
@@ -76,7 +76,7 @@ def _advise_loader(view: View) -> list[Advice]:
     ]
 
 
-def _most_loaders(view: View, was: int, each: int) -> int | None:
+def _most_loaders(view: View, was: int, node_procs: int) -> int | None:
     """Loader processes of a rank that the CPU request and the nodes' memory allow; None: unknown.
 
     The request is that of a pod, which holds ``each`` ranks.
@@ -87,16 +87,16 @@ def _most_loaders(view: View, was: int, each: int) -> int | None:
     nodes = [node for node in view.cluster.nodes if node.name in names]
     free_cpu = [node.cpu_free_millis for node in nodes if node.cpu_free_millis is not None]
     if request is not None:
-        by_cpu = request // 1000 // each
+        by_cpu = request // 1000 // node_procs
     elif free_cpu:
-        by_cpu = was + min(free_cpu) // 1000 // each
+        by_cpu = was + min(free_cpu) // 1000 // node_procs
     else:
         return None
     bytes_each = view.loader_worker_bytes or _loader_share(view, was)
     free = [node.memory_free_bytes for node in nodes if node.memory_free_bytes is not None]
     if not bytes_each or not free:
         return by_cpu
-    return min(by_cpu, was + int(min(free) / 2 / bytes_each / each))
+    return min(by_cpu, was + int(min(free) / 2 / bytes_each / node_procs))
 
 
 def _loader_share(view: View, was: int) -> float | None:

@@ -78,7 +78,7 @@ def advise_checkpoints(view: View) -> list[Advice]:
     rate = posterior(view.exposure, limited=(view.cluster.exposure, view.node_exposure))
     failure_s = between_failures_s(rate, present.procs)
     best_s = daly_interval(save_s, failure_s)
-    was_lost, lost = (lost_share(each, save_s, failure_s) for each in (interval_s, best_s))
+    was_lost, lost = (lost_share(seconds, save_s, failure_s) for seconds in (interval_s, best_s))
     if abs(best_s - interval_s) < LEAST_CHANGE * interval_s or was_lost - lost < LEAST_GAIN:
         return []
     # The interval follows the root of the rate, whose relative deviation is 1 / sqrt(failures).

@@ -1,20 +1,13 @@
 """Advice and reasons as sentences.
 
 A sentence begins with what is advised, as in ``memory of worker: 11.3Gi (10.2Gi to 12.6Gi) instead
-of 32Gi.``; the sentence of the reason follows. ``displayed`` rounds all numbers of an advice as its
-sentence shows them: what is published as JSON and what people read are then equal.
+of 32Gi.``; the sentence of the reason follows. Numbers have three significant digits. ``displayed``
+rounds all numbers of an advice as its sentence shows them, so what is published as JSON and what
+people read are equal.
 
-Quantities as people write them, and back: ``11.3Gi``, ``2.5 cores``, ``11 min``, ``25 %``.
-
-Texts have three significant digits. Each kind is a pair of a format and a parser;
-formatting a parsed text gives the same text, so that a sentence and the numbers beside it agree.
-
-The sentence of each reason: why something is advised, why it is held, how a trial ended.
-
-``{key:kind}`` is replaced by the argument of that name; the kinds are those of ``quantities``, or
-``n NOUN`` for a count with its noun. A part in brackets appears if its arguments are there, one
-that begins with a plus sign only if they are positive. Each sentence differs from all others in its
-fixed words, so that it can be parsed.
+In a template ``{key:kind}`` is replaced by the argument of that name; kinds are those of ``KINDS``,
+or ``n NOUN`` for a count with its noun. A part in brackets appears if its arguments are there, one
+that begins with a plus sign only if they are positive.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Advice on the memory of a role, and warnings where the user's own number is too low.
 
-The memory that a role needs, from the peaks and kills of its runs.
+The number follows from the peaks and the kills of the role's ranks in similar runs.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ class MemorySize:
 
 
 def size_memory(
-    found: Sequence[Peak], unknown: Sequence[Kill], weights: dict[str, float] | None = None
+    samples: Sequence[Peak], unknown: Sequence[Kill], weights: dict[str, float] | None = None
 ) -> MemorySize | None:
     """Derive the memory from the peaks of the ranks and the kills with unknown need.
 
@@ -70,24 +70,24 @@ def size_memory(
     Returns:
         None without any peak or kill: a number is never invented.
     """
-    killed = max(unknown, key=lambda each: (each.needed_bytes, each.at_ms), default=None)
-    if not found:
+    killed = max(unknown, key=lambda kill: (kill.needed_bytes, kill.at_ms), default=None)
+    if not samples:
         if killed is None:
             return None
         value = _rounded(killed.needed_bytes)
         return MemorySize(value, killed.limit_bytes, 2 * value, 0, None, killed, 1)
     histogram = Histogram(MEMORY)
-    for each in found:
-        share = (weights or {}).get(each.job.uid, 1.0)
-        histogram.add(each.memory_bytes, each.at_ms, max(round(_WEIGHT * share), 1))
+    for peak in samples:
+        share = (weights or {}).get(peak.job.uid, 1.0)
+        histogram.add(peak.memory_bytes, peak.at_ms, max(round(_WEIGHT * share), 1))
     usual = histogram.percentile(980) or 0
     median = histogram.percentile(500) or 0
-    recent = max(last_run.memory_bytes for last_run in _last_runs(found))
+    recent = max(last_run.memory_bytes for last_run in _last_runs(samples))
     basis = max(usual, recent)
     real = max(basis * MARGIN, LEAST_BYTES)
     value = _rounded(max(real, killed.needed_bytes if killed else 0))
-    runs = len({each.job.uid for each in found})
-    highest = max(found, key=lambda each: (each.memory_bytes, each.at_ms))
+    runs = len({peak.job.uid for peak in samples})
+    highest = max(samples, key=lambda peak: (peak.memory_bytes, peak.at_ms))
     # As the Vertical Pod Autoscaler widens its upper bound by 1 + 1/days: here by runs.
     high = _rounded(max(highest.memory_bytes * MARGIN, value) * (1 + 1 / max(runs, 1)))
     return MemorySize(
@@ -101,14 +101,14 @@ def size_memory(
     )
 
 
-def _last_runs(found: Sequence[Peak]) -> list[Peak]:
+def _last_runs(samples: Sequence[Peak]) -> list[Peak]:
     """The peaks of the three runs that ended last, if they still count half as much as new ones."""
     ended: dict[str, int] = {}
-    for each in found:
-        ended[each.job.uid] = max(last_ms(each.job), each.at_ms)
+    for peak in samples:
+        ended[peak.job.uid] = max(last_ms(peak.job), peak.at_ms)
     newest = sorted(ended, key=lambda uid: (-ended[uid], uid))[:_LAST_RUNS]
     limit = ended[newest[0]] - HALF_LIFE_MS
-    return [each for each in found if each.job.uid in newest and ended[each.job.uid] >= limit]
+    return [peak for peak in samples if peak.job.uid in newest and ended[peak.job.uid] >= limit]
 
 
 def _rounded(amount: float) -> int:
@@ -128,7 +128,7 @@ class _Evidence:
     view: View
     role: str
     size: RoleSize
-    found: Sequence[Peak]
+    peaks: Sequence[Peak]
     killed: Sequence[Kill]
     unknown: Sequence[Kill]
     least: Sequence[Peak]
@@ -150,10 +150,10 @@ class _Evidence:
             self.view,
             self.role,
             (only and running_size(self.view.run.job, self.role, rank)) or self.size,
-            [each for each in self.found if (each.rank == rank) == only],
-            [each for each in self.killed if (each.rank == rank) == only],
-            [each for each in self.unknown if (each.rank == rank) == only],
-            [each for each in self.least if (each.rank == rank) == only],
+            [peak for peak in self.peaks if (peak.rank == rank) == only],
+            [kill for kill in self.killed if (kill.rank == rank) == only],
+            [kill for kill in self.unknown if (kill.rank == rank) == only],
+            [peak for peak in self.least if (peak.rank == rank) == only],
             self.may_lower,
         )
 
@@ -161,7 +161,7 @@ class _Evidence:
 def advise_memory(view: View, size: RoleSize) -> list[Advice]:
     """Return advice on one role, or on one of its ranks and on all others."""
     evidence = _gather(view, size)
-    special = outlier_rank(evidence.found)
+    special = outlier_rank(evidence.peaks)
     if special is None:
         return _size_role(evidence, None)
     # Both or none: the number of the others must not reach the rank that needs more.
@@ -196,8 +196,8 @@ def _size_role(
     for run in evidence.runs:
         level = similarity_level(evidence.view.run, run)
         weights[run.job.uid] = LEVEL_WEIGHTS[evidence.level if level is None else level]
-    sized = size_memory(evidence.found, evidence.unknown, weights)
-    least = max(evidence.least, key=lambda each: each.memory_bytes, default=None)
+    sized = size_memory(evidence.peaks, evidence.unknown, weights)
+    least = max(evidence.least, key=lambda peak: peak.memory_bytes, default=None)
     value = sized.value_bytes if sized else 0
     bounded = None
     if least and least.memory_bytes > (sized.basis_bytes if sized else 0):
@@ -209,13 +209,13 @@ def _size_role(
         return []  # a lower bound alone is no size
     largest = evidence.view.cluster.largest_memory_bytes or None
     if largest is not None and value > largest:
-        stuck = [each for each in evidence.unknown if largest < 1.05 * each.limit_bytes]
+        stuck = [kill for kill in evidence.unknown if largest < 1.05 * kill.limit_bytes]
         if stuck:
             return [_no_larger_node(evidence, rank, stuck, largest)]
         value = largest
-    found = _warnings(evidence, rank, value)
+    warnings = _warnings(evidence, rank, value)
     if was is not None and abs(value - was) < unchanged * was:
-        return found
+        return warnings
     lowered = was is not None and value < was
     blocked = evidence.may_lower if lowered else ""
     if bounded is not None:
@@ -242,21 +242,21 @@ def _size_role(
         evidence=_uids(evidence),
         confidence=confidence_of(evidence.level, len(evidence.runs)),
     )
-    return [advice, *found]
+    return [advice, *warnings]
 
 
 def _size_reason(evidence: _Evidence, sized: MemorySize, value: int) -> Reason:
     if sized.from_kill is not None or sized.highest is None:
         kill = sized.from_kill or evidence.unknown[0]
-        same = [each for each in evidence.killed if each.limit_bytes == kill.limit_bytes]
+        same = [other for other in evidence.killed if other.limit_bytes == kill.limit_bytes]
         return Reason(
             code="OutOfMemory",
             arguments={
                 "role": evidence.role,
                 "limit_bytes": kill.limit_bytes,
-                "kills": sum(each.times for each in same),
-                "ranks": len({each.rank for each in same}),
-                "runs": len({each.job.uid for each in same}),
+                "kills": sum(other.times for other in same),
+                "ranks": len({other.rank for other in same}),
+                "runs": len({other.job.uid for other in same}),
                 "rank": kill.rank,
             },
         )
@@ -271,7 +271,7 @@ def _size_reason(evidence: _Evidence, sized: MemorySize, value: int) -> Reason:
         "first_ms": min(ended),
         "last_ms": max(ended),
         "margin_percent": round(100 * (MARGIN - 1)),
-        "ooms": len({each.job.uid for each in evidence.killed}),
+        "ooms": len({kill.job.uid for kill in evidence.killed}),
         "replicas": replicas,
         "saved_bytes": (was - value) * replicas if was is not None else 0,
     }
@@ -290,7 +290,7 @@ def _lower_bound(evidence: _Evidence, least: Peak) -> Reason:
         code="LowerBound",
         arguments={
             "role": evidence.role,
-            "runs": len({each.job.uid for each in evidence.least}),
+            "runs": len({peak.job.uid for peak in evidence.least}),
             "peak_bytes": least.memory_bytes,
             "margin_percent": round(100 * (MARGIN - 1)),
         },
@@ -317,9 +317,9 @@ def _warnings(evidence: _Evidence, rank: int | None, value: int) -> list[Advice]
     for kill in evidence.unknown:
         by_limit.setdefault(kill.limit_bytes, []).append(kill)
     for limit, killed in sorted(by_limit.items(), reverse=True):
-        runs = {each.job.uid for each in killed}
-        times = sum(each.times for each in killed)
-        span = max(each.at_ms for each in killed) - min(each.first_ms for each in killed)
+        runs = {kill.job.uid for kill in killed}
+        times = sum(kill.times for kill in killed)
+        span = max(kill.at_ms for kill in killed) - min(kill.first_ms for kill in killed)
         if len(runs) >= _FEWEST_KILLED_RUNS or (times >= _MANY_KILLS and span >= _DAY_MS):
             arguments: Arguments = {
                 "role": evidence.role,
@@ -337,7 +337,7 @@ def _warnings(evidence: _Evidence, rank: int | None, value: int) -> list[Advice]
         "request_bytes": was,
         "need_bytes": value,
         "runs": len(evidence.runs),
-        "ooms": len({each.job.uid for each in evidence.killed}),
+        "ooms": len({kill.job.uid for kill in evidence.killed}),
     }
     return [_warning(evidence, rank, "RequestBelowNeed", arguments, was, value)]
 
@@ -347,9 +347,9 @@ def _no_larger_node(
 ) -> Advice:
     arguments: Arguments = {
         "role": evidence.role,
-        "limit_bytes": max(each.limit_bytes for each in stuck),
+        "limit_bytes": max(kill.limit_bytes for kill in stuck),
         "node_bytes": largest,
-        "kills": sum(each.times for each in stuck),
+        "kills": sum(kill.times for kill in stuck),
     }
     return _warning(evidence, rank, "LargestNodeTooSmall", arguments, evidence.size.memory_bytes)
 
@@ -379,6 +379,6 @@ def _warning(
 def _uids(evidence: _Evidence) -> tuple[str, ...]:
     newest_first = sorted(evidence.runs, key=lambda run: (-last_ms(run.job), run.job.uid))
     uids = [run.job.uid for run in newest_first]
-    uids += [peak.job.uid for peak in evidence.found]
+    uids += [peak.job.uid for peak in evidence.peaks]
     uids += [kill.job.uid for kill in evidence.killed]
     return tuple(dict.fromkeys(uids))

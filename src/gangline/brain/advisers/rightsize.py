@@ -1,72 +1,169 @@
 """Right-sizing: memory and CPU of each role, from what similar runs used.
 
 Memory: ``max(p98 of the peaks, largest peak of the last 3 runs) * 1.15``, at least 256 MiB, where
-a sample is the peak of one rank in one run; ranks that were killed count as ``usage.peaks`` says,
-without a margin on top. The limit equals the request. A rank that uses much more than all others
-gets a number of its own. CPU: ``p95 * 1.1`` of what ranks used; it is raised, never lowered, where
+a sample is the peak of one rank in one run; ranks that were killed count as ``usage`` says, without
+a margin on top. The limit equals the request. A rank that uses much more than all others gets a
+number of its own. CPU: ``p95 * 1.1`` of what ranks used; it is raised, never lowered, where
 training waits for its data. Nothing is lowered on the evidence of runs that are only similar, or
-where the job is larger than all of them.
-
-Reasons, with their arguments and an example of a sentence; bytes, millicores and seconds are in
-the names, times are milliseconds since 1970, and ``role`` is an argument of all of them:
-
-``HighestPeak``
-    ``runs, level, stem, first_ms, last_ms, peak_bytes, peak_rank, peak_run, margin_percent, ooms,
-    replicas, saved_bytes`` (of all replicas; negative if more is advised; 0 if nothing is asked).
-    "memory of worker: 11.3Gi instead of 32Gi. The highest peak of the last 9 runs of train-resnet
-    (8 to 21 Nov) was 9.8 GiB, in rank 3 of train-resnet-41; 15 % are added. None of them ran out
-    of memory. Saves 82.8Gi for 4 workers."
-``UsualPeak``
-    As ``HighestPeak``, with ``usual_bytes, highest_bytes`` instead of ``peak_bytes, peak_rank,
-    peak_run``: the highest peak is old or rare. "memory of worker: 9.2Gi instead of 32Gi. 9 runs
-    of train-resnet (25 Oct to 21 Nov) usually needed up to 8.0 GiB, to which 15 % are added; a
-    single peak of 14.0 GiB has faded."
-``OutOfMemory``
-    ``limit_bytes, kills, ranks, runs, rank``. "memory of worker: 12Gi instead of 10Gi. Rank 2 was
-    killed 10 times at 10Gi; how much it needs is not known, so 20 % are added."
-``LowerBound``
-    ``runs, peak_bytes, margin_percent``. "memory of worker: 9.2Gi instead of 8Gi. No similar run
-    has succeeded; 3 unfinished or failed ones used up to 8.0 GiB, and 15 % are added."
-``NotLowered``
-    ``runs, level, estimate_bytes`` or ``estimate_millis``, ``because`` (``similarity`` or
-    ``size``). "memory of worker stays 32Gi. 12 similar runs used at most 9.8 GiB, but they are of
-    other jobs with the same image." / "..., but this job is larger than all of them."
-``CpuUse``
-    ``runs, level, p95_millis, margin_percent, replicas, saved_millis``. "CPU of worker: 3.1
-    instead of 8. In 9 runs a rank used at most 2.8 cores in 95 % of the time; 10 % are added."
-``LoaderStarved``
-    ``data_percent, p95_millis, runs``. "CPU of worker: 6 instead of 4. 31 % of a step is waiting
-    for data, and the CPU is used up to 3.9 cores."
-
-Warnings (``What.WARNING``, nothing to set):
-
-``RequestBelowNeed``
-    ``request_bytes, need_bytes, runs, ooms``. "worker asks for 8Gi, and similar runs needed 11.3Gi;
-    2 of 9 ran out of memory."
-``LimitTooLow``
-    ``limit_bytes, kills, runs, days, need_bytes``. "50 kills in 7 days at 8Gi: the limit is too
-    low, at least 9.6Gi are needed."
-``LargestNodeTooSmall``
-    ``limit_bytes, node_bytes, kills``. "worker was killed at 512Gi, and the largest node has
-    512Gi. More memory is no remedy: use a smaller batch or more shards; see gangline plan."
-``GrowingMemory``
-    ``rank, limit_bytes, used_bytes, bytes_per_hour, runs_out_ms, seconds, needed_bytes`` (at the
-    expected end). "rank 3 of worker grows by 1.2 GiB an hour and runs out of memory at about
-    14:20, in 58 minutes; the job needs about 16Gi until its end."
-
-Foretells when a rank runs out of memory whose use grows steadily.
+where the job is larger than all of them. A rank whose memory grows steadily is warned about before
+it reaches its limit. The sentences of all reasons are in ``explain``.
 """
 
 import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from gangline.brain.advisers.advice import Advice, Confidence, Reason, Unit, What
-from gangline.brain.advisers.cpu import advise_cpu
 from gangline.brain.advisers.memory import advise_memory
-from gangline.brain.advisers.usage import role_size, running_size
+from gangline.brain.advisers.usage import (
+    UNCHANGED,
+    Arguments,
+    confidence_of,
+    obstacle_to_lower,
+    range_factor,
+    role_size,
+    running_size,
+)
 from gangline.brain.advisers.view import View
-from gangline.brain.facts.records import MemorySample
+from gangline.brain.facts.records import MemorySample, Quality, RoleSize, Run, Segment
+from gangline.brain.models.histogram import CPU, Histogram
+from gangline.brain.models.throughput import LONGEST_STEP_US
 from gangline.brain.models.trend import Trend, fit_trend
+
+MARGIN = 1.1
+LEAST_MILLIS = 100
+STARVED_SHARE = 0.1
+"""Part of a step that may be waiting for data."""
+RAISE = 1.5
+_USED_UP = 0.8
+"""Share of the request from which more CPU helps a data loader."""
+_STEP_MILLIS = 10
+_SAMPLES_OF_A_RUN = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSize:
+    """A number, and what it rests on."""
+
+    value_millis: int
+    low_millis: int
+    high_millis: int
+    p95_millis: int
+    runs: int
+
+
+def size_cpu(runs: Iterable[Run], role: str, now_ms: int) -> CpuSize | None:
+    """Derive the CPU from the use of the ranks; None if it was not measured.
+
+    A run is recorded by its median, 95th percentile and maximum. They enter the histogram with the
+    shares 50, 45 and 5 %, so that the percentiles of one run come out again.
+    """
+    histogram = Histogram(CPU)
+    seen = set()
+    for run in runs:
+        for pod in run.pods:
+            if pod.role != role or not pod.cpu_p95_millis or pod.samples < 1:
+                continue
+            at_ms = min(pod.ended_ms or now_ms, now_ms)
+            count = min(pod.samples, _SAMPLES_OF_A_RUN)
+            usual = pod.cpu_p95_millis
+            histogram.add(pod.cpu_p50_millis or usual, at_ms, 10 * count)
+            histogram.add(usual, at_ms, 9 * count)
+            histogram.add(pod.cpu_max_millis or usual, at_ms, count)
+            seen.add(run.job.uid)
+    p95, median = histogram.percentile(950), histogram.percentile(500)
+    if p95 is None or median is None:
+        return None
+    value = max(_rounded(p95 * MARGIN), LEAST_MILLIS)
+    high = max(_rounded(histogram.peak * MARGIN), value)
+    return CpuSize(value, min(_rounded(median * MARGIN), value), high, p95, len(seen))
+
+
+def data_share(segments: Sequence[Segment]) -> float | None:
+    """Return the part of the steps that is waiting for data; None where it is not reported."""
+    measured = [
+        (segment.data_us, segment.step_mean_us, segment.steps)
+        for segment in segments
+        if segment.data_us is not None
+        and segment.quality is Quality.GOOD
+        and segment.steps > 0
+        and 0 <= segment.data_us <= segment.step_mean_us <= LONGEST_STEP_US
+    ]
+    total = sum(step * steps for _, step, steps in measured)
+    return sum(data * steps for data, _, steps in measured) / total if total > 0 else None
+
+
+def loader_value(size: CpuSize, request_millis: int | None) -> int:
+    """Return the CPU where training waits for data: never less than now, more if it is used up."""
+    now = request_millis or 0
+    if now and size.p95_millis >= _USED_UP * now:
+        return max(_rounded(now * RAISE), size.value_millis)
+    return max(now, size.value_millis)
+
+
+def _rounded(millis: float) -> int:
+    return -(-int(-(-millis // 1)) // _STEP_MILLIS) * _STEP_MILLIS
+
+
+def advise_cpu(view: View, size: RoleSize) -> list[Advice]:
+    """Return advice on one role; nothing where its use was not measured."""
+    role = size.role
+    runs = view.similar.runs if view.similar else ()
+    was = size.cpu_millis or None
+    waits = data_share(view.run.segments)
+    if waits is None:
+        waits = data_share([segment for run in runs for segment in run.segments])
+    starved = waits is not None and waits > STARVED_SHARE
+    sized = size_cpu(runs, role, view.now_ms)
+    if sized is None and starved:
+        sized = size_cpu((view.run,), role, view.now_ms)
+    if sized is None:
+        return []
+    value = loader_value(sized, was) if starved else sized.value_millis
+    largest = view.cluster.largest_cpu_millis or None
+    value = value if largest is None else min(value, largest)
+    if was is not None and abs(value - was) < UNCHANGED * was:
+        return []
+    obstacle = obstacle_to_lower(view) if was is not None and value < was else ""
+    level = view.similar.level if view.similar else 0
+    wider = range_factor(level)
+    return [
+        Advice(
+            what=What.CPU,
+            role=role,
+            unit=Unit.MILLICORES,
+            was=was,
+            value=was if obstacle else value,
+            low=min(sized.low_millis, value) / wider,
+            high=max(sized.high_millis, value) * wider,
+            reason=_cpu_reason(view, size, sized, value, waits if starved else None),
+            evidence=tuple(run.job.uid for run in runs) or (view.run.job.uid,),
+            confidence=confidence_of(level, len(runs)),
+        )
+    ]
+
+
+def _cpu_reason(
+    view: View, size: RoleSize, sized: CpuSize, value: int, waits: float | None
+) -> Reason:
+    was = size.cpu_millis or None
+    arguments: Arguments = {"role": size.role, "runs": sized.runs}
+    if waits is not None:
+        arguments |= {"data_percent": round(100 * waits), "p95_millis": sized.p95_millis}
+        return Reason(code="LoaderStarved", arguments=arguments)
+    arguments["level"] = view.similar.level if view.similar else 0
+    if was is not None and value < was and (obstacle := obstacle_to_lower(view)):
+        arguments |= {"estimate_millis": value, "because": obstacle}
+        return Reason(code="NotLowered", arguments=arguments)
+    arguments |= {
+        "p95_millis": sized.p95_millis,
+        "margin_percent": round(100 * (MARGIN - 1)),
+        "replicas": size.replicas,
+        "saved_millis": (was - value) * size.replicas if was is not None else 0,
+    }
+    return Reason(code="CpuUse", arguments=arguments)
+
 
 _LEAST_SECONDS = 600
 _WARM_UP_S = 300
@@ -88,8 +185,8 @@ def growing_memory(view: View) -> list[Advice]:
         if size is None or not size.memory_bytes:
             continue
         advice = _warn(view, rank, samples, size.memory_bytes, rest_s)
-        known = first.get(role)
-        if advice and (known is None or (advice.value or 0) < (known.value or 0)):
+        earlier = first.get(role)
+        if advice and (earlier is None or (advice.value or 0) < (earlier.value or 0)):
             first[role] = advice
     return list(first.values())
 
@@ -111,7 +208,7 @@ def remaining_s(view: View) -> float | None:
         for run in (view.similar.runs if view.similar else ())
         if run.job.finished_ms is not None and run.job.started_ms is not None
     ]
-    longer = [each - age for each in took if each > age]
+    longer = [lasted - age for lasted in took if lasted > age]
     return median(longer) if longer else age
 
 
@@ -126,8 +223,8 @@ def _warn(
         return None
     origin_ms = settled[0].at_ms
     trend = fit_trend(
-        [(each.at_ms - origin_ms) / 1000 for each in settled],
-        [float(each.memory_bytes) for each in settled],
+        [(sample.at_ms - origin_ms) / 1000 for sample in settled],
+        [float(sample.memory_bytes) for sample in settled],
     )
     if trend is None or not trend.grows:
         return None
@@ -170,10 +267,10 @@ def _spread(trend: Trend) -> float:
 
 def advise(view: View) -> list[Advice]:
     """Return advice on memory and CPU of each role, and warnings about them."""
-    found: list[Advice] = []
-    for role in sorted({each.role for each in view.run.job.roles}):
+    advice: list[Advice] = []
+    for role in sorted({size.role for size in view.run.job.roles}):
         size = running_size(view.run.job, role)
         if size is not None:
-            found += advise_memory(view, size)
-            found += advise_cpu(view, size)
-    return found + growing_memory(view)
+            advice += advise_memory(view, size)
+            advice += advise_cpu(view, size)
+    return advice + growing_memory(view)

@@ -134,7 +134,7 @@ def _advise_idle(view: View, servers: Sequence[ServerUse]) -> list[Advice]:
 def _advise_memory(view: View) -> list[Advice]:
     """Embeddings grow with the distinct records; memory is raised before it ends."""
     rest_s = expected_rest_s(view)
-    found = []
+    advice = []
     for server in view.servers:
         limit, uses = server.memory_limit_bytes, server.memory_bytes
         trend = fit_trend([60.0 * minute for minute in range(len(uses))], uses)
@@ -157,7 +157,7 @@ def _advise_memory(view: View) -> list[Advice]:
                 "rest": rest_s,
             },
         )
-        found.append(
+        advice.append(
             Advice(
                 what=What.PS_MEMORY,
                 role="ps",
@@ -169,7 +169,7 @@ def _advise_memory(view: View) -> list[Advice]:
                 evidence=(view.run.job.uid,),
             )
         )
-    return found
+    return advice
 
 
 def _cpu_advice(

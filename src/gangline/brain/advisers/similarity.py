@@ -46,17 +46,19 @@ def select_similar(run: Run, candidates: Iterable[Run], now_ms: int) -> SimilarR
         and ``bounds`` holds what is similar.
     """
     ranked: list[tuple[int, int, Run]] = []
-    for each in candidates:
-        level = similarity_level(run, each)
-        at_ms = last_ms(each.job)
+    for candidate in candidates:
+        level = similarity_level(run, candidate)
+        at_ms = last_ms(candidate.job)
         if level is not None and now_ms - at_ms <= WINDOW_MS:
-            ranked.append((level, -at_ms, each))
+            ranked.append((level, -at_ms, candidate))
     ranked.sort(key=lambda entry: (entry[0], entry[1], entry[2].job.uid))
     for level, least in enumerate(LEAST_RUNS):
-        chosen = [each for at, _, each in ranked if at <= level]
-        if sum(is_success(each.job) for each in chosen) >= least:
+        chosen = [other for at, _, other in ranked if at <= level]
+        if sum(is_success(other.job) for other in chosen) >= least:
             return _similar(level, chosen, enough=True)
-    return _similar(ranked[0][0], [each for _, _, each in ranked], enough=False) if ranked else None
+    return (
+        _similar(ranked[0][0], [other for _, _, other in ranked], enough=False) if ranked else None
+    )
 
 
 def similarity_level(run: Run, other: Run) -> int | None:
@@ -135,31 +137,31 @@ def _gpu_model(run: Run) -> str:
 def _shape(run: Run) -> dict[str, float]:
     """What is known of parameters, sequence, micro-batch and world, each above 0."""
     model, last = run.job.model, run.segments[-1] if run.segments else None
-    found = {
+    amounts = {
         "parameters": model.parameters if model else None,
         "sequence": model.sequence if model else None,
         "micro_batch": last.micro_batch if last else None,
         "world": last.procs if last else None,
     }
-    return {name: float(value) for name, value in found.items() if value}
+    return {name: float(value) for name, value in amounts.items() if value}
 
 
 def _sizes(run: Run) -> dict[str, float]:
     model = run.job.model
-    found = {
+    amounts = {
         "records": run.job.records_total,
         "parameters": model.parameters if model else None,
         "sequence": model.sequence if model else None,
     }
-    return {name: float(value) for name, value in found.items() if value}
+    return {name: float(value) for name, value in amounts.items() if value}
 
 
 def _similar(level: int, chosen: list[Run], *, enough: bool) -> SimilarRuns:
-    runs = tuple(each for each in chosen if is_success(each.job)) if enough else ()
-    bounds = tuple(each for each in chosen if not (enough and is_success(each.job)))
+    runs = tuple(run for run in chosen if is_success(run.job)) if enough else ()
+    bounds = tuple(run for run in chosen if not (enough and is_success(run.job)))
     return SimilarRuns(
         level=level,
         runs=runs,
         bounds=bounds,
-        namespaces=len({each.job.namespace for each in chosen}),
+        namespaces=len({run.job.namespace for run in chosen}),
     )

@@ -2,27 +2,13 @@
 
 Memory and CPU from the history are ``rightsize``'s, by the same similar runs. This adds the number
 of workers, and for a job without any history a prior from the shape of its model. Without history
-and without a shape there is no advice. Which runs are similar is decided in ``similarity``.
+and without a shape there is no advice.
 
 Workers: the throughput model is fitted to the segments of the similar runs. Counts between those
 seen are possible, and from half the smallest to twice the largest once three were seen. The largest
 is advised whose last workers still bring the floor of ``workers``: ``0.5 + price / 2`` of what the
 average worker brings. Where one size only was seen, it is the median of the counts with which the
 runs ended. Jobs without bounds (``workers_min``, ``workers_max``) keep their number.
-
-Reasons, with their arguments and an example of a sentence:
-
-``BestGoodput``
-    ``runs, level, samples_per_second, gain_percent`` (against the count that was asked for; 0 if
-    none was), ``marginal_percent`` (of the last workers), ``price``. "workers: 8 instead of 4. By
-    the steps of 9 runs, 8 workers train 71 % faster; the last ones add 62 % of their share."
-``KeptCount``
-    ``runs, level, fewest, most``. "workers: 6 instead of 2. The last 5 runs ended with 4 to 8
-    workers, half of them with 6 or fewer."
-``SizingPrior``
-    ``role, parameters, copies, bytes_per_parameter, source``. "memory of worker: 104Gi. Nothing
-    similar ran yet; a model of 7.0 billion parameters keeps 2 copies of 14 bytes each for
-    checkpoints in memory, if they are not sharded."
 """
 
 import math
@@ -91,24 +77,24 @@ def _by_goodput(view: View, runs: list[Run]) -> list[Advice]:
     if model is None or reference is None or model.seen.procs[0] == model.seen.procs[1]:
         return []  # one size says nothing about others
     micro = max(largest_micro_batch(run) for run in runs)
-    found: dict[int, Configuration] = {}
+    worlds: dict[int, Configuration] = {}
     fewest, most = _possible_worlds(model)
     for count in _counts(view):
         at = configuration_at(reference, count, micro)
         if at is not None and fewest <= at.procs <= most:
-            found[count] = at
-    if len(found) < 2:
+            worlds[count] = at
+    if len(worlds) < 2:
         return []
-    batch = float(reference.global_batch or found[min(found)].global_batch)
-    speeds = {count: batch / model.step_time(at) for count, at in found.items()}
+    batch = float(reference.global_batch or worlds[min(worlds)].global_batch)
+    speeds = {count: batch / model.step_time(at) for count, at in worlds.items()}
     count, marginal = largest_worthwhile(speeds, view.cluster.price)
     asked = job.workers_asked
     if count == asked:
         return []
-    gain = speeds[count] / speeds[asked] - 1 if asked in found else None
+    gain = speeds[count] / speeds[asked] - 1 if asked in worlds else None
     gain_low = None
-    if asked in found:
-        ratios = model.sample(found[asked]) / model.sample(found[count])
+    if asked in worlds:
+        ratios = model.sample(worlds[asked]) / model.sample(worlds[count])
         gain_low = float(np.quantile(ratios, LOW)) - 1
     near = [other for other in speeds if speeds[other] >= 0.95 * speeds[count]]
     wider = range_factor(level)
@@ -135,7 +121,7 @@ def _by_goodput(view: View, runs: list[Run]) -> list[Advice]:
             confidence=confidence_of(level, len(runs)),
             gain=gain,
             gain_low=gain_low,
-            extrapolated=model.extrapolated(found[count]),
+            extrapolated=model.extrapolated(worlds[count]),
         )
     ]
 
@@ -176,7 +162,7 @@ def _kept_count(run: Run) -> int | None:
     if trained is not None:
         return trained.nodes
     sizes = [role for role in run.job.roles if role.role == WORKER]
-    return max(sizes, key=lambda each: each.since_ms).replicas if sizes else None
+    return max(sizes, key=lambda size: size.since_ms).replicas if sizes else None
 
 
 def _by_kept_count(view: View, runs: list[Run]) -> list[Advice]:
@@ -225,7 +211,7 @@ def _advise_from_shape(view: View) -> list[Advice]:
     was = size.memory_bytes
     if was is not None and was >= low:
         return []  # what the user wrote is possible; a prior is no reason to change it
-    copies, each = (MEMORY_COPIES, CHECKPOINT_BYTES) if size.gpus else (1, _TRAINING_BYTES)
+    copies, state_bytes = (MEMORY_COPIES, CHECKPOINT_BYTES) if size.gpus else (1, _TRAINING_BYTES)
     return [
         Advice(
             what=What.MEMORY,
@@ -241,7 +227,7 @@ def _advise_from_shape(view: View) -> list[Advice]:
                     "role": WORKER,
                     "parameters": parameters,
                     "copies": copies,
-                    "bytes_per_parameter": each,
+                    "bytes_per_parameter": state_bytes,
                     "source": model.source,
                 },
             ),

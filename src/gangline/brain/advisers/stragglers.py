@@ -69,15 +69,15 @@ def node_scores(speeds: Iterable[RankSpeed]) -> dict[str, float]:
     for speed in speeds:
         by_model[speed.gpu_model].append(speed)
     scores: dict[str, list[float]] = defaultdict(list)
-    for found in by_model.values():
-        nodes = {speed.rank: speed.node for speed in found}
-        for window in _windows(found):
+    for group in by_model.values():
+        nodes = {speed.rank: speed.node for speed in group}
+        for window in _windows(group):
             if len(window) < LEAST_RANKS:
                 continue
             middle = median(window.values())
             for rank, own in window.items():
                 scores[nodes[rank]].append(middle / own)
-    return {node: median(each) for node, each in scores.items()}
+    return {node: median(ratios) for node, ratios in scores.items()}
 
 
 def suspected_nodes(speeds: Iterable[NodeSpeed], today: int) -> dict[str, float]:
@@ -136,7 +136,7 @@ def _slow_in(windows: Sequence[dict[int, float]], rank: int) -> float | None:
         if own is None:
             continue
         middle = median(window.values())
-        deviation = median(abs(each - middle) for each in window.values())
+        deviation = median(abs(time - middle) for time in window.values())
         excess = own / middle - 1
         if excess >= SLOW and 0.6745 * (own - middle) >= Z * deviation:
             excesses.append(excess)

@@ -1,6 +1,4 @@
-"""Rules that hold for memory and CPU alike: what may be lowered, how sure the advice is.
-
-What runs show about memory: real peaks, and limits at which a rank was killed.
+"""What runs show about memory and CPU, and the rules that hold for advice on both.
 
 A rank that was killed at the limit L is censored: it needed more than L, and how much is not known.
 It is one sample for each (job, rank, L), however often it was killed there: 1.2 L, or L + 256 MiB
@@ -55,73 +53,73 @@ class Kill:
 
 def peaks(runs: Iterable[Run], role: str, now_ms: int) -> list[Peak]:
     """Return one peak for each rank and run; ranks that were not measured have none."""
-    found: dict[tuple[str, int], Peak] = {}
+    highest: dict[tuple[str, int], Peak] = {}
     for run in runs:
         for pod in run.pods:
             if pod.role != role or pod.oom or not pod.peak_memory_bytes:
                 continue
             key = (run.job.uid, pod.rank)
-            known = found.get(key)
-            if known is None or pod.peak_memory_bytes > known.memory_bytes:
+            earlier = highest.get(key)
+            if earlier is None or pod.peak_memory_bytes > earlier.memory_bytes:
                 at_ms = min(pod.ended_ms or now_ms, now_ms)
-                found[key] = Peak(run.job, pod.rank, pod.peak_memory_bytes, at_ms)
-    return list(found.values())
+                highest[key] = Peak(run.job, pod.rank, pod.peak_memory_bytes, at_ms)
+    return list(highest.values())
 
 
 def kills(runs: Iterable[Run], role: str, now_ms: int) -> list[Kill]:
     """Return the limits at which ranks were killed."""
-    found: dict[tuple[str, int, int], Kill] = {}
+    by_limit: dict[tuple[str, int, int], Kill] = {}
     for run in runs:
         for pod in run.pods:
             limit = _killed_at(pod, run.job) if pod.role == role and pod.oom else None
             if limit is None:
                 continue
             key = (run.job.uid, pod.rank, limit)
-            known = found.get(key)
+            earlier = by_limit.get(key)
             at_ms = min(pod.ended_ms or now_ms, now_ms)
-            found[key] = Kill(
+            by_limit[key] = Kill(
                 run.job,
                 pod.rank,
                 limit,
-                known.times + 1 if known else 1,
-                min(at_ms, known.first_ms) if known else at_ms,
-                max(at_ms, known.at_ms) if known else at_ms,
+                earlier.times + 1 if earlier else 1,
+                min(at_ms, earlier.first_ms) if earlier else at_ms,
+                max(at_ms, earlier.at_ms) if earlier else at_ms,
             )
-    return list(found.values())
+    return list(by_limit.values())
 
 
-def open_kills(found: Sequence[Kill], runs: Sequence[Run], role: str) -> list[Kill]:
+def open_kills(killed: Sequence[Kill], runs: Sequence[Run], role: str) -> list[Kill]:
     """Return the kills whose real need is still unknown: fewer than two runs survived since."""
-    return [kill for kill in found if sum(_survived(run, role, kill) for run in runs) < _SURVIVORS]
+    return [kill for kill in killed if sum(_survived(run, role, kill) for run in runs) < _SURVIVORS]
 
 
 def with_known_limits(
-    found: Sequence[Peak], killed: Sequence[Kill], unknown: Sequence[Kill]
+    real_peaks: Sequence[Peak], killed: Sequence[Kill], unknown: Sequence[Kill]
 ) -> list[Peak]:
     """Add the limits of kills that are no longer open: such a run needed more than its limit.
 
     Without them, a run that needs more than most would be forgotten after two usual ones. They fade
     as all samples do. Where the same rank survived in the same run, its real peak says more.
     """
-    real = {(each.job.uid, each.rank): each.memory_bytes for each in found}
+    real = {(peak.job.uid, peak.rank): peak.memory_bytes for peak in real_peaks}
     at_least = [
         Peak(kill.job, kill.rank, kill.limit_bytes, kill.at_ms)
         for kill in killed
         if kill not in unknown and real.get((kill.job.uid, kill.rank), 0) < kill.limit_bytes
     ]
-    return [*found, *at_least]
+    return [*real_peaks, *at_least]
 
 
 def role_size(job: Job, role: str) -> RoleSize | None:
     """Return the latest size of a role."""
-    sizes = [each for each in job.roles if each.role == role]
-    return max(sizes, key=lambda each: each.since_ms) if sizes else None
+    sizes = [size for size in job.roles if size.role == role]
+    return max(sizes, key=lambda size: size.since_ms) if sizes else None
 
 
 def requested_size(job: Job, role: str) -> RoleSize | None:
     """Return the latest size of a role that a next run would have: doubling after a kill is not."""
-    sizes = [each for each in job.roles if each.role == role and each.source != "oom"]
-    return max(sizes, key=lambda each: each.since_ms) if sizes else role_size(job, role)
+    sizes = [size for size in job.roles if size.role == role and size.source != "oom"]
+    return max(sizes, key=lambda size: size.since_ms) if sizes else role_size(job, role)
 
 
 def running_size(job: Job, role: str, rank: int | None = None) -> RoleSize | None:
@@ -132,33 +130,37 @@ def running_size(job: Job, role: str, rank: int | None = None) -> RoleSize | Non
     size = requested_size(job, role)
     if size is None:
         return None
-    own = [each for each in job.planned if each.role == role and each.rank in (None, rank)]
-    for each in sorted(own, key=lambda each: each.rank is not None):
+    own = [
+        planned for planned in job.planned if planned.role == role and planned.rank in (None, rank)
+    ]
+    for planned in sorted(own, key=lambda planned: planned.rank is not None):
         size = msgspec.structs.replace(
             size,
-            cpu_millis=size.cpu_millis if each.cpu_millis is None else each.cpu_millis,
-            memory_bytes=size.memory_bytes if each.memory_bytes is None else each.memory_bytes,
+            cpu_millis=size.cpu_millis if planned.cpu_millis is None else planned.cpu_millis,
+            memory_bytes=size.memory_bytes
+            if planned.memory_bytes is None
+            else planned.memory_bytes,
         )
     return size
 
 
-def outlier_rank(found: Sequence[Peak]) -> int | None:
+def outlier_rank(samples: Sequence[Peak]) -> int | None:
     """Return the rank that needs its own size: above all others by 30 % in three runs or more.
 
     It must be so in at least half of the runs that have several ranks.
     """
     runs: dict[str, list[Peak]] = {}
-    for each in found:
-        runs.setdefault(each.job.uid, []).append(each)
+    for peak in samples:
+        runs.setdefault(peak.job.uid, []).append(peak)
     several = [group for group in runs.values() if len(group) > 1]
     above: dict[int, int] = {}
     for group in several:
-        first, second = sorted(group, key=lambda each: -each.memory_bytes)[:2]
+        first, second = sorted(group, key=lambda peak: -peak.memory_bytes)[:2]
         if first.memory_bytes > 1.3 * second.memory_bytes:
             above[first.rank] = above.get(first.rank, 0) + 1
     if not above:
         return None
-    rank = max(above, key=lambda each: (above[each], -each))
+    rank = max(above, key=lambda rank: (above[rank], -rank))
     return rank if above[rank] >= max(3, len(several) / 2) else None
 
 

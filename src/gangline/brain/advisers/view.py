@@ -95,8 +95,6 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Measured cost of one checkpoint; the next two as the master reports them."""
     checkpoint_interval_s: float | None = None
     restart_seconds: float | None = None
-    device_memory_bytes: int | None = None
-    """Memory of one device of the job."""
     remaining_s: float | None = None
     """Expected rest of the job, where the master knows the steps that are left."""
     loader_workers: int | None = None

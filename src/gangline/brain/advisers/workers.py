@@ -74,8 +74,8 @@ def present_segment(run: Run) -> Segment | None:
     """The last good segment with what a prediction needs; None if there is none."""
     for segment in reversed(run.segments):
         if segment.quality is Quality.GOOD:
-            known = segment.micro_batch and segment.nodes > 0 and segment.procs > 0
-            return segment if known else None
+            complete = segment.micro_batch and segment.nodes > 0 and segment.procs > 0
+            return segment if complete else None
     return None
 
 
@@ -92,8 +92,10 @@ def size_choices(view: View, model: ThroughputModel) -> list[Choice]:
     unit = max(job.unit, 1)
     sizes = {n for n in range(low, high + 1) if n % unit == 0 or n in (low, high)}
     most = largest_micro_batch(view.run)
-    found = {size: configuration_at(present, size, most) for size in {*sizes, present.nodes}}
-    places = {size: at for size, at in sorted(found.items()) if at is not None}
+    configurations = {
+        size: configuration_at(present, size, most) for size in {*sizes, present.nodes}
+    }
+    places = {size: at for size, at in sorted(configurations.items()) if at is not None}
     step_s, times = model.samples([here, *places.values()])
     ends = np.quantile(times[0] / times[1:], (0.1, 0.9), axis=1).T
     choices = []
@@ -140,10 +142,10 @@ def configuration_at(
     """
     if present.micro_batch is None:
         return None
-    each = present.procs // present.nodes
+    node_procs = present.procs // present.nodes
     accumulation = present.accumulation or 1
     batch = present.global_batch or present.micro_batch * accumulation * present.procs
-    procs = each * nodes
+    procs = node_procs * nodes
     if procs < 1 or batch < procs:
         return None
     if nodes == present.nodes:

@@ -3,8 +3,6 @@
 The listeners of the informers only digest objects into ``JobObservations``; everything slow (the
 database, advice) happens elsewhere, on what ``changed_runs`` returns. Jobs in a namespace with the
 label ``gangline.dev/brain: off`` are not digested, and forgotten when the label is set later.
-
-Digestion of nodes: what they offer, and what the bound pods leave free. Pure.
 """
 
 import asyncio
@@ -172,11 +170,11 @@ class WatchedJob:
 
     def tunable(self) -> frozenset[What]:
         """Return the fields whose tuning the job applies, as its master reports."""
-        found = {What.MICRO_BATCH, What.LOADER_WORKERS} if self.tunes_batch else set()
+        fields = {What.MICRO_BATCH, What.LOADER_WORKERS} if self.tunes_batch else set()
         details = self.observations.details
         if details and details[max(details)].saves_adapt:
-            found.add(What.CHECKPOINT_INTERVAL)
-        return frozenset(found)
+            fields.add(What.CHECKPOINT_INTERVAL)
+        return frozenset(fields)
 
 
 class Collector:
@@ -236,13 +234,13 @@ class Collector:
         self.pods.add_listener(self._on_pod)
         self._facts.add_listener(self._on_facts)
 
-    async def run(self, known: Iterable[str] = ()) -> None:
+    async def run(self, watched: Iterable[str] = ()) -> None:
         """Watch until cancelled.
 
         Args:
-            known: uids of jobs that an earlier process has watched.
+            watched: uids of jobs that an earlier process has watched.
         """
-        self._known = frozenset(known)
+        self._known = frozenset(watched)
         async with asyncio.TaskGroup() as tasks:
             # Order: a namespace that is excluded must be known before its jobs.
             tasks.create_task(self._namespaces.run())
@@ -299,8 +297,10 @@ class Collector:
     def nodes(self) -> tuple[NodeCapacity, ...]:
         """Return the capacity of each node, ordered by name."""
         used = gpus_by_node(self.pods.items())
-        found = [digest_node(node, used.get(node.metadata.name, 0)) for node in self._nodes.items()]
-        return tuple(sorted(found, key=lambda node: node.name))
+        capacities = [
+            digest_node(node, used.get(node.metadata.name, 0)) for node in self._nodes.items()
+        ]
+        return tuple(sorted(capacities, key=lambda node: node.name))
 
     def pod_group_of(self, uid: str) -> PodGroup | None:
         """Return the pod group of a job."""
@@ -316,14 +316,14 @@ class Collector:
         job = self.jobs.get(uid)
         if job is None:
             return "no watched job has this uid"
-        found = digest_facts(text, round(self._clock() * 1000))
-        self.dropped_facts += found.dropped
-        job.tunes_batch = found.tunes_batch
-        job.tuning_version = found.tuning_version
-        if found.problem:
+        facts = digest_facts(text, round(self._clock() * 1000))
+        self.dropped_facts += facts.dropped
+        job.tunes_batch = facts.tunes_batch
+        job.tuning_version = facts.tuning_version
+        if facts.problem:
             self.dropped_facts += 1
-            return f"the document {found.problem}"
-        if job.observations.add_facts(found):
+            return f"the document {facts.problem}"
+        if job.observations.add_facts(facts):
             self._changed.add(uid)
         return ""
 

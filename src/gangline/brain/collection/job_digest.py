@@ -1,8 +1,7 @@
-"""Digestion of jobs: a stored job of any kind becomes a ``Job`` of the history. Pure.
+"""Digestion of jobs and their pods: stored objects of any kind become records of the history. Pure.
 
-Digestion of requests: what the pods of a job get by its specification and by plans. Pure.
-
-Digestion of pods: the runs of their main container. Pure.
+A job becomes a ``Job`` with what its pods get by the specification and by plans; a pod becomes the
+runs of its main container.
 """
 
 import re
@@ -49,9 +48,9 @@ _NODE_MODEL_LABELS = ("nvidia.com/gpu.product", "gangline.dev/gpu-model")
 def main_container(template: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the container of a template that trains; empty if there is none."""
     containers = [
-        each
-        for each in (template.get("spec") or {}).get("containers") or ()
-        if isinstance(each, dict)
+        container
+        for container in (template.get("spec") or {}).get("containers") or ()
+        if isinstance(container, dict)
     ]
     named = (container for container in containers if container.get("name") in MAIN_CONTAINERS)
     return next(named, containers[0] if containers else {})
@@ -180,9 +179,9 @@ def to_ms(time: datetime | None) -> int | None:
 
 def parse_image(written: str) -> Image:
     """Split an image into repository, tag and digest."""
-    found = _DIGEST.search(written)
-    digest = found[1] if found else ""
-    rest = written[: found.start()] if found else written
+    match = _DIGEST.search(written)
+    digest = match[1] if match else ""
+    rest = written[: match.start()] if match else written
     head, colon, tag = rest.rpartition(":")
     if not colon or "/" in tag:  # a port of the registry, not a tag
         head, tag = rest, ""
@@ -269,9 +268,9 @@ def _comparable(roles: Mapping[str, ReplicaSpecLike], *, ranged: bool) -> Iterat
     for role, spec in sorted(roles.items()):
         pod = dict((spec.template or {}).get("spec") or {})
         pod["containers"] = [
-            {**each, "resources": _devices(each.get("resources"))}
-            for each in pod.get("containers") or ()
-            if isinstance(each, dict)
+            {**container, "resources": _devices(container.get("resources"))}
+            for container in pod.get("containers") or ()
+            if isinstance(container, dict)
         ]
         is_advised = ranged and role.lower() == WORKER
         yield [role, None if is_advised else spec.replicas, pod]
@@ -300,11 +299,11 @@ def _outcome(status: JobStatus) -> tuple[Outcome, int | None, str]:
     conditions = status.conditions
     for type_, outcome in (("Succeeded", Outcome.SUCCEEDED), ("Failed", Outcome.FAILED)):
         if is_condition_true(conditions, type_):
-            found = find_condition(conditions, type_)
+            condition = find_condition(conditions, type_)
             ended = to_ms(status.completion_time) or to_ms(
-                found.last_transition_time if found else None
+                condition.last_transition_time if condition else None
             )
-            cause = found.reason if found and outcome is Outcome.FAILED else ""
+            cause = condition.reason if condition and outcome is Outcome.FAILED else ""
             return outcome, ended, cause
     return Outcome.RUNNING, None, ""
 
@@ -325,8 +324,8 @@ def _worker_range(
         return None, None, None
     low = high = asked
     if isinstance(job, ElasticJob):
-        found = job_node_range(annotations, container)
-        low, high = (found.min_nodes, found.max_nodes) if found else (asked, asked)
+        node_range = job_node_range(annotations, container)
+        low, high = (node_range.min_nodes, node_range.max_nodes) if node_range else (asked, asked)
     elif isinstance(job, PyTorchJob) and (policy := job.spec.elastic_policy):
         low = policy.min_replicas or policy.max_replicas or asked
         high = policy.max_replicas or max(low, asked)
@@ -383,7 +382,7 @@ def end_of_deleted(run: ContainerRun, at_ms: int) -> ContainerRun:
 
 def merge_runs(first: ContainerRun, second: ContainerRun) -> ContainerRun:
     """Join two observations of one run; their order has no effect."""
-    ended = [each for each in (first, second) if each.ended_ms is not None]
+    ended = [run for run in (first, second) if run.ended_ms is not None]
     # A status with a cause knows more than a deletion that was observed without one.
     ended.sort(key=lambda run: (run.cause != DELETED, run.ended_ms or 0, run.cause, run.oom))
     better = ended[-1] if ended else max(first, second, key=lambda run: run.node)
@@ -478,8 +477,7 @@ def pod_limits(pod: Pod) -> tuple[int | None, int | None]:
 
 
 def _memory_limit(pod: Pod, container: str) -> int | None:
-    for each in pod.spec.containers:
-        written = each.resources.limits.get(MEMORY) if each.name == container else None
-        if written is not None:
-            return parsed_amount(MEMORY, written)
+    for candidate in pod.spec.containers:
+        if candidate.name == container:
+            return parsed_amount(MEMORY, candidate.resources.limits.get(MEMORY))
     return None

@@ -1,12 +1,9 @@
-"""What advice on a running job needs beside the records of the history. Pure.
-
-These facts are read from the latest document of the job's master, and are not stored: a Brain that
-starts reads the document again. A document of an earlier release has none of them.
-
-Digestion of what masters publish: segments, use of memory and CPU, the shape of the model. Pure.
+"""Digestion of what masters publish: segments, use of memory and CPU, the shape of the model. Pure.
 
 The text comes from a job, which may write anything into it. Each entry is decoded on its own, and
-an entry outside of what is physically possible is dropped and counted.
+an entry outside of what is physically possible is dropped and counted. What advice on a running job
+needs beside the records of the history (``SegmentDetails``, windows, checks) is not stored: a Brain
+that starts reads the latest document again.
 """
 
 import math
@@ -153,7 +150,7 @@ def node_checks(
     checks: Iterable[NodeFacts], node_of: Callable[[str], str]
 ) -> tuple[NodeCheckResult, ...]:
     """Return the results of node checks by the node of the pod, oldest first."""
-    found = [
+    results = [
         NodeCheckResult(
             node=node,
             at_ms=check.at,
@@ -162,7 +159,7 @@ def node_checks(
         for check in checks
         if (node := node_of(check.name))
     ]
-    return tuple(sorted(found, key=lambda each: each.at_ms))
+    return tuple(sorted(results, key=lambda result: result.at_ms))
 
 
 def device_peaks(
@@ -183,29 +180,29 @@ def device_peaks(
         shortages: of the job.
         remembered: those of its family, which say nothing about its present state.
     """
-    found: dict[tuple[str, int], DevicePeak] = {}
+    peaks: dict[tuple[str, int], DevicePeak] = {}
     last_ms: dict[tuple[str, int], int] = {}
     memories: dict[str, int] = {}
-    for each in sorted(details, key=lambda one: one.until_ms):
-        reported = dict(each.device_memory)
-        for model, peak in each.device_peaks:
+    for detail in sorted(details, key=lambda one: one.until_ms):
+        reported = dict(detail.device_memory)
+        for model, peak in detail.device_peaks:
             memory = reported.get(model) or known_memory(model)
             memories[model] = memory or 0
-            if each.micro_batch is None or not memory or peak > memory:
+            if detail.micro_batch is None or not memory or peak > memory:
                 continue
-            before = found.get((model, each.micro_batch))
-            last_ms[model, each.micro_batch] = each.until_ms
-            found[model, each.micro_batch] = DevicePeak(
+            before = peaks.get((model, detail.micro_batch))
+            last_ms[model, detail.micro_batch] = detail.until_ms
+            peaks[model, detail.micro_batch] = DevicePeak(
                 gpu_model=model,
-                micro_batch=each.micro_batch,
+                micro_batch=detail.micro_batch,
                 peak_bytes=max(peak, before.peak_bytes if before else 0),
                 memory_bytes=memory,
             )
-    own = {(each.gpu_model, each.micro_batch): each.at_ms for each in shortages}
+    own = {(shortage.gpu_model, shortage.micro_batch): shortage.at_ms for shortage in shortages}
     for shortage in (*remembered, *shortages):
         key = (shortage.gpu_model, shortage.micro_batch)
         memory = memories.get(shortage.gpu_model) or known_memory(shortage.gpu_model) or 0
-        found[key] = DevicePeak(
+        peaks[key] = DevicePeak(
             gpu_model=shortage.gpu_model,
             micro_batch=shortage.micro_batch,
             peak_bytes=memory,
@@ -214,7 +211,7 @@ def device_peaks(
             at_ms=own.get(key),
         )
         last_ms[key] = max(own.get(key, 0), last_ms.get(key, 0))
-    return tuple(found[key] for key in sorted(found, key=lambda each: last_ms[each]))
+    return tuple(peaks[key] for key in sorted(peaks, key=lambda key: last_ms[key]))
 
 
 def ended_by_shortage(runs: Iterable[Run]) -> list[DeviceShortage]:
@@ -222,7 +219,7 @@ def ended_by_shortage(runs: Iterable[Run]) -> list[DeviceShortage]:
 
     The micro-batch is known where a run had only one.
     """
-    found = []
+    shortages = []
     for run in runs:
         ended = [
             pod.ended_ms or pod.started_ms for pod in run.pods if pod.cause == DEVICE_OUT_OF_MEMORY
@@ -232,8 +229,10 @@ def ended_by_shortage(runs: Iterable[Run]) -> list[DeviceShortage]:
             continue
         ((model, micro_batch),) = had
         if model and micro_batch and "," not in model:
-            found.append(DeviceShortage(gpu_model=model, micro_batch=micro_batch, at_ms=max(ended)))
-    return found
+            shortages.append(
+                DeviceShortage(gpu_model=model, micro_batch=micro_batch, at_ms=max(ended))
+            )
+    return shortages
 
 
 def restart_seconds(details: Iterable[SegmentDetails]) -> float | None:
@@ -258,8 +257,8 @@ def _count(value: int | None) -> int | None:
     return value if value is not None and 0 <= value <= _MAX_COUNT else None
 
 
-def _amounts(found: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    believable = {name[:128]: x for name, x in found.items() if 0 < x < _MAX_BYTES}
+def _amounts(reported: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    believable = {name[:128]: x for name, x in reported.items() if 0 < x < _MAX_BYTES}
     return tuple(sorted(believable.items())[:_MAX_MODELS])
 
 
@@ -297,56 +296,56 @@ class DigestedFacts:
 
 def digest_facts(text: str | bytes, now_ms: int) -> DigestedFacts:
     """Return the believable entries of a document. Never raises."""
-    found = DigestedFacts()
+    facts = DigestedFacts()
     if len(text) > MAX_FACTS_BYTES:
-        found.problem = f"has {len(text)} bytes, at most {MAX_FACTS_BYTES} are read"
-        return found
+        facts.problem = f"has {len(text)} bytes, at most {MAX_FACTS_BYTES} are read"
+        return facts
     if not text:
-        return found
+        return facts
     try:
         document = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        found.problem = f"is not JSON: {error}"
-        return found
+        facts.problem = f"is not JSON: {error}"
+        return facts
     if not isinstance(document, dict):
-        found.problem = "is not a JSON object"
-        return found
+        facts.problem = "is not a JSON object"
+        return facts
     if document.get("v") != FACTS_VERSION:
-        found.problem = f"has version {document.get('v')!r}, this program reads {FACTS_VERSION}"
-        return found
-    entries = _entries(document, "segments", found)[-FACTS_MAX_SEGMENTS:]
-    segments = list(_convert(entries, lambda e: _segment(e, now_ms), found))
-    found.segments = [segment for segment, _ in segments]
-    found.details = [details for _, details in segments]
-    pods = _entries(document, "pods", found)[:MAX_PODS]
-    found.pods = list(_convert(pods, _pod, found))
-    nodes = _entries(document, "nodes", found)[:MAX_PODS]
-    found.nodes = list(_convert(nodes, _node, found))
+        facts.problem = f"has version {document.get('v')!r}, this program reads {FACTS_VERSION}"
+        return facts
+    entries = _entries(document, "segments", facts)[-FACTS_MAX_SEGMENTS:]
+    segments = list(_convert(entries, lambda e: _segment(e, now_ms), facts))
+    facts.segments = [segment for segment, _ in segments]
+    facts.details = [details for _, details in segments]
+    pods = _entries(document, "pods", facts)[:MAX_PODS]
+    facts.pods = list(_convert(pods, _pod, facts))
+    nodes = _entries(document, "nodes", facts)[:MAX_PODS]
+    facts.nodes = list(_convert(nodes, _node, facts))
     since = document.get("windowsSince")
     since_ms = since if isinstance(since, int) else 0
-    ranks = _entries(document, "ranks", found)[:MAX_PODS]
-    for windows in _convert(ranks, lambda e: _windows(e, since_ms, now_ms), found):
-        found.windows += windows
-    shortages = _entries(document, "deviceShortages", found)[-MAX_SHORTAGES:]
-    found.shortages = list(_convert(shortages, lambda e: _shortage(e, now_ms), found))
+    ranks = _entries(document, "ranks", facts)[:MAX_PODS]
+    for windows in _convert(ranks, lambda e: _windows(e, since_ms, now_ms), facts):
+        facts.windows += windows
+    shortages = _entries(document, "deviceShortages", facts)[-MAX_SHORTAGES:]
+    facts.shortages = list(_convert(shortages, lambda e: _shortage(e, now_ms), facts))
     if document.get("model") is not None:
-        found.model = next(_convert([document["model"]], _model, found), None)
-    found.tunes_batch = document.get("tunesBatch") is True
+        facts.model = next(_convert([document["model"]], _model, facts), None)
+    facts.tunes_batch = document.get("tunesBatch") is True
     version = document.get("tuningVersion")
-    found.tuning_version = version if isinstance(version, int) else None
-    return found
+    facts.tuning_version = version if isinstance(version, int) else None
+    return facts
 
 
-def _entries(document: dict[str, Any], name: str, found: DigestedFacts) -> list[Any]:
+def _entries(document: dict[str, Any], name: str, facts: DigestedFacts) -> list[Any]:
     entries = document.get(name, [])
     if isinstance(entries, list):
         return entries
-    found.dropped += 1
+    facts.dropped += 1
     return []
 
 
 def _convert(
-    entries: list[Any], convert: Callable[[Any], T | None], found: DigestedFacts
+    entries: list[Any], convert: Callable[[Any], T | None], facts: DigestedFacts
 ) -> Iterator[T]:
     for entry in entries:
         try:
@@ -354,7 +353,7 @@ def _convert(
         except (msgspec.ValidationError, ValueError, OverflowError):
             record = None
         if record is None:
-            found.dropped += 1
+            facts.dropped += 1
         else:
             yield record
 

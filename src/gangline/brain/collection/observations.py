@@ -73,10 +73,10 @@ class JobObservations:
 
     def add_run(self, run: ContainerRun) -> bool:
         """Join an observation of a run. Returns whether anything is new."""
-        known = self.runs.get(run.key)
-        joined = merge_runs(known, run) if known else run
+        before = self.runs.get(run.key)
+        joined = merge_runs(before, run) if before else run
         self.runs[run.key] = joined
-        return joined != known
+        return joined != before
 
     def add_facts(self, facts: DigestedFacts) -> bool:
         """Join what the master reported. Returns whether anything is new."""
@@ -85,8 +85,8 @@ class JobObservations:
         for segment in facts.segments:
             key = (segment.round, segment.since_ms)
             # A segment is closed when it is reported; a copy with more steps is the later one.
-            known = self.segments.get(key)
-            if known is None or known.steps < segment.steps:
+            stored = self.segments.get(key)
+            if stored is None or stored.steps < segment.steps:
                 self.segments[key] = segment
                 changed = True
                 if key in details:
@@ -149,7 +149,7 @@ class JobObservations:
         """Number the runs of each rank by their start; so the order of events has no effect."""
         keys = sorted({*self.runs, *self.earlier})
         counts: dict[tuple[str, int], int] = {}
-        found: list[PodRun] = []
+        pod_runs: list[PodRun] = []
         usage = _usage_by_run(self.runs, self.facts.values())
         for key in keys:
             role, rank, _ = key
@@ -157,10 +157,10 @@ class JobObservations:
             counts[role, rank] = number + 1
             run = self.runs.get(key)
             if run is None:
-                found.append(msgspec.structs.replace(self.earlier[key], number=number))
+                pod_runs.append(msgspec.structs.replace(self.earlier[key], number=number))
                 continue
-            found.append(_pod_run(run, number, usage.get(key), self.polled.get(key)))
-        return found
+            pod_runs.append(_pod_run(run, number, usage.get(key), self.polled.get(key)))
+        return pod_runs
 
 
 def _usage_by_run(
@@ -170,13 +170,13 @@ def _usage_by_run(
     by_pod: dict[str, list[ContainerRun]] = {}
     for run in runs.values():
         by_pod.setdefault(run.pod, []).append(run)
-    found: dict[tuple[str, int, int], PodFacts] = {}
-    for report in sorted(reports, key=lambda each: (each.since, each.until)):
+    by_run: dict[tuple[str, int, int], PodFacts] = {}
+    for report in sorted(reports, key=lambda report: (report.since, report.until)):
         limit = report.since + START_TOLERANCE_MS
         started = [run for run in by_pod.get(report.name, ()) if run.started_ms <= limit]
         if started:
-            found[max(started, key=lambda run: run.started_ms).key] = report
-    return found
+            by_run[max(started, key=lambda run: run.started_ms).key] = report
+    return by_run
 
 
 def _pod_run(

@@ -50,7 +50,7 @@ def parse_policy(text: str) -> tuple[Policy | None, list[str]]:
     written = document.get("rules") or []
     if not isinstance(written, list):
         return None, [*mistakes, "rules: is not a list"]
-    rules = [_rule(each, f"rules[{index}]", mistakes) for index, each in enumerate(written)]
+    rules = [_rule(rule, f"rules[{index}]", mistakes) for index, rule in enumerate(written)]
     return (None, mistakes) if mistakes else (Policy(rules=tuple(rules)), [])
 
 
@@ -71,8 +71,8 @@ def _rule(written: Any, path: str, mistakes: list[str]) -> PolicyRule:
     return PolicyRule(
         include=_selector(written.get("include") or {}, f"{path}.include", mistakes),
         exclude=tuple(
-            _selector(each, f"{path}.exclude[{index}]", mistakes)
-            for index, each in enumerate(exclude)
+            _selector(selector, f"{path}.exclude[{index}]", mistakes)
+            for index, selector in enumerate(exclude)
         ),
         mode=Mode(mode),
         may=_may(written, path, mistakes),
@@ -157,17 +157,17 @@ def _guard(written: Any, path: str, mistakes: list[str]) -> GuardSettings:
 def _texts(written: Any, path: str, mistakes: list[str]) -> tuple[str, ...]:
     if isinstance(written, str):
         return tuple(part.strip() for part in written.split(",") if part.strip())
-    if isinstance(written, list) and all(isinstance(each, str) for each in written):
+    if isinstance(written, list) and all(isinstance(text, str) for text in written):
         return tuple(written)
     mistakes.append(f"{path}: is not a list of texts")
     return ()
 
 
-def _unknown(written: dict[Any, Any], known: tuple[str, ...], path: str) -> Iterator[str]:
+def _unknown(written: dict[Any, Any], fields: tuple[str, ...], path: str) -> Iterator[str]:
     for key in written:
-        if key not in known:
+        if key not in fields:
             where = f"{path}.{key}" if path else str(key)
-            yield f"{where}: is not a field; the fields are {', '.join(known)}"
+            yield f"{where}: is not a field; the fields are {', '.join(fields)}"
 
 
 def _one_line(error: Exception) -> str:

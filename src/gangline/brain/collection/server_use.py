@@ -1,7 +1,4 @@
-"""CPU and memory of parameter servers by the minute, from readings of the metrics API. Pure.
-
-Polls the metrics API for memory and CPU of pods, where the cluster serves it.
-"""
+"""CPU and memory of pods from the metrics API, and of parameter servers by the minute."""
 
 import asyncio
 import logging
@@ -130,14 +127,18 @@ class ServerTable:
 
         A server that moved, or has other limits, begins again: its past says nothing about it.
         """
-        known = self._servers.get(rank)
+        server = self._servers.get(rank)
         place = (node, *limits)
-        if known is None or place != (known.node, known.cpu_limit_millis, known.memory_limit_bytes):
-            known = self._servers[rank] = _Server(node, *limits)
+        if server is None or place != (
+            server.node,
+            server.cpu_limit_millis,
+            server.memory_limit_bytes,
+        ):
+            server = self._servers[rank] = _Server(node, *limits)
         at_ms = now_ms - now_ms % MINUTE_MS
-        last = known.minutes[-1] if known.minutes else None
+        last = server.minutes[-1] if server.minutes else None
         if last is None or last.at_ms != at_ms:
-            known.minutes.append(_Minute(at_ms, sample.cpu_millis, sample.memory_bytes))
+            server.minutes.append(_Minute(at_ms, sample.cpu_millis, sample.memory_bytes))
             return
         last.cpu_millis += sample.cpu_millis
         last.memory_bytes += sample.memory_bytes

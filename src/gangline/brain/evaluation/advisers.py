@@ -1,12 +1,18 @@
-"""All advisers, in turn. A mistake in one of them does not take the advice of the others.
+"""What advisers see of a job, all of them in turn, and their advice as it is published.
 
-Advice as published: its numbers as its sentence shows them, and the sentence.
+A mistake in one adviser does not take the advice of the others. Published advice has its numbers as
+its sentence shows them, so that JSON and sentence agree.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache, partial
 from typing import NamedTuple
 
+import msgspec
+
+from gangline.api.brain.job_advice import AdviceEvidence
 from gangline.brain.advisers import rightsize, start
 from gangline.brain.advisers.advice import Advice, Choice, Reason
 from gangline.brain.advisers.batch import advise_batch
@@ -14,14 +20,90 @@ from gangline.brain.advisers.checkpoints import advise_checkpoints
 from gangline.brain.advisers.explain import displayed, displayed_reason, reason_sentence, sentence
 from gangline.brain.advisers.servers import advise_servers
 from gangline.brain.advisers.stragglers import advise_stragglers
-from gangline.brain.advisers.view import SimilarRuns, View
+from gangline.brain.advisers.view import ClusterView, Exposure, SimilarRuns, View
 from gangline.brain.advisers.workers import advise_workers, fitted_segments, size_choices
-from gangline.brain.facts.records import Run, Segment
+from gangline.brain.collection.live_facts import (
+    device_peaks,
+    ended_by_shortage,
+    node_checks,
+    rank_speeds,
+    restart_seconds,
+)
+from gangline.brain.collection.observations import JobObservations
+from gangline.brain.collection.server_use import ServerTable
+from gangline.brain.evaluation.cluster_facts import exposure, of_nodes
+from gangline.brain.facts.records import Job, MemorySample, Run, Segment
 from gangline.brain.models.throughput import ThroughputModel, observations
 from gangline.brain.models.throughput_fit import fit_throughput, job_prior
-from gangline.brain.publication.items import format_amount
+from gangline.brain.publication.items import format_amount, remaining_s
+from gangline.sizing.hardware import find_device
 
 log = logging.getLogger(__name__)
+
+MAX_NAMED_RUNS = 10
+FAMILY_LEVEL = 2
+"""Highest level of similarity whose runs are of the job's family."""
+
+
+def build_view(
+    run: Run,
+    similar: SimilarRuns | None,
+    cluster: ClusterView,
+    now_ms: int,
+    memory: Iterable[MemorySample] = (),
+) -> View:
+    """Return the view of a job; what is not known stays out."""
+    began = run.job.started_ms
+    age_s = (now_ms - began) / 1000 if began else 0.0
+    return View(
+        now_ms=now_ms,
+        run=run,
+        similar=similar,
+        cluster=cluster,
+        memory_samples=tuple(memory),
+        remaining_s=remaining_s(similar, age_s),
+    )
+
+
+def with_live_facts(
+    view: View, observed: JobObservations, servers: ServerTable, nodes: Mapping[str, Exposure]
+) -> View:
+    """Add what masters and the metrics API report of a running job.
+
+    ``nodes`` are the failures and device hours of each node.
+    """
+    where = observed.nodes_of_pods()
+    details = [observed.details[key] for key in sorted(observed.details)]
+    present = details[-1] if details else None
+    similar = view.similar
+    family = (*similar.runs, *similar.bounds) if similar and similar.level <= FAMILY_LEVEL else ()
+    mine = {pod.node for pod in view.run.pods if pod.ended_ms is None}
+    return msgspec.structs.replace(
+        view,
+        rank_speeds=rank_speeds(observed.windows, lambda pod: where.get(pod, ""), view.now_ms),
+        node_checks=node_checks(observed.checks.values(), lambda pod: where.get(pod, "")),
+        device_peaks=device_peaks(
+            details,
+            _model_memory,
+            (*ended_by_shortage([view.run]), *view.run.shortages),
+            ended_by_shortage(family),
+        ),
+        loader_workers=present.loader_workers if present else None,
+        save_seconds=present.save_s if present else None,
+        checkpoint_interval_s=present.save_interval_s if present else None,
+        restart_seconds=restart_seconds(details),
+        servers=servers.use(),
+        exposure=exposure([view.run, *family], view.now_ms),
+        node_exposure=of_nodes(nodes, mine),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _model_memory(model: str) -> int | None:
+    try:
+        return int(find_device(model).memory_bytes)
+    except (LookupError, ValueError):
+        return None
 
 
 class PublishedAdvice(NamedTuple):
@@ -85,20 +167,24 @@ class Advised(NamedTuple):
         return self.fitted.choices
 
 
-def advise(view: View, known: Fitted | None = None) -> Advised:
+def advise(view: View, earlier: Fitted | None = None) -> Advised:
     """Return all advice on one job.
 
     Args:
         view: the job.
         known: its fit in an earlier evaluation; segments close every five minutes only.
     """
-    found: dict[tuple[str, str, int, str], Advice] = {}
-    fitted = known if known is not None and known.is_of(view) else _fitted(view)
-    model, choices = fitted.model, fitted.choices
-    for adviser in (*_plain(view), *_with_model(view, model, choices)):
+    by_subject: dict[tuple[str, str, int, str], Advice] = {}
+    fitted = earlier if earlier is not None and earlier.is_of(view) else _fitted(view)
+    plain = (start.advise, rightsize.advise, advise_checkpoints, advise_stragglers, advise_servers)
+    advisers = [partial(adviser, view) for adviser in plain]
+    if view.run.segments:
+        advisers.append(partial(advise_workers, view, fitted.model, fitted.choices or None))
+        advisers.append(partial(advise_batch, view, fitted.model))
+    for adviser in advisers:
         for advice in _advice_of(adviser, view):
-            found.setdefault(advice.key, advice)
-    return Advised(list(found.values()), fitted)
+            by_subject.setdefault(advice.key, advice)
+    return Advised(list(by_subject.values()), fitted)
 
 
 def _fitted(view: View) -> Fitted:
@@ -115,23 +201,6 @@ def _choices(view: View, model: ThroughputModel | None) -> tuple[Choice, ...]:
     except (ArithmeticError, ValueError):
         log.exception("sizes could not be predicted", extra={"job": view.run.job.name})
         return ()
-
-
-def _plain(view: View) -> Iterator[Callable[[], list[Advice]]]:
-    yield lambda: start.advise(view)
-    yield lambda: rightsize.advise(view)
-    yield lambda: advise_checkpoints(view)
-    yield lambda: advise_stragglers(view)
-    yield lambda: advise_servers(view)
-
-
-def _with_model(
-    view: View, model: ThroughputModel | None, choices: tuple[Choice, ...]
-) -> Iterator[Callable[[], list[Advice]]]:
-    if not view.run.segments:
-        return
-    yield lambda: advise_workers(view, model, choices or None)
-    yield lambda: advise_batch(view, model)
 
 
 def _advice_of(adviser: Callable[[], list[Advice]], view: View) -> list[Advice]:
@@ -160,3 +229,18 @@ def _fit(view: View) -> ThroughputModel | None:
     except (ArithmeticError, ValueError):
         log.exception("the throughput could not be fitted")
         return None
+
+
+def evidence(advice: Advice, job: Job, similar: SimilarRuns | None) -> AdviceEvidence:
+    """Return the runs behind advice; those of other namespaces are counted and not named."""
+    runs = [*similar.runs, *similar.bounds] if similar else []
+    meant = [run for run in runs if run.job.uid in set(advice.evidence)]
+    named = [run.job.name for run in meant if run.job.namespace == job.namespace]
+    ends = [run.job.finished_ms for run in meant if run.job.finished_ms is not None]
+    first = datetime.fromtimestamp(min(ends) / 1000, UTC).replace(microsecond=0) if ends else None
+    return AdviceEvidence(
+        runs=len(advice.evidence),
+        of=named[:MAX_NAMED_RUNS],
+        namespaces=len({run.job.namespace for run in meant}),
+        since=first,
+    )

@@ -1,8 +1,7 @@
-"""What all jobs together show of the cluster: failures, and the speed of each node.
+"""What all jobs together show of the cluster: failures, and the speed of each node by the day.
 
-Failures that no user's code caused, and the device hours in which they happened. Pure.
-
-The day of each node: the speed of its ranks in all jobs, failed checks, failures. Pure.
+Counted are failures that no user's code caused, and the device hours in which they happened. The
+day of a node has the speed of its ranks in all jobs, its failed checks and its failures.
 """
 
 import time
@@ -56,18 +55,18 @@ def is_node_failure(pod: PodRun) -> bool:
     return pod.ended_ms is not None and is_node_cause(pod.cause)
 
 
-def total(found: Iterable[Exposure]) -> Exposure:
+def total(exposures: Iterable[Exposure]) -> Exposure:
     """Return the sum."""
     failures = gpu_hours = 0.0
-    for each in found:
-        failures += each.failures
-        gpu_hours += each.gpu_hours
+    for exposure in exposures:
+        failures += exposure.failures
+        gpu_hours += exposure.gpu_hours
     return Exposure(failures=failures, gpu_hours=gpu_hours)
 
 
-def of_nodes(known: Mapping[str, Exposure], nodes: Iterable[str]) -> Exposure:
+def of_nodes(by_node: Mapping[str, Exposure], nodes: Iterable[str]) -> Exposure:
     """Return the exposure of some nodes."""
-    return total(known[node] for node in sorted(set(nodes)) if node in known)
+    return total(by_node[node] for node in sorted(set(nodes)) if node in by_node)
 
 
 DAY_MS = 86_400_000
@@ -107,11 +106,11 @@ class NodeDays:
 
     def records(self, models: Mapping[str, str], now_ms: int) -> list[NodeSpeed]:
         """Return the day of each node of which anything is known; ``models`` are by node."""
-        found: dict[str, list[float]] = defaultdict(list)
+        by_node: dict[str, list[float]] = defaultdict(list)
         for node, scores in self._scores.items():
-            found[node] = list(scores.values())
+            by_node[node] = list(scores.values())
         for node in (*self._failed_checks, *self._failures):
-            _ = found[node]
+            _ = by_node[node]
         return [
             NodeSpeed(
                 node=node,
@@ -123,7 +122,7 @@ class NodeDays:
                 failures=len(self._failures.get(node, ())),
                 observed_ms=now_ms,
             )
-            for node, scores in sorted(found.items())
+            for node, scores in sorted(by_node.items())
             if node
         ]
 
@@ -180,9 +179,9 @@ class ClusterFacts:
 
 def _joined(stored: Iterable[NodeSpeed], today: Iterable[NodeSpeed]) -> tuple[NodeSpeed, ...]:
     """Return the stored days with those of today in the place of older computations of them."""
-    found = {(speed.node, speed.day): speed for speed in stored}
-    found |= {(speed.node, speed.day): speed for speed in today}
-    return tuple(found[key] for key in sorted(found))
+    days = {(speed.node, speed.day): speed for speed in stored}
+    days |= {(speed.node, speed.day): speed for speed in today}
+    return tuple(days[key] for key in sorted(days))
 
 
 def devices_in_restart(jobs: Iterable[tuple[Job, bool]]) -> int:

@@ -14,19 +14,17 @@ from gangline.api.resource_list import GPU, parse_resource
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.brain.advisers.advice import Advice, Choice, What
 from gangline.brain.advisers.workers import best_size, floor_of
-from gangline.brain.allocation.advice import (
+from gangline.brain.allocation import (
+    AllocationJob,
+    AllocationNode,
     PriceState,
+    SizePoint,
+    WaitingGang,
+    allocate,
     allocation_advice,
     give_back,
     give_back_advice,
     update_price,
-)
-from gangline.brain.allocation.allocate import (
-    AllocationJob,
-    AllocationNode,
-    SizePoint,
-    WaitingGang,
-    allocate,
 )
 from gangline.brain.facts.records import NodeCapacity, Run
 from gangline.brain.guard.state import JobState, Verdict
@@ -85,9 +83,9 @@ def cluster_round(
         if sizes and gang is not None:
             advice = give_back_advice(jobs, sizes, gang)
     else:
-        found = allocate(jobs, free, entitlements)
-        price = update_price(price, found.refused, sum(node.free for node in free), now_ms)
-        advice = allocation_advice(jobs, found, price.price)
+        allocation = allocate(jobs, free, entitlements)
+        price = update_price(price, allocation.refused, sum(node.free for node in free), now_ms)
+        advice = allocation_advice(jobs, allocation, price.price)
     return ClusterRound(advice=advice, considered=frozenset(job.key for job in jobs), price=price)
 
 
@@ -116,20 +114,20 @@ def allocation_job(member: RoundMember) -> AllocationJob | None:
     present = next((choice for choice in member.choices if choice.goodput == 1.0), None)
     if worker is None or worker.gpus < 1 or present is None or len(member.choices) < 2:
         return None
-    each = worker.gpus
+    worker_devices = worker.gpus
     # Idle devices are no reason for workers that gain next to nothing.
     most = max(best_size(member.choices, present.value, floor_of(0.0)).value, present.value)
     running = sorted((pod.rank, pod.node) for pod in member.run.pods if pod.ended_ms is None)
     pending = any(action.verdict is Verdict.PENDING for action in state.actions)
     return AllocationJob(
         key=job.uid,
-        devices=int(present.value) * each,
-        unit=each * max(job.unit, 1),
-        minimum=(job.workers_min or 1) * each,
-        maximum=int(most) * each,
+        devices=int(present.value) * worker_devices,
+        unit=worker_devices * max(job.unit, 1),
+        minimum=(job.workers_min or 1) * worker_devices,
+        maximum=int(most) * worker_devices,
         curve=tuple(
             SizePoint(
-                devices=int(choice.value) * each,
+                devices=int(choice.value) * worker_devices,
                 goodput=choice.goodput,
                 low=choice.low,
                 high=choice.high,
@@ -144,16 +142,16 @@ def allocation_job(member: RoundMember) -> AllocationJob | None:
     )
 
 
-def with_allocation(found: ClusterRound, uid: str, advice: Sequence[Advice]) -> list[Advice]:
+def with_allocation(result: ClusterRound, uid: str, advice: Sequence[Advice]) -> list[Advice]:
     """Return the advice of a job with the round's instead of its own on workers.
 
     A trial to learn stays: the round knows no sizes that were never run.
     """
-    if uid not in found.considered:
+    if uid not in result.considered:
         return list(advice)
     probe = next((item for item in advice if item.what is What.WORKERS and item.probe), None)
     rest = [item for item in advice if item.what is not What.WORKERS]
-    given = found.advice.get(uid)
+    given = result.advice.get(uid)
     if given is not None and (given.urgent or probe is None):
         return [*rest, given]
     return [*rest, probe] if probe is not None else rest

@@ -1,9 +1,8 @@
 """The cycle: facts to the history, advice to the users, actions to the operator.
 
-A job is evaluated on its own: what goes wrong with one is logged and does not stop the others.
-Nothing here is waited for by a job.
-
-Metrics of the Brain, for Prometheus.
+A job is evaluated on its own: what goes wrong with one is logged and does not stop the others. No
+process of a job waits for the Brain. Rare work (outdated plans, retention, trials of ended jobs) is
+done by ``Chores`` at the end of a cycle.
 """
 
 import asyncio
@@ -18,8 +17,7 @@ from typing import TypeAlias
 import msgspec
 from prometheus_client import Counter, Gauge, Histogram
 
-from gangline.api.brain.job_advice import APPLIED, HELD, OPEN, AdviceEvidence, AdviceItem
-from gangline.api.meta.objects import Object
+from gangline.api.brain.job_advice import APPLIED, HELD, OPEN, AdviceItem
 from gangline.brain.advisers.advice import ActionRecord, Advice, AdviceRecord, AdviceState, What
 from gangline.brain.advisers.view import ClusterView, SimilarRuns, View
 from gangline.brain.advisers.workers import expected_rest_s
@@ -30,10 +28,12 @@ from gangline.brain.evaluation.advisers import (
     Fitted,
     PublishedAdvice,
     advise,
+    build_view,
+    evidence,
     hold_sentence,
     published,
+    with_live_facts,
 )
-from gangline.brain.evaluation.chores import Chores
 from gangline.brain.evaluation.cluster_facts import ClusterFacts, devices_in_restart
 from gangline.brain.evaluation.cluster_round import (
     ClusterRound,
@@ -45,13 +45,13 @@ from gangline.brain.evaluation.cluster_round import (
 from gangline.brain.evaluation.history import History
 from gangline.brain.evaluation.job_state import (
     decode_action,
+    encode_action,
     job_state,
     prediction_errors,
     record_person_edit,
 )
-from gangline.brain.evaluation.trials import Trials
-from gangline.brain.evaluation.views import build_view, with_live_facts
-from gangline.brain.facts.records import Job, Mode, Run
+from gangline.brain.evaluation.trials import EvaluatedJob, Trials
+from gangline.brain.facts.records import Job, Mode
 from gangline.brain.guard.checks import WITHOUT_RESTART
 from gangline.brain.guard.decide import block_direction, decide, observe
 from gangline.brain.guard.policy import Permission, PolicySubject, effective_permission
@@ -75,6 +75,61 @@ from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.errors import ApiError
 
+log = logging.getLogger(__name__)
+
+CLEAN_UP_S = 600.0
+PRUNE_S = 3600.0
+MAX_SKEW_S = 60.0
+"""With a clock that differs more from the API server's, nothing is deleted by age."""
+
+
+class Chores:
+    """Runs each chore when it is due."""
+
+    def __init__(
+        self,
+        collector: Collector,
+        history: History,
+        actuator: Actuator,
+        skew_s: Callable[[], float | None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._collector, self._history, self._actuator = collector, history, actuator
+        self._skew_s, self._clock = skew_s, clock
+        self._cleaned_at: float | None = None
+        self._pruned_at: float | None = None
+
+    async def run_due(self) -> None:
+        """Run what is due."""
+        now = time.monotonic()
+        skew = self._skew_s()
+        if skew is None or abs(skew) > MAX_SKEW_S:
+            return
+        if self._cleaned_at is None or now - self._cleaned_at >= CLEAN_UP_S:
+            self._cleaned_at = now
+            await self._clean_up()
+        if self._pruned_at is None or now - self._pruned_at >= PRUNE_S:
+            self._pruned_at = now
+            await self._history.prune(round(self._clock() * 1000))
+
+    async def _clean_up(self) -> None:
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        deleted = await self._actuator.delete_outdated(self._collector.plans.items(), now)
+        if deleted:
+            log.info("finished plans were deleted", extra={"plans": deleted})
+        await self._history.expire_advice(round(self._clock() * 1000))
+        running = {job.meta.uid for job in self._collector.running()}
+        for record in await self._history.open_actions():
+            action = decode_action(record)
+            if record.uid in running or action is None:
+                continue
+            # The job ended first: nothing can be concluded from it.
+            ended = msgspec.structs.replace(
+                action, verdict=Verdict.OVERTAKEN, judged_ms=round(self._clock() * 1000)
+            )
+            await self._history.update_action(encode_action(record, ended))
+
+
 CYCLE_SECONDS = Histogram(
     "gangline_brain_cycle_seconds",
     "Time of one evaluation of all running jobs.",
@@ -90,20 +145,9 @@ _RESTARTING = Gauge(
 )
 
 
-def record_cycle(jobs: int, dropped_facts: int, problem: str, devices_in_restart: int) -> None:
-    """Set the gauges at the end of a cycle."""
-    _JOBS.set(jobs)
-    _DROPPED.set(dropped_facts)
-    _RESTARTING.set(devices_in_restart)
-    _AVAILABLE.set(0 if problem else 1)
-
-
-log = logging.getLogger(__name__)
-
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 ADVICE_LIFE_MS = HOUR_MS
-MAX_NAMED_RUNS = 10
 TOGETHER = 32
 """Jobs whose advice is computed in one call of a thread, and stored in one transaction."""
 HISTORY_AWAY = "history not available"
@@ -191,16 +235,14 @@ class Evaluator:
         await self._divide_devices(cluster_view)
         await self._chores.run_due()
         self.cycles += 1
-        record_cycle(
-            len(jobs),
-            self._collector.dropped_facts,
-            self._history.problem,
-            self._cluster_state.gpus_in_restart,
-        )
+        _JOBS.set(len(jobs))
+        _DROPPED.set(self._collector.dropped_facts)
+        _RESTARTING.set(self._cluster_state.gpus_in_restart)
+        _AVAILABLE.set(0 if self._history.problem else 1)
 
     async def _divide_devices(self, view: ClusterView) -> None:
         """Decide the sizes of all elastic jobs together; the next cycle applies them."""
-        jobs = [job for each in self._collector.running() if (job := each.observations.job)]
+        jobs = [job for watched in self._collector.running() if (job := watched.observations.job)]
         elastic = {member.run.job.uid for member in self._members}
         fixed: dict[str, float] = {}
         for job in jobs:
@@ -286,66 +328,75 @@ class Evaluator:
 
     async def _evaluate(self, jobs: Sequence[WatchedJob], cluster: ClusterView) -> None:
         """Evaluate some jobs: their advice is computed in one thread and stored at one time."""
-        asked: list[_Asked] = []
+        prepared: list[_PreparedJob] = []
         for watched in jobs:
-            with _alone(watched):
-                found = await self._prepare(watched, cluster)
-                if found is not None:
-                    asked.append(found)
-        advised = await asyncio.to_thread(_advise_all, asked)
-        answered: list[tuple[_Asked, list[AdviceItem]]] = []
-        for each, advice in zip(asked, advised, strict=True):
+            with _isolated(watched):
+                job = await self._prepare(watched, cluster)
+                if job is not None:
+                    prepared.append(job)
+        advised = await asyncio.to_thread(_advise_all, prepared)
+        answered: list[tuple[_PreparedJob, list[AdviceItem]]] = []
+        for job, advice in zip(prepared, advised, strict=True):
             if advice is not None:
-                with _alone(each.watched):
-                    answered.append((each, await self._conclude(each, advice)))
+                with _isolated(job.watched):
+                    answered.append((job, await self._conclude(job, advice)))
         await self._write_advice()
         away = HISTORY_AWAY if self._history.problem else ""
-        for each, items in answered:
-            with _alone(each.watched):
-                await self._publisher.publish(each.target, each.permission.mode, items, away)
+        for job, items in answered:
+            with _isolated(job.watched):
+                mode = job.evaluated.permission.mode
+                await self._publisher.publish(job.evaluated.stored, mode, items, away)
 
-    async def _prepare(self, watched: WatchedJob, cluster: ClusterView) -> "_Asked | None":
+    async def _prepare(self, watched: WatchedJob, cluster: ClusterView) -> "_PreparedJob | None":
         """Collect what advice on a job rests on; None if there is to be none."""
         run, stored = watched.observations.run(), watched.stored
         if run is None or stored is None:
             return None
         permission = self._permission(watched, run.job)
-        target = _reference(watched, stored)
+        # Objects of an informer may lack their kind.
+        resource = watched.kind.resource
+        target = msgspec.structs.replace(
+            stored, api_version=resource.api_version, kind=resource.kind
+        )
         if permission.mode is Mode.OFF:
             await self._publisher.withdraw(target)
             return None
-        now_ms = self._now_ms()
+        uid, now_ms = run.job.uid, self._now_ms()
         similar = await self._history.similar(run, now_ms)
         samples = [sample for samples in watched.memory.values() for sample in samples]
         view = build_view(run, similar, cluster, now_ms, samples)
         nodes = self._cluster_facts.by_node
         view = with_live_facts(view, watched.observations, watched.servers, nodes)
-        records = await self._records_of(run.job.uid, now_ms)
-        state = self._state_of(watched, view, records)
+        if self._records is not None:
+            records = self._records.get(uid, [])
+        else:
+            records = await self._history.actions(uid, now_ms - DAY_MS) or []
+        plans = self._collector.plans.by_index("job", f"{run.job.namespace}/{run.job.name}")
+        job = EvaluatedJob(target, run, records, plans, permission, now_ms)
+        state = self._state_of(watched, job, view)
         view = msgspec.structs.replace(
             view,
             probes=state.probes,
             prediction_error=self._prediction_errors.get(state.family, 0.0),
         )
-        fitted = self._fitted.get(run.job.uid)
-        return _Asked(watched, target, permission, view, state, records, fitted)
+        return _PreparedJob(watched, job, view, state, self._fitted.get(uid))
 
-    async def _conclude(self, asked: "_Asked", advised: Advised) -> list[AdviceItem]:
+    async def _conclude(self, prepared: "_PreparedJob", advised: Advised) -> list[AdviceItem]:
         """Judge what was done, decide what to do, and return what is published."""
-        view, state, permission = asked.view, asked.state, asked.permission
-        run, now_ms = view.run, view.now_ms
+        job, state, similar = prepared.evaluated, prepared.state, prepared.view.similar
+        run, permission = job.run, job.permission
         self._fitted[run.job.uid] = advised.fitted
         if run.job.kind == "ElasticJob" and permission.may_change(What.WORKERS):
             member = RoundMember(run=run, choices=advised.choices, state=state)
             self._members.append(member)
         advice = with_allocation(self._round, run.job.uid, advised.advice)
-        await self._estimate(run, view.similar)
-        state = observe(state, advice, now_ms)
-        if permission.mode is Mode.APPLY and asked.records:
-            state = await self._judge(asked.target, run, asked.records, state, permission, now_ms)
-        return await self._decide(
-            asked.target, run, view.similar, advice, state, permission, now_ms
-        )
+        group = self._collector.pod_group_of(run.job.uid)
+        if group is not None:
+            await write_estimate(self._client, group, run_time_estimate_s(similar))
+        state = observe(state, advice, job.now_ms)
+        if permission.mode is Mode.APPLY and job.records:
+            state = await self._judge(job, state)
+        return await self._decide(job, similar, advice, state)
 
     def _permission(self, watched: WatchedJob, job: Job) -> Permission:
         subject = PolicySubject(
@@ -365,33 +416,14 @@ class Evaluator:
         job = watched.observations.job if watched else None
         return self._permission(watched, job).guard if watched and job else DEFAULTS
 
-    async def _estimate(self, run: Run, similar: SimilarRuns | None) -> None:
-        group = self._collector.pod_group_of(run.job.uid)
-        if group is not None:
-            await write_estimate(self._client, group, run_time_estimate_s(similar))
-
-    async def _records_of(self, uid: str, now_ms: int) -> list[ActionRecord]:
-        """Return the actions of a job in the last day."""
-        if self._records is not None:
-            return self._records.get(uid, [])
-        return await self._history.actions(uid, now_ms - DAY_MS) or []
-
-    def _state_of(
-        self,
-        watched: WatchedJob,
-        view: View,
-        records: list[ActionRecord],
-    ) -> JobState:
-        run, now_ms = view.run, view.now_ms
-        uid = run.job.uid
-        actions = [action for action in map(decode_action, records) if action is not None]
-        key = f"{run.job.namespace}/{run.job.name}"
-        plans = self._collector.plans.by_index("job", key)
+    def _state_of(self, watched: WatchedJob, job: EvaluatedJob, view: View) -> JobState:
+        run, uid = job.run, job.run.job.uid
+        actions = [action for action in map(decode_action, job.records) if action is not None]
         state = job_state(
             run,
             self._states.get(uid),
             actions,
-            plans,
+            job.plans,
             expected_rest_s(view),
             view.restart_seconds,
             view.checkpoint_interval_s,
@@ -399,70 +431,57 @@ class Evaluator:
         state = msgspec.structs.replace(state, tunable=watched.tunable())
         before = self._seen_jobs.get(uid)
         if before is not None and before != run.job:
-            state = record_person_edit(state, before, run.job, now_ms)
+            state = record_person_edit(state, before, run.job, job.now_ms)
         self._seen_jobs[uid] = run.job
         self._states[uid] = state
         return state
 
-    async def _judge(
-        self,
-        target: Object,
-        run: Run,
-        records: list[ActionRecord],
-        state: JobState,
-        permission: Permission,
-        now_ms: int,
-    ) -> JobState:
-        plans = self._collector.plans.by_index("job", f"{run.job.namespace}/{run.job.name}")
-        resumed = await self._trials.resume(
-            target, run, records, plans, state, self._cluster_state, permission, now_ms
-        )
+    async def _judge(self, job: EvaluatedJob, state: JobState) -> JobState:
+        resumed = await self._trials.resume(job, state, self._cluster_state)
         state, self._cluster_state, restored = await self._trials.judge_all(
-            target, run, records, plans, state, self._cluster_state, permission, now_ms
+            job, state, self._cluster_state
         )
-        for each in (*resumed, *restored):
-            if each.done:
+        for field in (*resumed, *restored):
+            if field.done:
                 ROLLBACKS.inc()
-                message = f"{each.what} is set back to {each.value:g}: the change did not help"
+                message = f"{field.what} is set back to {field.value:g}: the change did not help"
             else:
                 message = (
-                    f"{each.what} cannot be set back to {each.value:g}, though the change did not "
-                    "help: the job has nothing that it could be written to"
+                    f"{field.what} cannot be set back to {field.value:g}, though the change did "
+                    "not help: the job has nothing that it could be written to"
                 )
-            self._events.event(target, "Warning", ROLLED_BACK_EVENT, message)
+            self._events.event(job.stored, "Warning", ROLLED_BACK_EVENT, message)
         return state
 
     async def _decide(
         self,
-        target: Object,
-        run: Run,
+        job: EvaluatedJob,
         similar: SimilarRuns | None,
         advice: list[Advice],
         state: JobState,
-        permission: Permission,
-        now_ms: int,
     ) -> list[AdviceItem]:
+        run, permission, now_ms = job.run, job.permission, job.now_ms
         decisions = []
-        for each in advice:
+        for item in advice:
             decision = decide(
-                each, state, self._cluster_state, permission, now_ms, permission.guard
+                item, state, self._cluster_state, permission, now_ms, permission.guard
             )
             held = hold_sentence(decision.held_because)
             applies = permission.mode is Mode.APPLY
             kept = AdviceState.HELD if applies and held else AdviceState.OPEN
-            decisions.append((each, decision, kept, held if applies else ""))
+            decisions.append((item, decision, kept, held if applies else ""))
         self._unwritten[run.job.uid] = [
             AdviceRecord(
                 cluster=self._cluster,
                 uid=run.job.uid,
-                advice=each,
+                advice=item,
                 at_ms=now_ms,
                 expires_ms=now_ms + ADVICE_LIFE_MS,
                 mode=permission.mode,
                 state=kept,
                 held_because=held,
             )
-            for each, _, kept, held in decisions
+            for item, _, kept, held in decisions
         ]
         acts = self._cluster_state.leader and any(decision.act for _, decision, _, _ in decisions)
         # An action names its advice, so that the advice is in the history before it.
@@ -470,28 +489,25 @@ class Evaluator:
         ids = {record.advice.key: record.id for record in stored}
         items: list[AdviceItem] = []
         former, self._shown[run.job.uid] = self._shown.get(run.job.uid, {}), {}
-        for each, decision, kept, held in decisions:
-            shown = _published_as(former.get(each.key), each)
-            self._shown[run.job.uid][each.key] = each, shown
+        for item, decision, kept, held in decisions:
+            shown = _published_as(former.get(item.key), item)
+            self._shown[run.job.uid][item.key] = item, shown
             word, why = HELD if kept is AdviceState.HELD else OPEN, held
             if decision.act and self._cluster_state.leader:
                 state, self._cluster_state, why_not = await self._trials.begin(
-                    target,
-                    run,
-                    each,
+                    job,
+                    item,
                     decision,
                     state,
                     self._cluster_state,
-                    now_ms,
-                    advice_id=ids.get(each.key) or None,
+                    advice_id=ids.get(item.key) or None,
                     sentence=shown.sentence,
-                    guard=permission.guard,
                 )
                 why = hold_sentence(why_not)
                 word = HELD if why else APPLIED
                 if why_not is None:
-                    ACTIONS.labels(each.what).inc()
-            proof = evidence(each, run.job, similar)
+                    ACTIONS.labels(item.what).inc()
+            proof = evidence(item, run.job, similar)
             items.append(advice_item(shown.advice, shown.sentence, proof, word, why))
         self._states[run.job.uid] = state
         return items
@@ -506,31 +522,28 @@ class Evaluator:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PreparedJob:
     """A job, and what advice on it rests on."""
 
     watched: WatchedJob
-    target: Object
-    permission: Permission
+    evaluated: EvaluatedJob
     view: View
     state: JobState
-    records: list[ActionRecord]
-    """Its actions of the last day."""
     fitted: Fitted | None
     """Of the last cycle."""
 
 
-def _advise_all(asked: Sequence[_Asked]) -> list[Advised | None]:
-    found: list[Advised | None] = []
-    for each in asked:
-        found.append(None)
-        with _alone(each.watched):
-            found[-1] = advise(each.view, each.fitted)
-    return found
+def _advise_all(asked: Sequence[_PreparedJob]) -> list[Advised | None]:
+    advised: list[Advised | None] = []
+    for job in asked:
+        advised.append(None)
+        with _isolated(job.watched):
+            advised[-1] = advise(job.view, job.fitted)
+    return advised
 
 
 @contextlib.contextmanager
-def _alone(watched: WatchedJob) -> Iterator[None]:
+def _isolated(watched: WatchedJob) -> Iterator[None]:
     """Log what goes wrong with one job, so that the others are evaluated."""
     try:
         yield
@@ -549,32 +562,10 @@ def _by_job(records: Sequence[ActionRecord]) -> dict[str, list[ActionRecord]] | 
     """Return the records of each job; None if these are so many that some are missing."""
     if len(records) >= MAX_RECENT_ACTIONS:
         return None
-    found: dict[str, list[ActionRecord]] = {}
+    by_job: dict[str, list[ActionRecord]] = {}
     for record in records:
-        found.setdefault(record.uid, []).append(record)
-    return found
-
-
-def evidence(advice: Advice, job: Job, similar: SimilarRuns | None) -> AdviceEvidence:
-    """Return the runs behind advice; those of other namespaces are counted and not named."""
-    runs = [*similar.runs, *similar.bounds] if similar else []
-    meant = [run for run in runs if run.job.uid in set(advice.evidence)]
-    named = [run.job.name for run in meant if run.job.namespace == job.namespace]
-    ends = [run.job.finished_ms for run in meant if run.job.finished_ms is not None]
-    return AdviceEvidence(
-        runs=len(advice.evidence),
-        of=named[:MAX_NAMED_RUNS],
-        namespaces=len({run.job.namespace for run in meant}),
-        since=datetime.fromtimestamp(min(ends) / 1000, UTC).replace(microsecond=0)
-        if ends
-        else None,
-    )
-
-
-def _reference(watched: WatchedJob, stored: Object) -> Object:
-    """Return the job with its kind, which objects of an informer may lack."""
-    resource = watched.kind.resource
-    return msgspec.structs.replace(stored, api_version=resource.api_version, kind=resource.kind)
+        by_job.setdefault(record.uid, []).append(record)
+    return by_job
 
 
 def _fields(watched: WatchedJob) -> dict[str, str]:

@@ -23,9 +23,9 @@ from gangline.brain.advisers.similarity import (
 from gangline.brain.advisers.view import SimilarRuns
 from gangline.brain.facts.records import NodeSpeed, Outcome, Run
 from gangline.brain.store.batch import SpeedFact, changed_facts, facts_of
+from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import Fenced, StoreError
-from gangline.brain.store.retention import RetentionSettings
 
 log = logging.getLogger(__name__)
 
@@ -167,13 +167,13 @@ class History:
             return cached.similar
         ended = self._ended_count
         try:
-            found = await self._store.query(lambda r: r.similar_runs(run.job, now_ms=now_ms))
+            similar = await self._store.query(lambda r: r.similar_runs(run.job, now_ms=now_ms))
         except StoreError:
             return select_similar(run, self._ended.values(), now_ms)
         # Between a half and all of it, so that not all jobs are read again in one cycle.
         life_s = CACHE_S * (1 + crc32(uid.encode()) / 2**32) / 2
-        self._cache[uid] = _Cached(found, now + life_s, ended)
-        return found
+        self._cache[uid] = _Cached(similar, now + life_s, ended)
+        return similar
 
     def _has_ended_since(self, run: Run, cached: _Cached) -> bool:
         """Whether a job has ended that would be among the similar runs of a new look-up."""
@@ -181,12 +181,12 @@ class History:
         if count > len(self._last_ended):
             return True
         # A look-up with enough runs at one level does not reach the next.
-        known = cached.similar
-        last = known.level if known is not None and known.runs else len(LEVEL_WEIGHTS)
+        similar = cached.similar
+        last = similar.level if similar is not None and similar.runs else len(LEVEL_WEIGHTS)
         asked = Run(job=run.job)
         for ended in islice(reversed(self._last_ended), count):
-            for each in (ended, Run(job=ended.job)):
-                level = similarity_level(asked, each)
+            for past in (ended, Run(job=ended.job)):
+                level = similarity_level(asked, past)
                 if level is not None and level <= last:
                     return True
         return False

@@ -108,11 +108,14 @@ def prediction_errors(actions: Iterable[Action]) -> dict[str, float]:
 
     Root of the mean square of the logarithms; a trial within its range counts as 0.
     """
-    found: dict[str, list[float]] = {}
+    by_family: dict[str, list[float]] = {}
     for action in actions:
         if action.surprise is not None:
-            found.setdefault(action.family, []).append(action.surprise)
-    return {family: math.hypot(*each) / math.sqrt(len(each)) for family, each in found.items()}
+            by_family.setdefault(action.family, []).append(action.surprise)
+    return {
+        family: math.hypot(*surprises) / math.sqrt(len(surprises))
+        for family, surprises in by_family.items()
+    }
 
 
 def record_person_edit(state: JobState, before: Job, after: Job, now_ms: int) -> JobState:
@@ -130,12 +133,12 @@ def record_person_edit(state: JobState, before: Job, after: Job, now_ms: int) ->
         )
     old = {role.role: role for role in before.roles}
     for role in after.roles:
-        known = old.get(role.role)
-        if known is None:
+        earlier = old.get(role.role)
+        if earlier is None:
             continue
         for what, was, value in (
-            (What.MEMORY, known.memory_bytes, role.memory_bytes),
-            (What.CPU, known.cpu_millis, role.cpu_millis),
+            (What.MEMORY, earlier.memory_bytes, role.memory_bytes),
+            (What.CPU, earlier.cpu_millis, role.cpu_millis),
         ):
             if was != value:
                 acts.append(
@@ -178,8 +181,8 @@ def _bounds(job: Job) -> Iterable[Bound]:
 
 def _person_acts(before: JobState | None, plans: Sequence[ScalePlan]) -> tuple[PersonAct, ...]:
     """Return the acts so far, with those that manual plans are."""
-    known = list(before.person_acts) if before else []
-    seen = {(act.what, act.role, act.at_ms) for act in known}
+    acts = list(before.person_acts) if before else []
+    seen = {(act.what, act.role, act.at_ms) for act in acts}
     for plan in plans:
         if plan.metadata.labels.get(SCALE_TYPE_LABEL) == AUTO:
             continue
@@ -187,5 +190,5 @@ def _person_acts(before: JobState | None, plans: Sequence[ScalePlan]) -> tuple[P
         for role, size in plan.spec.replica_resource_specs.items():
             what = What.PS_COUNT if role == "ps" else What.WORKERS
             if size.replicas is not None and (what, role, at_ms) not in seen:
-                known.append(PersonAct(what=what, role=role, at_ms=at_ms, value=size.replicas))
-    return tuple(known)
+                acts.append(PersonAct(what=what, role=role, at_ms=at_ms, value=size.replicas))
+    return tuple(acts)

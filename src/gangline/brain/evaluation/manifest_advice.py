@@ -14,10 +14,8 @@ from gangline.brain.advisers.advice import Advice
 from gangline.brain.advisers.view import ClusterView, SimilarRuns
 from gangline.brain.collection.collector import Collector
 from gangline.brain.collection.job_digest import DigestSettings, digest_job
-from gangline.brain.evaluation.advisers import advise, published
-from gangline.brain.evaluation.evaluator import evidence
+from gangline.brain.evaluation.advisers import advise, build_view, evidence, published
 from gangline.brain.evaluation.history import History
-from gangline.brain.evaluation.views import build_view
 from gangline.brain.facts.records import Run
 from gangline.brain.publication.items import advice_item, ordered
 
@@ -40,7 +38,7 @@ class ManifestAdviser:
         view = build_view(run, similar, ClusterView(nodes=self._collector.nodes()), now_ms)
         advice = (await asyncio.to_thread(advise, view)).advice
         return {
-            "items": msgspec.to_builtins(ordered(_item(each, run, similar) for each in advice)),
+            "items": msgspec.to_builtins(ordered(_item(item, run, similar) for item in advice)),
             "runs": len(similar.runs) if similar else 0,
             "history": self._history.problem and "history not available",
         }
@@ -49,10 +47,11 @@ class ManifestAdviser:
         version, name = str(manifest.get("apiVersion", "")), str(manifest.get("kind", ""))
         kind = find_job_kind(version, name)
         if kind is None:
-            known = ", ".join(
-                f"{each.resource.api_version} {each.resource.kind}" for each in JOB_KINDS
+            kinds = ", ".join(
+                f"{job_kind.resource.api_version} {job_kind.resource.kind}"
+                for job_kind in JOB_KINDS
             )
-            raise ValueError(f"apiVersion and kind: {version!r} {name!r} is none of {known}")
+            raise ValueError(f"apiVersion and kind: {version!r} {name!r} is none of {kinds}")
         job: Object = msgspec.convert({**manifest, "status": {}}, kind.resource.type)
         digested = digest_job(kind, job, self._settings)  # type: ignore[arg-type]
         return Run(

@@ -3,12 +3,11 @@
 Order of an action: its record with a number, then the plan that is named by the number. Order of a
 rollback: the verdict, the record of the rollback, its plan. A process that ends in between leaves
 what ``resume`` carries out again: a plan that exists already collides with it.
-
-Of an action: what its trial is judged by, what it cost, the change that carries it out. Pure.
 """
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
@@ -32,10 +31,8 @@ from gangline.brain.guard.decide import (
 )
 from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import (
-    DEFAULTS,
     Action,
     ClusterState,
-    GuardSettings,
     JobState,
     Verdict,
 )
@@ -48,6 +45,11 @@ from gangline.brain.publication.plans import (
     plan_name,
 )
 from gangline.kube.errors import ApiError
+
+log = logging.getLogger(__name__)
+
+RESUME_MS = 3_600_000
+"""Older actions are not carried out again: the job has changed since."""
 
 
 def cost_ms(action: Action, state: JobState) -> int | None:
@@ -83,12 +85,6 @@ def trial_events(
     return TrialEvents(formed=formed, oom=oom, overtaken=failed)
 
 
-log = logging.getLogger(__name__)
-
-RESUME_MS = 3_600_000
-"""Older actions are not carried out again: the job has changed since."""
-
-
 class Written(Enum):
     """What became of a change."""
 
@@ -107,6 +103,19 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     done: bool
 
 
+@dataclass(frozen=True, slots=True)
+class EvaluatedJob:
+    """A job in one evaluation: what its actions are carried out and judged by."""
+
+    stored: Object
+    run: Run
+    records: Sequence[ActionRecord]
+    """Its actions of the last day."""
+    plans: Sequence[ScalePlan]
+    permission: Permission
+    now_ms: int
+
+
 class Trials:
     """The actions of all jobs."""
 
@@ -118,21 +127,19 @@ class Trials:
         self._rollbacks_to_write: set[int] = set()
         """Rollbacks that this process began and the API server has not taken yet."""
 
-    async def begin(  # noqa: PLR0913 - what a decision is made of
+    async def begin(
         self,
-        stored: Object,
-        run: Run,
+        job: EvaluatedJob,
         advice: Advice,
         decision: Decision,
         state: JobState,
         cluster: ClusterState,
-        now_ms: int,
         *,
         advice_id: int | None,
         sentence: str,
-        guard: GuardSettings = DEFAULTS,
     ) -> tuple[JobState, ClusterState, Reason | None]:
         """Carry a decision out. The reason says why the change is not in the cluster, if so."""
+        run, now_ms, guard = job.run, job.now_ms, job.permission.guard
         if decision.value is None:
             return state, cluster, Reason(code="NothingToSet")
         unchanged = state, cluster
@@ -157,7 +164,7 @@ class Trials:
             return *unchanged, Reason(code="NotRecorded")
         change = planned_change(begun.id, action, decision.value)
         change = msgspec.structs.replace(change, sentence=sentence, advice_id=advice_id)
-        match await self._carry_out(stored, change):
+        match await self._carry_out(job.stored, change):
             case Written.DONE:
                 return state, cluster, None
             case Written.LATER:
@@ -169,84 +176,63 @@ class Trials:
                     await self._history.hold_advice(advice_id, hold_sentence(pause))
                 return *unchanged, pause
 
-    async def resume(  # noqa: PLR0913, PLR0917 - what a decision is made of
-        self,
-        stored: Object,
-        run: Run,
-        records: Sequence[ActionRecord],
-        plans: Sequence[ScalePlan],
-        state: JobState,
-        cluster: ClusterState,
-        permission: Permission,
-        now_ms: int,
+    async def resume(
+        self, job: EvaluatedJob, state: JobState, cluster: ClusterState
     ) -> list[Restored]:
         """Carry out what an earlier process, or an earlier attempt, began and did not write.
 
         Returns the fields that are set back by it.
         """
         restored: list[Restored] = []
-        known = {plan.metadata.name for plan in plans}
-        actions = {record.id: (record, decode_action(record)) for record in records}
-        taken_back = {action.rollback_of for _, action in actions.values() if action}
-        for record, action in actions.values():
+        plans = {plan.metadata.name for plan in job.plans}
+        actions = [(record, decode_action(record)) for record in job.records]
+        taken_back = {action.rollback_of for _, action in actions if action}
+        for record, action in actions:
             if action is None or record.id in self._carried_out:
                 continue
-            if now_ms - record.at_ms > RESUME_MS:
+            if job.now_ms - record.at_ms > RESUME_MS:
                 continue
             if action.rolled_back and action.id not in taken_back:
-                done = await self._roll_back(
-                    stored, run, action, state, cluster, permission, now_ms
-                )
+                done = await self._roll_back(job, action, state, cluster)
                 if done is not None:
                     self._carried_out.add(record.id)
                     state, cluster, back = done
                     restored += back
-            elif record.verdict == Verdict.PENDING or _is_open_rollback(action):
-                restored += await self._write_again(stored, run, record, action, known, now_ms)
+            elif record.verdict == Verdict.PENDING or (
+                action.rollback_of and action.verdict is not Verdict.VOID
+            ):
+                restored += await self._write_again(job, record, action, plans)
         return restored
 
     async def _write_again(
-        self,
-        stored: Object,
-        run: Run,
-        record: ActionRecord,
-        action: Action,
-        plans: set[str],
-        now_ms: int,
+        self, job: EvaluatedJob, record: ActionRecord, action: Action, plans: set[str]
     ) -> list[Restored]:
         if action.after is None:
             return []
-        if action.what in PLANNED and plan_name(run.job.name, record.id) in plans:
+        if action.what in PLANNED and plan_name(job.run.job.name, record.id) in plans:
             self._carried_out.add(record.id)
             return []
         change = planned_change(record.id, action, action.after)
         change = msgspec.structs.replace(change, advice_id=record.advice_id)
-        written = await self._carry_out(stored, change)
+        written = await self._carry_out(job.stored, change)
         if written is Written.NEVER:
-            await self._void(record, action, now_ms)
+            await self._void(record, action, job.now_ms)
         if record.id not in self._rollbacks_to_write:
             return []
         return self._restored(record.id, action, written)
 
-    async def judge_all(  # noqa: PLR0913, PLR0917 - what a decision is made of
-        self,
-        stored: Object,
-        run: Run,
-        records: Sequence[ActionRecord],
-        plans: Sequence[ScalePlan],
-        state: JobState,
-        cluster: ClusterState,
-        permission: Permission,
-        now_ms: int,
+    async def judge_all(
+        self, job: EvaluatedJob, state: JobState, cluster: ClusterState
     ) -> tuple[JobState, ClusterState, list[Restored]]:
         """Judge open actions; take back what made the job worse. Returns what is set back by it."""
+        run, now_ms, guard = job.run, job.now_ms, job.permission.guard
         restored: list[Restored] = []
-        for record in records:
+        for record in job.records:
             action = decode_action(record)
             if action is None or action.rolled_back or action.rollback_of:
                 continue
-            events = trial_events(run, action, plans, record)
-            verdict = judge(action, run.segments, now_ms, events, permission.guard)
+            events = trial_events(run, action, job.plans, record)
+            verdict = judge(action, run.segments, now_ms, events, guard)
             if run.job.outcome is not Outcome.RUNNING:
                 verdict = msgspec.structs.replace(verdict, verdict=Verdict.OVERTAKEN)
             if verdict.verdict == action.verdict:
@@ -264,42 +250,35 @@ class Trials:
             if not await self._history.update_action(encode_action(record, judged)):
                 continue
             if verdict.verdict is Verdict.ROLLED_BACK:
-                cluster = block_direction(cluster, judged, now_ms, permission.guard)
-                done = await self._roll_back(
-                    stored, run, judged, state, cluster, permission, now_ms
-                )
+                cluster = block_direction(cluster, judged, now_ms, guard)
+                done = await self._roll_back(job, judged, state, cluster)
                 if done is not None:
                     state, cluster, back = done
                     restored += back
         return state, cluster, restored
 
     async def _roll_back(
-        self,
-        stored: Object,
-        run: Run,
-        action: Action,
-        state: JobState,
-        cluster: ClusterState,
-        permission: Permission,
-        now_ms: int,
+        self, job: EvaluatedJob, action: Action, state: JobState, cluster: ClusterState
     ) -> tuple[JobState, ClusterState, list[Restored]] | None:
         # The record is marked first, so that a rollback that is not written yet is made once.
         unmarked = msgspec.structs.replace(action, rolled_back=False)
-        guard = permission.guard
-        decision = decide_rollback(unmarked, state, cluster, permission, now_ms, guard)
+        now_ms, permission = job.now_ms, job.permission
+        decision = decide_rollback(unmarked, state, cluster, permission, now_ms, permission.guard)
         if action.before is None or not decision.act:
             return None
         unchanged = state, cluster
         back, state, cluster = begin_rollback("0", action, state, cluster, now_ms)
         record = ActionRecord(
-            cluster=self._cluster, uid=run.job.uid, what=action.what, at_ms=now_ms
+            cluster=self._cluster, uid=job.run.job.uid, what=action.what, at_ms=now_ms
         )
         begun = await self._history.begin_action(encode_action(record, back))
         if begun is None:
             return None
         change = planned_change(begun.id, back, action.before)
         sentence = f"action {action.id} is rolled back"
-        written = await self._carry_out(stored, msgspec.structs.replace(change, sentence=sentence))
+        written = await self._carry_out(
+            job.stored, msgspec.structs.replace(change, sentence=sentence)
+        )
         restored = self._restored(begun.id, back, written)
         if written is Written.NEVER:
             await self._void(begun, back, now_ms)
@@ -334,7 +313,3 @@ class Trials:
             return Written.NEVER
         self._carried_out.add(change.action_id)
         return Written.DONE
-
-
-def _is_open_rollback(action: Action) -> bool:
-    return bool(action.rollback_of) and action.verdict is not Verdict.VOID

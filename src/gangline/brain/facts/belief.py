@@ -190,15 +190,15 @@ def believe_job(job: Job) -> tuple[Job | None, list[str]]:
 
 def _believe_all(sizes: tuple[S, ...], name: str, dropped: list[str]) -> tuple[S, ...]:
     """Return what is possible of the sizes of a job, and add the names of the others."""
-    found = []
+    believed = []
     for size in sizes[:MAX_ROLES]:
-        known, missing = _believe(size)
+        possible, missing = _believe(size)
         dropped += missing
-        if known is not None:
-            found.append(known)
+        if possible is not None:
+            believed.append(possible)
     if len(sizes) > MAX_ROLES:
         dropped.append(name)
-    return tuple(found)
+    return tuple(believed)
 
 
 def believe_segment(segment: Segment, now_ms: int) -> tuple[Segment | None, list[str]]:

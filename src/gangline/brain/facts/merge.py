@@ -120,14 +120,14 @@ def _merge_roles(one: tuple[RoleSize, ...], other: tuple[RoleSize, ...]) -> tupl
 
 
 def _merge_models(one: ModelFacts | None, other: ModelFacts | None) -> ModelFacts | None:
-    known = [model for model in (one, other) if model is not None]
-    return max(known, key=_model_weight, default=None)
+    models = [model for model in (one, other) if model is not None]
+    return max(models, key=_model_weight, default=None)
 
 
 def _model_weight(model: ModelFacts) -> tuple[int, int, bytes]:
     values = msgspec.structs.asdict(model).values()
-    known = sum(value is not None and value != "" for value in values)
-    return (known, _SOURCES.get(model.source, 0), _bytes(model))
+    count = sum(value is not None and value != "" for value in values)
+    return (count, _SOURCES.get(model.source, 0), _bytes(model))
 
 
 def _known(choose: Callable[[_N, _N], _N], one: _N | None, other: _N | None) -> _N | None:

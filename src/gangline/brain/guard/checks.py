@@ -1,8 +1,7 @@
 """The guard's table: the reasons to hold an advice, in order. The first that holds is reported.
 
-Each check returns the reason, or None. The codes have their sentences in ``advisers.explain``.
-
-The value that may be set now: bounds of the user and of persons, and the largest step.
+Before the table the value is limited: by bounds of the user and of persons, and by the largest
+step. Each check returns the reason, or None; the sentences of the codes are in ``explain``.
 """
 
 from collections.abc import Callable

@@ -48,10 +48,10 @@ def observe(job: JobState, advice: list[Advice], now_ms: int) -> JobState:
 
     A field that is not advised any more, or with another value, begins again.
     """
-    known = {streak.key: streak for streak in job.streaks}
+    streaks_before = {streak.key: streak for streak in job.streaks}
     streaks = []
     for item in advice:
-        old = known.get(item.key)
+        old = streaks_before.get(item.key)
         if old is not None and old.value == item.value:
             streaks.append(msgspec.structs.replace(old, count=old.count + 1))
         else:

@@ -1,14 +1,11 @@
 """The trial of an action: is it kept, rolled back, or unclear; and the hour after it was kept.
 
 An action is judged by segments alone, so that a Brain that was killed in between judges later. The
-measure is goodput: records per second, times the statistical efficiency of a record.
-
-Whether goodput after a change is higher or lower than before, looked at after each segment.
-
-Goodput is compared as its natural logarithm, one observation for each good segment. Looking again
-and again at a fixed interval finds differences that do not exist; so the interval of the new mean
-is valid for all numbers of segments at once (Robbins, "Statistical methods related to the law of
-the iterated logarithm", Ann. Math. Stat. 41(5), 1970: the boundary of a normal mixture).
+measure is goodput: records per second, times the statistical efficiency of a record. It is compared
+as its natural logarithm, one observation for each good segment. Comparing again and again at a
+fixed interval finds differences that do not exist; so the interval of the new mean is valid for all
+numbers of segments at once (Robbins, "Statistical methods related to the law of the iterated
+logarithm", Ann. Math. Stat. 41(5), 1970: the boundary of a normal mixture).
 """
 
 import math

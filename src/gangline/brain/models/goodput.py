@@ -1,11 +1,7 @@
 """Goodput: samples per second, times what a sample of a larger batch is worth.
 
 At the noise scale phi, a sample of the global batch M is worth ``E(M) = (phi + M0) / (phi + M)`` of
-one of the batch M0 that the user chose (Pollux, OSDI 2021, section 3.1, with phi in samples). Where
-the noise is not known, E is known at M0 alone, and the batch may not change: assuming an efficiency
-would make every batch look good.
-
-Noise of gradients: how large a batch still helps.
+one of the batch M0 that the user chose (Pollux, OSDI 2021, section 3.1, with phi in samples).
 
 For gradients of two batch sizes b < B of the same step (McCandlish et al. 2018, arXiv 1812.06162,
 appendix A.1)::
@@ -66,21 +62,23 @@ def noise_scale(segments: Sequence[Segment]) -> NoiseScale | None:
         and segment.grad_var is not None
         and segment.steps > 0
     ]
-    total = sum(each.steps for each, _, _ in reporting)
+    total = sum(segment.steps for segment, _, _ in reporting)
     if total < _FEWEST_STEPS:
         return None
     sqr = var = 0.0
     singles = []
-    for each, grad_sqr, grad_var in reporting:
-        keep = _DECAY**each.steps
+    for segment, grad_sqr, grad_var in reporting:
+        keep = _DECAY**segment.steps
         sqr = keep * sqr + (1 - keep) * grad_sqr
         var = keep * var + (1 - keep) * grad_var
         if grad_sqr > 0 and grad_var > 0:
-            singles.append((grad_var / grad_sqr, each.steps))
+            singles.append((grad_var / grad_sqr, segment.steps))
     if sqr <= 0 or var <= 0:
         return None
     phi = var / sqr
-    biased = any(each.procs == 1 and (each.accumulation or 1) == 1 for each, _, _ in reporting)
+    biased = any(
+        segment.procs == 1 and (segment.accumulation or 1) == 1 for segment, _, _ in reporting
+    )
     low, high = _spread(phi, singles)
     factor = _UNCERTAIN if biased else 1.0
     return NoiseScale(phi, low / factor, high * factor, total, biased)

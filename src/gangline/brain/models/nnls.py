@@ -46,8 +46,8 @@ def nnls(a: Array, b: Array) -> Solution:
     Raises:
         ValueError: the shapes do not fit, there are too many columns, or a value is not finite.
     """
-    found = _solutions(a, b)
-    return found.solution(found.order[0])
+    solutions = _solutions(a, b)
+    return solutions.solution(solutions.order[0])
 
 
 def equivalent_solutions(a: Array, b: Array, tolerance: float = 1e-9) -> list[Solution]:
@@ -61,9 +61,11 @@ def equivalent_solutions(a: Array, b: Array, tolerance: float = 1e-9) -> list[So
         b: as for ``nnls``.
         tolerance: residuals may differ by this share of the squared length of ``b``.
     """
-    found = _solutions(a, b)
-    limit = found.squares[found.order[0]] + tolerance * float(b @ b)
-    return [found.solution(each) for each in found.order if found.squares[each] <= limit]
+    solutions = _solutions(a, b)
+    limit = solutions.squares[solutions.order[0]] + tolerance * float(b @ b)
+    return [
+        solutions.solution(index) for index in solutions.order if solutions.squares[index] <= limit
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +106,18 @@ def _solutions(a: Array, b: Array) -> _Solutions:
         supports, scaled = _solve_many(gram, right)
     rest = scaled @ normal.T - b
     squares = ((rest * rest).sum(axis=1) + outside).tolist()
-    found = [used[support] for support in supports]
-    values = [row[each] for row, each in zip(scaled / lengths[used], supports, strict=True)]
+    used_columns = [used[support] for support in supports]
+    values = [row[support] for row, support in zip(scaled / lengths[used], supports, strict=True)]
     rounding = 1e-15 * squares[0]
     rough = [square // rounding if rounding else 0.0 for square in squares]
-    order = sorted(range(len(squares)), key=lambda each: (rough[each], len(found[each])))
-    return _Solutions(columns, squares, found, values, order)
+    order = sorted(range(len(squares)), key=lambda index: (rough[index], len(used_columns[index])))
+    return _Solutions(columns, squares, used_columns, values, order)
 
 
 def _solve_many(gram: Array, right: Array) -> tuple[list[NDArray[np.intp]], Array]:
     """Return the feasible supports, the empty one first, and a row of coefficients for each."""
     count = len(right)
-    found = [_EMPTY]
+    feasible_supports = [_EMPTY]
     rows = [np.zeros((1, count))]
     for size in range(1, count + 1):
         supports = _supports(count, size)
@@ -133,15 +135,15 @@ def _solve_many(gram: Array, right: Array) -> tuple[list[NDArray[np.intp]], Arra
         supports, scaled = supports[feasible], np.maximum(scaled[feasible], 0.0)
         complete = np.zeros((len(supports), count))
         np.put_along_axis(complete, supports, scaled, axis=1)
-        found += list(supports)
+        feasible_supports += list(supports)
         rows.append(complete)
-    return found, np.concatenate(rows)
+    return feasible_supports, np.concatenate(rows)
 
 
 def _solve_few(gram: list[list[float]], right: list[float]) -> tuple[list[NDArray[np.intp]], Array]:
     """The same by Cramer's rule: for three columns a call of LAPACK takes longer than all of it."""
     count = len(right)
-    found = [_EMPTY]
+    supports = [_EMPTY]
     rows = [[0.0] * count]
     for size in range(1, count + 1):
         for support in _supports(count, size):
@@ -151,9 +153,9 @@ def _solve_few(gram: list[list[float]], right: list[float]) -> tuple[list[NDArra
             row = [0.0] * count
             for column, value in zip(support.tolist(), solved, strict=True):
                 row[column] = max(value, 0.0)
-            found.append(support)
+            supports.append(support)
             rows.append(row)
-    return found, np.array(rows).reshape(len(rows), count)
+    return supports, np.array(rows).reshape(len(rows), count)
 
 
 def _cramer(

@@ -256,14 +256,16 @@ def _exact_micro_batch(segment: Segment) -> float:
     return exact if abs(exact - micro_batch) < 1 else micro_batch
 
 
-def weight(each: Observation) -> float:
+def weight(observation: Observation) -> float:
     """Relative errors count, by steps, and old ones less."""
-    return float(each.steps / each.step_s**2 * 0.5 ** (each.age_days / _HALF_LIFE_DAYS))
+    return float(
+        observation.steps / observation.step_s**2 * 0.5 ** (observation.age_days / _HALF_LIFE_DAYS)
+    )
 
 
 def seen_range(data: Sequence[Observation]) -> SeenRange:
     """Return the range of settings of some observations."""
-    at = [each.configuration for each in data]
+    at = [observation.configuration for observation in data]
     return SeenRange(
         procs=(min(c.procs for c in at), max(c.procs for c in at)),
         nodes=(min(c.nodes for c in at), max(c.nodes for c in at)),

@@ -2,10 +2,9 @@
 
 Where segments report computing and exchange apart, each is fitted by itself, then the fixed part
 and g by a search over 19 values. Where they report step times only, g is 1 and all columns are
-fitted together. Coefficients that no segment separates keep their prior; all other basic solutions
-that fit as well become alternatives, which widen the ranges.
-
-What is expected of sizes that were never run, from the devices and the model of a job.
+fitted together. Coefficients that no segment separates keep their prior, which for sizes that were
+never run follows from the job's devices and model; all other basic solutions that fit as well
+become alternatives, which widen the ranges.
 """
 
 import math
@@ -128,11 +127,14 @@ def fit_throughput(data: Sequence[Observation], prior: Prior = NO_PRIOR) -> Thro
 
 def _fit(data: Sequence[Observation], prior: Prior, *, ranges: bool = True) -> _Fitted:
     separate = [
-        each
-        for each in data
-        if each.compute_s is not None and (each.sync_s is not None or each.configuration.procs == 1)
+        observation
+        for observation in data
+        if observation.compute_s is not None
+        and (observation.sync_s is not None or observation.configuration.procs == 1)
     ]
-    complete = {each.configuration for each in separate} == {e.configuration for e in data}
+    complete = {observation.configuration for observation in separate} == {
+        e.configuration for e in data
+    }
     if complete:
         fitted = _fit_parts(data, separate, prior, ranges)
     else:
@@ -145,9 +147,9 @@ def _fit_parts(
 ) -> _Fitted:
     """Fit computing, exchange, and then the fixed part for each g."""
     parts = _Parts(prior, ranges)
-    rows = np.array([columns(each.configuration)[0] for each in apart])
+    rows = np.array([columns(observation.configuration)[0] for observation in apart])
     compute = np.array([(e.compute_s or 0.0) / e.configuration.accumulation for e in apart])
-    weights = np.array([weight(each) for each in apart])
+    weights = np.array([weight(observation) for observation in apart])
     parts.add(COMPUTE, rows, compute, weights)
     groups = (
         (INTRA, [e for e in apart if e.configuration.nodes == 1 and e.configuration.procs > 1]),
@@ -155,22 +157,22 @@ def _fit_parts(
     )
     for group, chosen in groups:
         if chosen:
-            rows = np.array([columns(each.configuration)[1] for each in chosen])
-            sync = np.array([each.sync_s or 0.0 for each in chosen])
-            parts.add(group, rows, sync, np.array([weight(each) for each in chosen]))
+            rows = np.array([columns(observation.configuration)[1] for observation in chosen])
+            sync = np.array([observation.sync_s or 0.0 for observation in chosen])
+            parts.add(group, rows, sync, np.array([weight(observation) for observation in chosen]))
     parts.fill(data)
     gamma, fixed = _search_gamma(data, parts.coefficients)
-    for each in (parts.coefficients, *parts.alternatives):
-        each[FIXED] = fixed
+    for observation in (parts.coefficients, *parts.alternatives):
+        observation[FIXED] = fixed
     return _Fitted(parts.coefficients, gamma, parts.covariance, tuple(parts.alternatives))
 
 
 def _search_gamma(data: Sequence[Observation], coefficients: Array) -> tuple[float, float]:
     """Return the overlap and the fixed part with the least weighted squares."""
-    weights = np.array([weight(each) for each in data])
+    weights = np.array([weight(observation) for observation in data])
     weights /= weights.sum()
-    measured = np.array([each.step_s for each in data])
-    at = [each.configuration for each in data]
+    measured = np.array([observation.step_s for observation in data])
+    at = [observation.configuration for observation in data]
     one, sync, _ = (np.array(rows) @ coefficients for rows in zip(*map(columns, at), strict=True))
     gammas = np.array(GAMMAS)[:, None]
     model = combine(one, sync, gammas) + one * (np.array([c.accumulation for c in at]) - 1)
@@ -186,17 +188,17 @@ def _fit_steps(data: Sequence[Observation], prior: Prior, ranges: bool) -> _Fitt
     """Fit step times alone, g = 1: all columns together."""
     parts = _Parts(prior, ranges)
     rows = []
-    for each in data:
-        compute, exchange, fixed = columns(each.configuration)
-        rows.append(each.configuration.accumulation * compute + exchange + fixed)
+    for observation in data:
+        compute, exchange, fixed = columns(observation.configuration)
+        rows.append(observation.configuration.accumulation * compute + exchange + fixed)
     matrix = np.array(rows)
-    if len({each.configuration.accumulation for each in data}) == 1:
+    if len({observation.configuration.accumulation for observation in data}) == 1:
         matrix[:, FIXED] = (
             0.0  # not separable from a0, where the number of micro-steps never changes
         )
-    weights = np.array([weight(each) for each in data])
+    weights = np.array([weight(observation) for observation in data])
     used = [int(column) for column in np.flatnonzero(np.abs(matrix).sum(axis=0))]
-    parts.add(used, matrix, np.array([each.step_s for each in data]), weights)
+    parts.add(used, matrix, np.array([observation.step_s for observation in data]), weights)
     parts.fill(data)
     return _Fitted(parts.coefficients, 1.0, parts.covariance, tuple(parts.alternatives))
 
@@ -225,7 +227,7 @@ class _Parts:
             return
         basic = equivalent_solutions(a, b)
         if len(basic) > 1:
-            others = [each.x for each in basic]
+            others = [solution.x for solution in basic]
             bases = [before, *self.alternatives]
             self.alternatives = []
             for base, other in product(bases[:8], others[:8]):
@@ -282,13 +284,20 @@ class _Parts:
         inside = any(e.configuration.nodes == 1 and e.configuration.procs > 1 for e in data)
         between = any(e.configuration.nodes > 1 for e in data)
         factor = 1.1 * max(self.prior.between_nodes, 1.0)
-        for each in (self.coefficients, *self.alternatives):
+        for coefficients in (self.coefficients, *self.alternatives):
             if not inside and not between and self.prior.exchange_s is not None:
-                each[R1] = self.prior.exchange_s / 2
+                coefficients[R1] = self.prior.exchange_s / 2
             if not between:
-                each[X0], each[X1], each[X2] = 1.1 * each[R0], factor * each[R1], 0.0
+                coefficients[X0], coefficients[X1], coefficients[X2] = (
+                    1.1 * coefficients[R0],
+                    factor * coefficients[R1],
+                    0.0,
+                )
             elif not inside:
-                each[R0], each[R1] = each[X0] / 1.1, each[X1] / factor
+                coefficients[R0], coefficients[R1] = (
+                    coefficients[X0] / 1.1,
+                    coefficients[X1] / factor,
+                )
         if not between and self.ranges:
             # As fast as within a node, or half as fast as expected: both happen.
             for scale in (1.1 / factor, 2.0):
@@ -300,8 +309,8 @@ class _Parts:
 def _left_out_error(data: Sequence[Observation], prior: Prior) -> float:
     """Root mean square of the errors at each configuration, fitted to the others."""
     groups: dict[Configuration, list[Observation]] = {}
-    for each in data:
-        groups.setdefault(each.configuration, []).append(each)
+    for observation in data:
+        groups.setdefault(observation.configuration, []).append(observation)
     if len(groups) < 3:
         return ASSUMED_ERROR
     chosen = sorted(groups, key=lambda at: (at.procs, at.nodes, at.micro_batch, at.accumulation))
@@ -309,7 +318,7 @@ def _left_out_error(data: Sequence[Observation], prior: Prior) -> float:
     merged = [_merged(group) for group in groups.values()]
     errors = []
     for left in chosen[::step]:
-        rest = [each for each in merged if each.configuration != left]
+        rest = [observation for observation in merged if observation.configuration != left]
         fitted = _fit(rest, prior, ranges=False)
         predicted = step_times(fitted.coefficients[None, :], fitted.gamma, left)[0]
         errors.append(math.log(max(predicted, 1e-12) / _merged(groups[left]).step_s))
@@ -320,21 +329,23 @@ def _left_out_error(data: Sequence[Observation], prior: Prior) -> float:
 
 def _merged(group: Sequence[Observation]) -> Observation:
     """One observation instead of several of the same configuration."""
-    steps = np.array([each.steps * 0.5 ** (each.age_days / 7.0) for each in group])
+    steps = np.array(
+        [observation.steps * 0.5 ** (observation.age_days / 7.0) for observation in group]
+    )
     total = max(float(steps.sum()), 1e-9)
 
     def mean(values: list[float | None]) -> float | None:
-        known = [(w, v) for w, v in zip(steps, values, strict=True) if v is not None]
-        if not known:
+        measured = [(w, v) for w, v in zip(steps, values, strict=True) if v is not None]
+        if not measured:
             return None
-        return float(sum(w * v for w, v in known) / max(sum(w for w, _ in known), 1e-9))
+        return float(sum(w * v for w, v in measured) / max(sum(w for w, _ in measured), 1e-9))
 
     return replace(
         group[0],
         steps=max(round(total), 1),
-        step_s=float(steps @ np.array([each.step_s for each in group])) / total,
-        compute_s=mean([each.compute_s for each in group]),
-        sync_s=mean([each.sync_s for each in group]),
+        step_s=float(steps @ np.array([observation.step_s for observation in group])) / total,
+        compute_s=mean([observation.compute_s for observation in group]),
+        sync_s=mean([observation.sync_s for observation in group]),
         age_days=0.0,
     )
 

@@ -1,6 +1,6 @@
-"""Advice as users see it, and which of its changes are worth a write. Pure.
+"""Advice as users see it, and which of its changes are worth a write.
 
-Writes learned run times on pod groups, for estimates of start times only.
+Also learned run times, as an annotation of pod groups for estimates of start times.
 """
 
 import logging
@@ -166,10 +166,10 @@ def with_summary(status: JobAdviceStatus) -> JobAdviceStatus:
 
 def settled(old: Iterable[AdviceItem], new: Iterable[AdviceItem]) -> list[AdviceItem]:
     """Return the items to store: an old one where the new one differs too little from it."""
-    known = {_subject(item): item for item in old}
+    stored = {_subject(item): item for item in old}
     return ordered(
         before
-        if (before := known.get(_subject(item))) is not None and not _differs(before, item)
+        if (before := stored.get(_subject(item))) is not None and not _differs(before, item)
         else item
         for item in new
     )
@@ -177,9 +177,9 @@ def settled(old: Iterable[AdviceItem], new: Iterable[AdviceItem]) -> list[Advice
 
 def changes(old: Iterable[AdviceItem], new: Iterable[AdviceItem]) -> Iterator[AdviceChange]:
     """Yield what is new in ``new``, which is ``settled``: each change once."""
-    known = {_subject(item): item for item in old}
+    stored = {_subject(item): item for item in old}
     for item in new:
-        before = known.get(_subject(item))
+        before = stored.get(_subject(item))
         if before is not None and before == item:
             continue
         if item.state == APPLIED:

@@ -1,6 +1,4 @@
-"""An action as the object that carries it out: a ScalePlan, or the tuning of a job. Pure.
-
-Carries actions out: creates plans, writes tuning, deletes outdated plans.
+"""Carries actions out: a ScalePlan, or the tuning of a job; deletes outdated plans.
 
 An action has a number from the store before anything is written, and the plan is named by it. So a
 Brain that is killed at any point, and its successor, create one plan for each action: the second

@@ -149,12 +149,12 @@ class Publisher:
             try:
                 return await self._client.create(JOB_ADVICE, advice, meta.namespace)
             except AlreadyExists:
-                found = await self._client.get(JOB_ADVICE, name, meta.namespace)
+                stored = await self._client.get(JOB_ADVICE, name, meta.namespace)
                 if any(
                     owner_reference.uid == meta.uid
-                    for owner_reference in found.metadata.owner_references
+                    for owner_reference in stored.metadata.owner_references
                 ):
-                    return found
+                    return stored
         log.warning("the names for advice are in use", extra={"job": str(object_key(job))})
         return None
 
@@ -205,5 +205,5 @@ def _complete(status: JobAdviceStatus) -> dict[str, object]:
 
 def _trainer(job: Object) -> str:
     """Return the name of a job's kind, as in flags."""
-    found = find_job_kind(job.api_version, job.kind)
-    return found.trainer if found else job.kind.lower()
+    kind = find_job_kind(job.api_version, job.kind)
+    return kind.trainer if kind else job.kind.lower()

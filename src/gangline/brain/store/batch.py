@@ -1,7 +1,4 @@
-"""What the history is made of: facts as they are buffered and written.
-
-Facts that wait to be written: bounded, and merged by what they are about.
-"""
+"""Facts as they are buffered and written: bounded, and merged by what they are about."""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -74,11 +71,17 @@ def changed_facts(before: Run, run: Run) -> Iterator[Fact]:
     """Take a run apart, without what an earlier state of it had."""
     if run.job != before.job:
         yield run.job
-    segments = {(each.round, each.since_ms): each for each in before.segments}
+    segments = {
+        (segment_before.round, segment_before.since_ms): segment_before
+        for segment_before in before.segments
+    }
     for segment in run.segments:
         if segments.get((segment.round, segment.since_ms)) != segment:
             yield SegmentFact(run.job.cluster, run.job.uid, segment)
-    pods = {(each.role, each.rank, each.number): each for each in before.pods}
+    pods = {
+        (pod_before.role, pod_before.rank, pod_before.number): pod_before
+        for pod_before in before.pods
+    }
     for pod in run.pods:
         if pods.get((pod.role, pod.rank, pod.number)) != pod:
             yield PodFact(run.job.cluster, run.job.uid, pod)

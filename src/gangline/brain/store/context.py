@@ -1,6 +1,7 @@
 """What writers and readers of one database share: secret, clock, and how names are stored.
 
-Keyed digests: what is compared without being stored, and keys of the levels of similarity.
+Keyed digests stand for what is compared without being stored, and are the keys of the levels of
+similarity.
 """
 
 import hashlib
@@ -201,8 +202,8 @@ class Context:
         if not digests:
             return set()
         column = tables.forgotten.c.digest
-        found = connection.execute(select(column).where(column.in_(sorted(digests)))).scalars()
-        return {digests[digest] for digest in found}
+        rows = connection.execute(select(column).where(column.in_(sorted(digests)))).scalars()
+        return {digests[digest] for digest in rows}
 
     def mark(self, what: str, *parts: str) -> str:
         """Digest of what was forgotten."""

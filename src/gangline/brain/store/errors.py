@@ -32,26 +32,26 @@ class NoRights(StoreError):
 class NewerSchema(StoreError):
     """The schema of the database is newer than the newest that this version knows."""
 
-    def __init__(self, found: int, known: int) -> None:
+    def __init__(self, stored: int, newest: int) -> None:
         super().__init__(
-            f"the schema of the database has version {found}, and this version of gangline knows "
-            f"versions up to {known}: start a newer gangline, or restore a backup"
+            f"the schema of the database has version {stored}, and this version of gangline knows "
+            f"versions up to {newest}: start a newer gangline, or restore a backup"
         )
-        self.found = found
-        self.known = known
+        self.found = stored
+        self.known = newest
 
 
 class OldSchema(StoreError):
     """The schema of the database is older than the program needs, or absent."""
 
-    def __init__(self, found: int, known: int) -> None:
-        state = f"has version {found}" if found else "does not exist"
+    def __init__(self, stored: int, newest: int) -> None:
+        state = f"has version {stored}" if stored else "does not exist"
         super().__init__(
             f"the schema of the database {state}, and this version of gangline needs version "
-            f"{known}: run `gangline brain migrate`, or start without --no-migrate"
+            f"{newest}: run `gangline brain migrate`, or start without --no-migrate"
         )
-        self.found = found
-        self.known = known
+        self.found = stored
+        self.known = newest
 
 
 class StoreUnavailable(StoreError):

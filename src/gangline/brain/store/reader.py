@@ -61,8 +61,8 @@ class Reader:
 
         def transaction(connection: Connection) -> Run | None:
             job = tables.job.c
-            found = load_jobs(connection, (job.cluster == cluster) & (job.uid == uid))
-            return load_runs(connection, found)[0] if found else None
+            jobs = load_jobs(connection, (job.cluster == cluster) & (job.uid == uid))
+            return load_runs(connection, jobs)[0] if jobs else None
 
         return self._context.read(transaction)
 
@@ -78,8 +78,8 @@ class Reader:
                 .order_by(job.submitted_ms.desc())
                 .limit(1)
             )
-            found = complete_jobs(connection, query)
-            return load_runs(connection, found)[0] if found else None
+            jobs = complete_jobs(connection, query)
+            return load_runs(connection, jobs)[0] if jobs else None
 
         return self._context.read(transaction)
 
@@ -120,14 +120,16 @@ class Reader:
 
         def transaction(connection: Connection) -> HistoryPage:
             limit = max(1, min(asked.limit, MAX_PAGE))
-            found = complete_jobs(connection, self.history_query(asked).limit(limit + 1))
-            if len(found) <= limit:
-                return HistoryPage(jobs=tuple(each.job for each in found))
-            last = found[limit - 1]
+            stored = complete_jobs(connection, self.history_query(asked).limit(limit + 1))
+            if len(stored) <= limit:
+                return HistoryPage(jobs=tuple(job_row.job for job_row in stored))
+            last = stored[limit - 1]
             following = msgspec.structs.replace(
                 asked, until_ms=last.job.finished_ms, after_id=last.id
             )
-            return HistoryPage(jobs=tuple(each.job for each in found[:limit]), next=following)
+            return HistoryPage(
+                jobs=tuple(job_row.job for job_row in stored[:limit]), next=following
+            )
 
         return self._context.read(transaction)
 

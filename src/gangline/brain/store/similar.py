@@ -56,17 +56,17 @@ class SimilarLookup:
 
     def first(self) -> SimilarRuns | None:
         """Return the runs of the first level that has enough, with those of the levels before."""
-        found: dict[str, _Candidate] = {}
+        candidates: dict[str, _Candidate] = {}
         chosen = None
         for levels in _TOGETHER:
             new = self._candidates(levels)
-            if chosen is not None and new.keys() <= found.keys():
+            if chosen is not None and new.keys() <= candidates.keys():
                 continue
-            found |= new
-            chosen = self._select(found.values())
+            candidates |= new
+            chosen = self._select(candidates.values())
             if chosen is not None and chosen.runs:
                 break
-        return self._load(chosen, found)
+        return self._load(chosen, candidates)
 
     def _candidates(self, levels: tuple[int, ...]) -> dict[str, "_Candidate"]:
         """Jobs that may be similar at some levels, by uid."""
@@ -110,13 +110,15 @@ class SimilarLookup:
         return select_similar(self._run, (candidate.run for candidate in candidates), self._now_ms)
 
     def _load(
-        self, chosen: SimilarRuns | None, found: Mapping[str, "_Candidate"]
+        self, chosen: SimilarRuns | None, candidates: Mapping[str, "_Candidate"]
     ) -> SimilarRuns | None:
         """Read the chosen runs. By their segments, the nearest model is measured more exactly."""
         if chosen is None:
             return None
         runs = (*chosen.runs[: self._limit], *chosen.bounds[: self._limit // 2])
-        jobs = load_numbered_jobs(self._connection, sorted(found[run.job.uid].id for run in runs))
+        jobs = load_numbered_jobs(
+            self._connection, sorted(candidates[run.job.uid].id for run in runs)
+        )
         return select_similar(self._run, load_runs(self._connection, jobs), self._now_ms)
 
 
@@ -152,7 +154,7 @@ _COMPARED: Final = tuple(
 
 def _candidate(row: dict[str, Any], device: str) -> _Candidate:
     """Return a candidate. Its devices are known by the key of its model, if that is equal."""
-    known = row["parameters"] is not None or row["sequence"] is not None
+    has_model = row["parameters"] is not None or row["sequence"] is not None
     job = Job(
         cluster=row["cluster"],
         uid=row["uid"],
@@ -171,7 +173,7 @@ def _candidate(row: dict[str, Any], device: str) -> _Candidate:
         outcome=Outcome(row["outcome"]),
         roles=(RoleSize(role="", since_ms=0, replicas=0, gpu_model=device),),
         model=ModelFacts(source="", parameters=row["parameters"], sequence=row["sequence"])
-        if known
+        if has_model
         else None,
         complete=bool(row["complete"]),
     )
@@ -187,11 +189,11 @@ def _query(levels: tuple[int, ...]) -> Select[Any]:
         for key in _conditions(level)
         for range_ in _ranges(key)
     ]
-    found = union_all(*(select(range_.c.id) for range_ in ranges)).subquery("candidates")
+    candidates = union_all(*(select(range_.c.id) for range_ in ranges)).subquery("candidates")
     job, model = tables.job, tables.model
     return (
         select(*_COMPARED, tables.image.c.repository, model.c.parameters, model.c.sequence)
-        .select_from(found.join(job, job.c.id == found.c.id))
+        .select_from(candidates.join(job, job.c.id == candidates.c.id))
         .join(tables.image)
         .outerjoin(model)
     )

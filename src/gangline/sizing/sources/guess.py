@@ -38,7 +38,7 @@ class GuessedShape:
     """One line for each assumption of a plan."""
 
 
-def guess_shape(parameters: float, sequence: int, known: Mapping[str, int]) -> GuessedShape:
+def guess_shape(parameters: float, sequence: int, fields: Mapping[str, int]) -> GuessedShape:
     """Return a shape with this number of parameters.
 
     Args:
@@ -51,7 +51,7 @@ def guess_shape(parameters: float, sequence: int, known: Mapping[str, int]) -> G
     """
     if parameters < 1:
         raise ShapeError("params", f"is {parameters:g}, must be at least 1")
-    given, notes = _given(known)
+    given, notes = _given(fields)
     hidden = given.get("hidden") or _usual_width(parameters, given.get("layers", 0))
     matrices = 1 if given.get("tied", 1) else 2
     vocab = given.get("vocab") or usual_vocabulary(parameters, matrices * hidden)
@@ -81,7 +81,7 @@ def guess_shape(parameters: float, sequence: int, known: Mapping[str, int]) -> G
     return GuessedShape(fitted, (*notes, *_assumptions(fitted, given)))
 
 
-def described_shape(sequence: int, known: Mapping[str, int]) -> GuessedShape:
+def described_shape(sequence: int, fields: Mapping[str, int]) -> GuessedShape:
     """Return the shape of the given fields, with a usual vocabulary if none is given.
 
     Args:
@@ -92,7 +92,7 @@ def described_shape(sequence: int, known: Mapping[str, int]) -> GuessedShape:
     Raises:
         ShapeError: the model cannot exist.
     """
-    given, notes = _given(known)
+    given, notes = _given(fields)
     shape = ModelShape(sequence=sequence, biases=not given.get("gated"), **given)  # type: ignore[arg-type]
     if shape.vocab:
         return GuessedShape(shape, tuple(notes))
@@ -114,9 +114,9 @@ def usual_vocabulary(parameters: float, token_parameters: int) -> int:
     return next((size for size in _VOCABULARIES if size * token_parameters <= most), 0)
 
 
-def _given(known: Mapping[str, int]) -> tuple[dict[str, int], list[str]]:
+def _given(fields: Mapping[str, int]) -> tuple[dict[str, int], list[str]]:
     """Return the fields that are given, with the active experts, and what was assumed of them."""
-    given = {name: value for name, value in known.items() if value or name == "tied"}
+    given = {name: value for name, value in fields.items() if value or name == "tied"}
     if "experts" not in given or "active_experts" in given:
         return given, []
     given["active_experts"] = min(_ACTIVE_EXPERTS, given["experts"])

@@ -77,7 +77,7 @@ def _length(most: int, sequence: int) -> int:
 
 def _llama_like(keys: _Keys, sequence: int, **more: Any) -> ModelShape:
     heads, hidden = keys.number("num_attention_heads"), keys.number("hidden_size")
-    known: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "layers": keys.number("num_hidden_layers"),
         "hidden": hidden,
         "heads": heads,
@@ -90,7 +90,7 @@ def _llama_like(keys: _Keys, sequence: int, **more: Any) -> ModelShape:
         "tied": keys.flag("tie_word_embeddings"),
         "biases": False,
     }
-    return ModelShape(**known | more)
+    return ModelShape(**fields | more)
 
 
 def _llama(keys: _Keys, sequence: int) -> ModelShape:

@@ -127,11 +127,11 @@ def time_layers(torch: Any, clock: Clock, spec: dict[str, Any], place: dict[str,
 def beside(name: str) -> Any:
     """Import the file ``name`` of this folder; the standard library has a ``trace``, too."""
     file = Path(__file__).with_name(f"{name}.py")
-    found = importlib.util.spec_from_file_location(f"gangline_{name}", file)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    module_spec = importlib.util.spec_from_file_location(f"gangline_{name}", file)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
     return module
 
 
@@ -188,13 +188,13 @@ def time_update(torch: Any, clock: Clock, model: Any, ranks: int, parameters: in
     caches are updated several times as fast.
     """
     updated = [parameter for parameter in model.parameters() if parameter.grad is not None]
-    missing = min(parameters, UPDATED) - sum(each.numel() for each in updated)
+    missing = min(parameters, UPDATED) - sum(parameter.numel() for parameter in updated)
     if missing > 0:
         rest = torch.nn.Parameter(torch.zeros(missing).to(updated[0]))
         rest.grad = torch.zeros_like(rest)
         updated.append(rest)
     optimizer = torch.optim.AdamW(updated)
-    gradients = [each.grad for each in updated]
+    gradients = [parameter.grad for parameter in updated]
     sizes = [gradient.numel() for gradient in gradients]
 
     def step() -> None:
@@ -222,12 +222,12 @@ def time_product(torch: Any, clock: Clock, place: dict[str, Any]) -> Any:
 
 def time_sweep(torch: Any, clock: Clock, place: dict[str, Any]) -> list[Any]:
     """Time all-reduces of several sizes."""
-    found = []
+    runs = []
     for size in SWEEP:
         tensor = torch.zeros(size // 4, device=place["device"])
         seconds = clock.seconds(partial(torch.distributed.all_reduce, tensor), STEPS)
-        found.append({"bytes": size, "seconds": seconds})
-    return found
+        runs.append({"bytes": size, "seconds": seconds})
+    return runs
 
 
 def measure(torch: Any, given: argparse.Namespace, spec: dict[str, Any]) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def measure(torch: Any, given: argparse.Namespace, spec: dict[str, Any]) -> dict
     product = time_product(torch, clock, place)
     time_slice = time_model if "trace" in spec else time_layers
     layers, model = time_slice(torch, clock, spec, place)
-    found = {
+    content = {
         "format": "gangline.dev/calibration",
         "version": 1,
         "device": name,
@@ -270,7 +270,7 @@ def measure(torch: Any, given: argparse.Namespace, spec: dict[str, Any]) -> dict
     }
     if given.ranks > 1:
         torch.distributed.barrier()
-    return found
+    return content
 
 
 def main() -> int:
@@ -288,12 +288,12 @@ def main() -> int:
         # A processor computes with denormal numbers a hundred times slower. Made-up inputs often
         # lead to gradients near zero; those of a training are not.
         torch.set_flush_denormal(True)
-        found = measure(torch, given, json.loads(given.spec))
+        content = measure(torch, given, json.loads(given.spec))
     except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return EXIT_REFUSED
     if given.rank == 0:
-        print(json.dumps(found), flush=True)
+        print(json.dumps(content), flush=True)
     # Threads of gloo that still run when the interpreter ends abort the process now and then.
     os._exit(0)
 

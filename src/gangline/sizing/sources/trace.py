@@ -108,7 +108,7 @@ def scalar(torch: Any, output: Any) -> Any:
     elif hasattr(output, "logits"):
         output = output.logits
     if isinstance(output, (tuple, list)):
-        output = next(each for each in output if isinstance(each, torch.Tensor))
+        output = next(part for part in output if isinstance(part, torch.Tensor))
     return output.sum()
 
 
@@ -123,8 +123,10 @@ class Operators:
     @property
     def coverage(self) -> float:
         """Share of the operators with much work that have a formula."""
-        known = self._counted
-        return known / (known + sum(self.uncounted.values())) if known or self.uncounted else 1.0
+        counted = self._counted
+        return (
+            counted / (counted + sum(self.uncounted.values())) if counted or self.uncounted else 1.0
+        )
 
     def see(self, function: Any) -> None:
         """Take note of an operator that runs."""
@@ -232,11 +234,11 @@ def main() -> int:
     except ValueError:
         sys.exit(f"--input: {given.input!r} is not a shape such as 8x3x224x224")
     try:
-        found = trace(given.target, shape, tokens=given.tokens, measure=given.measure)
+        counts = trace(given.target, shape, tokens=given.tokens, measure=given.measure)
     except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return EXIT_REFUSED
-    print(json.dumps(found))
+    print(json.dumps(counts))
     return 0
 
 

@@ -22,8 +22,7 @@ from gangline.brain.store.errors import (
 )
 from gangline.brain.store.sql import database as schema
 from gangline.brain.store.sql import tables
-from gangline.brain.store.sql.database import Database, known_version, upgrade
-from gangline.brain.store.sql.dialect import parse_address
+from gangline.brain.store.sql.database import Database, known_version, parse_address, upgrade
 from integration.brain.store.conftest import SERVERS, Servers, new_name
 
 

@@ -13,9 +13,9 @@ from sqlalchemy import Connection, event
 from gangline.brain.advisers.advice import ActionRecord, Advice, AdviceRecord, Reason, What
 from gangline.brain.facts.records import Run
 from gangline.brain.store.batch import Fact, facts_of
+from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.engine import Store, open_store
 from gangline.brain.store.reader import HistoryFilter
-from gangline.brain.store.retention import RetentionSettings
 from gangline.brain.store.similar import LEVELS
 from integration.brain.store.conftest import write_advice
 

@@ -19,10 +19,9 @@ from brain_records import (
 from gangline.brain.advisers.advice import ActionRecord, Advice, AdviceRecord, Reason, What
 from gangline.brain.facts.records import Run
 from gangline.brain.store.batch import PodFact, SegmentFact, SpeedFact, facts_of
+from gangline.brain.store.deletion import Forget, RetentionSettings
 from gangline.brain.store.engine import Store, open_store
-from gangline.brain.store.forgetting import Forget
 from gangline.brain.store.reader import HistoryFilter
-from gangline.brain.store.retention import RetentionSettings
 from gangline.brain.store.sql import tables
 from integration.brain.store.conftest import stored_advice, write_advice
 

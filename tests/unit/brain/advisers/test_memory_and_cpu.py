@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from gangline.brain.advisers.advice import Confidence, What
-from gangline.brain.advisers.cpu import data_share
-from gangline.brain.advisers.rightsize import advise
+from gangline.brain.advisers.rightsize import advise, data_share
 from gangline.brain.facts.records import Outcome, PlannedSize, Run, Segment
 from unit.brain.histories import (
     DAY,

@@ -9,7 +9,7 @@ import pytest
 from gangline.api.meta.objects import ObjectMeta
 from gangline.api.volcano.scheduling import PodGroup, PodGroupSpec, PodGroupStatus
 from gangline.brain.advisers.advice import Advice, Choice, Reason, What
-from gangline.brain.allocation.advice import PriceState
+from gangline.brain.allocation import PriceState
 from gangline.brain.evaluation.cluster_round import (
     ClusterRound,
     RoundMember,

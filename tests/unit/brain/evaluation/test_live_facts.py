@@ -16,9 +16,8 @@ from gangline.brain.collection.job_digest import ContainerRun
 from gangline.brain.collection.live_facts import FRESH_MS, digest_facts
 from gangline.brain.collection.observations import JobObservations
 from gangline.brain.collection.server_use import PodSample, ServerTable
-from gangline.brain.evaluation.advisers import advise
+from gangline.brain.evaluation.advisers import advise, build_view, with_live_facts
 from gangline.brain.evaluation.cluster_facts import NodeDays, exposure_by_node
-from gangline.brain.evaluation.views import build_view, with_live_facts
 from gangline.brain.facts.records import Job, NodeCapacity, PodRun, RoleSize, Run
 
 NOW = 1_795_168_800_000

@@ -1,12 +1,11 @@
-"""Statements about many rows at a time, as each server runs them fastest.
+"""Statements about many rows at a time, as each server runs them fastest; and the leader's fence.
 
 PostgreSQL gets an array for each column: one text whatever the number of rows, which is planned
 once for a connection. A list of values in the text would be planned for each of its rows.
 
-One writer at a time for each cluster, and one leader: a fencing number in the database.
-
-A Brain that becomes leader takes the next number. Transactions that act carry it, and are refused
-once another Brain has taken a higher one. So a leader that was frozen and wakes up cannot act.
+Fence: one writer at a time for each cluster, and one leader. A Brain that becomes leader takes the
+next number. Transactions that act carry it, and are refused once another Brain has taken a higher
+one. So a leader that was frozen and wakes up cannot act.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -112,13 +111,13 @@ def any_of(
     match connection.dialect.name:
         case "sqlite":
             # SQLite scans the table for a list of rows, and searches the index for a subquery.
-            each = func.json_each(msgspec.json.encode(ordered).decode()).table_valued("value")
-            parts = [func.json_extract(each.c.value, f"$[{n}]") for n in range(len(columns))]
-            return tuple_(*columns).in_(select(*parts).select_from(each))
+            values = func.json_each(msgspec.json.encode(ordered).decode()).table_valued("value")
+            parts = [func.json_extract(values.c.value, f"$[{n}]") for n in range(len(columns))]
+            return tuple_(*columns).in_(select(*parts).select_from(values))
         case "postgresql":
             # PostgreSQL plans a list of rows as a condition for each of them.
-            values = zip(*ordered, strict=True) if ordered else [()] * len(columns)
-            rows = given_rows(columns, [list(value) for value in values])
+            by_column = zip(*ordered, strict=True) if ordered else [()] * len(columns)
+            rows = given_rows(columns, [list(column) for column in by_column])
             return tuple_(*columns).in_(select(rows))
         case _:
             return tuple_(*columns).in_(ordered)

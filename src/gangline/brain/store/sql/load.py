@@ -74,13 +74,13 @@ def complete_jobs(
     connection: Connection, query: Select[Any], parameters: Mapping[str, Any] | None = None
 ) -> list[StoredJob]:
     """Run a query made from ``job_query``, and add role sizes and models, in its order."""
-    found = mappings(connection.execute(query, parameters))
-    if not found:
+    job_rows = mappings(connection.execute(query, parameters))
+    if not job_rows:
         return []
-    ids = [row["id"] for row in found]
+    ids = [row["id"] for row in job_rows]
     roles = _roles(connection, ids)
     images: dict[int, Image] = {}
-    for row in found:
+    for row in job_rows:
         if row["image_id"] not in images:
             images[row["image_id"]] = _image(row)
     return [
@@ -89,7 +89,7 @@ def complete_jobs(
             row["family_id"],
             rows.job_of(row, images[row["image_id"]], roles.get(row["id"], ()), _model(row)),
         )
-        for row in found
+        for row in job_rows
     ]
 
 
@@ -146,7 +146,7 @@ def _segments(connection: Connection, ids: Sequence[int]) -> dict[int, list[Segm
     for row in _of_jobs(connection, _LAST_SEGMENTS, ids):
         loaded[row["job_id"]].append(rows.segment_of(row))
     for segments in loaded.values():
-        segments.sort(key=lambda each: (each.since_ms, each.round))
+        segments.sort(key=lambda segment: (segment.since_ms, segment.round))
     return loaded
 
 
@@ -216,8 +216,8 @@ def _lateral(asked: _RowsOfJobs) -> Select[Any]:
 @lru_cache(maxsize=64)
 def _ranges(asked: _RowsOfJobs, jobs: int) -> Select[Any]:
     ranges = [_first_rows(asked, bindparam(f"job_{number}")).subquery() for number in range(jobs)]
-    found = union_all(*map(select, ranges)).subquery()
-    return _with_nodes(asked, found, found)
+    rows = union_all(*map(select, ranges)).subquery()
+    return _with_nodes(asked, rows, rows)
 
 
 def _first_rows(asked: _RowsOfJobs, job: ColumnElement[Any]) -> Select[Any]:
@@ -225,12 +225,12 @@ def _first_rows(asked: _RowsOfJobs, job: ColumnElement[Any]) -> Select[Any]:
     return select(table).where(table.c.job_id == job).order_by(*asked.order).limit(asked.most)
 
 
-def _with_nodes(asked: _RowsOfJobs, found: FromClause, source: FromClause) -> Select[Any]:
+def _with_nodes(asked: _RowsOfJobs, rows: FromClause, source: FromClause) -> Select[Any]:
     if asked.table is not tables.pod_run:
-        return select(found).select_from(source)
+        return select(rows).select_from(source)
     node = tables.node
-    joined = source.outerjoin(node, node.c.id == found.c.node_id)
-    return select(found, node.c.name).select_from(joined)
+    joined = source.outerjoin(node, node.c.id == rows.c.node_id)
+    return select(rows, node.c.name).select_from(joined)
 
 
 def _parameters(ids: Sequence[int]) -> dict[str, int]:

@@ -1,7 +1,4 @@
-"""Records as rows of tables and back. Fields that have no column go into the column ``extra``.
-
-Advice and actions as rows, with the identity of their job.
-"""
+"""Records as rows of tables and back. Fields that have no column go into the column ``extra``."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache

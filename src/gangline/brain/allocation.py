@@ -3,23 +3,19 @@
 The objective is the power mean of Pollux and Sia with p = -1: the sum of ``weight / S`` over the
 jobs, where S is goodput relative to the job's fair share. A change costs: the speed-up of each size
 but the present one is multiplied by ``(rest - cost) / (rest + cost)``, so a job near its end keeps
-its size. Afterwards each growth is placed on the free devices of nodes, largest gain first; one
-that does not fit becomes smaller, and the devices are divided again.
+its size. The division is exact, by dynamic programming: a greedy choice on concave envelopes is
+optimal only if all steps are equal. 512 jobs and 2,000 devices take a fraction of a second.
 
-What the allocation knows of jobs, nodes and waiting gangs. Sizes are counted in devices.
+1. Each growth is placed on the free devices of nodes, largest gain first; one that does not fit
+   becomes smaller, and the devices are divided again.
+2. While a gang waits, the jobs shrink that lose least, if that places the complete gang.
+3. The price is the gain of the best refused device, 0 to 1: 1 is a pending gang or growth without
+   loss, 0 a cluster with idle devices. It is smoothed, so that one short job moves no sizes.
 
-The division of devices that loses least: exact, by dynamic programming.
-
-Each job has some sizes with a loss each; the sum of losses is minimal over all divisions of at most
-``capacity`` devices. A greedy choice on concave envelopes is optimal only if all steps are equal;
-here they are not (units of pods, sizes that are worse than their neighbours), and the exact
-solution of 512 jobs and 2,000 devices takes a fraction of a second with numpy.
-
-Whether pods fit on the free devices of nodes.
-
-The fair share of each job: what its queue entitles it to, between its least and largest size.
+Sizes are counted in devices. The guard decides about the advice as about any other.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +23,8 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from gangline.brain.advisers.advice import Advice, Choice, Reason, What
 
 
 class SizePoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,15 +130,15 @@ def divide(options: Mapping[str, Sequence[Option]], capacity: int) -> Division |
         options: of each job, at least one.
         capacity: devices of all jobs together.
     """
-    least = {key: min(option.devices for option in each) for key, each in options.items()}
+    least = {key: min(option.devices for option in sizes) for key, sizes in options.items()}
     spare = capacity - sum(least.values())
     if spare < 0:
         return None
     # Losses are counted from the least sizes on: arrays hold the spare devices only.
     best: NDArray[np.float64] = np.zeros(spare + 1)
     picks: list[NDArray[np.int32]] = []
-    for key, each in options.items():
-        best, pick = _add_job(best, [(o.devices - least[key], o.loss) for o in each])
+    for key, sizes in options.items():
+        best, pick = _add_job(best, [(o.devices - least[key], o.loss) for o in sizes])
         picks.append(pick)
     chosen, left = {}, int(np.argmin(best))
     loss = float(best[left])
@@ -181,7 +179,7 @@ def placed(free: Mapping[str, int], unit: int, pods: int) -> Counter[str] | None
     left = Counter(free)
     for _ in range(pods):
         fitting = [(devices % unit, devices, name) for name, devices in left.items()]
-        fitting = [each for each in fitting if each[1] >= unit]
+        fitting = [node for node in fitting if node[1] >= unit]
         if not fitting:
             return None
         left[min(fitting)[2]] -= unit
@@ -269,20 +267,20 @@ def allocate(
         entitlements: devices that the elastic jobs of each queue are entitled to.
     """
     fair = fair_sizes(jobs, entitlements)
-    known = [job for job in jobs if _fair_goodput(job, fair[job.key]) is not None]
-    caps = {job.key: job.maximum for job in known}
+    measured = [job for job in jobs if _fair_goodput(job, fair[job.key]) is not None]
+    caps = {job.key: job.maximum for job in measured}
     free = free_by_node(nodes)
     sizes: dict[str, int] = {}
     for _ in range(_REPAIRS):
-        sizes = _divided(known, fair, caps, sum(free.values()))
-        refused = _misplaced(known, sizes, free, fair)
+        sizes = _divided(measured, fair, caps, sum(free.values()))
+        refused = _misplaced(measured, sizes, free, fair)
         if not refused:
             break
         caps |= refused
     else:
-        sizes |= {job.key: min(sizes[job.key], caps[job.key]) for job in known}
-    found = {job.key: _result(job, sizes.get(job.key, job.devices), fair) for job in jobs}
-    return Allocation(jobs=found, refused=_refused(known, sizes))
+        sizes |= {job.key: min(sizes[job.key], caps[job.key]) for job in measured}
+    results = {job.key: _result(job, sizes.get(job.key, job.devices), fair) for job in jobs}
+    return Allocation(jobs=results, refused=_refused(measured, sizes))
 
 
 def speedup(job: AllocationJob, devices: int, fair: float) -> float | None:
@@ -393,4 +391,157 @@ def _result(job: AllocationJob, devices: int, fair: Mapping[str, float]) -> JobA
         speedup=there / reference if there and reference else 1.0,
         fair=round(fair[job.key]),
         changed=devices != job.devices,
+    )
+
+
+SMOOTHING_S = 600.0
+IDLE_S = 300.0
+
+
+class PriceState(msgspec.Struct, frozen=True, kw_only=True):
+    """The price, and since when devices are idle."""
+
+    price: float = 0.0
+    at_ms: int | None = None
+    idle_since_ms: int | None = None
+    """None: all devices are used, or other gangs need the free ones."""
+
+
+def update_price(state: PriceState, refused: float, idle_devices: int, now_ms: int) -> PriceState:
+    """Return the price after an observation.
+
+    Args:
+        state: before.
+        refused: gain of the best refused device, 0 to 1.
+        idle_devices: free devices that no pending pod can use.
+        now_ms: time of the observation.
+    """
+    idle_since = None
+    if idle_devices > 0:
+        idle_since = now_ms if state.idle_since_ms is None else state.idle_since_ms
+    if idle_since is not None and now_ms - idle_since >= IDLE_S * 1000:
+        return PriceState(price=0.0, at_ms=now_ms, idle_since_ms=idle_since)
+    elapsed_s = 0.0 if state.at_ms is None else max(now_ms - state.at_ms, 0) / 1000
+    keep = math.exp(-elapsed_s / SMOOTHING_S) if state.at_ms is not None else 0.0
+    target = min(max(refused, 0.0), 1.0)
+    price = keep * state.price + (1 - keep) * target
+    return PriceState(price=price, at_ms=now_ms, idle_since_ms=idle_since)
+
+
+def give_back(
+    jobs: Sequence[AllocationJob], nodes: Sequence[AllocationNode], gang: WaitingGang
+) -> dict[str, int] | None:
+    """Return the smaller sizes by job that let the gang start.
+
+    Returns:
+        An empty dict if it fits without; None if no shrink of these jobs lets it start.
+    """
+    free = free_by_node(nodes)
+    if placed(free, gang.unit, gang.pods) is not None:
+        return {}
+    options = {job.key: _shrink_options(job) for job in jobs}
+    owned = sum(job.devices for job in jobs)
+    least = sum(min(option.devices for option in sizes) for sizes in options.values())
+    # Devices on other nodes may not help, so more is given back until the pods have nodes.
+    for needed in range(max(gang.devices - sum(free.values()), 1), owned - least + 1):
+        division = divide(options, owned - needed)
+        if division is None:
+            return None
+        sizes = {key: options[key][index].devices for key, index in division.chosen.items()}
+        left = Counter(free)
+        for job in jobs:
+            left = after_shrink(left, job, sizes[job.key])
+        if placed(left, gang.unit, gang.pods) is not None:
+            return {job.key: sizes[job.key] for job in jobs if sizes[job.key] < job.devices}
+    return None
+
+
+def lost_share(job: AllocationJob, devices: int) -> float:
+    """Return the share of the job's goodput that a smaller size loses."""
+    now, then = goodput_of(job, job.devices), goodput_of(job, devices)
+    return 0.0 if not now or then is None else max(1 - then / now, 0.0)
+
+
+def _shrink_options(job: AllocationJob) -> list[Option]:
+    options = [Option(job.devices, 0.0)]
+    if job.fixed or goodput_of(job, job.devices) is None:
+        return options
+    for size in range(job.devices - job.unit, max(job.minimum, 1) - 1, -job.unit):
+        if goodput_of(job, size) is not None:
+            # Fewer shrinks with the same loss are better: each restarts a job.
+            cost = job.cost_s / max(job.rest_s, job.cost_s)
+            options.append(Option(size, job.weight * (lost_share(job, size) + cost)))
+    return options
+
+
+def allocation_advice(
+    jobs: Sequence[AllocationJob], allocation: Allocation, price: float
+) -> dict[str, Advice]:
+    """Return the advice for each job whose size should change."""
+    advice = {}
+    for job in jobs:
+        result = allocation.jobs[job.key]
+        if not result.changed:
+            continue
+        grows = result.devices > job.devices
+        reason = Reason(
+            code="SpareDevices" if grows else "OthersGainMore",
+            arguments={
+                "devices": result.devices,
+                "speedup": result.speedup,
+                "fair": result.fair,
+                "price": price,
+            },
+        )
+        advice[job.key] = _advice(job, result.devices, reason, urgent=False)
+    return advice
+
+
+def give_back_advice(
+    jobs: Sequence[AllocationJob], sizes: dict[str, int], gang: WaitingGang
+) -> dict[str, Advice]:
+    """Return the advice for each job that gives devices back to a waiting gang."""
+    advice = {}
+    for job in jobs:
+        if job.key not in sizes:
+            continue
+        reason = Reason(
+            code="GiveBack",
+            arguments={
+                "gang": gang.key,
+                "needed": gang.devices,
+                "devices": job.devices - sizes[job.key],
+                "loss": lost_share(job, sizes[job.key]),
+            },
+        )
+        advice[job.key] = _advice(job, sizes[job.key], reason, urgent=True)
+    return advice
+
+
+def _advice(job: AllocationJob, devices: int, reason: Reason, *, urgent: bool) -> Advice:
+    now = goodput_of(job, job.devices) or 1.0
+    low, high = sorted((job.devices, devices))
+    choices = tuple(
+        Choice(
+            value=point.devices // job.unit,
+            goodput=point.goodput / now,
+            low=(point.goodput if point.low is None else point.low) / now,
+            high=(point.goodput if point.high is None else point.high) / now,
+        )
+        for point in job.curve
+        if low <= point.devices <= high and point.devices % job.unit == 0
+    )
+    goodput = (goodput_of(job, devices) or now) / now
+    ends = [choice.low for choice in choices if choice.value == devices // job.unit]
+    size = 1.0 if devices > job.devices else devices / job.devices
+    return Advice(
+        what=What.WORKERS,
+        role="worker",
+        was=job.devices // job.unit,
+        value=devices // job.unit,
+        reason=reason,
+        gain=goodput / size - 1,
+        gain_low=(ends[0] if ends else goodput) / size - 1,
+        urgent=urgent,
+        choices=choices,
     )

@@ -1,7 +1,4 @@
-"""Writes advice and actions. Each transaction carries the leader's fencing number.
-
-Everything that is written: facts, advice and actions, models.
-"""
+"""Writes advice and actions. Each transaction carries the leader's fencing number."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,11 +18,11 @@ from gangline.brain.advisers.advice import (
 )
 from gangline.brain.store.context import Context
 from gangline.brain.store.errors import ActionOpen, UnknownJob
+from gangline.brain.store.fact_writer import FactWriter
 from gangline.brain.store.sql import rows, tables
 from gangline.brain.store.sql.bulk import check_fence, take_fence
 from gangline.brain.store.sql.load import mappings
 from gangline.brain.store.sql.rows import action_of, action_query, advice_of, advice_query
-from gangline.brain.store.writing.facts import FactWriter
 
 _CURRENT = sorted(CURRENT_STATES)
 AdviceKey: TypeAlias = tuple[str, str, int, str]
@@ -70,15 +67,17 @@ class AdviceWriter:
                 before = stored.get(uid, {})
                 kept[uid] = []
                 for record in current[uid]:
-                    known = before.get(record.advice.key)
-                    if known is not None and repeats(known.advice, record.advice):
+                    stored_record = before.get(record.advice.key)
+                    if stored_record is not None and repeats(stored_record.advice, record.advice):
                         del before[record.advice.key]
-                        after = msgspec.structs.replace(record, id=known.id, at_ms=known.at_ms)
-                        refreshed.append((known, after))
+                        after = msgspec.structs.replace(
+                            record, id=stored_record.id, at_ms=stored_record.at_ms
+                        )
+                        refreshed.append((stored_record, after))
                     else:
                         after = _insert(connection, job_id, record)
                     kept[uid].append(after)
-                superseded += [each.id for each in before.values()]
+                superseded += [record.id for record in before.values()]
             _refresh(connection, refreshed)
             _set_state(connection, superseded, AdviceState.SUPERSEDED)
             return kept
@@ -199,20 +198,20 @@ class AdviceWriter:
 def _job(connection: Connection, cluster: str, uid: str) -> tuple[int, str]:
     job = tables.job.c
     query = select(job.id, job.name).where(job.cluster == cluster, job.uid == uid)
-    found = connection.execute(query).first()
-    if found is None:
+    row = connection.execute(query).first()
+    if row is None:
         raise UnknownJob(cluster, uid)
-    return found.id, found.name
+    return row.id, row.name
 
 
 def _job_ids(connection: Connection, cluster: str, uids: Iterable[str]) -> dict[str, int]:
     """Numbers of jobs by UID, in the order of ``uids``."""
     job = tables.job.c
     wanted = list(uids)
-    found = connection.execute(
+    rows = connection.execute(
         select(job.uid, job.id).where(job.cluster == cluster, job.uid.in_(wanted))
     )
-    ids = {uid: number for uid, number in found}
+    ids = {uid: number for uid, number in rows}
     return {uid: ids[uid] for uid in wanted if uid in ids}
 
 
@@ -222,10 +221,10 @@ def _current_advice(
     """Open and held advice by the UID of its job and its key."""
     advice = tables.advice.c
     query = advice_query().where(advice.job_id.in_(list(job_ids)), advice.state.in_(_CURRENT))
-    found: dict[str, dict[AdviceKey, AdviceRecord]] = {}
+    by_uid: dict[str, dict[AdviceKey, AdviceRecord]] = {}
     for record in map(advice_of, mappings(connection.execute(query))):
-        found.setdefault(record.uid, {})[record.advice.key] = record
-    return found
+        by_uid.setdefault(record.uid, {})[record.advice.key] = record
+    return by_uid
 
 
 def _refresh(connection: Connection, pairs: Iterable[tuple[AdviceRecord, AdviceRecord]]) -> None:

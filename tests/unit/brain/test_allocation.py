@@ -9,26 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline.brain.advisers.explain import displayed, sentence
-from gangline.brain.allocation.advice import (
-    PriceState,
-    allocation_advice,
-    give_back,
-    give_back_advice,
-    lost_share,
-    update_price,
-)
-from gangline.brain.allocation.allocate import (
+from gangline.brain.allocation import (
     AllocationJob,
     AllocationNode,
     Option,
+    PriceState,
     SizePoint,
     WaitingGang,
     allocate,
+    allocation_advice,
     change_factor,
     divide,
     fair_sizes,
+    give_back,
+    give_back_advice,
     goodput_of,
+    lost_share,
     speedup,
+    update_price,
 )
 
 

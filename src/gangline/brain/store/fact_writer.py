@@ -105,9 +105,9 @@ class _BatchWriter:
             self._connection, cluster, {fact.uid for fact in orphans}
         )
         self._written.orphans += [fact for fact in orphans if fact.uid not in gone]
-        known = [fact for fact in of_jobs if fact.uid in ids]
-        self._write_segments(ids, [fact for fact in known if isinstance(fact, SegmentFact)])
-        self._write_pods(cluster, ids, [fact for fact in known if isinstance(fact, PodFact)])
+        writable = [fact for fact in of_jobs if fact.uid in ids]
+        self._write_segments(ids, [fact for fact in writable if isinstance(fact, SegmentFact)])
+        self._write_pods(cluster, ids, [fact for fact in writable if isinstance(fact, PodFact)])
         self._write_speeds(cluster, [fact for fact in facts if isinstance(fact, SpeedFact)])
 
     # Jobs
@@ -122,12 +122,12 @@ class _BatchWriter:
             self._connection,
             (tables.job.c.cluster == cluster) & tables.job.c.uid.in_(sorted(merged)),
         )
-        before = {each.job.uid: each for each in stored}
+        before = {stored_job.job.uid: stored_job for stored_job in stored}
         changed = []
         for uid, job in merged.items():
-            known = before.get(uid)
-            after = merge_jobs(known.job, job) if known else merge_jobs(job, job)
-            if known is None or after != known.job:
+            former = before.get(uid)
+            after = merge_jobs(former.job, job) if former else merge_jobs(job, job)
+            if former is None or after != former.job:
                 changed.append(after)
         new = [job for job in changed if job.uid not in before]
         forgotten = self._context.forgotten(self._connection, new)
@@ -149,9 +149,9 @@ class _BatchWriter:
         self._written.rows += len(job_rows)
         self._count_families(
             {job.uid: families[self._context.keys.family(job)] for job in changed},
-            {uid: each.family_id for uid, each in before.items()},
+            {uid: stored_job.family_id for uid, stored_job in before.items()},
             {job.uid: _last_ms(job) for job in changed},
-            {uid: _last_ms(each.job) for uid, each in before.items()},
+            {uid: _last_ms(stored_job.job) for uid, stored_job in before.items()},
         )
         ids = self._job_ids(cluster, {job.uid for job in changed})
         roles = [
@@ -173,19 +173,21 @@ class _BatchWriter:
         return {uid: number for uid, number in self._connection.execute(query)}
 
     def _image_ids(self, images: set[Image]) -> dict[Image, int]:
-        identities = {self._context.keys.number("image", *_parts(each)): each for each in images}
+        identities = {
+            self._context.keys.number("image", *_parts(image_)): image_ for image_ in images
+        }
         image = tables.image.c
         query = select(image.identity, image.id).where(image.identity.in_(sorted(identities)))
         ids = dict(self._connection.execute(query).all())
         new = [
-            rows.image_row(each) | {"identity": identity}
-            for identity, each in identities.items()
+            rows.image_row(image_) | {"identity": identity}
+            for identity, image_ in identities.items()
             if identity not in ids
         ]
         if new:
             upsert(self._connection, tables.image, new, ("identity",))
             ids = dict(self._connection.execute(query).all())
-        return {each: ids[identity] for identity, each in identities.items()}
+        return {image_: ids[identity] for identity, image_ in identities.items()}
 
     def _family_ids(self, jobs: Sequence[Job]) -> dict[str, int]:
         by_digest = {self._context.keys.family(job): job for job in jobs}
@@ -250,9 +252,9 @@ class _BatchWriter:
         }
         changed = []
         for key, segment in merged.items():
-            known = stored.get(key)
-            after = merge_segments(known, segment) if known else segment
-            if after != known:
+            former = stored.get(key)
+            after = merge_segments(former, segment) if former else segment
+            if after != former:
                 changed.append({"job_id": key[0]} | rows.segment_row(after))
         upsert(self._connection, tables.segment, changed, ("job_id", "round", "since_ms"))
         self._written.rows += len(changed)
@@ -278,9 +280,9 @@ class _BatchWriter:
         }
         changed: dict[tuple[Any, ...], PodRun] = {}
         for key, pod in merged.items():
-            known = stored.get(key)
-            after = merge_pod_runs(known, pod) if known else pod
-            if after != known:
+            former = stored.get(key)
+            after = merge_pod_runs(former, pod) if former else pod
+            if after != former:
                 changed[key] = after
         nodes = self._node_ids(cluster, {pod.node: "" for pod in changed.values() if pod.node})
         pod_rows = [
@@ -303,9 +305,9 @@ class _BatchWriter:
         changed = []
         for key, speed in merged.items():
             row = existing.get(key)
-            known = rows.speed_of(row, speed.node, speed.gpu_model) if row else None
-            after = merge_node_speeds(known, speed) if known else speed
-            if after != known:
+            former = rows.speed_of(row, speed.node, speed.gpu_model) if row else None
+            after = merge_node_speeds(former, speed) if former else speed
+            if after != former:
                 changed.append({"node_id": key[0]} | rows.speed_row(after))
         upsert(self._connection, tables.node_speed, changed, ("node_id", "day"))
         self._written.rows += len(changed)
@@ -317,25 +319,25 @@ class _BatchWriter:
         query = select(node.name, node.id, node.device_model).where(
             node.cluster == cluster, node.name.in_(sorted(models))
         )
-        found = {row.name: row for row in self._connection.execute(query)}
+        nodes = {row.name: row for row in self._connection.execute(query)}
         new = [
             {"cluster": cluster, "name": name, "device_model": device_model}
             for name, device_model in models.items()
-            if name not in found or (device_model and found[name].device_model != device_model)
+            if name not in nodes or (device_model and nodes[name].device_model != device_model)
         ]
         if new:
             upsert(self._connection, tables.node, new, ("cluster", "name"))
-            found = {row.name: row for row in self._connection.execute(query)}
-        return {name: row.id for name, row in found.items()}
+            nodes = {row.name: row for row in self._connection.execute(query)}
+        return {name: row.id for name, row in nodes.items()}
 
     def _existing(
         self, table: Table, keys: Sequence[str], expected: Iterable[tuple[Any, ...]]
     ) -> dict[tuple[Any, ...], Mapping[str, Any]]:
-        found = list(expected)
-        if not found:
+        values = list(expected)
+        if not values:
             return {}
         columns = [table.c[name] for name in keys]
-        query = select(table).where(any_of(self._connection, columns, found))
+        query = select(table).where(any_of(self._connection, columns, values))
         return {
             tuple(row[name] for name in keys): row
             for row in mappings(self._connection.execute(query))

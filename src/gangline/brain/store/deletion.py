@@ -1,0 +1,346 @@
+"""Deletes jobs with everything that refers to them: what is old, and what is to be forgotten.
+
+Every transaction deletes at most 500 rows, with pauses between those of the retention, so readers
+and other writers hardly wait. Retention: segments go first, then pod runs, and jobs last; a family
+goes with its last job. Forgetting is by owner, namespace or name. A salted mark remains, so that a
+re-list of the API server does not bring the same jobs back; jobs submitted later are stored.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Row, Table, delete, exists, select, update
+
+from gangline.brain.advisers.advice import Advice
+from gangline.brain.store.batch import MAX_ROWS
+from gangline.brain.store.context import Context
+from gangline.brain.store.sql import tables
+from gangline.brain.store.sql.bulk import among, any_of, lock_cluster, upsert
+
+MAX_JOBS: Final = 20
+"""Removed together: with their sizes of roles they are fewer than 500 rows."""
+
+_CHILDREN: Final = (tables.segment, tables.pod_run, tables.action, tables.advice)
+"""In the order in which they can be deleted: actions refer to advice."""
+_DETAILS: Final = (tables.role_size, tables.model)
+
+
+def delete_some(connection: Connection, table: Table, condition: ColumnElement[bool]) -> int:
+    """Delete at most 500 rows of a table with an id; return how many."""
+    query = select(table.c.id).where(condition).limit(MAX_ROWS)
+    ids = list(connection.execute(query).scalars())
+    delete_rows(connection, table, ids)
+    return len(ids)
+
+
+def delete_rows(connection: Connection, table: Table, ids: Sequence[int]) -> None:
+    """Delete rows of a table with an id; their number must be bounded."""
+    if not ids:
+        return
+    if table is tables.advice:
+        # An action of another job never refers to it, one of the same job may be younger.
+        action = tables.action
+        connection.execute(
+            update(action).where(among(connection, action.c.advice_id, ids)).values(advice_id=None)
+        )
+    connection.execute(delete(table).where(among(connection, table.c.id, ids)))
+
+
+def remove_children(connection: Connection, jobs: Sequence[int]) -> int:
+    """Delete at most 500 rows that refer to ``jobs``; 0 if there are none left."""
+    for table in _CHILDREN:
+        deleted = delete_some(connection, table, table.c.job_id.in_(jobs))
+        if deleted:
+            return deleted
+    return 0
+
+
+def remove_jobs(connection: Connection, cluster: str, jobs: Sequence[int]) -> int:
+    """Delete at most ``MAX_JOBS`` jobs, and their families if these have no other job.
+
+    Returns 0, and deletes nothing, if rows refer to them again: remove those first.
+    """
+    lock_cluster(connection, cluster)  # no fact of these jobs is written meanwhile
+    job = tables.job
+    for table in _CHILDREN:
+        left = select(table.c.id).where(table.c.job_id.in_(jobs)).limit(1)
+        if connection.execute(left).first() is not None:
+            return 0
+    query = select(job.c.family_id, job.c.image_id).where(job.c.id.in_(jobs))
+    removed = connection.execute(query).all()
+    families = Counter(row.family_id for row in removed)
+    for table in _DETAILS:
+        connection.execute(delete(table).where(table.c.job_id.in_(jobs)))
+    deleted = connection.execute(delete(job).where(job.c.id.in_(jobs))).rowcount
+    family = tables.family
+    for count in sorted(set(families.values())):
+        same = sorted(
+            number for number, number_of_jobs in families.items() if number_of_jobs == count
+        )
+        connection.execute(
+            update(family)
+            .where(among(connection, family.c.id, same))
+            .values(jobs=family.c.jobs - count)
+        )
+    empty = (family.c.id.in_(sorted(families))) & (family.c.jobs <= 0)
+    gone = list(connection.execute(select(family.c.id).where(empty)).scalars())
+    if gone:
+        connection.execute(delete(family).where(family.c.id.in_(gone)))
+    _delete_unused_images(connection, {row.image_id for row in removed})
+    return int(deleted)
+
+
+def _delete_unused_images(connection: Connection, images: set[int]) -> None:
+    job, image = tables.job.c, tables.image
+    used = exists().where(job.image_id == image.c.id)
+    query = select(image.c.id).where(image.c.id.in_(sorted(images)), ~used)
+    unused = list(connection.execute(query).scalars())
+    if unused:
+        connection.execute(delete(image).where(image.c.id.in_(unused)))
+
+
+_DAY_MS: Final = 86_400_000
+_HOUR_MS: Final = 3_600_000
+
+Step = Callable[[Connection], int]
+"""Deletes or checks at most 500 rows and returns how many; 0: nothing is left to do."""
+
+
+class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How many days what is kept."""
+
+    segments_days: int = 90
+    pods_days: int = 180
+    jobs_days: int = 400
+    """Also of advice, actions, speeds of nodes, and marks of what was forgotten."""
+
+
+class Pruning:
+    """One run of deletions. ``deleted`` counts rows by table."""
+
+    def __init__(self, context: Context, settings: RetentionSettings, now_ms: int) -> None:
+        self._context = context
+        self._settings = settings
+        self._now_ms = now_ms
+        self.deleted: Counter[str] = Counter()
+
+    async def run(
+        self, in_writer: Callable[[Callable[[], int]], Awaitable[int]], pause_s: float
+    ) -> None:
+        """Make all steps, each by ``in_writer``, with ``pause_s`` seconds after each."""
+        for name, step in self.steps():
+            while deleted := await in_writer(partial(self._context.write, step)):
+                self.deleted[name] += deleted
+                await asyncio.sleep(pause_s)
+
+    def steps(self) -> Iterator[tuple[str, Step]]:
+        """Name and step, in the order in which they are repeated until nothing is left."""
+        settings = self._settings
+        segments_before = self._before(settings.segments_days)
+        pods_before = self._before(settings.pods_days)
+        jobs_before = self._before(settings.jobs_days)
+        yield "segment", _OldRows(tables.segment, "until_ms", segments_before).step
+        yield "pod_run", _OldRows(tables.pod_run, "ended_ms", pods_before).step
+        yield "action", _OldRows(tables.action, "at_ms", jobs_before).step
+        yield "advice", _OldRows(tables.advice, "at_ms", jobs_before).step
+        yield "job", lambda connection: self._old_jobs(connection, jobs_before)
+        yield "node_speed", self._old_speeds
+        yield "forgotten", self._old_marks
+        yield "checked_node", _UnusedNodes().step
+
+    def _before(self, days: int) -> int:
+        return self._now_ms - days * _DAY_MS
+
+    def _old_jobs(self, connection: Connection, before_ms: int) -> int:
+        job = tables.job.c
+        # Each cluster has a row in this table, and the index of jobs begins with the cluster.
+        for cluster in list(connection.execute(select(tables.leader.c.cluster)).scalars()):
+            finished = select(job.id).where(job.cluster == cluster, job.finished_ms < before_ms)
+            lost = select(job.id).where(
+                job.cluster == cluster, job.finished_ms.is_(None), job.submitted_ms < before_ms
+            )
+            for query in (finished, lost):
+                ids = list(connection.execute(query.limit(MAX_JOBS)).scalars())
+                if ids:
+                    return remove_children(connection, ids) or remove_jobs(connection, cluster, ids)
+        return 0
+
+    def _old_speeds(self, connection: Connection) -> int:
+        speed = tables.node_speed
+        before_day = self._before(self._settings.jobs_days) // _DAY_MS
+        columns = (speed.c.node_id, speed.c.day)
+        query = select(*columns).where(speed.c.day < before_day)
+        keys = [tuple(row) for row in connection.execute(query.limit(MAX_ROWS))]
+        if keys:
+            connection.execute(delete(speed).where(any_of(connection, columns, keys)))
+        return len(keys)
+
+    def _old_marks(self, connection: Connection) -> int:
+        forgotten = tables.forgotten
+        query = select(forgotten.c.digest).where(
+            forgotten.c.at_ms < self._before(self._settings.jobs_days)
+        )
+        digests = list(connection.execute(query.limit(MAX_ROWS)).scalars())
+        if digests:
+            connection.execute(delete(forgotten).where(forgotten.c.digest.in_(digests)))
+        return len(digests)
+
+
+class _OldRows:
+    """Deletes the rows of a table before some time, the oldest first.
+
+    Entries of deleted rows stay in an index until the server cleans it. So that a batch does not
+    read those of all batches before it again, it starts where the last one did.
+    """
+
+    def __init__(self, table: Table, column: str, before_ms: int) -> None:
+        self._table, self._column, self._before_ms = table, table.c[column], before_ms
+        self._from_ms: int | None = None
+
+    def step(self, connection: Connection) -> int:
+        column = self._column
+        query = select(self._table.c.id, column).where(column < self._before_ms)
+        if self._from_ms is not None:
+            query = query.where(column >= self._from_ms)
+        rows = connection.execute(query.order_by(column).limit(MAX_ROWS)).all()
+        if rows:
+            # Not the last one: if this transaction is repeated, it finds these rows again.
+            self._from_ms = rows[0][1]
+            delete_rows(connection, self._table, [row[0] for row in rows])
+        return len(rows)
+
+
+class _UnusedNodes:
+    """Deletes nodes without pod runs and speeds, page by page: no index knows them."""
+
+    def __init__(self) -> None:
+        self._last_id = 0
+
+    def step(self, connection: Connection) -> int:
+        node = tables.node
+        page = select(node.c.id).where(node.c.id > self._last_id).order_by(node.c.id)
+        ids = list(connection.execute(page.limit(MAX_ROWS)).scalars())
+        if not ids:
+            return 0
+        used = [
+            exists().where(child.c.node_id == node.c.id)
+            for child in (tables.pod_run, tables.node_speed)
+        ]
+        unused = select(node.c.id).where(node.c.id.in_(ids), ~used[0], ~used[1])
+        unused_ids = list(connection.execute(unused).scalars())
+        if unused_ids:
+            connection.execute(delete(node).where(node.c.id.in_(unused_ids)))
+        self._last_id = ids[-1]
+        return len(ids)
+
+
+class Forget(msgspec.Struct, frozen=True, kw_only=True):
+    """What to forget in one cluster: one of owner, namespace, or namespace with name."""
+
+    cluster: str
+    owner: str = ""
+    namespace: str = ""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        by_owner = bool(self.owner) and not (self.namespace or self.name)
+        by_namespace = bool(self.namespace) and not self.owner
+        if not self.cluster or not (by_owner or by_namespace):
+            raise ValueError("give a cluster, and an owner, a namespace, or a namespace and a name")
+
+
+class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
+    """What was forgotten."""
+
+    jobs: int
+    advice: int
+    """Advice for other jobs that rested on forgotten ones."""
+
+
+class Forgetting:
+    """Forgets, in transactions of at most 500 rows; it can be repeated if it was interrupted."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def run(self, asked: Forget) -> Forgotten:
+        """Forget, and return what was found.
+
+        Raises:
+            StoreError: the database failed. The marks are written first: repeat it.
+        """
+        condition, named = self._meaning(asked)
+        now_ms = self._context.clock_ms()
+        self._context.write(partial(_mark, digests=named, now_ms=now_ms))
+        jobs, uids = 0, set[str]()
+        for page in self._pages(condition):
+            uids.update(uid for _, uid in page)
+            marks = [self._context.mark("uid", asked.cluster, uid) for _, uid in page]
+            self._context.write(partial(_mark, digests=marks, now_ms=now_ms))
+            jobs += self._remove(asked.cluster, [number for number, _ in page])
+        return Forgotten(jobs=jobs, advice=self._remove_mentions(uids))
+
+    def _meaning(self, asked: Forget) -> tuple[ColumnElement[bool], list[str]]:
+        """Condition for the jobs, and marks; of names both as they are and as digests."""
+        job, mark = tables.job.c, self._context.mark
+        cluster = job.cluster == asked.cluster
+        if asked.owner:
+            owners = self._context.possible_names(asked.owner)
+            marks = [mark("owner", asked.cluster, owner) for owner in owners]
+            return cluster & job.owner.in_(owners), marks
+        namespace = cluster & (job.namespace == asked.namespace)
+        if not asked.name:
+            return namespace, [mark("namespace", asked.cluster, asked.namespace)]
+        names = self._context.possible_names(asked.name)
+        marks = [mark("job", asked.cluster, asked.namespace, name) for name in names]
+        return namespace & job.name.in_(names), marks
+
+    def _pages(self, condition: ColumnElement[bool]) -> Iterator[list[tuple[int, str]]]:
+        """Numbers and UIDs of the jobs; each page must be removed before the next is read."""
+        job = tables.job.c
+        query = select(job.id, job.uid).where(condition).order_by(job.id).limit(MAX_JOBS)
+        while jobs := self._context.read(
+            lambda connection: [tuple(row) for row in connection.execute(query)]
+        ):
+            yield jobs
+
+    def _remove(self, cluster: str, ids: Sequence[int]) -> int:
+        removed = 0
+        while not removed:
+            while self._context.write(lambda connection: remove_children(connection, ids)):
+                pass
+            removed = self._context.write(lambda connection: remove_jobs(connection, cluster, ids))
+        return removed
+
+    def _remove_mentions(self, uids: set[str]) -> int:
+        """Delete advice for other jobs whose evidence names a forgotten run."""
+        last_id, removed = 0, 0
+        while uids:
+            rows = self._context.read(partial(_advice_after, last_id=last_id))
+            if not rows:
+                break
+            last_id = rows[-1].id
+            ids = [
+                row.id
+                for row in rows
+                if not uids.isdisjoint(msgspec.json.decode(row.body, type=Advice).evidence)
+            ]
+            if ids:
+                self._context.write(partial(delete_rows, table=tables.advice, ids=ids))
+                removed += len(ids)
+        return removed
+
+
+def _advice_after(connection: Connection, last_id: int) -> Sequence[Row[tuple[int, str]]]:
+    advice = tables.advice.c
+    query = select(advice.id, advice.body).where(advice.id > last_id)
+    return connection.execute(query.order_by(advice.id).limit(MAX_ROWS)).all()
+
+
+def _mark(connection: Connection, digests: Sequence[str], now_ms: int) -> None:
+    rows = [{"digest": digest, "at_ms": now_ms} for digest in sorted(set(digests))]
+    upsert(connection, tables.forgotten, rows, ("digest",))

@@ -1,1 +1,0 @@
-"""Writes to the store: facts, advice and actions, what models have learned."""

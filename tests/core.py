@@ -20,9 +20,13 @@ CORE: dict[str, tuple[str, ...]] = {
         "integration/elastic/checkpoint/test_checkpoint_saver.py::test_a_save_to_storage_is_there_after_wait",
         "integration/elastic/checkpoint/test_checkpoint_saver.py::test_the_newest_save_of_a_killed_worker_gets_to_storage_and_its_memory_is_freed",
     ),
-    "cli": ("integration/cli/test_jobs_from_the_command_line.py",),
+    "cli": (
+        "integration/cli/test_jobs_from_the_command_line.py::test_a_job_from_submission_to_deletion",
+        "integration/cli/test_jobs_from_the_command_line.py::test_failed_job_sets_exit_status",
+    ),
     "cluster": (
-        "integration/cluster/test_cluster_nodes.py::test_stopped_node_loses_its_pods_and_boots_again",
+        "integration/cluster/test_cluster_nodes.py::test_a_service_leads_to_its_pod_by_name",
+        "integration/cluster/test_cluster_nodes.py::test_status_counts_nodes_and_pods",
     ),
     "data-sharding": ("integration/elastic/data/test_data_launcher.py",),
     "deployment": (

@@ -1,20 +1,14 @@
-"""Saves that the agent requests, because the node is about to be evicted.
-
-All ranks must save the same step. So rank 0 looks for a request about once a second, and broadcasts
-what it finds together with the step of the next such exchange; training pays one broadcast in that
-time. A script that does not call ``due`` but saves after every step needs no agreement: each rank
-stops after the save during which it finds the request, and the others wait for it in their next
-step.
-
-The save interval that loses least time, from the cost of a save and the rate of failures.
+"""When to save: at the interval that loses least time, and when the agent asks for it.
 
 Saving every ``t`` seconds costs ``save_s / t`` of the time; a failure costs half an interval on
 average. J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9),
 1974, balances the two; J. T. Daly, "A higher order estimate of the optimum checkpoint interval for
-restart dumps", FGCS 22(3), 2006, equation 37, refines it for failures that are not much rarer than
-saves.
+restart dumps", FGCS 22(3), 2006, equation 37, refines it for frequent failures.
 
-The rate of failures that the job's tuning assumes, from the file that the agent writes.
+The agent asks for a save before its node is evicted. All ranks must save the same step, so rank 0
+looks for a request about once a second, and broadcasts it with the step of the next such exchange.
+A script that saves after every step without ``due`` needs no agreement: a rank that finds the
+request stops after that save, and the others wait for it in their next step.
 """
 
 import json
@@ -34,6 +28,8 @@ PRIOR_S = 6 * 3600.0
 """Assumed before any failure, unless the job is tuned: one failure in six hours. Observations
 replace it as hours pass.
 """
+EXCHANGE_EVERY_S = 1.0
+MAX_STEPS_BETWEEN = 1000
 
 
 def daly_interval(save_s: float, between_failures_s: float) -> float:
@@ -136,10 +132,6 @@ class TunedPrior:
             return None  # no tuning, or none for checkpoints
         is_valid = 0 < prior.failures < math.inf and 0 < prior.seconds < math.inf
         return prior if is_valid else None
-
-
-EXCHANGE_EVERY_S = 1.0
-MAX_STEPS_BETWEEN = 1000
 
 
 class RequestedSaves:

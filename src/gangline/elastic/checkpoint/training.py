@@ -6,12 +6,9 @@ Model and optimizer are saved under the names of parameters, as PyTorch's distri
 require it, so that they reshard. Random states belong to a rank; a rank that did not exist when the
 checkpoint was saved retains its own.
 
-Reads and restores the state of optimizers without changing the training.
-
-PyTorch's ``get_state_dict`` initialises an optimizer that has not stepped yet by a step with zero
-gradients. Afterwards Adam counts one step too many, SGD has a momentum buffer that contains weight
-decay, and Rprop has lost its step size: training differs from training without checkpoints. Here
-such a step is made by a copy of the optimizer, and the optimizer itself remains as it was.
+PyTorch's ``get_state_dict`` initialises an optimizer that has not stepped by a step with zero
+gradients. Afterwards Adam counts one step too many, SGD has a momentum buffer with weight decay,
+and Rprop has lost its step size. Here a copy of the optimizer makes that step.
 """
 
 import contextlib

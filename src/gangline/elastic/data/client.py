@@ -7,12 +7,8 @@
             client.report_batch_done()
 
 Names and parameters are those of DLRover's client where it has them. A killed script loses nothing:
-shards that it did not report are leased to others, or to itself after its restart.
-
-Where a training script gets its shards: from the job's master, or a ledger in its own process.
-
-Without a master in the environment the process's own ledger serves a script that runs alone; its
-state does not survive the process. Several processes need a master.
+shards that it did not report are leased to others, or to itself after its restart. The ledger of
+shards is the master's; without a master one in the process serves a script that runs alone.
 """
 
 import base64
@@ -75,6 +71,9 @@ MASTER_TIMEOUT_S = 600.0
 """How long a script waits for an absent master before an error. A master is restarted within
 seconds; a script that gives up earlier loses more than it gains.
 """
+WAIT_S = 30.0
+"""Longest time that the master may delay one reply to a request for shards."""
+_TEXT = "text"
 
 
 class ShardSource(Protocol):
@@ -187,12 +186,6 @@ def open_shard_source(environment: Mapping[str, str] = os.environ) -> ShardSourc
     return MasterShardSource(
         BlockingClient(address, read_job_secret(environment, job), ClientIdentity(job=job))
     )
-
-
-WAIT_S = 30.0
-"""Longest time that the master may delay one reply to a request for shards."""
-
-_TEXT = "text"
 
 
 class ShardRefusedError(Exception):

@@ -1,18 +1,13 @@
-"""A data loader whose batch size can be changed from outside while the job runs.
-
-The file has the format of DLRover's tuning: JSON of this form, in which a missing part changes
-nothing::
-
-    {"dataloader": {"version": 3, "batch_size": 64, "num_workers": 4, "pin_memory": false}}
-
-It is read at the beginning of each pass through the data, and applied if its version is higher than
-the last one. All batches of one pass have the same size.
-
-A distributed sampler whose order does not depend on the number of processes.
+"""A sampler and a data loader for jobs whose number of processes and batch size may change.
 
 All processes follow one seeded order of the epoch. The records trained so far are always a prefix
 of it, so a job that continues with another world size starts at the next record. Nothing is skipped
 or repeated, except for the padding at the end of an epoch, as in torch's own sampler.
+
+The loader reads a file in the format of DLRover's tuning at the beginning of each pass through the
+data, and applies it if its version is higher than the last one; a missing part changes nothing::
+
+    {"dataloader": {"version": 3, "batch_size": 64, "num_workers": 4, "pin_memory": false}}
 """
 
 import logging
@@ -30,6 +25,10 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from gangline.elastic.trainer.share import Share, ShareError
 from gangline.elastic.variables import LOADER_FILE_VARIABLES, TUNING_FILE_VARIABLE
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+CONFIG_VARIABLES = LOADER_FILE_VARIABLES
 
 
 class ElasticDistributedSampler(Sampler[int]):
@@ -179,13 +178,6 @@ class ElasticBatchSampler(Sampler[list[int]]):
             return len(self.sizes())
         share = self.sampler.share(self.batch_size)
         return len(self.sampler) // share.records * len(share.micro_batches)
-
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-CONFIG_VARIABLES = LOADER_FILE_VARIABLES
 
 
 class LoaderConfig(msgspec.Struct, frozen=True):

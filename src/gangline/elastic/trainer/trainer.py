@@ -16,8 +16,6 @@ A script wraps its optimizer and each micro-batch, and otherwise stays as it is:
 Within a global batch only the first ``zero_grad`` and the last ``step`` have an effect, and
 gradients are exchanged once. Every gradient is weighted when it is computed, so that clipping sees
 the final values. The loss must be a mean over the records of its micro-batch.
-
-Settings of the optimizer from the job's tuning, equal on all ranks.
 """
 
 import contextlib
@@ -39,6 +37,7 @@ from gangline.elastic.trainer.training_reporter import TrainingObserver
 from gangline.elastic.variables import LOADER_FILE_VARIABLES
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class OptimizerConfig(msgspec.Struct, frozen=True):
@@ -77,9 +76,6 @@ def _read() -> OptimizerConfig:
     except (OSError, msgspec.DecodeError) as error:
         log.warning(f"cannot read the optimizer's settings: {error}", extra={"error": str(error)})
         return OptimizerConfig()
-
-
-T = TypeVar("T")
 
 
 class ElasticTrainer:

@@ -1,25 +1,15 @@
-"""Composes the report of a training process and writes it to the progress file.
+"""Measures the steps of a training process and writes them to the progress file.
 
-The noise of gradients, estimated from two batch sizes that a step has anyway.
+The processor's clock measures steps, whose mean is right although work is queued, because the queue
+has a limited length. At most ten times a second a step is taken apart into computing, exchange (the
+exposed part: from the last gradient of this process until backward ends) and waiting for records:
+on a GPU by events, which later steps read. Nothing here waits for a device.
 
-For a batch of ``B`` records the expected squared norm of the gradient is ``|G|² + S / B``, with the
-true gradient ``G`` and the trace ``S`` of the covariance of one record's gradient. A micro-batch of
-this process and the global batch give two equations for both. S. McCandlish et al., "An Empirical
-Model of Large-Batch Training", 2018, appendix A.1. ``S / |G|²`` is the noise scale, in records.
-
-Each process estimates from its own micro-batches, and the mean over processes is the estimate from
-all of them, because it is linear. So nothing is exchanged between processes for it.
-
-With a loss scaler both numbers carry the square of the scale, and their ratio is right.
-
-Times of a training process: steps, computing, exchanging gradients, waiting for records.
-
-Nothing here waits for a device. The processor's clock measures steps, whose mean is right although
-work is queued, because the queue has a limited length. What a step is spent on is sampled at most
-ten times a second: on a GPU with events, which are read when a later step finds them complete.
-
-The exchange is the exposed part of it: from the last gradient of this process until backward ends,
-when ``DistributedDataParallel`` has all results.
+The noise of gradients needs no exchange. For a batch of ``B`` records the expected squared norm of
+the gradient is ``|G|² + S / B``, with the true gradient ``G`` and the trace ``S`` of the covariance
+of one record's gradient; a micro-batch and the global batch give two equations for both
+(S. McCandlish et al., "An Empirical Model of Large-Batch Training", 2018, appendix A.1). Estimates
+are linear, so their mean over processes is right, and ``S / |G|²`` does not depend on loss scaling.
 """
 
 import contextlib
@@ -40,6 +30,12 @@ from gangline.elastic.trainer.share import Share
 EVERY_STEPS = 50
 MEMORY = 20
 """Number of estimates that the running mean covers: a thousand steps."""
+SAMPLE_EVERY_S = 0.1
+"""Shortest time between two steps that are taken apart."""
+PAUSE_S = 1.0
+PAUSE_STEPS = 5
+"""Time between micro-batches that is longer than both, such as an evaluation, is no step time."""
+WRITE_EVERY_S = 0.5
 
 
 class NoiseEstimator:
@@ -148,13 +144,6 @@ def _squared_norm(tensor: torch.Tensor) -> torch.Tensor:
 
 def _sum(numbers: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack([number.to(numbers[0].device) for number in numbers]).sum()
-
-
-SAMPLE_EVERY_S = 0.1
-"""Shortest time between two steps that are taken apart."""
-PAUSE_S = 1.0
-PAUSE_STEPS = 5
-"""Time between micro-batches that is longer than both, such as an evaluation, is no step time."""
 
 
 class Clock(Protocol):
@@ -329,9 +318,6 @@ class StepTimer:
 
 def _mean(values: list[float]) -> float | None:
     return sum(values) / len(values) if values else None
-
-
-WRITE_EVERY_S = 0.5
 
 
 class TrainingObserver:

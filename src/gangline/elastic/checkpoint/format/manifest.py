@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint in storage: its files, their sizes, and the checksum of each entry.
+"""The files of a checkpoint: one part for each rank, and the manifest that commits them.
 
     FOLDER/step-000000000120/
         __0_0.distcp …         one for each rank, named as by PyTorch's own writer
@@ -6,15 +6,10 @@
         gangline.json          the manifest; without it the step does not exist
     FOLDER/.partial-000000000120-PLAN/   an unfinished step; renamed when all parts are written
 
-Each rank writes its part and then a note beside it. Any saver that sees the notes of all ranks
-writes the manifest and commits. Several savers may do so concurrently.
-
-The layout of one rank's part of a checkpoint: the same bytes in memory and in the file.
-
-A part is a sequence of entries without gaps. The entry of a tensor is what ``torch.save`` writes
-for it. The owned entries together are a ``.distcp`` file that plain PyTorch opens, and writing a
-file is a copy of memory. Entries after the first ``owned`` are copies of entries that other nodes
-own: with them the memory of one node suffices for a restore. They are not written to storage.
+A part is a sequence of entries without gaps, each as ``torch.save`` writes it. It has the same
+bytes in memory and in the file, except that entries after the first ``owned`` stay in memory: they
+are copies of what other nodes own, with which the memory of one node suffices for a restore. Each
+rank writes its part and then a note beside it; any saver that sees all notes may commit the step.
 """
 
 import re
@@ -27,6 +22,12 @@ from gangline.elastic.checkpoint.format.checksum import checksum
 
 ALIGNMENT = 64
 """Entries begin at multiples of it, because PyTorch requires aligned tensors."""
+MANIFEST = "gangline.json"
+METADATA = ".metadata"
+FORMAT = 2
+"""Format 1 used other checksums."""
+_STEP = re.compile(r"^step-(\d{12,})$")
+_PARTIAL = re.compile(r"^\.partial-(\d{12,})-([0-9a-f]{32})$")
 
 
 class LayoutEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -115,14 +116,6 @@ def find_layout_error(layout: PartLayout) -> str | None:
     if not 0 <= layout.owned <= len(layout.entries):
         return "the number of owned entries is out of range"
     return None
-
-
-MANIFEST = "gangline.json"
-METADATA = ".metadata"
-FORMAT = 2
-"""Format 1 used other checksums."""
-_STEP = re.compile(r"^step-(\d{12,})$")
-_PARTIAL = re.compile(r"^\.partial-(\d{12,})-([0-9a-f]{32})$")
 
 
 class PartManifest(msgspec.Struct, frozen=True):

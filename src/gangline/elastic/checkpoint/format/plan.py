@@ -1,16 +1,12 @@
 """All ranks agree on which rank saves what: PyTorch's planner decides, this module lays it out.
 
+The planner gives each value to one owner, which writes it to storage. On every other node one rank
+that has the value stores a copy too: a node's own memory then suffices to restore replicated state.
+Small values that differ between ranks are saved for each rank (``torch_framing``). Ranks with the
+same tensors, or with the same parts of sharded ones, form a ``ReplicaSet``.
+
 The agreement is reused while names, shapes and types stay the same, so a usual save needs only one
-collective for a flag. The planner gives each value to one owner, which writes it to storage. On
-every other node one rank that has the value stores a copy too: a node's own memory then suffices to
-restore replicated state. Small values that differ between ranks are saved for each rank
-(``own_values``).
-
-Which ranks have replicas of the same tensors, or of the same parts of sharded ones.
-
-A tensor is a replica of those that have its name, and a part of a sharded tensor of those with its
-name and place. In data parallel training all ranks form one set; on a device mesh of replicas and
-shards (HSDP) there is one set for each shard.
+collective for a few numbers.
 """
 
 import logging
@@ -55,6 +51,8 @@ from gangline.elastic.checkpoint.ranks import SaveGroup
 
 Chunk = tuple[tuple[int, ...], tuple[int, ...]]
 """Sizes and offset of the part of a tensor that a rank has."""
+log = logging.getLogger(__name__)
+StateSignature = tuple[tuple[object, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +90,6 @@ def find_replica_sets(by_rank: Sequence[Mapping[str, Chunk]]) -> list[ReplicaSet
         if len(ranks) > 1:
             names.setdefault(tuple(ranks), []).append(name)
     return [ReplicaSet(ranks, tuple(sorted(keys))) for ranks, keys in sorted(names.items())]
-
-
-log = logging.getLogger(__name__)
-StateSignature = tuple[tuple[object, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)

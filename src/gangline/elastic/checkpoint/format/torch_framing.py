@@ -1,20 +1,12 @@
-"""The bytes that ``torch.save`` writes around a tensor, computed once for each shape.
+"""The form of single values in a checkpoint: their bytes, their names, and reading them safely.
 
-PyTorch's reader expects each entry of a ``.distcp`` file to be a complete ``torch.save`` archive.
-An entry has that form; from save to save only its middle, the raw bytes, changes.
+Each entry of a ``.distcp`` file is a complete ``torch.save`` archive. The bytes around a tensor are
+computed once for each shape; from save to save only the raw bytes in the middle change. Unlike in
+PyTorch's own reader, a pickle that names any class but known ones of data is an error.
 
-Unpickles without running code from the file.
-
-PyTorch's own reader unpickles ``.metadata`` and values without restriction. Here only the classes
-that such files consist of are known; any other name in a pickle is an error.
-
-Which values are a rank's own: those that have one name and differ between ranks.
-
-PyTorch saves one value for each name. A random state, a counter or the position of a data loader is
-another one on each rank, so that all ranks would restore the value of a single rank. Small values
-are therefore compared at each save. Where they differ, the first rank saves its value under the
-name, which any reader of PyTorch's format finds, and each other rank ``r`` saves its own under
-``NAME@rank-r``. Large tensors are not compared here: they are replicas, or sharded.
+PyTorch saves one value for each name, but a random state or a counter differs between ranks. Small
+values are therefore compared at each save. Where they differ, the first rank saves its value under
+the name, and each other rank ``r`` saves its own under ``NAME@rank-r``.
 """
 
 import io
@@ -57,6 +49,19 @@ _KNOWN = {
     "_get_layout": "torch.serialization",
 }
 _BUILTINS = {"set", "frozenset", "complex", "slice", "bytearray"}
+_loading = threading.Lock()
+"""PyTorch's list of allowed classes is global for all threads. Leaving ``safe_globals`` removes
+names from it even if the training script had added them.
+"""
+HEADROOM = 1.25
+"""Pickled values may grow by this factor before the ranks have to agree on a new layout."""
+SMALL_BYTES = 1 << 16
+"""Tensors in main memory up to this size are compared; the random state of PyTorch has 5,056."""
+OF_A_RANK = re.compile(r"(^|\.)random\.rank-\d+(\.|$)")
+"""Random states of a ``TrainingState``: each rank saves them under a name of its own."""
+_OWN_NAME = re.compile(r"(?P<name>.*)@rank-(?P<rank>\d+)", re.DOTALL)
+_DIGEST_BITS = 61
+"""Sums of digests stay within a signed integer of 64 bits, in which ranks compare them."""
 
 
 def _enum_member(enum: type[Enum], name: str) -> Enum:
@@ -114,12 +119,6 @@ def _data_classes() -> list[Callable[..., Any] | tuple[Callable[..., Any], str]]
     ]
 
 
-_loading = threading.Lock()
-"""PyTorch's list of allowed classes is global for all threads. Leaving ``safe_globals`` removes
-names from it even if the training script had added them.
-"""
-
-
 def safe_unpickle(stream: IO[bytes]) -> Any:
     """Load a value with PyTorch's restricted unpickler, extended by NumPy's arrays.
 
@@ -133,10 +132,6 @@ def safe_unpickle(stream: IO[bytes]) -> Any:
                 return torch.load(stream, map_location="cpu", weights_only=True)
         finally:
             torch.serialization.add_safe_globals(theirs)
-
-
-HEADROOM = 1.25
-"""Pickled values may grow by this factor before the ranks have to agree on a new layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,15 +251,6 @@ def check_loadable(key: str, value: object, data: bytes) -> None:
 def padded_capacity(size: int) -> int:
     """Return the bytes to reserve for a pickled value of ``size`` bytes that may grow."""
     return int(size * HEADROOM) + 128
-
-
-SMALL_BYTES = 1 << 16
-"""Tensors in main memory up to this size are compared; the random state of PyTorch has 5,056."""
-OF_A_RANK = re.compile(r"(^|\.)random\.rank-\d+(\.|$)")
-"""Random states of a ``TrainingState``: each rank saves them under a name of its own."""
-_OWN_NAME = re.compile(r"(?P<name>.*)@rank-(?P<rank>\d+)", re.DOTALL)
-_DIGEST_BITS = 61
-"""Sums of digests stay within a signed integer of 64 bits, in which ranks compare them."""
 
 
 def own_name(name: str, rank: int) -> str:

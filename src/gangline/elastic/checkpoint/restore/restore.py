@@ -36,6 +36,8 @@ from gangline.elastic.checkpoint.snapshot.segment import Segment, SegmentState
 from gangline.elastic.checkpoint.storage import commit
 from gangline.elastic.checkpoint.storage.target import StorageTarget, open_target
 
+log = logging.getLogger(__name__)
+
 
 class PartHolder(NamedTuple):
     """One rank's part of a step in the memory of some node, as nodes report it to each other."""
@@ -109,9 +111,6 @@ def unheld_ranks(holders: Sequence[PartHolder], step: int, plan: str) -> tuple[i
 
 def _steps(holders: Sequence[PartHolder]) -> set[tuple[int, str]]:
     return {(one.step, one.plan) for one in holders}
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
-"""Sources of a step to restore: this node's memory here, storage in its own module.
+"""Sources of a step to restore: the memory of this node, or a committed step in storage.
 
-Both return an entry's bytes by the name that PyTorch's planner uses, after comparing the checksum.
-Invariant: no unverified byte is returned.
-
-A committed step in storage, read from front to back and verified while it is read.
+Both return an entry's bytes by the name that PyTorch's planner uses, after comparing the checksum;
+the step in storage is read from front to back. Invariant: no unverified byte is returned. The only
+exception are saves in memory whose checksums are not computed yet.
 """
 
 import contextlib
@@ -40,17 +39,15 @@ from gangline.elastic.checkpoint.snapshot.segment import Segment
 from gangline.elastic.checkpoint.storage.target import StorageTarget
 
 EntryKey = tuple[str, tuple[int, ...] | None]
+SnapshotFetcher = Callable[[Sequence[EntryKey], Metadata], Sequence[SnapshotInfo]]
+"""Fetches parts with these keys into this node's memory."""
+MappedSegments = Callable[[Path], Segment | None]
+"""Returns the segment at a path if this process has it mapped for its own saves."""
 
 
 def entry_key(index: MetadataIndex) -> EntryKey:
     """Return the key that layouts and manifests use for PyTorch's ``index``."""
     return index.fqn, None if index.offset is None else tuple(index.offset)
-
-
-SnapshotFetcher = Callable[[Sequence[EntryKey], Metadata], Sequence[SnapshotInfo]]
-"""Fetches parts with these keys into this node's memory."""
-MappedSegments = Callable[[Path], Segment | None]
-"""Returns the segment at a path if this process has it mapped for its own saves."""
 
 
 class EntryLocation(NamedTuple):

@@ -2,15 +2,11 @@
 
 There is one for each job on each node, started by the agent or the first ``Checkpointer``. Messages
 over a socket only wake it; it decides from the content of shared memory, so it may be killed and
-started again at any time. When a training process dies, it writes the newest complete save to
-storage. When the job is over, it frees the memory and ends.
+started again at any time. The only other state, the uncommitted steps, is rebuilt from storage.
+When a training process dies, it writes the newest complete save to storage. When the job is over,
+it frees the memory and ends.
 
-    python -m gangline.elastic.checkpoint.saver.process HOME
-
-The uploader: writes requested saves, commits steps, computes checksums. All calls block.
-
-Every call reads the segments again. The only state that shared memory does not have is the list of
-uncommitted steps, and that is rebuilt from storage after a restart of the saver.
+    python -m gangline.elastic.checkpoint.saver.process FOLDER
 """
 
 import asyncio
@@ -60,6 +56,10 @@ from gangline.elastic.checkpoint.storage.target import StorageTarget, open_targe
 log = logging.getLogger(__name__)
 COMMIT_WAIT_S = 10.0
 """Time that a step waits for the other nodes before an older one is tried as well."""
+POLL_S = 1.0
+"""Seconds between polls without a message: parts of other nodes appear without one."""
+MAX_RETRY_PAUSE_S = 30.0
+"""Longest pause before a failed write is retried."""
 
 
 class Uploader:
@@ -260,12 +260,6 @@ class Uploader:
 
 def _error_text(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-POLL_S = 1.0
-"""Seconds between polls without a message: parts of other nodes appear without one."""
-MAX_RETRY_PAUSE_S = 30.0
-"""Longest pause before a failed write is retried."""
 
 
 class Saver:

@@ -2,14 +2,9 @@
 
 Long tensors are copied by several threads, which compute the checksums on the way: a second pass
 over the memory would cost several times as much. PyTorch copies tensors that are not plain bytes or
-are too short for several threads. Tensors in an accelerator arrive on a stream of their own. Views
-of the destinations are created once for each buffer.
-
-Copies from accelerators into pinned memory, on streams beside the one that training computes on.
-
-All calls go through PyTorch's device modules (``torch.cuda``, ``torch.xpu``, …), which share names.
-Memory is pinned for CUDA and ROCm, as PyTorch's own checkpoints do it. Other accelerators copy to
-unpinned memory.
+are too short for several threads. Tensors of an accelerator arrive on a stream beside the one that
+training computes on, by PyTorch's device modules (``torch.cuda``, ``torch.xpu``, …), which share
+names. Memory is pinned for CUDA and ROCm only, as PyTorch's own checkpoints do it.
 """
 
 import contextlib
@@ -46,6 +41,8 @@ from gangline.elastic.checkpoint.snapshot.segment import Segment, SegmentHeader
 log = logging.getLogger(__name__)
 _PORTABLE = 1
 """cudaHostRegisterPortable: pinned for every context of the process."""
+MIN_PARALLEL_BYTES = 1 << 18
+"""Below this size, synchronising threads costs more than the copy."""
 
 
 class _Event(Protocol):
@@ -213,10 +210,6 @@ def _module(device: torch.device) -> Any:
     except RuntimeError:
         return None
     return module if hasattr(module, "Stream") and hasattr(module, "current_stream") else None
-
-
-MIN_PARALLEL_BYTES = 1 << 18
-"""Below this size, synchronising threads costs more than the copy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@
         saver.sock         where training processes connect to the saver
         port               where savers of other nodes connect to it
         job.lock           locked, shared, by each running training process
-        r00003.lock        locked by the process of rank 3
+        r00003.lock        locked by the process of rank 3: no second one saves as the same rank
         r00003-s1.seg      second buffer of rank 3
         copy-r00007.seg    copy from another node
 
@@ -16,8 +16,6 @@ machine removes it after ten minutes.
 Every user of the machine can create names in shared memory, also those of another user's jobs. A
 checkpoint decides what a training process computes, so a folder or file is used only if it belongs
 to this user and no other user can write to it.
-
-The lock of one rank's buffers: no second process may save as the same rank of a job.
 """
 
 import contextlib
@@ -43,6 +41,10 @@ MEMORY_VARIABLE = "GANGLINE_CHECKPOINT_MEMORY"
 ABANDONED_AFTER_S = 600.0
 """A folder without any lock is retained this long, because restarts take time."""
 _SEGMENT = re.compile(r"^(?:r(?P<rank>\d+)-s(?P<slot>\d+)|copy-r(?P<copy>\d+))\.seg$")
+_DYING_S = 5.0
+"""Seconds that the previous process of the rank may take to end after a restart."""
+_POLL_S = 0.05
+_MAX_PID_BYTES = 32
 
 
 class SaverSettings(msgspec.Struct, frozen=True):
@@ -247,6 +249,47 @@ class FileLock:
             self.descriptor = -1
 
 
+class RankLock:
+    """A lock on ``r00003.lock`` in the job's folder; the kernel releases it with the process.
+
+    It belongs to the process (fcntl(2), record locks): data loader workers that outlive a killed
+    rank do not retain it.
+    """
+
+    def __init__(self, job_folder: Path, rank: int, target: str) -> None:
+        """Take the lock.
+
+        Raises:
+            FolderInUseError: another process saves as this rank.
+        """
+        self._descriptor = open_own(job_folder / f"r{rank:05d}.lock", os.O_RDWR | os.O_CREAT)
+        deadline = time.monotonic() + _DYING_S
+        while not self._acquire():
+            if time.monotonic() >= deadline:
+                holder = os.pread(self._descriptor, _MAX_PID_BYTES, 0).decode().strip()
+                self.close()
+                raise FolderInUseError(
+                    f"process {holder} saves to {target} as rank {rank} too: call "
+                    "torch.distributed.init_process_group() before the Checkpointer is created, so "
+                    "that the ranks save together, or give each process a folder of its own"
+                )
+            time.sleep(_POLL_S)
+        os.pwrite(self._descriptor, str(os.getpid()).ljust(_MAX_PID_BYTES).encode(), 0)
+
+    def _acquire(self) -> bool:
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
 def is_job_running(job_folder: Path) -> bool:
     """Return whether any training process of the job is running, by its lock."""
     with _probe(job_folder / "job.lock") as free:
@@ -293,50 +336,3 @@ def _touched(job_folder: Path) -> float:
 
 def wall_clock() -> float:
     return time.time()
-
-
-_DYING_S = 5.0
-"""Seconds that the previous process of the rank may take to end after a restart."""
-_POLL_S = 0.05
-_MAX_PID_BYTES = 32
-
-
-class RankLock:
-    """A lock on ``r00003.lock`` in the job's folder; the kernel releases it with the process.
-
-    It belongs to the process (fcntl(2), record locks): data loader workers that outlive a killed
-    rank do not retain it.
-    """
-
-    def __init__(self, job_folder: Path, rank: int, target: str) -> None:
-        """Take the lock.
-
-        Raises:
-            FolderInUseError: another process saves as this rank.
-        """
-        self._descriptor = open_own(job_folder / f"r{rank:05d}.lock", os.O_RDWR | os.O_CREAT)
-        deadline = time.monotonic() + _DYING_S
-        while not self._acquire():
-            if time.monotonic() >= deadline:
-                holder = os.pread(self._descriptor, _MAX_PID_BYTES, 0).decode().strip()
-                self.close()
-                raise FolderInUseError(
-                    f"process {holder} saves to {target} as rank {rank} too: call "
-                    "torch.distributed.init_process_group() before the Checkpointer is created, so "
-                    "that the ranks save together, or give each process a folder of its own"
-                )
-            time.sleep(_POLL_S)
-        os.pwrite(self._descriptor, str(os.getpid()).ljust(_MAX_PID_BYTES).encode(), 0)
-
-    def _acquire(self) -> bool:
-        try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def close(self) -> None:
-        """Release the lock."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1

@@ -2,12 +2,9 @@
 
 A save goes neither to the newest complete buffer (a crash would be restored from it) nor to one
 that is being read. With three buffers one is always free: one may be in upload, one is the newest.
-
-Training waits only for the copy. Pages are allocated beforehand (``prepare``) and pinned for a GPU.
-Checksums are computed during the copy, except for large tensors of a device: the saver computes
-those right after the save. With ``overlap`` training does not wait for copies from accelerators
-either. A background thread completes the save when they have arrived; until then the optimizer step
-waits.
+Training waits only for the copy; pages are allocated before (``prepare``) and pinned for a GPU.
+With ``overlap`` it does not wait for copies from accelerators either: a background thread completes
+the save when they have arrived, and until then the optimizer step waits.
 
 Invariant: a buffer is locked exclusively from before its header says WRITING until its header says
 COMPLETE. The newest complete buffer is never overwritten.
@@ -49,6 +46,12 @@ from gangline.elastic.checkpoint.snapshot.segment import (
     prefault_segment,
 )
 
+log = logging.getLogger(__name__)
+_ALWAYS_FREE_COUNT = 3
+"""With this number of buffers one is free at all times, except for short moments."""
+_INSTANT_S, _SHORT_S = 0.5, 0.02
+"""How long to wait for a free buffer where there will be one, and where there may not."""
+
 
 @dataclass(frozen=True, slots=True)
 class BufferState:
@@ -88,13 +91,6 @@ def choose_buffer(states: Sequence[BufferState]) -> BufferChoice | None:
         key=lambda state: (state.awaits_storage, state.complete, state.generation, state.number),
     )
     return BufferChoice(best.number, best.step if best.awaits_storage else None)
-
-
-log = logging.getLogger(__name__)
-_ALWAYS_FREE_COUNT = 3
-"""With this number of buffers one is free at all times, except for short moments."""
-_INSTANT_S, _SHORT_S = 0.5, 0.02
-"""How long to wait for a free buffer where there will be one, and where there may not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,16 @@
 """A segment: one file in shared memory with one save of one rank, which outlives its writer.
 
-The file begins with three records: a header (content and state), a mark (written to storage or not)
-and a seal (checksums of the entries). Each record has its own checksum, so that a record which was
-half written at a crash counts as absent.
+It begins with a header (content and state), a mark (written to storage or not) and a seal
+(checksums of the entries). Each has its own checksum: half written at a crash, it counts as absent.
 
 The writer (a training process) and the readers (the saver, a restarted training process) share
-nothing but the file. A writer locks it exclusively while it overwrites; a reader locks it shared
-while it reads; the kernel releases the locks of dead processes.
+nothing but the file. The kernel releases the locks of dead processes.
 
-Write order of a save: header WRITING, then layout and data, then header COMPLETE. A crash at any
-point leaves WRITING, a damaged header, or a complete save. Readers compare the header before and
-after reading, because a lock protects only the time while it is locked.
-
-Background threads pre-fault the pages (MADV_POPULATE), so that the first save does not pay for it.
-
-Checks before a save whether the buffers of all ranks of a node fit into its shared memory.
-
-The ranks of a node share its memory, so each alone would count capacity that the others need too.
-Free shared memory may exceed the memory limit of the container: the kernel would then kill a
-process.
+1. A writer locks the file exclusively before it changes a byte, a reader shared while it reads.
+2. A save writes header WRITING, layout and data, header COMPLETE. A crash at any point leaves
+   WRITING, a damaged header, or a complete save.
+3. A reader compares the header after it has the lock with the one by which it chose the segment.
+   Without a lock it compares again after reading: whatever it read under one header is right.
 """
 
 import contextlib
@@ -55,6 +47,21 @@ from gangline.elastic.checkpoint.format.manifest import (
 from gangline.elastic.checkpoint.snapshot.directory import open_own
 from gangline.elastic.memory import memory_status
 
+MAGIC = b"GANGLCK2"
+PAGE = 4096
+"""Size of the area for header and mark; the layout follows at this offset."""
+MARK_OFFSET = 1024
+"""Offset of the mark, which the saver writes; the worker writes the header."""
+_HEADER = struct.Struct("<8sIIqQQQQQQQd")
+_MARK = struct.Struct("<8sQI4x")
+_SEAL = struct.Struct("<QQ")
+_SUM = struct.Struct("<Q")
+HEADER_BYTES = _HEADER.size + _SUM.size
+MARK_BYTES = _MARK.size + _SUM.size
+_OUT_OF_SPACE = {errno.ENOSPC, errno.ENOMEM, errno.EFBIG}
+_POPULATE_BYTES = 1 << 22
+"""Bytes per call of madvise, which blocks all other mappings of the process."""
+
 
 class MemoryRequest(msgspec.Struct, frozen=True):
     """The shared memory that one rank needs."""
@@ -86,6 +93,8 @@ def free_bytes(folder: Path) -> int:
 
 def check_capacity(requests: Sequence[MemoryRequest]) -> None:
     """Check that each node has the memory that its ranks need; all ranks get the same result.
+
+    A rank alone would count free memory that the other ranks of its node need too.
 
     Raises:
         MemoryShortError: some node does not.
@@ -138,17 +147,6 @@ def shortage_message(where: str, more: int, free: int, of: str = "") -> str:
     )
 
 
-MAGIC = b"GANGLCK2"
-PAGE = 4096
-"""Size of the area for header and mark; the layout follows at this offset."""
-MARK_OFFSET = 1024
-"""Offset of the mark, which the saver writes; the worker writes the header."""
-_HEADER = struct.Struct("<8sIIqQQQQQQQd")
-_MARK = struct.Struct("<8sQI4x")
-_SEAL = struct.Struct("<QQ")
-_SUM = struct.Struct("<Q")
-
-
 class SegmentState(IntEnum):
     """Whether a segment holds a checkpoint."""
 
@@ -196,9 +194,6 @@ def pack_header(header: SegmentHeader) -> bytes:
     return body + _SUM.pack(checksum(body))
 
 
-HEADER_BYTES = _HEADER.size + _SUM.size
-
-
 def unpack_header(data: bytes | memoryview) -> SegmentHeader | None:
     """Read a header; return ``None`` if there is none or it is damaged."""
     if len(data) < HEADER_BYTES:
@@ -213,9 +208,6 @@ def unpack_header(data: bytes | memoryview) -> SegmentHeader | None:
 def pack_mark(generation: int, persisted: bool) -> bytes:
     body = _MARK.pack(MAGIC, generation, persisted)
     return body + _SUM.pack(checksum(body))
-
-
-MARK_BYTES = _MARK.size + _SUM.size
 
 
 def is_marked_persisted(data: bytes | memoryview, generation: int) -> bool:
@@ -246,9 +238,6 @@ def unpack_seal(data: bytes | memoryview, generation: int, entries: int) -> list
     if sealed != generation or count != entries:
         return None
     return list(struct.unpack_from(f"<{entries}Q", body, _SEAL.size))
-
-
-_OUT_OF_SPACE = {errno.ENOSPC, errno.ENOMEM, errno.EFBIG}
 
 
 class Segment:
@@ -450,10 +439,6 @@ def create_segment(path: Path, size: int, reserve: bool = True) -> Segment:
 
 def _short(path: Path, size: int) -> MemoryShortError:
     return MemoryShortError(shortage_message(str(path.parent), size, free_bytes(path.parent)))
-
-
-_POPULATE_BYTES = 1 << 22
-"""Bytes per call of madvise, which blocks all other mappings of the process."""
 
 
 class PopulateAdvice(IntEnum):

@@ -1,13 +1,15 @@
 """Writes parts from memory to storage with checksums, and commits a step when all parts are there.
 
-Each operation may be killed and repeated. Write order: the file of a part before its note, all
-notes before the manifest, the manifest before the rename. So a reader never sees a manifest whose
-parts are incomplete.
+Each operation may be killed and repeated, and savers of all nodes work without a coordinator:
 
-Detects folders with checkpoints of other programs.
+1. A rank's saver writes the file of the part, and then its note. A note therefore means that the
+   part is complete, with the checksums in the note.
+2. Any saver that finds the notes of all ranks writes the manifest, of which readers trust only a
+   complete one.
+3. The step appears by the rename of its folder, or in an object store by the manifest itself.
 
-A training that finds no step of ours would start from scratch. A folder with checkpoints of another
-format is then most likely a mistake: it is refused, with a message that explains how to load them.
+A folder without a step of ours but with checkpoints of another program is most likely a mistake,
+and training would start from scratch: it is refused, with a message that explains how to load them.
 """
 
 import threading
@@ -52,6 +54,8 @@ HINTS = {
     "checkpoint_id=…)",
     "of torch.save": "load them with torch.load(…, weights_only=True), or with safetensors",
 }
+CHUNK = 1 << 24
+"""Bytes per write: small enough for an even rate under a bandwidth limit."""
 
 
 def list_folder_names(target: StorageTarget) -> dict[str, list[str]]:
@@ -93,10 +97,6 @@ def foreign_folder_message(folder: str, kind: str) -> str:
         f"{folder} holds checkpoints {kind}, which are not loaded automatically: {HINTS[kind]}; "
         "then give the Checkpointer a folder of its own"
     )
-
-
-CHUNK = 1 << 24
-"""Bytes per write: small enough for an even rate under a bandwidth limit."""
 
 
 @dataclass(slots=True)

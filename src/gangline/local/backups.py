@@ -81,15 +81,11 @@ BLOCK_BYTES = 1 << 20
 
 
 class FileSum(msgspec.Struct, frozen=True):
-    """Size and checksum of a file in the archive."""
-
     size: int
     sha256: str
 
 
 class BackupManifest(msgspec.Struct, frozen=True):
-    """The description of a backup."""
-
     format: int
     cluster: str
     created: datetime
@@ -226,8 +222,6 @@ SNAPSHOT_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A backup that was written."""
-
     manifest: BackupManifest
     has_key: bool
     """True if the archive has the key that its Secrets are encrypted with."""
@@ -360,8 +354,6 @@ REPLACED = (STATE, f"{STATE}-wal", "pki", SETTINGS, IMAGE_MAP, GENERATED_FILE)
 
 @dataclass(frozen=True, slots=True)
 class RestoredCluster:
-    """What was restored."""
-
     manifest: BackupManifest
     revision: int
     """The revision that the cluster continues from."""

@@ -1,17 +1,14 @@
-"""The embedded cluster in one process: API server, controllers, nodes, network, and other
-components.
+"""The embedded cluster in one process: API server, controllers, nodes, network, other components.
 
 Start order: directory and lock, network (the API server assigns addresses of its service range),
 API server, run record and kubeconfig. From then on clients are served while the rest starts. The
 stop order is the reverse: pods end first.
 
+The kubelets of the virtual nodes share one runtime and one HTTP server. Each has a certificate and
+a client of the API server of its own: a kubelet has the rights of its node only.
+
 Invariant: after a kill at any point the next start cleans up. Everything in the kernel carries the
 cluster's mark, and a write is acknowledged only after it is on disk.
-
-Creates the kubelets of the virtual nodes; they share one runtime and one HTTP server.
-
-Each node has certificates of its own below its folder, and a client of the API server that uses
-them: a kubelet has the rights of its node only.
 """
 
 import asyncio
@@ -26,7 +23,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gangline.api.resources import NODES, SERVICES
@@ -104,10 +100,8 @@ class Kubelets:
         self._resources = contextlib.AsyncExitStack()
 
     async def start(self, nodes: Sequence[str]) -> None:
-        """Detect what the machine allows, give each node its identity, and start the server.
-
-        Raises:
-            ClusterError: a certificate cannot be used.
+        """Detect what the machine allows, give each node its identity, and start the server. Raises
+        ClusterError: a certificate cannot be used.
         """
         if self._runtime is None:
             self._runtime = await asyncio.to_thread(self._make_runtime)
@@ -194,8 +188,7 @@ class Kubelets:
 
     def _warm_environments(self) -> list[WarmEnvironment]:
         settings = KubeletSettings(data=Path())
-        images = ImageMap(settings.environment, settings.path, self._images)
-        return images.warm_environments()
+        return ImageMap(settings.environment, settings.path, self._images).warm_environments()
 
     def _environments(self) -> tuple[Path, ...]:
         """The folders that image names map to: pods see them even below a /tmp."""
@@ -208,9 +201,6 @@ class Kubelets:
         ]
         return tuple(dict.fromkeys([Path(sys.prefix), Path(sys.base_prefix), package, *mapped]))
 
-
-if TYPE_CHECKING:
-    from gangline.local.kubelet.runtime.interface import ContainerRuntime
 
 log = logging.getLogger(__name__)
 
@@ -245,14 +235,11 @@ def run_foreground(
     settings: ClusterSettings,
     components: Sequence[Component] = (),
     announce: ReadyCallback = lambda ready: None,
-    runtime: "ContainerRuntime | None" = None,
+    runtime: ContainerRuntime | None = None,
 ) -> None:
     """Run a cluster until SIGTERM or Ctrl-C; a second signal does not wait for pods to end.
 
     Args:
-        settings: the settings of the cluster.
-        components: what runs with the cluster.
-        announce: called when the API server answers.
         runtime: runs the containers of all nodes; None selects processes of this machine.
 
     Raises:
@@ -289,7 +276,7 @@ class EmbeddedCluster:
         settings: ClusterSettings,
         components: Sequence[Component] = (),
         announce: ReadyCallback = lambda ready: None,
-        runtime: "ContainerRuntime | None" = None,
+        runtime: ContainerRuntime | None = None,
     ) -> None:
         self._settings = settings
         self._directory = settings.directory
@@ -298,10 +285,8 @@ class EmbeddedCluster:
         self._runtime = runtime
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
-        """Run until ``stop`` is set; ``hurry`` ends the pods without their grace period.
-
-        Raises:
-            ClusterError: it cannot be started.
+        """Run until ``stop`` is set; ``hurry`` ends the pods without their grace period. Raises
+        ClusterError: it cannot be started.
         """
         self._shapes = machine.divide_machine(self._settings, machine.detect_machine())
         self._directory.prepare()

@@ -56,7 +56,6 @@ class ClientConnection:
         return self._table.users[user]
 
     def end(self) -> None:
-        """Record that the connection is closed."""
         if not self.user:
             self._table.remove(self)
         else:
@@ -106,7 +105,6 @@ class ConnectionTable:
         oldest.close()
 
     def remove(self, connection: ClientConnection) -> None:
-        """Stop counting a connection as unauthenticated."""
         own = self._peers.get(connection.peer)
         if own is not None and connection in own:
             del own[connection]
@@ -198,7 +196,6 @@ class HandshakeQueue:
         self._filled.clear()
 
     async def run(self) -> None:
-        """Start handshakes until cancelled."""
         while True:
             await self._filled.wait()
             peer, clients = self._waiting.popitem(last=False)
@@ -287,7 +284,6 @@ class DeadlineServer(web.Server):
             transport.abort()
 
     def __call__(self) -> DeadlineProtocol:
-        """Return the handler of a new connection."""
         return self.protocol(self, loop=self._loop, **self._kwargs)
 
 
@@ -337,7 +333,6 @@ class Listener:
 
     @property
     def sockets(self) -> Sequence[socket.socket]:
-        """The listening sockets."""
         return self._listening
 
     async def start(self, host: str, port: int, backlog: int) -> None:

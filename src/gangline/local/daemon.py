@@ -35,8 +35,6 @@ LOG_TAIL_LINES = 15
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The status of a cluster."""
-
     name: str
     folder: Path
     running: bool
@@ -57,10 +55,8 @@ class ClusterStatus:
 def start_detached(settings: ClusterSettings, command: Sequence[str]) -> RunRecord:
     """Run ``command`` in the background; it must run the cluster in the foreground.
 
-    Returns when the API server answers. The output of the cluster goes to its log file.
-
-    Raises:
-        ClusterError: it did not start; the message holds the last lines of its output.
+    Returns when the API server answers. The output of the cluster goes to its log file. Raises
+    ClusterError: it did not start; the message holds the last lines of its output.
     """
     cluster = settings.directory
     cluster.prepare()
@@ -107,9 +103,7 @@ def report_ready() -> None:
 
 def wait_nodes_ready(cluster: ClusterDirectory, count: int) -> bool:
     """Wait until ``count`` nodes are ready, at most ``START_TIMEOUT_S``; return whether they are.
-
-    Raises:
-        ClusterError: the cluster ended meanwhile.
+    Raises ClusterError: the cluster ended meanwhile.
     """
 
     async def wait() -> None:

@@ -50,8 +50,6 @@ def default_home() -> Path:
 
 
 class RunRecord(msgspec.Struct, frozen=True):
-    """The process that runs a cluster, and the URL of its API server."""
-
     pid: int
     process_start: int
     """The start time of the process in kernel ticks; a later process with the same pid has another
@@ -64,8 +62,6 @@ class RunRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ClusterDirectory:
-    """The directory of one cluster."""
-
     root: Path
     name: str = DEFAULT_NAME
 
@@ -97,10 +93,8 @@ class ClusterDirectory:
         return self.folder / "run.json"
 
     def prepare(self) -> None:
-        """Create the directory, close it to other users, and check that it is writable.
-
-        Raises:
-            ClusterError: it cannot be created or written.
+        """Create the directory, close it to other users, and check that it is writable. Raises
+        ClusterError: it cannot be created or written.
         """
         if not NAME_PATTERN.fullmatch(self.name):
             raise ClusterError(
@@ -121,10 +115,8 @@ class ClusterDirectory:
             ) from error
 
     def refuse_interrupted_restore(self) -> None:
-        """Refuse to start a cluster that has a part of a backup's state.
-
-        Raises:
-            ClusterError: a restore was interrupted.
+        """Refuse to start a cluster that has a part of a backup's state. Raises ClusterError: a
+        restore was interrupted.
         """
         if (self.folder / RESTORING).exists():
             raise ClusterError(

@@ -66,11 +66,7 @@ def _memory_limit() -> int | None:
 
 
 def divide_machine(settings: ClusterSettings, machine: Machine) -> list[NodeShape]:
-    """Divide a machine among the nodes of a cluster.
-
-    Raises:
-        ClusterError: a number is out of range.
-    """
+    """Divide a machine among the nodes of a cluster. Raises ClusterError."""
     count = settings.nodes
     if not 1 <= count <= 1000:
         raise ClusterError(f"--nodes {count}: give a number from 1 to 1000")
@@ -101,10 +97,8 @@ def divide_machine(settings: ClusterSettings, machine: Machine) -> list[NodeShap
 
 
 def parse_extended_resources(items: Iterable[str]) -> dict[str, int]:
-    """Parse ``NAME=COUNT`` items.
-
-    Raises:
-        ClusterError: one of them is no extended resource with a whole number.
+    """Parse ``NAME=COUNT`` items. Raises ClusterError: one of them is no extended resource with a
+    whole number.
     """
     amounts: dict[str, int] = {}
     for item in items:

@@ -1,6 +1,4 @@
-"""TCP ports of this machine: choose a free one, and name the process that owns a taken one.
-
-Reports port conflicts between pods that share the host's network.
+"""TCP ports of this machine: choice of a free one, and conflicts between pods.
 
 Without network namespaces a port belongs to the process that opened it first on all addresses. A
 pod that fails while another process listens on a port that the pod declares most likely failed for
@@ -25,9 +23,7 @@ from gangline.local.directory import ClusterError
 
 def choose_port(host: str, requested: int | None, preferred: tuple[int, ...]) -> int:
     """Return a port to listen on: ``requested``, else the first free ``preferred`` one, else 0.
-
-    Raises:
-        ClusterError: ``requested`` is taken or not permitted; the message names the owner.
+    Raises ClusterError: ``requested`` is taken or not permitted; the message names the owner.
     """
     if requested is None:
         return next((port for port in preferred if _refusal(host, port) is None), 0)

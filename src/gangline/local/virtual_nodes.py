@@ -37,23 +37,18 @@ class NodeRunner(Protocol):
 
     async def run(self) -> None:
         """Run until cancelled; a later call takes over the containers of the earlier one."""
-        ...
 
     async def stop(self, grace_s: float) -> None:
         """End all containers; those that take longer than ``grace_s`` are killed."""
-        ...
 
 
 class NodePower(Enum):
-    """The desired state of a node."""
-
     ON = auto()
     PARTITIONED = auto()
     STOPPED = auto()
 
 
 def desired_power(node: Node | None) -> NodePower:
-    """Read the desired state from a node's annotations."""
     annotations = node.metadata.annotations if node is not None else {}
     if annotations.get(STOPPED_ANNOTATION) == "true":
         return NodePower.STOPPED

@@ -1,6 +1,6 @@
 """What every controller gets: a client, shared informers, an event recorder, settings, indexes.
 
-Discovery of the kinds that the API server serves now; custom resources change them.
+Also discovery of the kinds that the API server serves now, which custom resources change.
 """
 
 import asyncio
@@ -52,8 +52,6 @@ BY_OWNER = "owner"
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """Settings of the controllers."""
-
     volumes: Path
     """The parent folder of new volumes, which get one folder each."""
 
@@ -64,8 +62,6 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ControllerContext:
-    """The dependencies of a controller."""
-
     client: ApiClient
     informers: SharedInformerFactory
     recorder: EventRecorder
@@ -79,7 +75,6 @@ class ControllerLoop(Protocol):
 
     async def run(self) -> None:
         """Work until cancelled."""
-        ...
 
 
 def current_time() -> datetime:

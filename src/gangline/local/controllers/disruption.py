@@ -1,9 +1,7 @@
-"""Disruption controller: updates the status of PodDisruptionBudgets, which evictions depend on.
+"""Disruption controller: how many of the pods of a PodDisruptionBudget may be evicted now.
 
-Disruption budgets: how many of the selected pods may be evicted now.
-
-Percentages refer to the expected number of pods: the sum of the sizes of their ReplicaSets, plus
-one for each pod without a known controller.
+Evictions depend on the status that it writes. Percentages refer to the expected number of pods: the
+sum of the sizes of their ReplicaSets, plus one for each pod without a known controller.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,13 +41,14 @@ def budget_status(
     counted = [pod for pod in pods if pod.status.phase not in TERMINAL_PHASES]
     expected = _expected(counted, sizes)
     desired = _desired(budget, expected)
-    evicted = _still_evicted(budget, counted, now)
-    healthy = sum(
-        is_pod_ready(pod)
-        and pod.metadata.deletion_timestamp is None
-        and pod.metadata.name not in evicted
-        for pod in counted
-    )
+    present = {pod.metadata.name for pod in counted if pod.metadata.deletion_timestamp is None}
+    evicted = {
+        name: since
+        for name, since in budget.status.disrupted_pods.items()
+        if name in present and now - since < DELETION_TIMEOUT
+    }
+    retained = present - evicted.keys()
+    healthy = sum(is_pod_ready(pod) and pod.metadata.name in retained for pod in counted)
     allowed = max(0, healthy - desired) if expected > 0 else 0
     return PodDisruptionBudgetStatus(
         observed_generation=budget.metadata.generation,
@@ -63,13 +62,8 @@ def budget_status(
 
 
 def _expected(pods: Sequence[Pod], sizes: Mapping[str, int]) -> int:
-    owners = {pod.metadata.controller.uid for pod in pods if pod.metadata.controller}
-    known_owners = {uid for uid in owners if uid in sizes}
-    alone = sum(
-        pod.metadata.controller is None or pod.metadata.controller.uid not in known_owners
-        for pod in pods
-    )
-    return sum(sizes[uid] for uid in known_owners) + alone
+    owners = [pod.metadata.controller.uid if pod.metadata.controller else "" for pod in pods]
+    return sum(sizes[uid] for uid in sizes.keys() & owners) + sum(o not in sizes for o in owners)
 
 
 def _desired(budget: PodDisruptionBudget, expected: int) -> int:
@@ -84,17 +78,6 @@ def _count(value: int | str, total: int) -> int:
     if isinstance(value, int):
         return value
     return ceil(float(value.rstrip("%")) * total / 100)
-
-
-def _still_evicted(
-    budget: PodDisruptionBudget, pods: Sequence[Pod], now: datetime
-) -> dict[str, datetime]:
-    there = {pod.metadata.name for pod in pods if pod.metadata.deletion_timestamp is None}
-    return {
-        name: since
-        for name, since in budget.status.disrupted_pods.items()
-        if name in there and now - since < DELETION_TIMEOUT
-    }
 
 
 def _condition(budget: PodDisruptionBudget, allowed: int, now: datetime) -> Condition:
@@ -112,8 +95,6 @@ def _condition(budget: PodDisruptionBudget, allowed: int, now: datetime) -> Cond
 
 
 class DisruptionController:
-    """Watches budgets, pods and ReplicaSets; writes the status of budgets."""
-
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._budgets = context.informers.informer(

@@ -1,6 +1,4 @@
-"""EndpointSlice mirroring controller: keeps slices equal to their Endpoints object.
-
-EndpointSlices: mirrors of Endpoints objects, for clients that read only slices.
+"""EndpointSlice mirroring controller: EndpointSlices for clients that read no Endpoints.
 
 There is one slice for each set of ports. Its name follows from the name of the Endpoints object, so
 that a repeated creation fails with AlreadyExists and adds no duplicate.
@@ -33,13 +31,9 @@ def mirror_endpoints(endpoints: Endpoints) -> dict[str, EndpointSlice]:
     return {name: _slice(name, endpoints, subset) for name, subset in named}
 
 
-def is_equivalent_slice(one: EndpointSlice, other: EndpointSlice) -> bool:
-    """True if two slices have equal labels, addresses and ports."""
-    return _content(one) == _content(other)
-
-
-def _content(of: EndpointSlice) -> tuple[object, ...]:
-    return of.metadata.labels, of.address_type, of.endpoints, of.ports
+def slice_content(slice_: EndpointSlice) -> tuple[object, ...]:
+    """The fields that the controller keeps up to date."""
+    return slice_.metadata.labels, slice_.address_type, slice_.endpoints, slice_.ports
 
 
 def _slice(name: str, endpoints: Endpoints, subset: EndpointSubset) -> EndpointSlice:
@@ -84,8 +78,6 @@ BATCH_S = 0.3
 
 
 class EndpointSliceController:
-    """Watches Endpoints; writes EndpointSlices."""
-
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._endpoints = context.informers.informer(ENDPOINTS)
@@ -129,7 +121,7 @@ class EndpointSliceController:
             # The informer's copy may be outdated; its next event triggers another pass.
             with contextlib.suppress(AlreadyExists):
                 await self._client.create(ENDPOINT_SLICES, desired, namespace)
-        elif not is_equivalent_slice(present, desired):
+        elif slice_content(present) != slice_content(desired):
             metadata = msgspec.structs.replace(
                 desired.metadata, resource_version=present.metadata.resource_version
             )

@@ -1,6 +1,4 @@
-"""Endpoints controller: keeps the Endpoints of each service with a selector up to date.
-
-Endpoints: the addresses of the pods behind each service with a selector.
+"""Endpoints controller: the addresses of the pods behind each service with a selector.
 
 A pod counts while it has an address and has not ended. It is listed under ``addresses`` if it is
 ready, or always if the service publishes not-ready addresses. Rendezvous depends on the latter:
@@ -128,8 +126,6 @@ def _port_order(ports: PortList) -> list[tuple[str, int]]:
 
 
 class EndpointsController:
-    """Watches services and pods; writes Endpoints."""
-
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._services = context.informers.informer(

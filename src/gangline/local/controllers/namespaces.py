@@ -1,6 +1,7 @@
-"""Default service account and CA bundle of each namespace.
+"""Namespace controllers: default objects of new namespaces, and the end of terminating ones.
 
-Namespace controller: deletes the content of terminating namespaces, then finalizes them.
+`NamespaceDefaultsController` creates the default service account and the CA bundle that pods rely
+on. `NamespaceController` deletes the content of a terminating namespace, then finalizes it.
 """
 
 import contextlib

@@ -127,7 +127,6 @@ class Kubelet:
 
     @property
     def data(self) -> Path:
-        """The folder of all files of this node's pods."""
         return self._settings.data
 
     def find_pod(self, namespace: str, name: str) -> PodWorker | None:
@@ -213,8 +212,6 @@ class Kubelet:
         _remove_except(pods, retained)
         for uid in retained - set(self.workers):
             shutil.rmtree(pods / uid / "containers", ignore_errors=True)
-        # Earlier releases wrote tokens there, for all pods of an account.
-        shutil.rmtree(self._settings.data / "accounts", ignore_errors=True)
         logs = self._settings.data / "logs"
         for folder in logs.glob("*_*_*") if logs.is_dir() else ():
             if folder.name.rpartition("_")[2] not in retained:

@@ -1,19 +1,14 @@
-"""Reads container logs: the last lines, lines since a time, and new lines as they are written.
+"""Container logs: written in the CRI format, read as ``kubectl logs`` does, archived for jobs.
 
-Archive of the logs of deleted pods, for the jobs that owned them.
+Each line of a log file is ``TIME STREAM TAG TEXT``: the time of the write, ``stdout`` or
+``stderr``, ``F`` for a full line or ``P`` for a partial one, and the bytes as received. A file
+above the maximum size is renamed to a name with its time; the oldest renamed file is removed.
+
+Kubernetes deletes logs with their pod. Here those of a job stay readable after its pods were
+deleted or replaced: a client names the pods' owner. The oldest pods are removed first.
 
     kept-logs/POD_UID/pod.json                 metadata of the pod, its containers and their ends
     kept-logs/POD_UID/CONTAINER/NUMBER.log     the logs, as before the deletion
-
-Kubernetes deletes logs with their pod. Here the logs of a job stay readable after its pods were
-cleaned up, suspended or replaced: a client names the pods' owner. The oldest pods are removed
-first.
-
-Container logs on disk, in the CRI format of Kubernetes' nodes.
-
-Each line of the file is ``TIME STREAM TAG TEXT``: the time of the write, ``stdout`` or ``stderr``,
-``F`` for a full line or ``P`` for a partial one, and the bytes as received. A file above the
-maximum size is renamed to a name with its time, and the oldest renamed file is removed.
 """
 
 import asyncio
@@ -45,8 +40,6 @@ _RECORD_FILE = "pod.json"
 
 @dataclass(frozen=True, slots=True)
 class ArchivedLogs:
-    """The logs of one deleted pod."""
-
     folder: Path
     pod_record: dict[str, Any]
     """Its metadata, the names of its node and containers, and its status, as in the object."""
@@ -197,8 +190,6 @@ _PIECE_BYTES = 16 << 10
 
 
 class LogWriter:
-    """Writes the log of one run of a container."""
-
     def __init__(
         self, path: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
     ) -> None:
@@ -220,7 +211,6 @@ class LogWriter:
 
     @property
     def closed(self) -> bool:
-        """True if the log is complete."""
         return self._fd < 0
 
     def write(self, stream: str, data: bytes) -> None:
@@ -343,8 +333,6 @@ async def read_log(
     """Yield the logged output in chunks.
 
     Args:
-        path: the current file of the log; its rotated files are read first.
-        options: the part of the log to read.
         writer: the writer of the log, if any; following ends when it is closed.
 
     Raises:

@@ -1,7 +1,4 @@
-"""Reports a node to the API server: registration, lease and status.
-
-The Node object of a virtual node: resources, addresses and conditions.
-"""
+"""The Node object of a virtual node, and its reporter: registration, lease and status."""
 
 import asyncio
 import logging
@@ -95,7 +92,6 @@ def is_status_outdated(node: VirtualNodeSpec, stored: Node) -> bool:
 
 
 def node_labels(node: VirtualNodeSpec) -> dict[str, str]:
-    """The labels of a node: the well-known ones, and its own."""
     machine = _ARCHITECTURES.get(platform.machine(), platform.machine())
     return {
         "kubernetes.io/hostname": node.name,
@@ -106,7 +102,6 @@ def node_labels(node: VirtualNodeSpec) -> dict[str, str]:
 
 
 def build_node(node: VirtualNodeSpec) -> Node:
-    """The object for the registration of a node."""
     meta = ObjectMeta(name=node.name, labels=node_labels(node), annotations=node_annotations(node))
     return Node(api_version="v1", kind="Node", metadata=meta)
 
@@ -122,12 +117,7 @@ def build_node_status(
     """The status of a node.
 
     Args:
-        node: the node.
-        port: the port of the kubelet server.
         before: the stored status; it preserves transition times, and resources that users added.
-        limitations: what this machine does not allow.
-        now: the time.
-        withdrawn: resources of the stored status that the node no longer has.
     """
     added = {name: value for name, value in before.capacity.items() if name not in withdrawn}
     have = {**added, **format_resources(node_allocatable(node))}
@@ -220,8 +210,6 @@ _RETRY_S = 1.0
 
 @dataclass(slots=True)
 class NodeStatusReporter:
-    """Registers one node and renews its lease and status."""
-
     client: ApiClient
     node: VirtualNodeSpec
     settings: KubeletSettings
@@ -243,18 +231,13 @@ class NodeStatusReporter:
                 await asyncio.sleep(_RETRY_S)
 
     async def run(self) -> None:
-        """Renew lease and status until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._every(self.settings.heartbeat_s, self.renew))
             tasks.create_task(self._every(self.settings.node_status_s, self._write_status))
             tasks.create_task(self._every(self.settings.heartbeat_s, self._follow_capacity))
 
     async def renew(self) -> None:
-        """Renew the lease once.
-
-        Raises:
-            ApiError: it was not renewed.
-        """
+        """Renew the lease once. Raises ApiError: it was not renewed."""
         name, patch = self.node.name, lease_patch(self.node.name, datetime.now(UTC))
         try:
             await self.client.patch(LEASES, name, patch, LEASE_NAMESPACE)

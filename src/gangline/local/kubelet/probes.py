@@ -1,8 +1,6 @@
-"""Probe worker of a running container: its postStart hook, then its probes until it ends.
+"""Probes and hooks of containers: timing, thresholds, and the handlers exec, HTTP GET and TCP.
 
-Timing of probes and the meaning of their results; `handlers` runs the probes.
-
-Probe and hook handlers: exec, HTTP GET, TCP connect.
+`run_probes_and_hooks` works beside a run of a container, from its postStart hook until its end.
 """
 
 import asyncio
@@ -28,8 +26,6 @@ from gangline.local.kubelet.runtime.interface import ContainerStartError, Runnin
 
 @dataclass(frozen=True, slots=True)
 class ProbeState:
-    """The results of a probe so far."""
-
     successful: bool
     """The present result, after thresholds."""
 
@@ -84,8 +80,6 @@ _MAX_OUTPUT = 1024
 
 @dataclass(frozen=True, slots=True)
 class ProbeTarget:
-    """The container that a probe or hook applies to."""
-
     container: Container
     running: RunningContainer
     pod_ip: str

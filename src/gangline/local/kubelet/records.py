@@ -1,13 +1,11 @@
 """The kubelet's records of a pod and its containers: the input of `compute_pod_actions`.
 
-All records are immutable values: the workers replace them as things happen, and nothing changes
-them. A new kubelet rebuilds them from the status that its predecessor wrote (`recover_record`).
+All records are immutable values: the workers replace them as things happen. A new kubelet rebuilds
+them from the status that its predecessor wrote (`recover_record`).
 
-Restart policies and the crash loop back-off.
-
-The back-off is the kubelet's: the first restart is immediate, the next waits 10 seconds from the
-end of the run, then 20, and so on up to 5 minutes. It is reset by a run that lasted twice the
-longest delay since the last change.
+The back-off of restarts is the kubelet's: the first restart is immediate, the next waits 10 seconds
+from the end of the run, then 20, and so on up to 5 minutes. It is reset by a run that lasted twice
+the longest delay since the last change.
 """
 
 from collections.abc import Mapping
@@ -23,8 +21,6 @@ _EXIT_LOST = 137
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    """The end of a run."""
-
     exit_code: int
     reason: str
     finished_at: datetime
@@ -62,8 +58,6 @@ class StartProblem:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRecord:
-    """The state of one container."""
-
     instance: ContainerInstance | None = None
     """The newest run."""
 
@@ -90,7 +84,6 @@ class ContainerRecord:
 
     @property
     def running(self) -> bool:
-        """True while a run has not ended."""
         return self.instance is not None and self.instance.ended is None
 
     @property
@@ -106,8 +99,6 @@ class ContainerRecord:
 
 @dataclass(frozen=True, slots=True)
 class PodFailureReason:
-    """Why a pod has failed."""
-
     reason: str
     message: str
 
@@ -117,8 +108,6 @@ EMPTY_RECORD = ContainerRecord()
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
-    """The state of one pod."""
-
     started_at: datetime
     """The time at which the kubelet accepted it."""
 
@@ -155,7 +144,6 @@ def recover_record(pod: Pod, now: datetime) -> PodRecord:
 
 
 def is_pod_finished(pod: Pod) -> bool:
-    """True if the pod's phase is Succeeded or Failed."""
     return pod.status.phase in TERMINAL_PHASES
 
 
@@ -190,14 +178,11 @@ ALWAYS, ON_FAILURE, NEVER = "Always", "OnFailure", "Never"
 
 @dataclass(frozen=True, slots=True)
 class BackoffSettings:
-    """The delays of restarts, in seconds."""
-
     base_s: float = 10.0
     max_s: float = 300.0
 
 
 def should_restart(policy: str, ended: ExitRecord) -> bool:
-    """True if the policy restarts a container after this end."""
     return policy in (ALWAYS, "") or (policy == ON_FAILURE and ended.exit_code != 0)
 
 

@@ -28,8 +28,6 @@ from gangline.local.controllers.replica_sets.pod_creation import adopt_object
 
 
 class DeploymentController:
-    """Creates, scales and deletes the ReplicaSets of Deployments."""
-
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._recorder = context.recorder

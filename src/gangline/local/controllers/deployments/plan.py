@@ -15,7 +15,11 @@ from typing import Any
 
 import msgspec
 
-from gangline.api.core.workloads import DeploymentStatus, DeploymentStrategy
+from gangline.api.core.workloads import (
+    DeploymentStatus,
+    DeploymentStrategy,
+    RollingUpdateDeployment,
+)
 from gangline.api.meta.objects import Condition, LabelSelector, Object, Wire
 from gangline.api.meta.resource import Resource
 from gangline.local.controllers.replica_sets.plan import (
@@ -44,8 +48,6 @@ class RawDeploymentSpec(Wire):
 
 
 class RawDeployment(Object):
-    """A Deployment as its controller reads it."""
-
     spec: RawDeploymentSpec = RawDeploymentSpec()
     status: DeploymentStatus = DeploymentStatus()
 
@@ -61,8 +63,6 @@ RAW_DEPLOYMENTS: Resource[RawDeployment] = Resource(
 
 @dataclass(frozen=True, slots=True)
 class DeploymentPlan:
-    """The next step of a Deployment."""
-
     create: dict[str, Any] | None = None
     """The manifest of a new ReplicaSet."""
 
@@ -84,7 +84,6 @@ class DeploymentPlan:
 def plan_deployment(
     deployment: RawDeployment, owned: Sequence[RawReplicaSet], now: datetime
 ) -> DeploymentPlan:
-    """Compare a Deployment with the ReplicaSets that it controls."""
     if deployment.metadata.deletion_timestamp is not None:
         return DeploymentPlan(status=deployment.status)
     current = next((one for one in owned if _same_template(deployment, one)), None)
@@ -177,12 +176,11 @@ def _recreates(deployment: RawDeployment) -> bool:
 
 def availability_bounds(deployment: RawDeployment) -> tuple[int, int]:
     """Return the minimum of available pods and the maximum of all pods during a rolling update."""
-    desired, rolling = deployment.desired_replicas, deployment.spec.strategy.rolling_update
-    surge = rolling.max_surge if rolling and rolling.max_surge is not None else DEFAULT_SURGE
-    missing = (
-        rolling.max_unavailable
-        if rolling and rolling.max_unavailable is not None
-        else DEFAULT_SURGE
+    desired = deployment.desired_replicas
+    rolling = deployment.spec.strategy.rolling_update or RollingUpdateDeployment()
+    surge, missing = (
+        DEFAULT_SURGE if share is None else share
+        for share in (rolling.max_surge, rolling.max_unavailable)
     )
     extra, fewer = _share(surge, desired, up=True), _share(missing, desired, up=False)
     if extra == 0 and fewer == 0:
@@ -197,18 +195,11 @@ def _share(value: int | str, total: int, *, up: bool) -> int:
     return ceil(part) if up else floor(part)
 
 
-def _desired_size(one: RawReplicaSet) -> int:
-    return one.desired_replicas
-
-
 def _first_size(deployment: RawDeployment, old: Sequence[RawReplicaSet]) -> int:
-    total = sum(map(_desired_size, old))
+    total = sum(one.desired_replicas for one in old)
     if _recreates(deployment):
-        return (
-            deployment.desired_replicas
-            if total == 0 and not any(o.status.replicas for o in old)
-            else 0
-        )
+        emptied = total == 0 and not any(o.status.replicas for o in old)
+        return deployment.desired_replicas if emptied else 0
     return min(deployment.desired_replicas, max(0, availability_bounds(deployment)[1] - total))
 
 
@@ -216,13 +207,13 @@ def _step(
     deployment: RawDeployment, current: RawReplicaSet | None, old: Sequence[RawReplicaSet]
 ) -> dict[str, int]:
     if _recreates(deployment):
-        sizes = {one.metadata.name: 0 for one in old if _desired_size(one)}
+        sizes = {one.metadata.name: 0 for one in old if one.desired_replicas}
         emptied = not any(one.status.replicas for one in old)
         if (
             current is not None
             and not sizes
             and emptied
-            and _desired_size(current) != deployment.desired_replicas
+            and current.desired_replicas != deployment.desired_replicas
         ):
             sizes[current.metadata.name] = deployment.desired_replicas
         return sizes
@@ -233,26 +224,26 @@ def _roll(
     deployment: RawDeployment, current: RawReplicaSet, old: Sequence[RawReplicaSet]
 ) -> dict[str, int]:
     fewest, most = availability_bounds(deployment)
-    total = _desired_size(current) + sum(map(_desired_size, old))
-    if _desired_size(current) > deployment.desired_replicas:
+    total = current.desired_replicas + sum(one.desired_replicas for one in old)
+    if current.desired_replicas > deployment.desired_replicas:
         return {current.metadata.name: deployment.desired_replicas}
-    if _desired_size(current) < deployment.desired_replicas and total < most:
-        growth = min(deployment.desired_replicas - _desired_size(current), most - total)
-        return {current.metadata.name: _desired_size(current) + growth}
+    if current.desired_replicas < deployment.desired_replicas and total < most:
+        growth = min(deployment.desired_replicas - current.desired_replicas, most - total)
+        return {current.metadata.name: current.desired_replicas + growth}
     sizes: dict[str, int] = {}
-    not_yet = max(0, _desired_size(current) - current.status.available_replicas)
+    not_yet = max(0, current.desired_replicas - current.status.available_replicas)
     removable = total - fewest - not_yet
     # Unavailable pods are removed first: that costs no availability.
     for one in sorted(old, key=_revision):
-        broken = max(0, _desired_size(one) - one.status.available_replicas)
+        broken = max(0, one.desired_replicas - one.status.available_replicas)
         removed = min(broken, max(0, removable))
         if removed:
-            sizes[one.metadata.name] = _desired_size(one) - removed
+            sizes[one.metadata.name] = one.desired_replicas - removed
             removable -= removed
     available = current.status.available_replicas + sum(o.status.available_replicas for o in old)
     spare = available - fewest
     for one in sorted(old, key=_revision):
-        size = sizes.get(one.metadata.name, _desired_size(one))
+        size = sizes.get(one.metadata.name, one.desired_replicas)
         removed = min(size, max(0, min(spare, removable)))
         if removed:
             sizes[one.metadata.name] = size - removed
@@ -267,9 +258,9 @@ def _scale_paused(deployment: RawDeployment, owned: Sequence[RawReplicaSet]) -> 
     newest = max(owned, key=_revision, default=None)
     if newest is None:
         return {}
-    others = sum(_desired_size(one) for one in owned if one is not newest)
+    others = sum(one.desired_replicas for one in owned if one is not newest)
     size = max(0, deployment.desired_replicas - others)
-    return {newest.metadata.name: size} if size != _desired_size(newest) else {}
+    return {newest.metadata.name: size} if size != newest.desired_replicas else {}
 
 
 def _expired_replica_sets(
@@ -278,7 +269,7 @@ def _expired_replica_sets(
     limit = deployment.spec.revision_history_limit
     keep = 10 if limit is None else limit
     empty = sorted(
-        (o for o in old if not _desired_size(o) and not o.status.replicas), key=_revision
+        (o for o in old if not o.desired_replicas and not o.status.replicas), key=_revision
     )
     return tuple(one.metadata.name for one in empty[: max(0, len(empty) - keep)])
 
@@ -298,7 +289,7 @@ def _status(
         updated_replicas=updated,
         ready_replicas=sum(one.status.ready_replicas for one in owned),
         available_replicas=available,
-        unavailable_replicas=max(0, sum(map(_desired_size, owned)) - available),
+        unavailable_replicas=max(0, sum(one.desired_replicas for one in owned) - available),
         collision_count=deployment.status.collision_count,
     )
     done = current is not None and updated == replicas == available == deployment.desired_replicas

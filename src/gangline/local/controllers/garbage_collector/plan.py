@@ -11,7 +11,7 @@ The caller finds out whether an owner that is not in the graph exists (``exists`
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
@@ -49,7 +49,6 @@ class GraphObject:
 
 
 def graph_object(group: str, version: str, plural: str, metadata: ObjectMeta) -> GraphObject:
-    """Extract these fields from an object's metadata."""
     return GraphObject(
         group=group,
         version=version,
@@ -200,49 +199,29 @@ def _plan_deleting(graph: OwnerGraph, item: GraphObject) -> GarbageAction:
     if not item.is_deleting_dependents:
         return NoAction.NO_ACTION
     blocking = [
-        dependent for dependent in graph.dependents(item.uid) if _blocks(dependent, item.uid)
+        dependent
+        for dependent in graph.dependents(item.uid)
+        if any(owner.uid == item.uid and owner.block_owner_deletion for owner in dependent.owners)
     ]
     if not blocking:
         return RemoveFinalizer(FOREGROUND)
     return CheckObjects(tuple(dependent.uid for dependent in blocking if not dependent.is_deleting))
 
 
-def _blocks(dependent: GraphObject, uid: str) -> bool:
-    return any(owner.uid == uid and owner.block_owner_deletion for owner in dependent.owners)
-
-
 def _plan_owned(graph: OwnerGraph, item: GraphObject, exists: OwnerExists) -> GarbageAction:
-    solid, dangling, waiting = _classify(graph, item.owners, exists)
     if not item.owners:
         return NoAction.NO_ACTION
-    if solid:
-        gone = frozenset(owner.uid for owner in (*dangling, *waiting))
-        return RemoveOwnerReferences(gone) if gone else NoAction.NO_ACTION
+    owners = [(owner, graph.get(owner.uid)) for owner in item.owners]
+    waiting = [owner for owner, object_ in owners if object_ and object_.is_deleting_dependents]
+    missing = [owner for owner, object_ in owners if object_ is None and not exists(owner)]
+    if len(waiting) + len(missing) < len(owners):  # Another owner remains.
+        ended = frozenset(owner.uid for owner in (*missing, *waiting))
+        return RemoveOwnerReferences(ended) if ended else NoAction.NO_ACTION
     dependents = graph.dependents(item.uid)
     if waiting and dependents:
         if any(dependent.is_deleting_dependents for dependent in dependents):
             return UnblockOwners()
         return DeleteObject(PropagationPolicy.FOREGROUND)
-    if ORPHAN in item.finalizers:
-        return DeleteObject(PropagationPolicy.ORPHAN)
-    if FOREGROUND in item.finalizers:
-        return DeleteObject(PropagationPolicy.FOREGROUND)
-    return DeleteObject(PropagationPolicy.BACKGROUND)
-
-
-OwnerList: TypeAlias = list[OwnerReference]
-
-
-def _classify(
-    graph: OwnerGraph, owners: Iterable[OwnerReference], exists: OwnerExists
-) -> tuple[OwnerList, OwnerList, OwnerList]:
-    solid: OwnerList = []
-    dangling: OwnerList = []
-    waiting: OwnerList = []
-    for owner in owners:
-        present = graph.get(owner.uid)
-        if present is not None:
-            (waiting if present.is_deleting_dependents else solid).append(owner)
-        else:
-            (solid if exists(owner) else dangling).append(owner)
-    return solid, dangling, waiting
+    policies = {ORPHAN: PropagationPolicy.ORPHAN, FOREGROUND: PropagationPolicy.FOREGROUND}
+    chosen = (policy for finalizer, policy in policies.items() if finalizer in item.finalizers)
+    return DeleteObject(next(chosen, PropagationPolicy.BACKGROUND))

@@ -1,7 +1,4 @@
-"""Job controller: watches Jobs and pods, and writes pods and status.
-
-Manifests of the pods of a Job.
-"""
+"""Job controller: watches Jobs and their pods, builds the pods, and executes the plan."""
 
 import asyncio
 import contextlib
@@ -90,8 +87,6 @@ def _job_of(pod: Pod) -> Iterable[str]:
 
 
 class JobController:
-    """Runs Jobs."""
-
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._recorder = context.recorder
@@ -139,7 +134,7 @@ class JobController:
             await self._write_status(job, plan.status)
         self._backoff[uid] = plan.backoff
         for event in plan.events:
-            self._recorder.event(object_reference(BATCH_JOBS, job), *event)
+            self._note(job, *event)
         await self._execute(key, job, plan)
         if plan.requeue_at is not None:
             return RequeueAfter(max(0.1, (plan.requeue_at - current_time()).total_seconds()))
@@ -187,35 +182,26 @@ class JobController:
     async def _remove_finalizer(self, pod: Pod) -> None:
         meta = pod.metadata
         left = [finalizer for finalizer in meta.finalizers if finalizer != FINALIZER]
-        patch = {
-            "metadata": {
-                "uid": meta.uid,
-                "resourceVersion": meta.resource_version,
-                "finalizers": left or None,
-            }
-        }
+        metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        patch = {"metadata": {**metadata, "finalizers": left or None}}
         with contextlib.suppress(NotFound):
             await self._client.patch(PODS, meta.name, patch, meta.namespace, kind=PatchKind.MERGE)
 
     async def _write_status(self, job: BatchJob, status: BatchJobStatus) -> None:
-        """Write the status if the Job is still the one that was read.
-
-        Raises:
-            Conflict: it has changed: counts that are based on it could be wrong.
+        """Write the status if the Job is still the one that was read. Raises Conflict: it has
+        changed: counts that are based on it could be wrong.
         """
         meta = job.metadata
         encoded = msgspec.to_builtins(status)
-        patch = {
-            "metadata": {"resourceVersion": meta.resource_version},
-            "status": {
-                "startTime": None,
-                **dict.fromkeys(("active", "ready", "terminating", "succeeded", "failed"), 0),
-                "completedIndexes": None,
-                **encoded,
-                "uncountedTerminatedPods": {"succeeded": None, "failed": None}
-                | encoded.get("uncountedTerminatedPods", {}),
-            },
+        uncounted = {"succeeded": None, "failed": None}
+        uncounted |= encoded.pop("uncountedTerminatedPods", {})
+        body = {
+            **dict.fromkeys(("startTime", "completedIndexes")),
+            **dict.fromkeys(("active", "ready", "terminating", "succeeded", "failed"), 0),
+            **encoded,
+            "uncountedTerminatedPods": uncounted,
         }
+        patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": body}
         with contextlib.suppress(NotFound):
             await self._client.patch(
                 BATCH_JOBS,

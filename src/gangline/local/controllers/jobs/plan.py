@@ -1,24 +1,23 @@
-"""Jobs: which pods to create and delete, and the status to write.
+"""Jobs: which pods to create and delete, and the status to write, as kube-controller-manager 1.32.
 
-As kube-controller-manager 1.32: a Job that has reached its end first gets the condition
-``SuccessCriteriaMet`` or ``FailureTarget``, and ``Complete`` or ``Failed`` once no pod is left.
-Failed pods are replaced after a delay that doubles with each failure.
+A Job that has reached its end first gets the condition ``SuccessCriteriaMet`` or ``FailureTarget``,
+and ``Complete`` or ``Failed`` once no pod is left. Failed pods are replaced after a delay that
+doubles with each failure.
 
-A Job as the controller reads it.
+Invariant: every ended pod is counted exactly once, although it may be deleted, and the controller
+may end, at any time. So each pod has a finalizer:
 
-Completion indexes as Kubernetes writes them: ``1,3-5,7``.
+1. when the pod has ended, its uid is written to ``uncountedTerminatedPods``;
+2. then the finalizer is removed;
+3. when the watch shows that, the uid leaves the list, and the pod is added to the count.
 
-Counts every ended pod of a Job exactly once, although pods may be deleted at any time.
-
-A pod has a finalizer. When it has ended, its uid is written to ``uncountedTerminatedPods``; then
-the finalizer is removed; when the watch shows that, the uid becomes part of the count. The
-controller may end between any two of these writes. Succeeded pods of an indexed Job need no uids:
-the set of completed indexes counts each of them once.
+Succeeded pods of an indexed Job need no uids: the set of completed indexes counts each once.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -28,7 +27,7 @@ from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.meta.conditions import find_condition, is_condition_true, set_condition
 from gangline.api.meta.objects import Condition, Object, Wire
 from gangline.api.meta.resource import Resource
-from gangline.local.controllers.replica_sets.plan import PodTemplate, deletion_rank
+from gangline.local.controllers.replica_sets.plan import PodTemplate, deletion_rank, is_pod_active
 
 FINALIZER = "batch.kubernetes.io/job-tracking"
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -59,8 +58,6 @@ class UncountedPods(Wire):
 
 
 class BatchJobStatus(Wire):
-    """The observed state of a Job."""
-
     conditions: list[Condition] = msgspec.field(default_factory=list)
     start_time: datetime | None = None
     completion_time: datetime | None = None
@@ -74,8 +71,6 @@ class BatchJobStatus(Wire):
 
 
 class BatchJob(Object):
-    """A Job."""
-
     spec: BatchJobSpec = BatchJobSpec()
     status: BatchJobStatus = BatchJobStatus()
 
@@ -134,7 +129,6 @@ def _ranges(indexes: list[int]) -> Iterator[str]:
 
 
 def index_of(pod: Pod) -> int | None:
-    """Return the completion index of a pod."""
     text = pod.metadata.annotations.get(INDEX, "")
     return int(text) if text.isdigit() else None
 
@@ -193,7 +187,7 @@ def count_pods(job: BatchJob, pods: Sequence[Pod]) -> PodCounts:
     if job.is_indexed:
         counted_succeeded = len(completed)
     return PodCounts(
-        active=tuple(pod for pod in pods if _is_active(pod)),
+        active=tuple(filter(is_pod_active, pods)),
         terminating=tuple(
             pod
             for pod in pods
@@ -210,27 +204,6 @@ def count_pods(job: BatchJob, pods: Sequence[Pod]) -> PodCounts:
     )
 
 
-def counted_status(job: BatchJob, counts: PodCounts, ready: int) -> BatchJobStatus:
-    """Return the status of a Job with these counts."""
-    status = job.status
-    return BatchJobStatus(
-        conditions=status.conditions,
-        start_time=status.start_time,
-        completion_time=status.completion_time,
-        active=len(counts.active),
-        ready=ready,
-        terminating=len(counts.terminating),
-        succeeded=counts.counted_succeeded,
-        failed=counts.counted_failed,
-        completed_indexes=format_indexes(counts.completed),
-        uncounted_terminated_pods=counts.uncounted,
-    )
-
-
-def _is_active(pod: Pod) -> bool:
-    return pod.status.phase not in TERMINAL_PHASES and pod.metadata.deletion_timestamp is None
-
-
 def _has_failed(job: BatchJob, pod: Pod) -> bool:
     """A deleted pod is replaced at once, unless the Job replaces only failed pods."""
     if pod.status.phase in TERMINAL_PHASES:
@@ -240,13 +213,8 @@ def _has_failed(job: BatchJob, pod: Pod) -> bool:
 
 
 def finish_time(pod: Pod) -> datetime | None:
-    """Return when the last container of a pod ended."""
-    times = [
-        status.state.terminated.finished_at
-        for status in pod.status.container_statuses
-        if status.state.terminated is not None
-    ]
-    return max((time for time in times if time is not None), default=None)
+    ends = [status.state.terminated for status in pod.status.container_statuses]
+    return max((end.finished_at for end in ends if end and end.finished_at), default=None)
 
 
 MAX_CREATIONS = 500
@@ -312,7 +280,6 @@ class JobPlan:
 
 
 def plan_job(job: BatchJob, pods: Sequence[Pod], backoff: BackoffRecord, now: datetime) -> JobPlan:
-    """Compare a Job with its pods."""
     held = tuple(pod for pod in pods if FINALIZER in pod.metadata.finalizers)
     if job.metadata.deletion_timestamp is not None:
         return JobPlan(job.status, backoff, release=held)
@@ -320,8 +287,17 @@ def plan_job(job: BatchJob, pods: Sequence[Pod], backoff: BackoffRecord, now: da
         return _plan_finished(job, held, finished, backoff, now)
     counts = count_pods(job, pods)
     backoff = backoff.after(counts.ended, now)
-    ready = sum(is_pod_ready(pod) for pod in counts.active)
-    plan = JobPlan(counted_status(job, counts, ready), backoff, release=counts.release)
+    status = msgspec.structs.replace(
+        job.status,
+        active=len(counts.active),
+        ready=sum(map(is_pod_ready, counts.active)),
+        terminating=len(counts.terminating),
+        succeeded=counts.counted_succeeded,
+        failed=counts.counted_failed,
+        completed_indexes=format_indexes(counts.completed),
+        uncounted_terminated_pods=counts.uncounted,
+    )
+    plan = JobPlan(status, backoff, release=counts.release)
     plan = _start_or_suspend(job, counts, plan, now)
     plan = _end(job, counts, plan, now)
     if _is_ending(plan.status) or _finish(plan.status) or job.spec.suspend:
@@ -350,9 +326,7 @@ def _plan_finished(
     if seconds is None:
         return plan
     expires = (finished.last_transition_time or now) + timedelta(seconds=seconds)
-    if expires <= now:
-        return replace(plan, delete_job=True)
-    return replace(plan, requeue_at=expires)
+    return replace(plan, delete_job=True) if expires <= now else replace(plan, requeue_at=expires)
 
 
 def _start_or_suspend(job: BatchJob, counts: PodCounts, plan: JobPlan, now: datetime) -> JobPlan:
@@ -382,8 +356,7 @@ def _end(job: BatchJob, counts: PodCounts, plan: JobPlan, now: datetime) -> JobP
         elif success := _success(job, counts):
             status = _with(status, now, SUCCESS_CRITERIA_MET, "True", *success)
         else:
-            deadline = _deadline(job, status)
-            return replace(plan, requeue_at=deadline)
+            return replace(plan, requeue_at=_deadline(job, status))
     plan = replace(plan, status=status, delete=counts.active)
     uncounted = status.uncounted_terminated_pods
     if counts.active or counts.terminating or uncounted.succeeded or uncounted.failed:
@@ -441,10 +414,8 @@ def _run_pods(job: BatchJob, counts: PodCounts, plan: JobPlan, now: datetime) ->
     active = [pod for pod in counts.active if pod not in surplus]
     desired = _desired_active(job, counts, len(active))
     surplus += sorted(active, key=deletion_rank)[: max(0, len(active) - desired)]
-    waiting = 0
-    if job.spec.pod_replacement_policy == "Failed":
-        waiting = len(counts.terminating)
-    missing = min(desired - len(active) - waiting, MAX_CREATIONS)
+    waiting = counts.terminating if job.spec.pod_replacement_policy == "Failed" else ()
+    missing = min(desired - len(active) - len(waiting), MAX_CREATIONS)
     plan = replace(plan, withdraw=tuple(surplus))
     if missing <= 0 or surplus:
         return plan
@@ -470,7 +441,7 @@ def _new_indexes(
     if job.spec.pod_replacement_policy == "Failed":
         taken |= {index_of(pod) for pod in counts.terminating}
     free = (index for index in range(job.completions or 0) if index not in taken)
-    return tuple(index for index, _ in zip(free, range(missing), strict=False))
+    return tuple(islice(free, missing))
 
 
 def _invalid_indexes(job: BatchJob, counts: PodCounts) -> list[Pod]:

@@ -72,7 +72,8 @@ class NodeLifecycleController:
         silent = self._heartbeats.age(name, _clock()) > self._silence_s
         change = plan_node_update(node, silent=silent, now=current_time())
         if change.conditions is not None:
-            await self._set_conditions(node, change.conditions)
+            status = {"conditions": msgspec.to_builtins(change.conditions)}
+            await self._patch(node, {"status": status}, subresource="status")
             self._recorder.event(node, "Normal", "NodeNotReady", f"Node {name} is silent")
         elif change.taints is not None:
             await self._patch(node, {"spec": {"taints": msgspec.to_builtins(change.taints)}})
@@ -81,10 +82,6 @@ class NodeLifecycleController:
                 await self._attempt(self._mark_not_ready(pod))
         if any(taint.effect == NO_EXECUTE for taint in node.spec.taints):
             await self._evict_intolerant_pods(node)
-
-    async def _set_conditions(self, node: Node, conditions: list[Condition]) -> None:
-        patch = {"status": {"conditions": msgspec.to_builtins(conditions)}}
-        await self._patch(node, patch, subresource="status")
 
     async def _patch(self, node: Node, patch: dict[str, Any], subresource: str = "") -> None:
         # The resourceVersion guards against a kubelet that came back in this moment.
@@ -106,12 +103,9 @@ class NodeLifecycleController:
                 if abandoned:
                     await self._attempt(self._force(pod, "DeletionByPodGC", "the node is lost"))
                 continue
-            leaves = eviction_time(pod, node.spec.taints, current_time())
-            if (
-                leaves is not None
-                and leaves <= current_time()
-                and pod.status.phase not in TERMINAL_PHASES
-            ):
+            now = current_time()
+            leaves = eviction_time(pod, node.spec.taints, now)
+            if leaves and leaves <= now and pod.status.phase not in TERMINAL_PHASES:
                 await self._attempt(self._evict(pod, node))
 
     async def _evict(self, pod: Pod, node: Node) -> None:
@@ -124,10 +118,9 @@ class NodeLifecycleController:
 
     async def _remove_orphans(self) -> None:
         """Delete pods whose Node object has been missing for a while: no kubelet can end them."""
-        there = {node.metadata.name for node in self._nodes.items()}
-        bound = {pod.spec.node_name for pod in self._pods.items()} - {""}
-        gone = bound - there
-        self._missing_since = {name: self._missing_since.get(name, _clock()) for name in gone}
+        present = {node.metadata.name for node in self._nodes.items()}
+        missing = {pod.spec.node_name for pod in self._pods.items()} - present - {""}
+        self._missing_since = {name: self._missing_since.get(name, _clock()) for name in missing}
         for name, since in self._missing_since.items():
             if _clock() - since < self._silence_s:
                 continue

@@ -47,9 +47,6 @@ class Heartbeats:
         """Seconds since the lease last changed; 0 for a node that was never observed."""
         return now - self._seen[node][1] if node in self._seen else 0.0
 
-    def forget(self, node: str) -> None:
-        self._seen.pop(node, None)
-
 
 @dataclass(frozen=True, slots=True)
 class NodeUpdate:

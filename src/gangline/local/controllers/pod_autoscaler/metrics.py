@@ -16,9 +16,9 @@ from gangline.api.cluster.autoscaling import (
     ResourceMetricStatus,
 )
 from gangline.api.core.pod import Pod, is_pod_ready
-from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.api.quantity import QuantityError
 from gangline.api.resource_list import CPU, container_request, format_resource, parse_resource
+from gangline.local.controllers.replica_sets.plan import is_pod_active
 
 TOLERANCE = 0.1
 """A relative deviation below this changes nothing; Kubernetes' default."""
@@ -37,8 +37,6 @@ class MetricUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaProposal:
-    """The number of replicas that one metric proposes."""
-
     replicas: int
     status: MetricStatus
     metric_description: str
@@ -47,8 +45,6 @@ class ReplicaProposal:
 
 @dataclass(frozen=True, slots=True)
 class _PodMetric:
-    """The usage of one pod and its target."""
-
     used: int | None
     target: float
     assumed: float
@@ -59,9 +55,7 @@ def propose_replicas(
     metric: MetricSpec, current: int, pods: Sequence[Pod], usage: PodUsage
 ) -> ReplicaProposal:
     """Compute the number of replicas that a metric proposes for a target with ``current`` replicas.
-
-    Raises:
-        Unmeasured: there is no measurement, or the type of the metric is not supported.
+    Raises MetricUnavailable: there is no measurement, or the type of the metric is not supported.
     """
     if metric.type != "Resource" or metric.resource is None:
         raise MetricUnavailable(
@@ -70,7 +64,7 @@ def propose_replicas(
             "not measured by this cluster, only Resource is",
         )
     name, target = metric.resource.name, metric.resource.target
-    active = [pod for pod in pods if _is_active(pod)]
+    active = list(filter(is_pod_active, pods))
     if not active:
         raise _unavailable(name, "no pods returned by selector while calculating replica count")
     try:
@@ -103,10 +97,6 @@ def propose_replicas(
 def _unavailable(name: str, why: str) -> MetricUnavailable:
     message = f"the HPA was unable to compute the replica count: failed to get {name} metric: {why}"
     return MetricUnavailable("FailedGetResourceMetric", message)
-
-
-def _is_active(pod: Pod) -> bool:
-    return pod.metadata.deletion_timestamp is None and pod.status.phase not in TERMINAL_PHASES
 
 
 def _is_measurable(pod: Pod, resource: str) -> bool:

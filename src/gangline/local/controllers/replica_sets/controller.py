@@ -43,8 +43,6 @@ from gangline.local.controllers.replica_sets.pod_creation import (
 
 
 class ReplicaSetController:
-    """Creates and deletes the pods of ReplicaSets."""
-
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._recorder = context.recorder

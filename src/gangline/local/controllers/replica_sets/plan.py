@@ -35,8 +35,6 @@ class RawReplicaSetSpec(Wire):
 
 
 class RawReplicaSet(Object):
-    """A ReplicaSet as the controllers read it."""
-
     spec: RawReplicaSetSpec = RawReplicaSetSpec()
     status: ReplicaSetStatus = ReplicaSetStatus()
 
@@ -52,8 +50,6 @@ RAW_REPLICA_SETS: Resource[RawReplicaSet] = Resource(
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSetPlan:
-    """Pods to create and delete, and the status to write."""
-
     create: int = 0
     delete: tuple[Pod, ...] = ()
     status: ReplicaSetStatus = field(default_factory=ReplicaSetStatus)
@@ -64,7 +60,6 @@ class ReplicaSetPlan:
 def plan_replica_set(
     replica_set: RawReplicaSet, pods: Sequence[Pod], now: datetime
 ) -> ReplicaSetPlan:
-    """Compare a ReplicaSet with its pods."""
     active = [pod for pod in pods if is_pod_active(pod)]
     missing = replica_set.desired_replicas - len(active)
     if replica_set.metadata.deletion_timestamp is not None:
@@ -93,7 +88,6 @@ def availability_time(pod: Pod, min_ready_seconds: int) -> datetime | None:
 
 
 def build_pod(owner: RawReplicaSet) -> dict[str, Any]:
-    """Return the manifest of a pod of the ReplicaSet."""
     metadata: dict[str, Any] = dict(owner.spec.template.get("metadata") or {})
     kept = {
         key: metadata[key] for key in ("labels", "annotations", "finalizers") if key in metadata

@@ -1,8 +1,6 @@
-"""Creation of pods in growing batches, for controllers that keep a number of pods.
+"""What controllers of pods share: creation in growing batches, expectations, adoption.
 
-Expectations: own writes that the watch has not shown yet, so that they are not repeated.
-
-Adoption of objects without a controller, and release of objects that no longer match.
+Expectations are own writes that the watch has not shown yet, so that they are not repeated.
 """
 
 import asyncio
@@ -69,20 +67,16 @@ T = TypeVar("T", bound=Object)
 async def adopt_object(
     client: ApiClient, kind: Resource[T], orphan: T, owner: dict[str, Any]
 ) -> None:
-    """Make ``owner`` (a reference) the controller of an object that has none.
-
-    Raises:
-        Conflict: the object has changed since it was read.
+    """Make ``owner`` (a reference) the controller of an object that has none. Raises Conflict: the
+    object has changed since it was read.
     """
     references = [*msgspec.to_builtins(orphan.metadata.owner_references), owner]
     await _set_owners(client, kind, orphan, references)
 
 
 async def release_object(client: ApiClient, kind: Resource[T], held: T, owner_uid: str) -> None:
-    """Remove the reference to an owner from an object.
-
-    Raises:
-        Conflict: the object has changed since it was read.
+    """Remove the reference to an owner from an object. Raises Conflict: the object has changed
+    since it was read.
     """
     kept: list[OwnerReference] = [
         owner for owner in held.metadata.owner_references if owner.uid != owner_uid

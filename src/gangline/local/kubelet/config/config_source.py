@@ -39,9 +39,7 @@ class ConfigSource:
         self, namespace: str, names: ConfigNames
     ) -> tuple[dict[str, ObjectContent], dict[str, ObjectContent]]:
         """The content of ConfigMaps and Secrets by name; objects that do not exist are left out.
-
-        Raises:
-            ApiError: the API server does not answer.
+        Raises ApiError: the API server does not answer.
         """
         self._forget_old()
         maps = {name: await self._read("configmap", namespace, name) for name in sorted(names[0])}

@@ -57,10 +57,8 @@ def build_environment(
     base: Mapping[str, str],
     services: Sequence[Service] = (),
 ) -> dict[str, str]:
-    """Return the variables of a container, added to ``base``.
-
-    Raises:
-        ContainerConfigError: an object or key that it refers to is missing.
+    """Return the variables of a container, added to ``base``. Raises ContainerConfigError: an
+    object or key that it refers to is missing.
     """
     defined = {**service_variables(pod, services)}
     for source in container.env_from:
@@ -97,10 +95,8 @@ def expand_references(text: str, variables: Mapping[str, str]) -> str:
 
 
 def field_value(pod: Pod, path: str, sources: ValueSources) -> str:
-    """A field of the pod for environment variables and the downward API.
-
-    Raises:
-        ContainerConfigError: the field is not available.
+    """A field of the pod for environment variables and the downward API. Raises
+    ContainerConfigError: the field is not available.
     """
     if match := _SUBSCRIPT.fullmatch(path):
         values = pod.metadata.labels if match[1] == "labels" else pod.metadata.annotations
@@ -128,10 +124,8 @@ def field_value(pod: Pod, path: str, sources: ValueSources) -> str:
 def resource_value(
     container: Container, ref: ResourceFieldSelector, allocatable: Mapping[str, int]
 ) -> str:
-    """A request or limit of a container in units of the divisor, rounded up.
-
-    Raises:
-        ContainerConfigError: there is no such resource.
+    """A request or limit of a container in units of the divisor, rounded up. Raises
+    ContainerConfigError: there is no such resource.
     """
     side, _, name = ref.resource.partition(".")
     if side not in ("limits", "requests") or not name:

@@ -34,8 +34,6 @@ class ImageMapError(Exception):
 
 
 class ImageEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One entry of the image map."""
-
     env: str = ""
     root: str = ""
     path: str = ""
@@ -47,8 +45,6 @@ class ImageEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedImage:
-    """The environment that an image maps to."""
-
     variables: Mapping[str, str]
     root: Path | None = None
     command: tuple[str, ...] = ()
@@ -108,10 +104,8 @@ class ImageMap:
 
 
 def load_image_map(source: Path | Mapping[str, Any] | None) -> list[tuple[str, ImageEntry]]:
-    """Read an image map.
-
-    Raises:
-        ImageMapError: it cannot be read, or names a folder that does not exist.
+    """Read an image map. Raises ImageMapError: it cannot be read, or names a folder that does not
+    exist.
     """
     if source is None:
         return []

@@ -1,8 +1,6 @@
-"""From a container's spec to a plan for the runtime.
+"""From a container's spec to a plan for the runtime, with its capabilities and GPUs.
 
-Capabilities of containers: names, the default set, and the set of a security context.
-
-Assignment of GPUs to containers: by index, for the lifetime of the pod.
+GPUs are assigned by index, for the lifetime of the pod.
 """
 
 import os
@@ -182,10 +180,8 @@ def build_container_plan(
 
 
 def container_identity(pod: Pod, container: Container) -> ContainerIdentity:
-    """The user and groups of a container.
-
-    Raises:
-        ContainerConfigError: it must not run as root, but would.
+    """The user and groups of a container. Raises ContainerConfigError: it must not run as root, but
+    would.
     """
     own = _context(container)
     shared = pod.spec.security_context or PodSecurityContext()

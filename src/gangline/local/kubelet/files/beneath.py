@@ -46,9 +46,7 @@ def open_beneath(
     """Open an existing path below a folder and return its descriptor.
 
     Args:
-        folder: the descriptor of the folder.
         path: relative to the folder; empty for the folder itself.
-        flags: as for `os.open`, without those that create.
         follow_links: False refuses all symbolic links, with ELOOP.
 
     Raises:
@@ -108,11 +106,9 @@ def make_beneath(
     """Open a path below a folder; missing folders, or the missing file at its end, are created.
 
     Args:
-        folder: the descriptor of the folder.
         path: relative to the folder, without ``..``.
         mode: the permission bits of created folders; of a created file without those to execute.
         is_folder: False creates a file at the end of the path.
-        follow_links: as for `open_beneath`.
 
     Raises:
         OSError: EXDEV if the path leads out of the folder; ENOTDIR if a part is no folder.

@@ -13,10 +13,8 @@ PRIVATE_MODE = 0o700
 def make_private_folder(path: Path) -> Path:
     """Create a folder that only this user can enter; an existing one is checked and closed.
 
-    Missing parent folders get the usual mode. Returns the folder.
-
-    Raises:
-        OSError: it cannot be created, is a symbolic link, or belongs to another user.
+    Missing parent folders get the usual mode. Returns the folder. Raises OSError: it cannot be
+    created, is a symbolic link, or belongs to another user.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -35,11 +33,9 @@ def make_private_folder(path: Path) -> Path:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading, without a buffer.
-
-    Raises:
-        OSError: it does not exist, or is anything but a regular file. A symbolic link is not
-            followed, and a pipe without a writer is not waited for.
+    """Open a regular file for reading, without a buffer. Raises OSError: it does not exist, or is
+    anything but a regular file. A symbolic link is not followed, and a pipe without a writer is not
+    waited for.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     descriptor = os.open(path, flags)
@@ -50,11 +46,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_end_of_file(path: Path, most: int) -> bytes:
-    """Return the last ``most`` bytes of a regular file.
-
-    Raises:
-        OSError: as of `open_regular`.
-    """
+    """Return the last ``most`` bytes of a regular file. Raises OSError: as of `open_regular`."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         return os.pread(file.fileno(), most, max(0, size - most))

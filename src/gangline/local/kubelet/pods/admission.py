@@ -1,7 +1,6 @@
-"""Admission of a bound pod by the kubelet: repeats the scheduler's checks against the node's
-present state.
+"""Admission of a bound pod by the kubelet, and the fields of its spec that have no effect here.
 
-Fields of a pod that this kubelet does not support, for a warning event.
+Admission repeats the scheduler's checks against the node's present state.
 """
 
 from collections.abc import Iterable, Mapping
@@ -55,10 +54,8 @@ def admit_pod(
     """Return why a pod cannot run here, with Kubernetes' reason and message; None if it can.
 
     Args:
-        pod: the pod that was bound to this node.
         others: the pods that run or will run here.
         allocatable: the node's resources in integer units (thousandths of cpu).
-        labels: the node's labels.
     """
     others = list(others)
     wrong = {

@@ -1,7 +1,4 @@
-"""Runs one container of a pod: starts its runs, runs probes and hooks, and stops it.
-
-Collects the inputs of a container run: configuration, devices, environment, plan.
-"""
+"""Runs one container of a pod: plans and starts its runs, runs probes and hooks, and stops it."""
 
 import asyncio
 import logging
@@ -88,10 +85,8 @@ async def plan_container_run(
 
 
 async def fetch_value_sources(context: PodContext, names: ConfigNames) -> ValueSources:
-    """Fetch the values for environments and volumes.
-
-    Raises:
-        ApiError: the API server does not answer.
+    """Fetch the values for environments and volumes. Raises ApiError: the API server does not
+    answer.
     """
     node, pod = context.node, context.pod
     maps, secrets = await node.configs.collect(pod.metadata.namespace, names)
@@ -341,7 +336,6 @@ class ContainerWorker:
 
 
 async def _kill_and_wait(running: RunningContainer) -> None:
-    """Kill a run and wait until it has ended."""
     running.kill()
     with suppress(TimeoutError):
         async with asyncio.timeout(_KILL_WAIT_S):

@@ -1,7 +1,4 @@
-"""The state of one pod on its node: object, record, folders, network and tasks.
-
-The dependencies that all pod workers of one node share.
-"""
+"""What workers share: the services of a node, and the state of one pod on it."""
 
 import asyncio
 import logging
@@ -71,7 +68,6 @@ class PodContext:
     def update_container(
         self, name: str, change: Callable[[ContainerRecord], ContainerRecord]
     ) -> None:
-        """Change the record of a container."""
         before = self.record.container(name)
         after = change(before)
         if after != before:
@@ -94,7 +90,6 @@ class PodContext:
         return task
 
     async def end_tasks(self) -> None:
-        """Cancel all tasks and wait for them."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

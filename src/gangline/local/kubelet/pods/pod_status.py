@@ -1,10 +1,7 @@
-"""The status of a pod, from its record: phase, conditions, containers.
+"""The status of a pod: built from its record (phase, conditions, containers), and written.
 
 ``previous`` is the status that was reported before: it preserves transition times and conditions of
-other writers.
-
-Writes a pod's status to the API server: only the newest one, only after a change, until it is
-stored.
+other writers. `StatusWriter` writes only the newest status, after a change, until it is stored.
 """
 
 import asyncio
@@ -53,8 +50,6 @@ OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "Containe
 
 @dataclass(frozen=True, slots=True)
 class StatusInputs:
-    """The node and settings that a status depends on."""
-
     host_ip: str
     backoff: BackoffSettings
 
@@ -67,7 +62,6 @@ def build_pod_status(
     inputs: StatusInputs,
     now: datetime,
 ) -> PodStatus:
-    """Return the present status of a pod."""
     inits = [
         _container_status(pod, init_container, record, inputs.backoff, now)
         for init_container in pod.spec.init_containers

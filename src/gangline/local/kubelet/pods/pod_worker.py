@@ -39,8 +39,6 @@ _KILL_WAIT_S = 2.0
 
 
 class PodWorker:
-    """The worker of one pod."""
-
     def __init__(self, node: NodeContext, pod: Pod, record: PodRecord) -> None:
         self.context = PodContext(node, pod, record)
         self.status = pod.status
@@ -59,7 +57,6 @@ class PodWorker:
         return self.context.pod
 
     def update(self, pod: Pod) -> None:
-        """Store a newer version of the object."""
         self.context.pod = pod
         self._writer.observe(pod)
         if pod.metadata.deletion_timestamp is not None:

@@ -93,7 +93,6 @@ class ControlGroups:
 
     @property
     def usable(self) -> bool:
-        """True if groups can be created here."""
         return any(self._unified or root.name == "memory" for root in self._roots)
 
     def create(self, instance: str, limits: ContainerLimits) -> ControlGroup | None:
@@ -113,7 +112,6 @@ class ControlGroups:
         return group
 
     def clean_up(self) -> None:
-        """Remove the groups that a killed kubelet left."""
         for root in self._roots:
             top = root / self._name
             for folder in [*top.glob("*"), top]:

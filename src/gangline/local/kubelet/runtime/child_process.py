@@ -1,7 +1,4 @@
-"""A spawned command: its output, input, terminal and exit code.
-
-Terminals: a pair of descriptors, one to control it and one for its command.
-"""
+"""A spawned command: its output, input, terminal and exit code."""
 
 import asyncio
 import contextlib
@@ -43,11 +40,7 @@ class Terminal:
 
 
 def open_terminal(*, taken_inside: bool = False) -> Terminal:
-    """Open a terminal of this machine.
-
-    Raises:
-        OSError: there are none left.
-    """
+    """Open a terminal of this machine. Raises OSError: there are none left."""
     return Terminal(*os.openpty(), taken_inside=taken_inside)
 
 
@@ -55,7 +48,6 @@ def open_terminal_inside(pid: int, root: str) -> Terminal:
     """Open a terminal of a container, so that it has a name in the container's /dev/pts.
 
     Args:
-        pid: a process in the container's mount namespace.
         root: the folder there that is the container's root.
 
     Raises:
@@ -247,9 +239,7 @@ async def spawn_child(
     """Start a command in a session of its own, with a minimal environment and ``env``.
 
     A ``terminal`` becomes its standard input, output and error; it is closed with the command.
-
-    Raises:
-        OSError: it cannot be started.
+    Raises OSError: it cannot be started.
     """
     if terminal is not None:
         return await _spawn_on_terminal(argv, output, terminal, cwd, env or {})

@@ -26,10 +26,8 @@ def check_command(
 ) -> None:
     """Raise if the command certainly does not exist or is not executable.
 
-    ``bare`` means that the container sees the machine's own files.
-
-    Raises:
-        ContainerStartError: no such file, it is not executable, or the kernel cannot pass a text.
+    ``bare`` means that the container sees the machine's own files. Raises ContainerStartError: no
+    such file, it is not executable, or the kernel cannot pass a text.
     """
     variables = (text for variable in plan.env.items() for text in variable)
     texts = [*plan.argv, *variables, plan.workdir, *(mount.target for mount in plan.mounts)]

@@ -107,7 +107,6 @@ def enter(options: list[str], *, executes: bool = True) -> None:
     """Change the root, the user and the capabilities as the options of ``enter_arguments`` say.
 
     Args:
-        options: without the number of variables.
         executes: False if no ``execve`` follows, which would limit the capabilities of root.
 
     Raises:

@@ -17,8 +17,6 @@ REASON_START_ERROR = "StartError"
 
 @dataclass(frozen=True, slots=True)
 class ContainerMount:
-    """One file or folder of this machine, mounted at ``target``."""
-
     source: Path
     target: str
     read_only: bool = False
@@ -102,14 +100,11 @@ class ContainerPlan:
 
     @property
     def container_id(self) -> str:
-        """The ``containerID`` in the pod's status."""
         return f"gangline://{self.pod_uid}/{self.container}/{self.instance}"
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerExit:
-    """The end of a run."""
-
     code: int
     finished_at: datetime
     oom_killed: bool = False
@@ -146,31 +141,24 @@ class ExecSession(Protocol):
 
     async def wait(self) -> int:
         """The exit code, after the command has ended and its output was delivered."""
-        ...
 
     def write(self, data: bytes) -> None:
         """Write to standard input."""
-        ...
 
     async def drain(self) -> None:
         """Wait until standard input accepts more."""
-        ...
 
     def close_stdin(self) -> None:
         """Close standard input."""
-        ...
 
     def resize(self, columns: int, rows: int) -> None:
         """Set the size of the terminal; does nothing without one."""
-        ...
 
     def pause_output(self, held: bool) -> None:
         """Pause or resume output; the command blocks when its pipes are full."""
-        ...
 
     def kill(self) -> None:
         """Kill the command and its descendants."""
-        ...
 
 
 class RunningContainer(Protocol):
@@ -179,58 +167,44 @@ class RunningContainer(Protocol):
     @property
     def container_id(self) -> str:
         """Unique for every run."""
-        ...
 
     @property
     def started_at(self) -> datetime:
         """The start time of its command."""
-        ...
 
     async def wait(self) -> ContainerExit:
         """The exit of the run, after all of its output was delivered."""
-        ...
 
     def terminate(self) -> None:
         """Send SIGTERM to the main process."""
-        ...
 
     def kill(self) -> None:
         """Send SIGKILL to every process of the run."""
-        ...
 
     def usage(self) -> ContainerUsage | None:
         """Its resource usage; None if it cannot be measured."""
-        ...
 
     def attach(self, output: OutputCallback) -> Callable[[], None]:
         """Add a consumer of output; the returned function removes it."""
-        ...
 
     def write(self, data: bytes) -> None:
         """Write to standard input, if the plan has one."""
-        ...
 
     async def drain(self) -> None:
         """Wait until standard input accepts more."""
-        ...
 
     def close_stdin(self) -> None:
         """Close standard input."""
-        ...
 
     def resize(self, columns: int, rows: int) -> None:
         """Set the size of the container's terminal; does nothing without one."""
-        ...
 
     async def exec(
         self, argv: Sequence[str], output: OutputCallback, *, stdin: bool = False, tty: bool = False
     ) -> ExecSession:
-        """Run a command inside.
-
-        Raises:
-            ContainerStartError: the run has ended, or the command cannot be run.
+        """Run a command inside. Raises ContainerStartError: the run has ended, or the command
+        cannot be run.
         """
-        ...
 
 
 class ContainerRuntime(Protocol):
@@ -243,23 +217,15 @@ class ContainerRuntime(Protocol):
             ContainerStartError: its file system or command could not be set up.
             OSError: the machine lacks a resource now (disk, processes): try again later.
         """
-        ...
 
     def describe_limitations(self) -> str:
         """The limitations of this machine for pods; empty if there are none."""
-        ...
 
     async def forward(self, netns: str | None, address: str, port: int) -> "ByteStream":
-        """Connect to a port inside a pod.
-
-        Raises:
-            OSError: nothing listens there.
-        """
-        ...
+        """Connect to a port inside a pod. Raises OSError: nothing listens there."""
 
     async def clean_up(self) -> None:
         """Remove what a killed kubelet left (limits, mounts)."""
-        ...
 
 
 class ByteStream(Protocol):
@@ -267,12 +233,9 @@ class ByteStream(Protocol):
 
     async def read(self) -> bytes:
         """The next bytes, or empty at the end."""
-        ...
 
     async def write(self, data: bytes) -> None:
         """Send bytes."""
-        ...
 
     async def close(self) -> None:
         """Close both directions."""
-        ...

@@ -35,8 +35,6 @@ _TRIAL_TIMEOUT_S = 10
 
 
 class IsolationLevel(StrEnum):
-    """The degree of isolation of a container from the machine."""
-
     ROOT = "root"
     """All namespaces, and limits by control groups."""
 
@@ -49,8 +47,6 @@ class IsolationLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """The isolation level of this machine."""
-
     level: IsolationLevel
     limitation: str = ""
     """The limitations for pods, and the remedy; empty at `Level.ROOT`."""

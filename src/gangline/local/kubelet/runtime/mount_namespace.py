@@ -123,10 +123,8 @@ class MountNamespace:
         return self._root
 
     def write_script(self) -> str:
-        """Write the mount tables and return the setup script.
-
-        Raises:
-            OSError: the state folder cannot be written (a full disk, no permission).
+        """Write the mount tables and return the setup script. Raises OSError: the state folder
+        cannot be written (a full disk, no permission).
         """
         for name in ("root", "tmp", "scratch"):
             (self._plan.state_dir / name).mkdir(parents=True, exist_ok=True)

@@ -115,7 +115,6 @@ class ProcessContainer:
             self._watch = asyncio.create_task(self._watch_memory(limit))
 
     async def wait(self) -> ContainerExit:
-        """The exit of the container, after all of its output was delivered."""
         child = self._running()
         code = await child.wait()
         if self._watch is not None:
@@ -130,7 +129,6 @@ class ProcessContainer:
         return ContainerExit(code, finished, oom_killed)
 
     def terminate(self) -> None:
-        """Send SIGTERM to the main process only."""
         self._signal_init(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -146,7 +144,6 @@ class ProcessContainer:
         return process_tree_usage(self.init_pid) if self.init_pid else None
 
     def attach(self, output: OutputCallback) -> Callable[[], None]:
-        """Add a consumer of output; the returned function removes it."""
         self._consumers.append(output)
 
         def detach() -> None:
@@ -170,7 +167,6 @@ class ProcessContainer:
     async def exec(
         self, argv: Sequence[str], output: OutputCallback, *, stdin: bool = False, tty: bool = False
     ) -> "ExecProcess":
-        """Run a command inside, with the container's environment and working folder."""
         child = self._running()
         if child.exited.done() or not self.init_pid:
             raise ContainerStartError(
@@ -229,8 +225,6 @@ class ProcessContainer:
 
 
 class ExecProcess:
-    """One command that runs in a container beside its main process."""
-
     def __init__(self, child: ChildProcess) -> None:
         self._child = child
 

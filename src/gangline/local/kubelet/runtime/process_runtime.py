@@ -1,19 +1,16 @@
 """The process runtime: containers as processes of this machine.
 
 A setup script mounts the container's file system, and reports through a pipe (`SetupReport`).
+Connections into a pod are made from inside its network namespace.
 
-Containers without namespaces: real paths and addresses in place of mount paths and names.
-
-Without permission for namespaces nothing can be mounted. So two substitutions are made in the plan:
+Without permission for namespaces nothing can be mounted. The plan is changed (`with_host_paths`):
 
 1. a mount path in the command, the environment or the working folder becomes the volume's own
-folder;
+   folder;
 2. the name of a service or pod, with or without a port, becomes its address in variables that are
    named like one (``MASTER_ADDR``, ``PET_RDZV_ENDPOINT``).
 
 Limit: paths and names that a program composes itself are not substituted.
-
-Connections into a pod, made from inside its network namespace.
 """
 
 import asyncio
@@ -107,8 +104,6 @@ _CHUNK = 65536
 
 
 class SocketStream:
-    """A connected socket as a stream of bytes."""
-
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._socket = connection
@@ -125,9 +120,7 @@ class SocketStream:
 
 async def connect_inside(netns: str | None, address: str, port: int) -> SocketStream:
     """Connect to a port of a pod. In a namespace, 127.0.0.1 is tried first, then the pod's address.
-
-    Raises:
-        OSError: nothing listens there.
+    Raises OSError: nothing listens there.
     """
     hosts = ["127.0.0.1", address] if netns else [address, "127.0.0.1"]
     return SocketStream(await asyncio.to_thread(_connect, netns, hosts, port))
@@ -191,7 +184,6 @@ class SetupReport:
 
     @property
     def shell_path(self) -> str:
-        """The pipe's path, quoted for a shell."""
         return shlex.quote(str(self._path))
 
     def __enter__(self) -> Self:
@@ -260,7 +252,6 @@ class ProcessRuntime:
         return self._isolation.limitation
 
     async def clean_up(self) -> None:
-        """Remove the control groups of a killed kubelet."""
         if self._groups is not None:
             self._groups.clean_up()
 

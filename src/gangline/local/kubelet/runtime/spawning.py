@@ -14,8 +14,6 @@ from typing import IO, Protocol, cast
 
 
 class _Pipe(asyncio.Protocol):
-    """Passes on the output of one pipe."""
-
     def __init__(self, process: "SpawnedProcess", fd: int) -> None:
         self._process = process
         self._fd = fd
@@ -77,7 +75,6 @@ class ProcessHandle(Protocol):
 
     def wait(self) -> int:
         """The exit code of a process that has ended."""
-        ...
 
     def kill(self) -> None: ...
 
@@ -193,10 +190,7 @@ async def spawn_process(  # noqa: PLR0913 - one for each property of a process
     """Start a program; ``protocol`` gets its output and exit.
 
     Call it in a thread that lives as long as the process: the kernel takes a thread's end for the
-    parent's death (PR_SET_PDEATHSIG).
-
-    Raises:
-        OSError: it cannot be started.
+    parent's death (PR_SET_PDEATHSIG). Raises OSError: it cannot be started.
     """
     process = subprocess.Popen(  # noqa: ASYNC220 - a vfork takes a millisecond, a fork fifty
         argv,

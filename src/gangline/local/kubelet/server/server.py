@@ -1,14 +1,8 @@
 """The kubelets' HTTP server, for the API server only: logs, exec, attach, port-forward, usage.
 
-One server serves all nodes of a cluster. It listens on loopback. A client needs the certificate of
-the API server, and names the node that it means in the TLS handshake: it reaches only this node.
-
-Usage of pods and nodes, in the form of the kubelet's ``/stats/summary``.
-
-TLS of a kubelet server: a certificate for each node, and clients with a certificate only.
-
-Virtual nodes share one server. The name that a client expects (SNI) selects the node, so that a
-connection reaches exactly the node that the client has verified.
+One server on loopback serves all nodes of a cluster. A client needs the certificate of the API
+server. The node that it names in the TLS handshake (SNI) selects the node's certificate, so that
+the connection reaches exactly the node that the client has verified.
 """
 
 import asyncio
@@ -120,8 +114,6 @@ def _sum(parts: list[dict[str, Any]], now: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ServingFiles:
-    """Paths of a node's serving certificate and key."""
-
     certificate: Path
     key: Path
 
@@ -175,8 +167,6 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class KubeletServer:
-    """Serves the containers of all kubelets."""
-
     def __init__(self, kubelets: Iterable[Kubelet], tls: NodeTls) -> None:
         self.kubelets = list(kubelets)
         """The kubelets that it serves; the list changes as nodes stop and start."""
@@ -186,11 +176,7 @@ class KubeletServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self, port: int = 0, host: str = "127.0.0.1") -> int:
-        """Listen; returns the port.
-
-        Raises:
-            OSError: the port is taken.
-        """
+        """Listen; returns the port. Raises OSError: the port is taken."""
         app = web.Application(middlewares=[self._authorized])
         at = "/{namespace}/{pod}/{container}"
         app.add_routes(
@@ -220,7 +206,6 @@ class KubeletServer:
         return int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:
-        """Stop listening and end all streams."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -359,10 +344,8 @@ async def _healthy(_: web.Request) -> web.StreamResponse:
 def _log_of(
     pod: PodWorker, container: ContainerWorker, *, previous: bool
 ) -> tuple[Path, LogWriter | None]:
-    """The path of the requested log, and its writer if it is still open.
-
-    Raises:
-        HTTPBadRequest: there is no log yet.
+    """The path of the requested log, and its writer if it is still open. Raises HTTPBadRequest:
+    there is no log yet.
     """
     name, meta = container.container.name, pod.pod.metadata
     newest = container.record.instance

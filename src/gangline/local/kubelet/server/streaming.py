@@ -51,11 +51,9 @@ class _Socket:
 
     @property
     def is_full(self) -> bool:
-        """True if much is queued for a slow client."""
         return not self._has_capacity.is_set()
 
     def send(self, channel: int, data: bytes) -> None:
-        """Queue a message."""
         self._waiting.put_nowait(bytes([channel]) + data)
         self._waiting_bytes += len(data) + 1
         if self._waiting_bytes > _MAX_QUEUED_BYTES:
@@ -63,7 +61,6 @@ class _Socket:
             self._set_source_paused(True)
 
     async def wait_capacity(self) -> None:
-        """Wait until the queue is short again."""
         await self._has_capacity.wait()
 
     def finish(self) -> None:
@@ -99,7 +96,6 @@ def _output_channels(request: web.Request) -> dict[str, int]:
 
 
 async def exec_session(request: web.Request, container: RunningContainer) -> web.StreamResponse:
-    """Run a command in a container for a client."""
     argv = request.query.getall("command", [])
     if not argv:
         raise web.HTTPBadRequest(text="no command is given")
@@ -133,7 +129,6 @@ async def exec_session(request: web.Request, container: RunningContainer) -> web
 async def attach_session(
     request: web.Request, spec: Container, container: RunningContainer
 ) -> web.StreamResponse:
-    """Connect a client to the main process of a container."""
     socket = _Socket()
     await socket.web.prepare(request)
     delivering = asyncio.create_task(socket.deliver())
@@ -166,7 +161,6 @@ async def attach_session(
 async def forward_session(
     request: web.Request, runtime: ContainerRuntime, netns: str | None, address: str
 ) -> web.StreamResponse:
-    """Connect a client to a port inside a pod."""
     try:
         port = int(request.query.get("port", ""))
     except ValueError:

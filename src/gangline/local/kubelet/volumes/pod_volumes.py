@@ -29,8 +29,6 @@ _KINDS: dict[str, Callable[[int], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class PodFolders:
-    """The folders of one pod."""
-
     top: Path
     memory: Path
     """For volumes in memory; not below ``top``, but named after the pod."""
@@ -102,7 +100,6 @@ def refresh_volumes(pod: Pod, folders: PodFolders, sources: ValueSources) -> Non
 
 
 def remove_files(folders: PodFolders, *, logs: bool) -> None:
-    """Remove a pod's folders, and its logs if ``logs`` is set."""
     for folder in (folders.top, folders.memory, *([folders.logs] if logs else [])):
         shutil.rmtree(folder, ignore_errors=True)
 

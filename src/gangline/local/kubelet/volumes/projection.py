@@ -37,8 +37,6 @@ _GROUP_FOLDER = 0o2550
 
 @dataclass(frozen=True, slots=True)
 class ProjectedFile:
-    """Content and permission bits of one file."""
-
     content: bytes
     mode: int
     owner: int | None = None
@@ -50,10 +48,8 @@ Payload = dict[str, ProjectedFile]
 
 
 def build_payload(pod: Pod, volume: Volume, sources: ValueSources) -> Payload | None:
-    """The files of a volume of API objects; None for any other volume.
-
-    Raises:
-        ContainerConfigError: an object or key that it needs is missing.
+    """The files of a volume of API objects; None for any other volume. Raises ContainerConfigError:
+    an object or key that it needs is missing.
     """
     if (config_map := volume.config_map) is not None:
         mode = _mode(config_map.default_mode)
@@ -106,10 +102,8 @@ def volume_group(pod: Pod) -> int | None:
 def write_payload(folder: Path, files: Payload, group: int | None = None) -> bool:
     """Make a volume's folder contain exactly these files; False if it did already.
 
-    ``group`` gets read access. Owners and groups are set by root only.
-
-    Raises:
-        OSError: the disk is full, or the folder cannot be written.
+    ``group`` gets read access. Owners and groups are set by root only. Raises OSError: the disk is
+    full, or the folder cannot be written.
     """
     data = folder / "..data"
     if data.is_dir() and _read_payload(data) == _stored(files, group):

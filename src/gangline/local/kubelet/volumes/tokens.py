@@ -1,12 +1,8 @@
-"""Tokens of a pod's service account: bound to the pod, and renewed before they expire.
+"""Tokens of a pod's service account, and the files with which it reaches the API server.
 
-As in Kubernetes a token is renewed after 80 % of its lifetime, and after a day at the latest. While
-a renewal fails the present token is used until it expires.
-
-Access of pods to the API server: the token of the service account, the CA, and the namespace.
-
-As in Kubernetes they are mounted into every container unless its pod opts out; clients read them at
-a fixed path, and read the token again before it expires.
+As in Kubernetes a token is bound to the pod, and renewed after 80 % of its lifetime, and after a
+day at the latest. While a renewal fails the present token is used until it expires. Token, CA and
+namespace are mounted into every container at a fixed path unless the pod opts out.
 """
 
 import time
@@ -58,10 +54,8 @@ class PodTokens:
         self._issued: dict[TokenSpec, _IssuedToken] = {}
 
     async def get(self, pod: Pod, spec: TokenSpec = API_TOKEN) -> str:
-        """Return a token; empty if the pod's account does not exist.
-
-        Raises:
-            ApiError: the API server does not answer or refuses, and no valid token is left.
+        """Return a token; empty if the pod's account does not exist. Raises ApiError: the API
+        server does not answer or refuses, and no valid token is left.
         """
         present = self._issued.get(spec)
         now = self._clock()

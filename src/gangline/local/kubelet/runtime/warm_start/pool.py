@@ -2,8 +2,6 @@
 
 A container whose command differs in what an interpreter reads at its start (an option, a variable
 such as PYTHONUNBUFFERED) starts cold once, and gets a server for the next ones.
-
-The description of a container for a fork server: what the commands of a cold start do.
 """
 
 import asyncio
@@ -33,15 +31,7 @@ def describe_container(
     script: str,
     procs_files: Sequence[str],
 ) -> ContainerSpec:
-    """Return the description of a container.
-
-    Args:
-        plan: the container.
-        isolation: namespaces that the machine allows; not `IsolationLevel.NONE`.
-        entry: its root and user.
-        script: the setup script, with its report.
-        procs_files: the files of the control groups to join.
-    """
+    """Return the description of a container."""
     as_root = isolation.level is IsolationLevel.ROOT
     enter: EnterProgram | None = None
     if not entry.identity.changes_nothing:
@@ -81,7 +71,6 @@ class ForkServerPool:
     """The fork servers of one machine; all of its nodes share them."""
 
     def __init__(self) -> None:
-        """Begin without servers."""
         self._keepers: dict[ServerKey, asyncio.Task[None]] = {}
         self._servers: dict[ServerKey, ContainerForkServer] = {}
         self._first_tries: dict[ServerKey, asyncio.Future[None]] = {}

@@ -1,7 +1,4 @@
-"""One fork server: the process, its imports, and the containers that are forked from it.
-
-A container's supervisor that a fork server has forked, as the event loop sees a child.
-"""
+"""One fork server: the process, its imports, and the containers that are forked from it."""
 
 import asyncio
 import contextlib
@@ -43,7 +40,6 @@ class ForkedProcess:
     """
 
     def __init__(self, pid: int, stdout: int, stderr: int, exit_code: int) -> None:
-        """Take over the reading ends of the pipes."""
         self.pid = pid
         self.stdin: IO[bytes] | None = None
         self.stdout: IO[bytes] | None = io.FileIO(stdout)
@@ -85,7 +81,6 @@ class DependentModulesError(ServerFailedError):
     """Modules depend on the process that imports them."""
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
-        """Take the reasons by package."""
         super().__init__("; ".join(f"{name} {reason}" for name, reason in reasons.items()))
         self.packages = frozenset(reasons)
 
@@ -102,10 +97,8 @@ class ContainerForkServer:
 
     @classmethod
     async def start(cls, key: ServerKey, excluded: frozenset[str]) -> Self:
-        """Start one and wait for its imports, without those of the excluded packages.
-
-        Raises:
-            ServerFailedError: it cannot be used.
+        """Start one and wait for its imports, without those of the excluded packages. Raises
+        ServerFailedError: it cannot be used.
         """
         errors, began = bytearray(), time.monotonic()
 
@@ -160,7 +153,6 @@ class ContainerForkServer:
         return child
 
     def disconnect(self) -> None:
-        """Close the connection, which ends the server."""
         self.client.close()
 
     async def end(self) -> None:

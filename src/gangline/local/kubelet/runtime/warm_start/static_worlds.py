@@ -6,10 +6,8 @@ before rank 0 has failed would join the store of the old world, and wait there f
 A start with imports is too slow for that in practice; a forked one is not.
 
 So a restarted rank waits until a later run of rank 0 than the one it has belonged to listens at
-``MASTER_PORT``. It waits at most as long as its imports would have taken: a rank that may rejoin a
-living rank 0 starts no later than without a fork server.
-
-Whether processes of a container listen at a port, read from /proc.
+``MASTER_PORT``, which /proc shows. It waits at most as long as its imports would have taken: a rank
+that may rejoin a living rank 0 starts no later than without a fork server.
 """
 
 import asyncio
@@ -32,8 +30,6 @@ def listens_at(pid: int, port: int, shares_network: bool) -> bool:
     """Return whether a TCP port of a process's network has a listener.
 
     Args:
-        pid: the process.
-        port: the port.
         shares_network: True if other containers use the same network: the socket must belong to the
             process or a descendant then.
     """
@@ -148,7 +144,6 @@ class StaticWorlds:
         return end
 
     def start_rule(self, plan: ContainerPlan) -> StartRule:
-        """Return how a container may start."""
         host, previous = store_host(plan), self._runs.get(container_name(plan))
         if plan.instance == 0 and (previous is None or host is None):
             return StartRule.NOW
@@ -196,7 +191,6 @@ class StaticWorlds:
 
 
 def container_name(plan: ContainerPlan) -> ContainerName:
-    """Return the name of a container."""
     return ContainerName(plan.namespace, plan.pod, plan.container)
 
 

@@ -1,10 +1,11 @@
-"""Garbage collection of commands, and the event loop of components."""
+"""Garbage collection and background tasks of commands, and the event loop of components."""
 
 import asyncio
 import gc
 import signal
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 GC_THRESHOLDS = (20_000, 20, 50)
 """Thresholds of Python's cyclic garbage collector for components.
@@ -28,6 +29,17 @@ def gc_disabled() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
+
+
+@asynccontextmanager
+async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run ``work`` beside the block, and cancel it at the end; its errors are ignored."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def serve_component(component: Callable[[asyncio.Event], Awaitable[None]]) -> None:

@@ -60,15 +60,10 @@ async def _find(cluster: ClusterSession, job: str) -> "JobAdvice":
 
 
 async def _patch(cluster: ClusterSession, job: str, advice: "JobAdvice") -> list[dict[str, Any]]:
-    from gangline.api.meta.resource import Resource
     from gangline.sdk.advice import advised_patch
 
     job_found = await cluster.jobs.get(job, cluster.namespace)
-    typed = job_found.kind.resource
-    plain: Resource[dict[str, Any]] = Resource(
-        dict[str, Any], typed.group, typed.version, typed.plural, typed.kind
-    )
-    stored = await cluster.client.get(plain, job_found.name, job_found.namespace)
+    stored = await cluster.jobs.manifest(job_found.qualified_name, job_found.namespace)
     return advised_patch(job_found.kind, stored, advice.status.items)
 
 

@@ -1,9 +1,7 @@
 """``gangline brain``: the Brain alone, as in a real cluster."""
 
-import os
-from functools import partial, reduce
+from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,9 +11,13 @@ from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params.component_options import (
     BindAddress,
     CommaSeparated,
+    add_options,
+    default_address,
     election_timing_options,
     env_flag,
     env_option,
+    monitoring_options,
+    own_namespace,
     take_election_timing,
 )
 from gangline.cli.params.options import cluster_options, debug_option
@@ -26,16 +28,6 @@ if TYPE_CHECKING:
 
 PREFIX = "GANGLINE_BRAIN"
 _option, _flag = partial(env_option, PREFIX), partial(env_flag, PREFIX)
-_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-
-
-def _in_cluster() -> bool:
-    return bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
-
-
-def _default_address(address: str, elsewhere: str = "0") -> str:
-    """Return the default address: fixed ports in a pod, but not on a workstation."""
-    return address if _in_cluster() else elsewhere
 
 
 def default_database() -> str:
@@ -65,10 +57,6 @@ def require_brain_packages() -> None:
             f"the package {missing[0]} is missing",
             hint="Install it with: pip install 'gangline[brain]'",
         )
-
-
-def _with_election_timing(command: Any) -> Any:
-    return reduce(lambda made, add: add(made), reversed(election_timing_options(_option)), command)
 
 
 @click.group("brain", invoke_without_command=True)
@@ -101,7 +89,7 @@ def _with_election_timing(command: Any) -> Any:
     default="",
     help="Namespace of the lease; the Brain's own (MY_POD_NAMESPACE), else kube-system.",
 )
-@_with_election_timing
+@partial(add_options, options=election_timing_options(_option))
 @_option(
     "--interval",
     "cycle_s",
@@ -121,26 +109,13 @@ def _with_election_timing(command: Any) -> Any:
 @_option(
     "--api-bind-address",
     type=BindAddress(),
-    default=lambda: _default_address("127.0.0.1:8090", "127.0.0.1:0"),
+    default=lambda: default_address("127.0.0.1:8090", "127.0.0.1:0"),
     show_default="127.0.0.1:8090 in a cluster, else a free port",
     help="Address of the HTTP API; others than loopback need a certificate. 0 disables it.",
 )
 @_option("--tls-cert-file", default="", help="Certificate of the HTTP API.")
 @_option("--tls-key-file", default="", help="Key of the certificate.")
-@_option(
-    "--metrics-bind-address",
-    type=BindAddress(),
-    default=lambda: _default_address(":8080"),
-    show_default=":8080 in a cluster, else 0",
-    help="Address of /metrics; 0 disables it.",
-)
-@_option(
-    "--health-probe-bind-address",
-    type=BindAddress(),
-    default=lambda: _default_address(":8081"),
-    show_default=":8081 in a cluster, else 0",
-    help="Address of /healthz and /readyz; 0 disables them.",
-)
+@partial(add_options, options=monitoring_options(_option))
 @logging_options(PREFIX)
 @click.pass_context
 def brain_command(
@@ -205,7 +180,7 @@ def build_brain_settings(flags: dict[str, Any]) -> "BrainSettings":
     """
     from gangline.brain.settings import BrainSettings
 
-    namespace = flags["leader_election_namespace"] or _own_namespace()
+    namespace = flags["leader_election_namespace"] or own_namespace()
     return BrainSettings(
         database=flags["database"] or prepared_default_database(),
         migrate=not flags["no_migrate"],
@@ -223,12 +198,3 @@ def build_brain_settings(flags: dict[str, Any]) -> "BrainSettings":
         metrics_address=flags["metrics_bind_address"],
         health_address=flags["health_probe_bind_address"],
     )
-
-
-def _own_namespace() -> str:
-    if given := os.environ.get("MY_POD_NAMESPACE", ""):
-        return given
-    try:
-        return _NAMESPACE_FILE.read_text().strip() or "kube-system"
-    except OSError:
-        return "kube-system"

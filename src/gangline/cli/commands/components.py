@@ -1,6 +1,7 @@
 """Commands that run one component alone, as in a real cluster: ``scheduler``, ``apiserver``."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import serve_component
 from gangline.cli.params.component_options import (
     BindAddress,
+    add_options,
     audit_options,
     audit_settings,
     durability_option,
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 leader_option = click.option(
     "--leader-elect", is_flag=True, help="Work only while holding the lease: for several copies."
 )
-timing_options = election_timing_options(click.option)
 
 
 @click.command("scheduler")
@@ -46,9 +47,7 @@ timing_options = election_timing_options(click.option)
     help="Volcano's configuration file: actions, plugins and their arguments.",
 )
 @leader_option
-@timing_options[0]
-@timing_options[1]
-@timing_options[2]
+@partial(add_options, options=election_timing_options(click.option))
 @click.option(
     "--metrics-bind-address",
     type=BindAddress(),

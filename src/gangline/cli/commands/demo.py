@@ -20,6 +20,7 @@ import click
 from gangline.cli.component_logging import start_logging
 from gangline.cli.demo.view import DemoTimeline, DemoView
 from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.event_loop import background
 from gangline.cli.params.options import debug_option
 
 if TYPE_CHECKING:
@@ -134,15 +135,11 @@ async def _report_waiting(jobs: Any, timeline: DemoTimeline, view: DemoView) -> 
             if timeline.first_step_s < 0 and job.reason:
                 view.print_note(f"waiting: {job.reason}")
 
-    reporting = asyncio.create_task(report())
     try:
-        async with asyncio.timeout(DEMO_TIMEOUT_S):
+        async with background(report()), asyncio.timeout(DEMO_TIMEOUT_S):
             yield
     except TimeoutError:
         raise CommandError(f"the demo did not end within {DEMO_TIMEOUT_S:.0f} s") from None
-    finally:
-        reporting.cancel()
-        await asyncio.gather(reporting, return_exceptions=True)
 
 
 def build_manifests(example: Path, steps: int) -> list[dict[str, Any]]:

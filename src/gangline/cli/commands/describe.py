@@ -1,7 +1,7 @@
 """``describe``: all details of one job on one page."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -45,53 +45,47 @@ async def describe_command(
     choice = JobSelection(job, cluster.namespace, all_namespaces, selector)
     first = True
     async for jobs in choice.poll_jobs(cluster.jobs, watch=watch):
-        seen = [await _load_description(cluster.jobs, description) for description in jobs]
-        data = [description.data for description in seen]
-        names = [description.qualified_name for description in jobs]
-        if not seen or print_result(data[0] if choice.is_single else data, output, names):
+        pages = [await _load_description(cluster.jobs, selected) for selected in jobs]
+        data = [description for description, _ in pages]
+        names = [selected.qualified_name for selected in jobs]
+        if not pages or print_result(data[0] if choice.is_single else data, output, names):
             continue
-        for page in seen:
+        for selected, (description, events) in zip(jobs, pages, strict=True):
             if not first:
                 click.echo(SEPARATOR)
-            _print_description(page, wide=output == "wide")
+            _print_description(selected, description, events, wide=output == "wide")
             first = False
 
 
-@dataclass(frozen=True, slots=True)
-class _JobDescription:
-    """A job with the content of its page."""
-
-    job: "Job"
-    data: dict[str, Any]
-    happened: "Sequence[EventRecord]"
-
-
-async def _load_description(jobs: "JobClient", job: "Job") -> _JobDescription:
+async def _load_description(
+    jobs: "JobClient", job: "Job"
+) -> "tuple[dict[str, Any], Sequence[EventRecord]]":
     from gangline.sdk.addresses import tensorboard_address
     from gangline.sdk.events import job_events
     from gangline.sdk.manifests import to_submittable
 
     stored = await jobs.manifest(job.qualified_name, job.namespace)
     board = await tensorboard_address(jobs.client, job.namespace, job.name)
-    happened = await job_events(jobs.client, job.namespace, job.name)
+    events = await job_events(jobs.client, job.namespace, job.name)
     data = job_data(job, current_time()) | {
         "tensorboard": board,
         "conditions": (stored.get("status") or {}).get("conditions") or [],
         "spec": to_submittable(stored)["spec"],
-        "events": [event_data(event) for event in happened],
+        "events": [event_data(event) for event in events],
     }
-    return _JobDescription(job, data, happened)
+    return data, events
 
 
-def _print_description(seen: _JobDescription, *, wide: bool) -> None:
-    data = seen.data
-    click.echo(format_job(seen.job, current_time()))
+def _print_description(
+    job: "Job", data: dict[str, Any], events: "Sequence[EventRecord]", *, wide: bool
+) -> None:
+    click.echo(format_job(job, current_time()))
     if data["tensorboard"]:
         click.echo(f"\nTensorboard: {data['tensorboard']}")
     click.echo(f"\nConditions:\n{_conditions(data['conditions'], current_time())}")
-    click.echo(f"\nSpec:\n{_indented(serialize(data['spec'], 'yaml'))}")
-    click.echo(f"\nEvents:\n{event_table(seen.happened, current_time(), indent='  ', wide=wide)}")
-    if hint := suggest_command(seen.job):
+    click.echo(f"\nSpec:\n{indent(serialize(data['spec'], 'yaml'), '  ', lambda _: True)}")
+    click.echo(f"\nEvents:\n{event_table(events, current_time(), indent='  ', wide=wide)}")
+    if hint := suggest_command(job):
         print_status(hint)
 
 
@@ -102,16 +96,6 @@ def _conditions(conditions: list[dict[str, Any]], at: "datetime") -> str:
     for condition in conditions:
         changed = condition.get("lastTransitionTime")
         since = format_age(datetime.fromisoformat(changed), at) if changed else "N/A"
-        row = [
-            condition["type"],
-            condition["status"],
-            since,
-            condition.get("reason"),
-            condition.get("message"),
-        ]
-        rows.append(row)
+        texts = condition.get("reason"), condition.get("message")
+        rows.append([condition["type"], condition["status"], since, *texts])
     return format_table(["TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"], rows, indent="  ")
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.splitlines())

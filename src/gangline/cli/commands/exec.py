@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.event_loop import background
 from gangline.cli.params import completers
 from gangline.cli.params.options import job_argument
 from gangline.cli.params.session import ClusterSession, job_command
@@ -50,18 +51,12 @@ async def run_interactive(
     opened = open_remote_command(
         transport, pod, namespace, command, container=container, stdin=stdin, tty=tty
     )
-    async with opened as session:
-        typing = asyncio.create_task(_forward_input(session)) if stdin else None
-        try:
-            with _raw_terminal(session) if tty else nullcontext():
-                async for channel, content in session.output():
-                    stream = sys.stderr if channel == STDERR else sys.stdout
-                    stream.buffer.write(content)
-                    stream.flush()
-        finally:
-            if typing is not None:
-                typing.cancel()
-                await asyncio.gather(typing, return_exceptions=True)
+    async with opened as session, background(_forward_input(session)) if stdin else nullcontext():
+        with _raw_terminal(session) if tty else nullcontext():
+            async for channel, content in session.output():
+                stream = sys.stderr if channel == STDERR else sys.stdout
+                stream.buffer.write(content)
+                stream.flush()
     return session.exit_code or 0
 
 

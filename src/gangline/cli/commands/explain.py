@@ -80,14 +80,9 @@ async def _stall(cluster: ClusterSession, name: str) -> str:
 async def _explain(
     cluster: ClusterSession, settings: "SchedulerSettings", name: str, *, forecast: bool
 ) -> "list[Explanation]":
-    """Return explanations for a name."""
     from gangline.api.resources import PODS
     from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION
-    from gangline.scheduler.reporting.explain import (
-        explain_group,
-        explain_pod,
-        with_expected_start,
-    )
+    from gangline.scheduler.reporting.explain import explain_group, explain_pod, with_expected_start
     from gangline.scheduler.reporting.replay import read_cluster_state
     from gangline.scheduler.types import GroupKey, PodKey
 
@@ -142,16 +137,15 @@ async def _subjects(cluster: ClusterSession, name: str) -> tuple[list[str], list
         raise
     pods = [replica.name for replica in job.replicas]
     if not pods:
+        state = str(job.state).lower()
+        created = f"is {state}, and the operator has created none"
+        reason = created if state else "has not started"
         raise CommandError(
-            f"job {rest!r} has no pods: it {_no_pods_reason(str(job.state))}",
+            f"job {rest!r} has no pods: it {reason}",
             hint=job.reason,
             code=ExitCode.NOT_FOUND,
         )
     return [], pods
-
-
-def _no_pods_reason(state: str) -> str:
-    return f"is {state.lower()}, and the operator has created none" if state else "has not started"
 
 
 async def _group_members(client: "ApiClient", group: str, namespace: str) -> list[str]:

@@ -22,13 +22,6 @@ _GIB = 2**30
 class _HistoryGroup(click.Group):
     """A group whose first argument may be a job: ``history JOB`` as well as ``history forget``."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self.commands:
-            return super().resolve_command(ctx, ["show", *args])
-        return super().resolve_command(ctx, args)
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         asks_help = bool(args) and args[0] in ("-h", "--help")
         if not asks_help and (not args or args[0] not in self.commands):
@@ -75,23 +68,18 @@ async def show_command(  # noqa: PLR0913, PLR0917
     output: str,
 ) -> None:
     """Show ended jobs, the latest first; for JOB also what each replica used."""
-    from gangline.sdk.advice import (
-        BrainClient,
-        BrainUnavailable,
-        brain_token,
-        find_brain,
-    )
+    from gangline.sdk.advice import BrainClient, BrainUnavailable, brain_token, find_brain
 
-    filters: dict[str, str | int] = {"owner": owner, "stem": stem, "outcome": outcome or ""}
+    filters = {"owner": owner, "stem": stem, "outcome": outcome}
     filters["namespace"] = "" if all_namespaces else cluster.namespace
-    filters = {name: value for name, value in filters.items() if value} | {"limit": limit}
+    given: dict[str, str | int] = {name: value for name, value in filters.items() if value}
     try:
         url = await find_brain(cluster.client, brain_url)
         async with BrainClient(url, await brain_token(cluster.client, url)) as brain:
             if job:
                 answer = await brain.run(cluster.namespace, job)
             else:
-                answer = await brain.history(**filters)
+                answer = await brain.history(limit=limit, **given)
     except BrainUnavailable as error:
         raise CommandError(str(error), code=ExitCode.UNREACHABLE) from error
     jobs = [answer["job"]] if job else answer["jobs"]
@@ -103,11 +91,10 @@ async def show_command(  # noqa: PLR0913, PLR0917
         return
     if jobs:
         click.echo(format_jobs(jobs, namespaces=all_namespaces))
-    hidden = answer["hidden"]
-    if not jobs:
+    else:
         print_status("No ended jobs in the history.")
-    if hidden:
-        print_status(f"{hidden} jobs of other namespaces are not shown.")
+    if answer["hidden"]:
+        print_status(f"{answer['hidden']} jobs of other namespaces are not shown.")
     if answer["next"]:
         print_status(f"There are more; --limit shows up to 500, now {limit}.")
 

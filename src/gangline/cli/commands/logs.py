@@ -1,6 +1,5 @@
 """``logs``: the lines of a job's replicas, merged, each marked with its replica."""
 
-import asyncio
 import re
 import shlex
 from collections.abc import Sequence
@@ -112,11 +111,8 @@ async def _explain_no_lines(client: "ApiClient", job: "Job", options: "LogOption
 
     narrowed = (options.tail, options.since_seconds, options.since_time or None)
     if options.previous and narrowed == (None, None, None):
-        why = (
-            _NO_ARCHIVE
-            if await deleted_pods(client, job) is None
-            else "no log of an earlier pod exists"
-        )
+        has_archive = await deleted_pods(client, job) is not None
+        why = "no log of an earlier pod exists" if has_archive else _NO_ARCHIVE
         raise CommandError(
             f"No earlier lines: no container was restarted, and {why}.",
             hint="Without --previous the lines of the current containers are printed.",
@@ -133,21 +129,12 @@ _NO_ARCHIVE = "this cluster does not store logs of deleted pods"
 async def _copy_lines(
     client: "ApiClient", job: "Job", options: "LogOptions", writer: LogLineWriter, *, follow: bool
 ) -> None:
-    from gangline.cli.submit.submission import report_until_lines
+    from gangline.cli.submit.submission import follow_lines
     from gangline.sdk.client import JobClient
-    from gangline.sdk.logs import follow_batches, read_logs
+    from gangline.sdk.logs import read_logs
 
     if follow and not job.state.finished and not options.previous:
-        jobs = JobClient(client, job.kind.trainer)
-        waiting = report_until_lines(jobs, job.name, job.namespace, writer)
-        reporting = asyncio.create_task(waiting)
-        try:
-            async with follow_batches(client, job, options) as batches:
-                async for batch in batches:
-                    writer.write(*batch)
-        finally:
-            reporting.cancel()
-            await asyncio.gather(reporting, return_exceptions=True)
+        await follow_lines(JobClient(client, job.kind.trainer), job, writer, options)
         return
     async for line in read_logs(client, job, options):
         writer.write(line)

@@ -3,10 +3,8 @@
 It accepts the flags of the upstream operators, so that their manifests work with another image.
 """
 
-import os
 from collections.abc import Callable, Iterable
-from functools import partial, reduce
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -17,9 +15,12 @@ from gangline.cli.params.component_options import (
     BindAddress,
     CommaSeparated,
     Duration,
+    add_options,
     election_timing_options,
     env_flag,
     env_option,
+    monitoring_options,
+    own_namespace,
     take_election_timing,
 )
 from gangline.cli.params.options import cluster_options
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
     from gangline.operator.webhook.settings import WebhookSettings
 
 
-_webhook_option = partial(env_option, "GANGLINE_OPERATOR")
+F = TypeVar("F", bound=Callable[..., Any])
+
+PREFIX = "GANGLINE_OPERATOR"
+_option = partial(env_option, PREFIX)
 
 
 def _check_url(_: click.Context, __: click.Parameter, value: str) -> str:
@@ -48,58 +52,58 @@ def _check_url(_: click.Context, __: click.Parameter, value: str) -> str:
     return value
 
 
-WEBHOOK_FLAGS: tuple[Callable[[Any], Any], ...] = (
-    _webhook_option(
+_WEBHOOK_FLAGS = (
+    _option(
         "--webhook",
         type=click.Choice(["on", "off"]),
         default="off",
         show_default=True,
         help="Serve an admission webhook that refuses invalid jobs.",
     ),
-    _webhook_option(
+    _option(
         "--webhook-bind-address",
         type=BindAddress(),
         default=":9443",
         show_default=True,
         help="Address of the webhook server.",
     ),
-    _webhook_option(
+    _option(
         "--webhook-service",
         default="gangline-operator",
         show_default=True,
         help="Service of the webhook, with port 443.",
     ),
-    _webhook_option(
+    _option(
         "--webhook-url",
         default="",
         callback=_check_url,
         help="Instead of a service: https URL of an operator outside the cluster.",
     ),
-    _webhook_option(
+    _option(
         "--webhook-namespace",
         default="",
         help="Namespace of service and secret; default: the operator's own (MY_POD_NAMESPACE).",
     ),
-    _webhook_option(
+    _option(
         "--webhook-secret",
         default="gangline-operator-webhook",
         show_default=True,
         help="Secret with the certificate that replicas share; it is created and renewed.",
     ),
-    _webhook_option(
+    _option(
         "--webhook-configuration",
         default="gangline-operator",
         show_default=True,
         help="Name of both webhook configurations, which are created.",
     ),
-    _webhook_option(
+    _option(
         "--webhook-failure-policy",
         type=click.Choice(["Ignore", "Fail"], case_sensitive=False),
         default="Ignore",
         show_default=True,
         help="While no replica answers: accept jobs unchecked, or refuse them.",
     ),
-    _webhook_option(
+    _option(
         "--webhook-queue-access",
         type=click.Choice(["on", "off"]),
         default="off",
@@ -143,19 +147,6 @@ def build_webhook_settings(
         hint = "'--webhook-bind-address'"
         raise click.BadParameter("a service requires a port", param_hint=hint)
     return settings
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-PREFIX = "GANGLINE_OPERATOR"
-
-_option = partial(env_option, PREFIX)
-_flag = partial(env_flag, PREFIX)
-
-
-def _default_address(address: str) -> str:
-    """Return the default address: serve metrics and probes in a pod, but not on a workstation."""
-    return address if os.environ.get("KUBERNETES_SERVICE_HOST") else "0"
 
 
 _BEHAVIOUR = (
@@ -275,7 +266,8 @@ _THROUGHPUT = (
 )
 
 _ELECTION = (
-    _flag(
+    env_flag(
+        PREFIX,
         "--leader-elect",
         "leader_election",
         help="Elect a leader, for several replicas.",
@@ -295,24 +287,6 @@ _ELECTION = (
     *election_timing_options(_option),
 )
 
-_MONITORING = (
-    _option(
-        "--metrics-bind-address",
-        type=BindAddress(),
-        default=lambda: _default_address(":8080"),
-        show_default=":8080 in a cluster, else 0",
-        help="Address of /metrics; 0 disables it.",
-    ),
-    _option(
-        "--health-probe-bind-address",
-        type=BindAddress(),
-        default=lambda: _default_address(":8081"),
-        show_default=":8081 in a cluster, else 0",
-        help="Address of /healthz and /readyz; 0 disables them.",
-    ),
-)
-
-
 _IGNORED = tuple(
     click.option(name, expose_value=False, is_flag=False, flag_value="true", hidden=True)
     for name in ("--zap-devel", "--zap-stacktrace-level", "--zap-time-encoding")
@@ -322,27 +296,15 @@ _IGNORED = tuple(
 
 def operator_flags(command: F) -> F:
     """Add all flags; the command receives their values under the names of the settings."""
-    flags: list[Callable[[F], F]] = [
-        *_BEHAVIOUR,
-        *_THROUGHPUT,
-        *_ELECTION,
-        *_MONITORING,
-        *WEBHOOK_FLAGS,
-        *_IGNORED,
-    ]
-    return reduce(lambda decorated, add: add(decorated), reversed(flags), command)
-
-
-_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_FALLBACK_NAMESPACE = "kube-system"
-_VOLCANO = "volcano"
-_NO_GANGS = ("none", "off")
+    monitoring = monitoring_options(_option)
+    flags = (*_BEHAVIOUR, *_THROUGHPUT, *_ELECTION, *monitoring, *_WEBHOOK_FLAGS, *_IGNORED)
+    return add_options(command, flags)
 
 
 @click.command("operator")
 @cluster_options
 @operator_flags
-@logging_options("GANGLINE_OPERATOR")
+@logging_options(PREFIX)
 def operator_command(
     target: ClusterTarget,
     log_level: str,
@@ -382,11 +344,11 @@ def build_operator_settings(flags: dict[str, Any]) -> "OperatorSettings":
     namespaces = _flatten(flags.pop("namespaces"))
     return OperatorSettings(
         namespaces=namespaces,
-        webhook=build_webhook_settings(flags, namespaces, _own_namespace()),
+        webhook=build_webhook_settings(flags, namespaces, own_namespace()),
         kinds=_known_kinds(_flatten(flags.pop("kinds"))),
         gang_scheduling=GangScheduling(gangs),
         scheduler_name=scheduler,
-        leader_election_namespace=flags.pop("leader_election_namespace") or _own_namespace(),
+        leader_election_namespace=flags.pop("leader_election_namespace") or own_namespace(),
         leader_election_timing=take_election_timing(flags),
         resync_s=flags.pop("resync_period") or None,
         metrics_address=flags.pop("metrics_bind_address"),
@@ -404,9 +366,9 @@ def resolve_gang_scheduling(mode: str, scheduler: str, upstream: str) -> tuple[s
     match upstream.lower():
         case "":
             return mode, scheduler
-        case name if name in _NO_GANGS:
+        case "none" | "off":
             return "off", scheduler
-        case name if name in (_VOLCANO, scheduler):
+        case name if name in ("volcano", scheduler):
             return mode, name
     raise click.BadParameter(
         f"{upstream!r}: pod groups are those of Volcano. Write volcano, or, for another scheduler "
@@ -441,11 +403,3 @@ def _known_kinds(names: tuple[str, ...]) -> frozenset[str]:
             param_hint="'--enable-scheme' / '--kind'",
         )
     return frozenset(by_lower_name[name.lower()] for name in names)
-
-
-def _own_namespace() -> str:
-    """Return the namespace of the lease: that of the operator's pod, or else kube-system."""
-    own = os.environ.get("MY_POD_NAMESPACE", "")
-    if not own and _OWN_NAMESPACE.exists():
-        own = _OWN_NAMESPACE.read_text(encoding="utf-8").strip()
-    return own or _FALLBACK_NAMESPACE

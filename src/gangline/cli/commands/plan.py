@@ -1,6 +1,6 @@
 """``gangline plan``: what a training needs, and the layouts that fit, before anything runs.
 
-The PyTorchJob of a plan, for ``gangline plan -o job``.
+``-o job`` prints the PyTorchJob of the plan.
 """
 
 import asyncio
@@ -28,7 +28,13 @@ from gangline.cli.planning.model_flags import (
 from gangline.cli.render.output import serialize
 
 if TYPE_CHECKING:
-    from gangline.sizing.plan import Plan
+    from gangline.cli.planning.job_request import JobSource
+    from gangline.sizing.calibration import Calibration
+    from gangline.sizing.goals import JobRequest, PlannedTraining
+    from gangline.sizing.hardware import Device
+    from gangline.sizing.plan import Plan, PlanRequest
+    from gangline.sizing.traced import TracedModel
+    from gangline.sizing.transformer import TransformerModel
 
 
 def planned_job(plan: "Plan", name: str, image: str, command: tuple[str, ...]) -> str:
@@ -87,15 +93,6 @@ def planned_job(plan: "Plan", name: str, image: str, command: tuple[str, ...]) -
 def _gibibytes(size: float) -> int:
     return max(-(-int(size) // 2**30), 1)
 
-
-if TYPE_CHECKING:
-    from gangline.cli.planning.job_request import JobSource
-    from gangline.sizing.calibration import Calibration
-    from gangline.sizing.goals import JobRequest, PlannedTraining
-    from gangline.sizing.hardware import Device
-    from gangline.sizing.plan import Plan, PlanRequest
-    from gangline.sizing.traced import TracedModel
-    from gangline.sizing.transformer import TransformerModel
 
 PRECISIONS = ("mixed", "mixed-fp32-gradients", "autocast", "bf16", "fp32")
 NOTHING_FITS = 3
@@ -331,7 +328,9 @@ def _request(flags: PlanFlags, job: "JobSource | None") -> "PlanRequest":
         model=model,
         device=device,
         devices=_devices(flags, device, requested),
-        tokens=flags["tokens"] or _samples(flags) or (record.tokens if record else 0.0),
+        tokens=flags["tokens"]
+        or (flags["samples"] or 0.0) * (flags["epochs"] or 1.0)
+        or (record.tokens if record else 0.0),
         global_batch=batch,
         precision=precision,
         optimizer=optimizer,
@@ -359,10 +358,6 @@ def _with_attention(
     if not changed or isinstance(model, TracedModel):
         return model
     return replace(model, shape=replace(model.shape, **changed))
-
-
-def _samples(flags: PlanFlags) -> float:
-    return (flags["samples"] or 0.0) * (flags["epochs"] or 1.0)
 
 
 def _calibration(

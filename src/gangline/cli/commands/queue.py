@@ -13,6 +13,7 @@ from gangline.cli.params import completers
 from gangline.cli.params.job_selection import poll_changes, selector_option, watch_option
 from gangline.cli.params.options import output_option
 from gangline.cli.params.session import ClusterSession, cluster_command
+from gangline.cli.render.explanation import scheduler_settings
 from gangline.cli.render.output import format_table, print_result
 
 if TYPE_CHECKING:
@@ -23,16 +24,8 @@ if TYPE_CHECKING:
 
 
 HEAD = (
-    "NAME",
-    "WEIGHT",
-    "STATE",
-    "PARENT",
-    "INQUEUE",
-    "PENDING",
-    "RUNNING",
-    "UNKNOWN",
-    "COMPLETED",
-)
+    "NAME", "WEIGHT", "STATE", "PARENT", "INQUEUE", "PENDING", "RUNNING", "UNKNOWN", "COMPLETED",
+)  # fmt: skip
 WIDE = ("PRIORITY", "ALLOCATED", "DESERVED", "CAPABILITY", "GUARANTEE", "RECLAIMABLE", "DEQUEUE")
 
 
@@ -168,17 +161,14 @@ async def _queue_uses(client: "ApiClient", name: str) -> "list[QueueUsage]":
     """Return shares and usage of a queue and its parents; empty if the user lacks rights."""
     from gangline.kube.errors import Forbidden
     from gangline.scheduler.reporting.explain import queue_usages
-    from gangline.scheduler.reporting.replay import read_cluster_state, read_deployed_settings
-    from gangline.scheduler.volcano_config import ConfigurationError
+    from gangline.scheduler.reporting.replay import read_cluster_state
 
     try:
-        settings = await read_deployed_settings(client)
+        settings = await scheduler_settings(client, None)
         options = (settings.scheduler_names, settings.weights, settings.hierarchical)
         state = await read_cluster_state(client, *options)
     except Forbidden:
         return []
-    except ConfigurationError as error:
-        raise CommandError(f"the scheduler's ConfigMap: {error}", code=ExitCode.USAGE) from error
     return list(queue_usages(state, name))
 
 

@@ -5,7 +5,6 @@ it is built only when it is used.
 """
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -175,31 +174,23 @@ def kind_commands() -> Iterator[click.Command]:
 
 def _command(trainer: JobCommandSpec, name: str) -> click.Command:
     # Late: more than a hundred options, which completion of the kind does not need.
-    from gangline.cli.submit import options as flags
+    from gangline.cli.params.component_options import add_options
+    from gangline.cli.submit.options import kind_options
 
-    function = partial(_run, trainer)
-    function.__doc__ = (
+    @click.pass_context
+    def run(*args: Any, **options: Any) -> None:
+        _run(trainer, *args, **options)
+
+    run.__doc__ = (
         f"{trainer.help}\n\nOptions come before the command; a shell runs the joined command."
     )
-    built: Any = output_option(*OUTPUTS)(_as_callback(function))
-    built = flags.add_options(
-        namespace_options(built), flags.kind_options(trainer.word, trainer.clean)
-    )
+    built: Any = output_option(*OUTPUTS)(run)
+    built = add_options(namespace_options(built), kind_options(trainer.word, trainer.clean))
     built = click.argument("command", nargs=-1, type=click.UNPROCESSED)(built)
     settings = {"allow_interspersed_args": False}
     return click.command(
         name, cls=ArenaCommand, context_settings=settings, hidden=name != trainer.word
     )(built)
-
-
-def _as_callback(function: Any) -> Any:
-    """Wrap a partial function in the form that click needs."""
-
-    def command(*args: Any, **options: Any) -> None:
-        function(*args, **options)
-
-    command.__doc__ = function.__doc__
-    return click.pass_context(command)
 
 
 def _run(

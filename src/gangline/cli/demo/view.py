@@ -1,9 +1,7 @@
-"""Display of the demo: phases, the lines of the replicas with coloured prefixes, a final table.
+"""Display of the demo: phases, the lines of the replicas with coloured prefixes, a final report.
 
 On a terminal, a progress bar for each replica stays below the lines. Elsewhere only lines are
-printed, and only every fiftieth step.
-
-Timeline of the demo, derived from the lines that the replicas print, and its final report.
+printed, and only every fiftieth step. ``DemoTimeline`` derives the report from the printed lines.
 """
 
 import re
@@ -211,9 +209,9 @@ class DemoView:
         match = STEP.match(text)
         if match and replica not in self._killed:
             self._set_activity(replica, f"loss {match[2]}", int(match[1]))
-        elif found_start := STARTS_AT.search(text):
+        elif start := STARTS_AT.search(text):
             self._killed.discard(replica)
-            self._set_activity(replica, "training", int(found_start[1]))
+            self._set_activity(replica, "training", int(start[1]))
         elif LOST_IN.search(text):
             self._set_activity(replica, "lost a rank, restarting")
         if not match or int(match[1]) % SHOWN_EVERY == 0:

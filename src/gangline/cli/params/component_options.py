@@ -1,29 +1,56 @@
-"""Flags for the timing of a leader election, the same for all components.
+"""Options that components share: leader election, metrics, probes; audit log and store of the API
+server.
 
-Options of the embedded API server's audit log.
-
-Options of the embedded API server's store.
-
-Options of components that environment variables can set too.
-
-A flag takes precedence over the environment, our variable over the variable of the upstream
-operator, and both over the default. Values may have the forms that manifests of upstream operators
-use: ``--leader-elect=true``, ``:8080``, ``1h30m``; lists by repeating the flag or by commas.
+Options of operator and Brain can be set by environment variables too. A flag takes precedence over
+the environment, our variable over the variable of the upstream operator, and both over the default.
+Values may have the forms that manifests of upstream operators use: ``--leader-elect=true``,
+``:8080``, ``1h30m``; lists by repeating the flag or by commas.
 """
 
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
+    from gangline.kube.controller.leader_election import LeaderElectionTiming
+    from gangline.kube.probes import Address
     from gangline.local.apiserver.audit import AuditSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[Any], Any]
 
-_OPTIONS = (
+_UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s)")
+_DURATION = re.compile(rf"(?:{_PART.pattern})+")
+_HIGHEST_PORT = 65535
+_TIMING = ("lease-duration", "renew-deadline", "retry-period")
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+def add_options(command: F, options: Iterable[Decorator]) -> F:
+    """Add options to a command function, in this order of the help."""
+    return reduce(lambda decorated, add: add(decorated), reversed(tuple(options)), command)
+
+
+def own_namespace() -> str:
+    """Return the namespace of the component's pod; outside a cluster kube-system."""
+    own = os.environ.get("MY_POD_NAMESPACE", "")
+    if not own and _NAMESPACE_FILE.exists():
+        own = _NAMESPACE_FILE.read_text(encoding="utf-8").strip()
+    return own or "kube-system"
+
+
+def default_address(address: str, elsewhere: str = "0") -> str:
+    """Return the default address: fixed ports in a pod, but not on a workstation."""
+    return address if os.environ.get("KUBERNETES_SERVICE_HOST") else elsewhere
+
+
+_AUDIT_OPTIONS = (
     click.option(
         "--audit-log",
         type=click.Path(path_type=Path, dir_okay=False, resolve_path=True),
@@ -48,9 +75,7 @@ _OPTIONS = (
 
 def audit_options(command: F) -> F:
     """Add the options. A relative path is resolved: the cluster may run in the background."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return add_options(command, _AUDIT_OPTIONS)
 
 
 def audit_settings(
@@ -76,16 +101,6 @@ encryption_key_option = click.option(
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="File of keys that encrypt Secrets at rest; default: a generated key.",
 )
-
-
-if TYPE_CHECKING:
-    from gangline.kube.probes import Address
-
-
-_UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s)")
-_DURATION = re.compile(rf"(?:{_PART.pattern})+")
-_HIGHEST_PORT = 65535
 
 
 class _EnvOption(click.Option):
@@ -163,14 +178,6 @@ class BindAddress(click.ParamType["Address | None"]):
         return Address(host.strip("[]"), int(port))
 
 
-if TYPE_CHECKING:
-    from gangline.kube.controller.leader_election import LeaderElectionTiming
-
-_TIMING = ("lease-duration", "renew-deadline", "retry-period")
-
-Decorator = Callable[[Any], Any]
-
-
 def election_timing_options(option: Callable[..., Decorator]) -> tuple[Decorator, ...]:
     """Return the options; ``option`` makes one of the component."""
     return (
@@ -197,6 +204,26 @@ def election_timing_options(option: Callable[..., Decorator]) -> tuple[Decorator
             default="2s",
             show_default=True,
             help="Interval between attempts to acquire or renew the lease.",
+        ),
+    )
+
+
+def monitoring_options(option: Callable[..., Decorator]) -> tuple[Decorator, ...]:
+    """Return the addresses of metrics and probes; ``option`` makes one of the component."""
+    return (
+        option(
+            "--metrics-bind-address",
+            type=BindAddress(),
+            default=lambda: default_address(":8080"),
+            show_default=":8080 in a cluster, else 0",
+            help="Address of /metrics; 0 disables it.",
+        ),
+        option(
+            "--health-probe-bind-address",
+            type=BindAddress(),
+            default=lambda: default_address(":8081"),
+            show_default=":8081 in a cluster, else 0",
+            help="Address of /healthz and /readyz; 0 disables them.",
         ),
     )
 

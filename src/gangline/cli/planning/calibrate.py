@@ -1,6 +1,6 @@
-"""``gangline plan calibrate``: the efficiency and the network of this machine, measured.
+"""``gangline plan calibrate``: measures the efficiency and the network of this machine.
 
-Where calibrations of this machine are stored.
+Calibrations are stored in ``$GANGLINE_HOME``, one file for each kind of GPU.
 """
 
 import json

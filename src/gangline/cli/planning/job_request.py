@@ -1,7 +1,4 @@
-"""What a stored job or a manifest requests for its training.
-
-A job of the cluster, for ``--like`` and ``--check``.
-"""
+"""What a job requests for its training: a stored job (``--like``, ``--check``) or a manifest."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

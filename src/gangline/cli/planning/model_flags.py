@@ -1,7 +1,4 @@
-"""Options that describe a model, and the model that they describe.
-
-Option types of ``gangline plan``: amounts, durations and counts.
-"""
+"""Options of ``gangline plan`` that describe a model, their types, and the model that they give."""
 
 import json
 import sys
@@ -12,6 +9,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 import click
 
 from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.params.component_options import add_options
+
+if TYPE_CHECKING:
+    from gangline.sizing.sources.guess import GuessedShape
+    from gangline.sizing.traced import TracedModel
+    from gangline.sizing.transformer import TransformerModel
 
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -88,12 +91,6 @@ class _Shape(click.ParamType[str]):
 
 AMOUNT, DURATION, SECONDS, SHAPE = _Amount(), _Duration(), _Seconds(), _Shape()
 COUNT = click.IntRange(min=1)
-
-
-if TYPE_CHECKING:
-    from gangline.sizing.sources.guess import GuessedShape
-    from gangline.sizing.traced import TracedModel
-    from gangline.sizing.transformer import TransformerModel
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -184,9 +181,7 @@ _OPTIONS = (
 
 def model_options(command: F) -> F:
     """Add the options of ``ModelFlags``."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return add_options(command, _OPTIONS)
 
 
 def option_names(flags: ModelFlags, names: tuple[str, ...]) -> list[str]:

@@ -1,8 +1,6 @@
-"""An explanation of a pending gang as text: queue, expected start, nodes, unmet requests.
+"""An explanation of a pending gang as a tree of text: queue, expected start, nodes, unmet requests.
 
-It is printed as a tree.
-
-The settings of the scheduler that a command repeats: from a file, or from the cluster.
+``scheduler_settings`` reads the settings for which a command computes it.
 """
 
 import textwrap
@@ -15,7 +13,12 @@ from gangline.cli.render.output import terminal_width
 
 if TYPE_CHECKING:
     from gangline.kube.client.client import ApiClient
+    from gangline.scheduler.forecast import ExpectedStart, StartForecast
+    from gangline.scheduler.reporting.explain import Explanation, PodRequirement, QueueUsage
     from gangline.scheduler.settings import SchedulerSettings
+
+MAX_NAMES = 6
+"""Limit of names in a list; the others are counted."""
 
 
 async def scheduler_settings(client: "ApiClient", path: Path | None) -> "SchedulerSettings":
@@ -31,15 +34,6 @@ async def scheduler_settings(client: "ApiClient", path: Path | None) -> "Schedul
     except ConfigurationError as error:
         where = "the scheduler's ConfigMap" if path is None else "--scheduler-config"
         raise CommandError(f"{where}: {error}", code=ExitCode.USAGE) from error
-
-
-if TYPE_CHECKING:
-    from gangline.scheduler.forecast import ExpectedStart, StartForecast
-    from gangline.scheduler.reporting.explain import Explanation, PodRequirement, QueueUsage
-
-
-MAX_NAMES = 6
-"""Limit of names in a list; the others are counted."""
 
 
 def format_explanation(explained: "Explanation") -> str:

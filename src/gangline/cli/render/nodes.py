@@ -1,8 +1,7 @@
 """Nodes and GPUs as rows and plain data: Arena's columns and keys, then ours.
 
-Columns of GPU metrics appear only if an exporter measures them.
-
-Sparklines: the recent values of a figure in one cell of a table.
+Columns of GPU metrics appear only if an exporter measures them. A sparkline shows the recent values
+of a figure in one cell.
 """
 
 from collections import defaultdict, deque
@@ -13,6 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from gangline.api.core.pod_status import TERMINAL_PHASES
 from gangline.cli.render.output import format_table
+
+if TYPE_CHECKING:
+    from gangline.api.core.node import Node
+    from gangline.api.core.pod import Pod
+    from gangline.sdk.jobs import Job
+    from gangline.sdk.usage import GpuDevice, GpuUsage
 
 BARS = "▁▂▃▄▅▆▇█"
 LENGTH = 20
@@ -57,13 +62,6 @@ class SparklineHistory:
 
 NO_HISTORY = SparklineHistory()
 """The history of a command that prints once: it stays empty."""
-
-
-if TYPE_CHECKING:
-    from gangline.api.core.node import Node
-    from gangline.api.core.pod import Pod
-    from gangline.sdk.jobs import Job
-    from gangline.sdk.usage import GpuDevice, GpuUsage
 
 
 GPU = "nvidia.com/gpu"

@@ -1,9 +1,4 @@
-"""Values of the flags of ``submit`` after parsing: the input of the builders.
-
-``owned_object`` starts an object that a job owns: named after it, created after it, deleted with
-it.
-
-Parsers for flags of ``submit``: ``KEY=VALUE``, ``PVC:/mount`` and others.
+"""Parsers of the flags of ``submit``, such as ``KEY=VALUE``, and their values: the builders' input.
 
 Errors have the flag, the value, and the expected form.
 """

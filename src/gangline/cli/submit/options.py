@@ -1,6 +1,6 @@
 """The flags of ``submit KIND`` in groups: common to all kinds, or of some kinds only."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
@@ -376,10 +376,3 @@ def kind_options(word: str, clean: str) -> tuple[Option, ...]:
     if word == "train":
         return TRAIN
     return (*COMMON, *_OF_KIND[word], clean_policy_option(clean))
-
-
-def add_options(command: F, options: Iterable[Option]) -> F:
-    """Add options to a command function, in this order of the help."""
-    for option in reversed(tuple(options)):
-        command = option(command)
-    return command

@@ -1,35 +1,37 @@
 """The common part of all ways to submit: check, print or create, follow, wait for the end.
 
-Objects with the annotation ``gangline.dev/belongs-to`` are created after their job, with an owner
-reference to it. If one of them cannot be created, its job is deleted again.
-
-``submit --like-history``: fills in what a manifest leaves out, from similar jobs of the past.
+With ``--like-history`` similar jobs of the past give first what a manifest leaves out. Objects with
+the annotation ``gangline.dev/belongs-to`` are created after their job, with an owner reference to
+it. If one of them cannot be created, its job is deleted again.
 """
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.event_loop import background
 from gangline.cli.params.target import ClusterTarget
 from gangline.cli.render.output import print_status, serialize
-from gangline.cli.submit.flags import OWNER_ANNOTATION
+from gangline.cli.submit.flags import OWNER_ANNOTATION, Manifest
 from gangline.cli.submit.manifests import check_manifests
 
 if TYPE_CHECKING:
+    from gangline.cli.render.log_lines import LogLineWriter
     from gangline.sdk.advice import BrainClient
+    from gangline.sdk.client import JobClient
+    from gangline.sdk.jobs import Job
     from gangline.sdk.kinds import JobKind
+    from gangline.sdk.logs import LogOptions
 
-Manifest = dict[str, Any]
+_PROGRESS_POLL_S = 2.0
 
 
-async def fill_from_history(
-    manifests: Sequence[Manifest], target: ClusterTarget, brain_url: str = ""
-) -> list[Manifest]:
+async def fill_from_history(manifests: Sequence[Manifest], target: ClusterTarget) -> list[Manifest]:
     """Return the manifests with numbers that the history gives, and print each of these.
 
     Nothing that a manifest has is changed.
@@ -37,17 +39,12 @@ async def fill_from_history(
     Raises:
         CommandError: no Brain answers.
     """
-    from gangline.sdk.advice import (
-        BrainClient,
-        BrainUnavailable,
-        brain_token,
-        find_brain,
-    )
+    from gangline.sdk.advice import BrainClient, BrainUnavailable, brain_token, find_brain
     from gangline.sdk.kinds import find_job_kind
 
     try:
         async with target.connect() as client:
-            url = await find_brain(client, brain_url)
+            url = await find_brain(client, "")
             namespace = target.namespace_of(client)
             async with BrainClient(url, await brain_token(client, url)) as brain:
                 return [
@@ -83,14 +80,6 @@ async def _filled(
     if filled is manifest:
         print_status(f"{name}: the history gives nothing that the job leaves out.")
     return filled
-
-
-if TYPE_CHECKING:
-    from gangline.cli.render.log_lines import LogLineWriter
-    from gangline.sdk.client import JobClient
-
-
-_PROGRESS_POLL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +236,19 @@ async def _print_verdict(jobs: "JobClient", name: str, namespace: str) -> None:
             print_status(verdict.root.remedy)
 
 
-async def report_until_lines(
+async def follow_lines(
+    jobs: "JobClient", job: "Job", writer: "LogLineWriter", options: "LogOptions | None" = None
+) -> None:
+    """Print the log of a job until its end; before the first line, what the job does."""
+    from gangline.sdk.logs import ALL_LOGS, follow_batches
+
+    reporting = background(_report_until_lines(jobs, job.name, job.namespace, writer))
+    async with reporting, follow_batches(jobs.client, job, options or ALL_LOGS) as batches:
+        async for batch in batches:
+            writer.write(*batch)
+
+
+async def _report_until_lines(
     jobs: "JobClient", name: str, namespace: str, writer: "LogLineWriter"
 ) -> None:
     """Report what a job does until the first line of its log is printed."""
@@ -266,19 +267,10 @@ async def report_until_lines(
 
 async def _follow(jobs: "JobClient", name: str, namespace: str) -> None:
     from gangline.cli.render.log_lines import LogLineWriter
-    from gangline.sdk.logs import follow_batches
 
     print_status(f"Following {name}; Ctrl-C detaches, the job continues.")
     job = await jobs.get(name, namespace)
-    writer = LogLineWriter(marked=job.desired > 1)
-    reporting = asyncio.create_task(report_until_lines(jobs, name, namespace, writer))
-    try:
-        async with follow_batches(jobs.client, job) as batches:
-            async for batch in batches:
-                writer.write(*batch)
-    finally:
-        reporting.cancel()
-        await asyncio.gather(reporting, return_exceptions=True)
+    await follow_lines(jobs, job, LogLineWriter(marked=job.desired > 1))
 
 
 async def report_first_step(jobs: "JobClient", name: str, namespace: str) -> None:
@@ -309,12 +301,8 @@ async def _wait(jobs: "JobClient", name: str, namespace: str) -> None:
 
     print_status(f"Waiting for {name} to end; Ctrl-C stops waiting, not the job.")
     with progress_display(name) as report:
-        stepping = asyncio.create_task(report_first_step(jobs, name, namespace))
-        try:
+        async with background(report_first_step(jobs, name, namespace)):
             job = await jobs.wait(name, namespace, report)
-        finally:
-            stepping.cancel()
-            await asyncio.gather(stepping, return_exceptions=True)
     if job.state is JobState.FAILED:
         await _print_verdict(jobs, name, namespace)
         raise CommandError(

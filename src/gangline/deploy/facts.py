@@ -125,19 +125,12 @@ class _Reader:
         attributes = {"verb": verb, "group": group, "resource": plural_of(kind)}
         if namespace:
             attributes["namespace"] = namespace
-        body = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        }
-        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         try:
-            answer = await self._client.request_json("POST", path, body=body)
+            return await self._client.is_allowed(**attributes)
         except Unreachable:
             raise
         except ApiError:
             return True  # The trial of each object reports what is missing.
-        return bool((answer.get("status") or {}).get("allowed"))
 
     async def deployments(self) -> list[tuple[str, str]]:
         """Return namespace and name of operators and schedulers in all namespaces."""

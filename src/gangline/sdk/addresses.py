@@ -1,20 +1,17 @@
-"""Address and state of the TensorBoard of a job.
-
-Resolves the target of a port forwarding: a job, a service or a pod.
-"""
+"""Targets of port forwarding: a job, a service, a pod. Address and state of a job's TensorBoard."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gangline.api.core.node import Node
 from gangline.api.core.pod import Pod
-from gangline.api.core.pod_status import ContainerStatus
 from gangline.api.core.service import Service
 from gangline.api.meta.conditions import find_condition, is_condition_true
 from gangline.api.resources import NODES, PODS, SERVICES
 from gangline.kube.client.client import ApiClient
-from gangline.kube.errors import ApiError, Forbidden, NotFound
+from gangline.kube.errors import Forbidden, NotFound
 from gangline.sdk.client import JobClient, JobError
+from gangline.sdk.logs import read_tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +59,9 @@ async def _service_pod(client: ApiClient, namespace: str, name: str, port: int) 
     running = sorted((pod for pod in pods if _serves(pod)), key=lambda pod: pod.metadata.name)
     if not running:
         raise JobError(f"no pod behind service {name!r} is running")
-    for service_port in service.spec.ports:
-        if (
-            service_port.port == port
-            and isinstance(service_port.target_port, int)
-            and service_port.target_port
-        ):
-            return running[0].metadata.name, service_port.target_port
-    return running[0].metadata.name, port
+    targets = {entry.port: entry.target_port for entry in service.spec.ports}
+    target = targets.get(port)
+    return running[0].metadata.name, target if isinstance(target, int) and target else port
 
 
 def _serves(pod: Pod) -> bool:
@@ -148,8 +140,10 @@ async def _pod_state(client: ApiClient, pod: Pod) -> TensorBoardState:
     for status in pod.status.container_statuses:
         end = status.state.terminated or status.last_state.terminated
         if end is not None:
-            last = await _last_lines(client, pod, status)
-            reason = end.message.strip() or last or end.reason
+            last = await read_tail(
+                client, pod, status.name, _LAST_LINES, previous=status.state.terminated is None
+            )
+            reason = end.message.strip() or " ".join(map(str.strip, last)) or end.reason
             return TensorBoardState(
                 False, f"it ended with exit code {end.exit_code}: {reason}", crashed=True
             )
@@ -157,17 +151,3 @@ async def _pod_state(client: ApiClient, pod: Pod) -> TensorBoardState:
             waiting = status.state.waiting
             return TensorBoardState(False, f"{waiting.reason} {waiting.message}".strip())
     return TensorBoardState(False, f"its pod is {pod.status.phase or 'Pending'}, but not ready")
-
-
-async def _last_lines(client: ApiClient, pod: Pod, status: ContainerStatus) -> str:
-    lines = client.logs(
-        pod.metadata.name,
-        pod.metadata.namespace,
-        container=status.name,
-        tail=_LAST_LINES,
-        previous=status.state.terminated is None,
-    )
-    try:
-        return " ".join([line.decode(errors="replace").strip() async for line in lines])
-    except ApiError:
-        return ""

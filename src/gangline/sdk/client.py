@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from gangline.api.meta.resource import Resource
 from gangline.kube.client.client import ApiClient
 from gangline.kube.client.decoding import decode_objects
 from gangline.kube.errors import Forbidden, NotFound, Unreachable
@@ -21,6 +22,7 @@ from gangline.sdk.kinds import (
 from gangline.sdk.lean_pods import LISTED_PODS, ListedPod
 
 T = TypeVar("T")
+Owned = TypeVar("Owned", ListedPod, ListedPodGroup)
 Manifest = Mapping[str, Any]
 
 
@@ -85,7 +87,7 @@ class JobClient:
         except NotFound as error:
             if error.status.details and error.status.details.kind == "namespaces":
                 raise
-            raise _unknown_kind(manifest) from error
+            raise _unknown_kind(manifest.get("apiVersion"), manifest.get("kind")) from error
         return created
 
     async def list(self, namespace: str | None = None, labels: str = "") -> list[Job]:
@@ -279,29 +281,26 @@ class JobClient:
     ) -> Mapping[str, Sequence[ListedPod]]:
         """Return pods by the UID of their job, which excludes pods of an earlier job."""
         labels = f"{JOB_NAME_LABEL}={name}" if name else JOB_NAME_LABEL
-        by_owner: defaultdict[str, deque[ListedPod]] = defaultdict(deque)
-        try:
-            listing = await self.client.list(LISTED_PODS, namespace, labels=labels)
-        except Forbidden:
-            self.unreadable.add(LISTED_PODS.plural)
-            return by_owner
-        for pod in listing.items:
-            if owner := pod.metadata.controller:
-                by_owner[owner.uid].append(pod)
-        return by_owner
+        return await self._by_owner(LISTED_PODS, namespace, labels)
 
     async def _groups(self, namespace: str | None) -> Mapping[str, Sequence[ListedPodGroup]]:
-        by_owner: defaultdict[str, deque[ListedPodGroup]] = defaultdict(deque)
+        return await self._by_owner(LISTED_GROUPS, namespace, "")
+
+    async def _by_owner(
+        self, resource: Resource[Owned], namespace: str | None, labels: str
+    ) -> Mapping[str, Sequence[Owned]]:
+        """Return objects by the UID of their controller; none if they may not be listed."""
+        by_owner: defaultdict[str, deque[Owned]] = defaultdict(deque)
         try:
-            listing = await self.client.list(LISTED_GROUPS, namespace)
+            listing = await self.client.list(resource, namespace, labels=labels)
         except NotFound:
             return by_owner
         except Forbidden:
-            self.unreadable.add(LISTED_GROUPS.plural)
+            self.unreadable.add(resource.plural)
             return by_owner
-        for group in listing.items:
-            if owner := group.metadata.controller:
-                by_owner[owner.uid].append(group)
+        for item in listing.items:
+            if owner := item.metadata.controller:
+                by_owner[owner.uid].append(item)
         return by_owner
 
     async def object_path(self, stored: Manifest) -> str:
@@ -335,7 +334,7 @@ class JobClient:
         for resource in answer.get("resources", []):
             if resource["kind"] == kind and "/" not in resource["name"]:
                 return str(resource["name"]), bool(resource["namespaced"])
-        raise _unknown_kind({"apiVersion": api_version, "kind": kind})
+        raise _unknown_kind(api_version, kind)
 
 
 def _readable(
@@ -383,9 +382,8 @@ def resolve_kinds(word: str) -> tuple[JobKind, ...]:
     return kinds
 
 
-def _unknown_kind(manifest: Manifest) -> UnknownKind:
-    kind, version = manifest.get("kind"), manifest.get("apiVersion")
+def _unknown_kind(api_version: str | None, kind: str | None) -> UnknownKind:
     return UnknownKind(
-        f"the cluster has no kind {kind!r} in apiVersion {version!r}; "
+        f"the cluster has no kind {kind!r} in apiVersion {api_version!r}; "
         "'kubectl api-resources' lists its kinds; the CRDs of gangline are in deploy/crds"
     )

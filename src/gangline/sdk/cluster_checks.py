@@ -1,11 +1,12 @@
-"""Reads the facts for the checks from a cluster; facts that may not be read are None.
+"""Checks of a cluster for common problems.
 
-Checks of a cluster for common problems. Each check is a function of the facts that were read.
+``check_cluster`` reads the facts; those that the user may not read are None. Each check is a
+function of the facts.
 """
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -57,6 +58,10 @@ class ClusterCheckResult:
     remedy: str = ""
 
 
+_Outcome = tuple[CheckStatus, *tuple[str, ...]]
+"""Status, finding, and a remedy if there is one."""
+
+
 @dataclass(slots=True)
 class ClusterFacts:
     """What was read from the cluster; None for facts that the user may not read."""
@@ -76,86 +81,77 @@ class ClusterFacts:
     services: Sequence[str] | None = None
     """Names of the services in kube-system."""
     metrics: bool = False
-    queues: Sequence[Any] = field(default_factory=tuple)
 
 
 def run_checks(facts: ClusterFacts) -> list[ClusterCheckResult]:
     """Run all checks."""
-    checks = (
-        _definitions, _rights, _nodes, _gpus, _operator, _scheduler, _storage, _dns, _clock,
-        _images, _metrics,
-    )  # fmt: skip
+    checks = {
+        "Job kinds": _definitions,
+        "Rights": _rights,
+        "Nodes": _nodes,
+        "GPUs": _gpus,
+        "Operator": _operator,
+        "Scheduler": _scheduler,
+        "Storage": _storage,
+        "DNS": _dns,
+        "Clocks": _clock,
+        "Images": _images,
+        "Metrics": _metrics,
+    }
     return [
         ClusterCheckResult("API server", CheckStatus.OK, facts.version),
-        *(check(facts) for check in checks),
+        *(ClusterCheckResult(name, *check(facts)) for name, check in checks.items()),
     ]
 
 
-def _definitions(facts: ClusterFacts) -> ClusterCheckResult:
-    name = "Job kinds"
+def _definitions(facts: ClusterFacts) -> _Outcome:
     if facts.missing_kinds is None:
-        return ClusterCheckResult(name, CheckStatus.UNKNOWN, "you may not read the discovery API")
+        return CheckStatus.UNKNOWN, "you may not read the discovery API"
     if facts.missing_kinds:
         missing = ", ".join(facts.missing_kinds)
         remedy = "kubectl apply --server-side -f deploy/crds"
-        return ClusterCheckResult(name, CheckStatus.FAILED, f"the server lacks {missing}", remedy)
-    return ClusterCheckResult(name, CheckStatus.OK, "the server has all of them, in our version")
+        return CheckStatus.FAILED, f"the server lacks {missing}", remedy
+    return CheckStatus.OK, "the server has all of them, in our version"
 
 
-def _rights(facts: ClusterFacts) -> ClusterCheckResult:
-    name = "Rights"
+def _rights(facts: ClusterFacts) -> _Outcome:
     if facts.denied is None:
-        return ClusterCheckResult(name, CheckStatus.UNKNOWN, "the server does not report them")
+        return CheckStatus.UNKNOWN, "the server does not report them"
     if facts.denied:
         remedy = "ask the administrator of the cluster for a role with these rights"
-        return ClusterCheckResult(
-            name, CheckStatus.FAILED, f"you may not {', '.join(facts.denied)}", remedy
-        )
-    return ClusterCheckResult(
-        name, CheckStatus.OK, "you may submit jobs, read their logs and delete them"
-    )
+        return CheckStatus.FAILED, f"you may not {', '.join(facts.denied)}", remedy
+    return CheckStatus.OK, "you may submit jobs, read their logs and delete them"
 
 
-def _nodes(facts: ClusterFacts) -> ClusterCheckResult:
-    name = "Nodes"
+def _nodes(facts: ClusterFacts) -> _Outcome:
     if facts.nodes is None:
-        return ClusterCheckResult(name, CheckStatus.UNKNOWN, "you may not list nodes")
+        return CheckStatus.UNKNOWN, "you may not list nodes"
     ready = [node for node in facts.nodes if is_condition_true(node.status.conditions, "Ready")]
     silent = [node.metadata.name for node in facts.nodes if node not in ready]
     usable = [node for node in ready if not node.spec.unschedulable]
     if not usable:
-        return ClusterCheckResult(
-            name, CheckStatus.FAILED, "no node is ready", "'kubectl describe node' shows why"
-        )
+        return CheckStatus.FAILED, "no node is ready", "'kubectl describe node' shows why"
     if silent:
         finding = f"{len(ready)} of {len(facts.nodes)} are ready; not {', '.join(silent[:5])}"
-        return ClusterCheckResult(
-            name, CheckStatus.WARNING, finding, f"kubectl describe node {silent[0]}"
-        )
-    return ClusterCheckResult(name, CheckStatus.OK, f"{len(usable)} accept pods")
+        return CheckStatus.WARNING, finding, f"kubectl describe node {silent[0]}"
+    return CheckStatus.OK, f"{len(usable)} accept pods"
 
 
-def _gpus(facts: ClusterFacts) -> ClusterCheckResult:
-    name = "GPUs"
+def _gpus(facts: ClusterFacts) -> _Outcome:
     if facts.nodes is None:
-        return ClusterCheckResult(name, CheckStatus.UNKNOWN, "you may not list nodes")
+        return CheckStatus.UNKNOWN, "you may not list nodes"
     labelled = [n for n in facts.nodes if any("gpu" in key for key in n.metadata.labels)]
     offering = [n for n in facts.nodes if str(n.status.allocatable.get(GPU, "0")) != "0"]
     if offering:
-        return ClusterCheckResult(
-            name, CheckStatus.OK, f"{len(offering)} of {len(facts.nodes)} nodes offer {GPU}"
-        )
+        return CheckStatus.OK, f"{len(offering)} of {len(facts.nodes)} nodes offer {GPU}"
     if labelled:
         remedy = "check the pods of the NVIDIA device plugin on these nodes"
         finding = f"{len(labelled)} nodes have GPU labels, but none offers {GPU}"
-        return ClusterCheckResult(name, CheckStatus.FAILED, finding, remedy)
-    return ClusterCheckResult(
-        name, CheckStatus.WARNING, f"no node offers {GPU}: only jobs without --gpus can run"
-    )
+        return CheckStatus.FAILED, finding, remedy
+    return CheckStatus.WARNING, f"no node offers {GPU}: only jobs without --gpus can run"
 
 
-def _operator(facts: ClusterFacts) -> ClusterCheckResult:
-    name = "Operator"
+def _operator(facts: ClusterFacts) -> _Outcome:
     ignored = [
         job.name
         for job in facts.jobs
@@ -163,18 +159,15 @@ def _operator(facts: ClusterFacts) -> ClusterCheckResult:
     ]
     if ignored:
         finding = f"no operator has reacted to {', '.join(ignored[:3])}"
-        return ClusterCheckResult(
-            name, CheckStatus.FAILED, finding, "start one: 'gangline operator'"
-        )
-    if any(job.observed for job in facts.jobs) or _has_fresh_lease(facts, ("operator",)):
-        return ClusterCheckResult(name, CheckStatus.OK, "reacts to jobs")
-    return ClusterCheckResult(name, CheckStatus.UNKNOWN, "there is no job to check")
+        return CheckStatus.FAILED, finding, "start one: 'gangline operator'"
+    if any(job.observed for job in facts.jobs) or _has_fresh_lease(facts, "operator"):
+        return CheckStatus.OK, "reacts to jobs"
+    return CheckStatus.UNKNOWN, "there is no job to check"
 
 
-def _scheduler(facts: ClusterFacts) -> ClusterCheckResult:
-    name = "Scheduler"
+def _scheduler(facts: ClusterFacts) -> _Outcome:
     if facts.pods is None:
-        return ClusterCheckResult(name, CheckStatus.UNKNOWN, "you may not list pods")
+        return CheckStatus.UNKNOWN, "you may not list pods"
     waiting = [
         pod
         for pod in facts.pods
@@ -184,96 +177,78 @@ def _scheduler(facts: ClusterFacts) -> ClusterCheckResult:
     if waiting:
         asked = ", ".join(sorted({pod.spec.scheduler_name or "default" for pod in waiting}))
         finding = f"{len(waiting)} pods are pending without a decision of scheduler {asked!r}"
-        return ClusterCheckResult(
-            name, CheckStatus.FAILED, finding, "start ours with 'gangline scheduler'"
-        )
-    if any(pod.spec.node_name for pod in facts.pods) or _has_fresh_lease(facts, ("scheduler",)):
-        return ClusterCheckResult(name, CheckStatus.OK, "schedules pods")
-    return ClusterCheckResult(name, CheckStatus.UNKNOWN, "there is no pod to check")
+        return CheckStatus.FAILED, finding, "start ours with 'gangline scheduler'"
+    if any(pod.spec.node_name for pod in facts.pods) or _has_fresh_lease(facts, "scheduler"):
+        return CheckStatus.OK, "schedules pods"
+    return CheckStatus.UNKNOWN, "there is no pod to check"
 
 
-def _has_fresh_lease(facts: ClusterFacts, names: Sequence[str]) -> bool:
-    """True if a lease whose name contains one of the texts was renewed recently."""
+def _has_fresh_lease(facts: ClusterFacts, component: str) -> bool:
+    """True if a lease whose name contains that of the component was renewed recently."""
     return any(
         lease.spec.renew_time and facts.now - lease.spec.renew_time < _NODE_SILENCE
         for lease in facts.leases or ()
-        if any(name in lease.metadata.name for name in names)
+        if component in lease.metadata.name
     )
 
 
-def _storage(facts: ClusterFacts) -> ClusterCheckResult:
-    name = "Storage"
+def _storage(facts: ClusterFacts) -> _Outcome:
     if facts.storage_classes is None:
-        return ClusterCheckResult(name, CheckStatus.UNKNOWN, "you may not list storage classes")
+        return CheckStatus.UNKNOWN, "you may not list storage classes"
     default = [
         storage_class.metadata.name
         for storage_class in facts.storage_classes
         if storage_class.metadata.annotations.get(_DEFAULT_CLASS) == "true"
     ]
     if len(default) == 1:
-        return ClusterCheckResult(name, CheckStatus.OK, f"the default class is {default[0]}")
+        return CheckStatus.OK, f"the default class is {default[0]}"
     if default:
         finding = f"several classes are the default: {', '.join(default)}"
-        return ClusterCheckResult(
-            name, CheckStatus.WARNING, finding, "keep the annotation on one of them"
-        )
+        return CheckStatus.WARNING, finding, "keep the annotation on one of them"
     remedy = "set a class in each claim, or annotate one as the default"
-    return ClusterCheckResult(
-        name, CheckStatus.WARNING, "claims without a class get no volume", remedy
-    )
+    return CheckStatus.WARNING, "claims without a class get no volume", remedy
 
 
-def _dns(facts: ClusterFacts) -> ClusterCheckResult:
-    name = "DNS"
+def _dns(facts: ClusterFacts) -> _Outcome:
     failing = [
         event for event in facts.events or ()
         if "DNS" in event.reason or "name resolution" in event.message
     ]  # fmt: skip
     if failing:
-        return ClusterCheckResult(
-            name, CheckStatus.WARNING, failing[-1].message, "check CoreDNS in kube-system"
-        )
+        return CheckStatus.WARNING, failing[-1].message, "check CoreDNS in kube-system"
     if facts.services is None:
-        return ClusterCheckResult(name, CheckStatus.UNKNOWN, "you may not read kube-system")
+        return CheckStatus.UNKNOWN, "you may not read kube-system"
     if not facts.services:
-        return ClusterCheckResult(
-            name, CheckStatus.UNKNOWN, "no service in kube-system: nodes may provide DNS"
-        )
+        return CheckStatus.UNKNOWN, "no service in kube-system: nodes may provide DNS"
     if not any("dns" in service for service in facts.services):
         remedy = "install CoreDNS: replicas find each other by DNS"
-        return ClusterCheckResult(
-            name, CheckStatus.FAILED, "there is no DNS service in kube-system", remedy
-        )
-    return ClusterCheckResult(name, CheckStatus.OK, "there is a DNS service")
+        return CheckStatus.FAILED, "there is no DNS service in kube-system", remedy
+    return CheckStatus.OK, "there is a DNS service"
 
 
-def _clock(facts: ClusterFacts) -> ClusterCheckResult:
-    name = "Clocks"
+def _clock(facts: ClusterFacts) -> _Outcome:
     times = [
         lease.spec.renew_time
         for lease in facts.leases or ()
         if lease.metadata.namespace == "kube-node-lease" and lease.spec.renew_time
     ]
     if not times:
-        return ClusterCheckResult(name, CheckStatus.UNKNOWN, "no node has renewed a lease")
+        return CheckStatus.UNKNOWN, "no node has renewed a lease"
     newest = max(times)
     if newest - facts.now > _SKEW:
         ahead = (newest - facts.now).total_seconds()
         finding = f"a node's clock is {ahead:.0f} s ahead of this machine's"
-        return ClusterCheckResult(name, CheckStatus.WARNING, finding, "synchronise both with NTP")
+        return CheckStatus.WARNING, finding, "synchronise both with NTP"
     if facts.now - newest > _NODE_SILENCE:
         behind = (facts.now - newest).total_seconds()
         finding = f"the newest heartbeat of a node is {behind:.0f} s old"
-        return ClusterCheckResult(
-            name, CheckStatus.WARNING, finding, "synchronise clocks with NTP; check the nodes"
-        )
-    return ClusterCheckResult(name, CheckStatus.OK, "nodes and this machine agree")
+        return CheckStatus.WARNING, finding, "synchronise clocks with NTP; check the nodes"
+    return CheckStatus.OK, "nodes and this machine agree"
 
 
-def _images(facts: ClusterFacts) -> ClusterCheckResult:
-    name = "Images"
+def _images(facts: ClusterFacts) -> _Outcome:
     if facts.events is None:
-        return ClusterCheckResult(name, CheckStatus.UNKNOWN, "you may not list events")
+        return CheckStatus.UNKNOWN, "you may not list events"
     failed = [
         event for event in facts.events
         if facts.now - event.last < _RECENT and event.type == "Warning"
@@ -281,15 +256,15 @@ def _images(facts: ClusterFacts) -> ClusterCheckResult:
     ]  # fmt: skip
     if failed:
         remedy = "check the image's name, the registry, and --image-pull-secret"
-        return ClusterCheckResult(name, CheckStatus.WARNING, failed[-1].message, remedy)
-    return ClusterCheckResult(name, CheckStatus.OK, "no pull has failed in the last hour")
+        return CheckStatus.WARNING, failed[-1].message, remedy
+    return CheckStatus.OK, "no pull has failed in the last hour"
 
 
-def _metrics(facts: ClusterFacts) -> ClusterCheckResult:
+def _metrics(facts: ClusterFacts) -> _Outcome:
     if facts.metrics:
-        return ClusterCheckResult("Metrics", CheckStatus.OK, "there is a metrics API")
+        return CheckStatus.OK, "there is a metrics API"
     remedy = "install metrics-server to see CPU and memory in 'gangline top'"
-    return ClusterCheckResult("Metrics", CheckStatus.WARNING, "there is no metrics API", remedy)
+    return CheckStatus.WARNING, "there is no metrics API", remedy
 
 
 T = TypeVar("T")
@@ -375,29 +350,16 @@ async def _missing_kinds(client: ApiClient) -> list[str]:
 
 
 async def _denied(client: ApiClient, namespace: str) -> list[str]:
-    answers = await asyncio.gather(*(_may(client, namespace, *need) for need in _REQUIRED_RIGHTS))
+    answers = await asyncio.gather(
+        *(
+            client.is_allowed(
+                namespace=namespace, verb=verb, group=group, resource=resource, subresource=sub
+            )
+            for verb, group, resource, sub in _REQUIRED_RIGHTS
+        )
+    )
     return [
         f"{verb} {resource}{f'/{sub}' if sub else ''}"
         for (verb, _, resource, sub), allowed in zip(_REQUIRED_RIGHTS, answers, strict=True)
         if not allowed
     ]
-
-
-async def _may(
-    client: ApiClient, namespace: str, verb: str, group: str, resource: str, subresource: str
-) -> bool:
-    attributes = {
-        "namespace": namespace,
-        "verb": verb,
-        "group": group,
-        "resource": resource,
-        "subresource": subresource,
-    }
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": attributes},
-    }
-    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    answer = await client.request_json("POST", path, body=body)
-    return bool((answer.get("status") or {}).get("allowed"))

@@ -1,11 +1,8 @@
-"""Reads the input of a diagnosis: status, pods, events, and the ends of logs.
+"""Why a job failed or is pending: the replica that failed first, its cause, and the remedy.
 
-Why a job has not started, from its conditions, its pods and events.
-
-Why a job failed or is pending: the replica that failed first, its cause, and the remedy.
-
-The input is what the cluster stores (status, pods, events) and the ends of the replicas' logs. The
-verdict about each pod is that of ``api.verdict``, which the operator and the lists use too.
+``diagnose_job`` reads what the cluster stores (status, pods, events) and the ends of the replicas'
+logs; ``diagnose`` judges them. The verdict about each pod is that of ``api.verdict``, which the
+operator and the lists use too. Without a failed pod the cause is in messages (``_PATTERNS``).
 """
 
 import asyncio
@@ -20,26 +17,15 @@ from gangline.api.failure import Blame
 from gangline.api.resources import PODS
 from gangline.api.verdict import REMEDIES, Finding, finding_of_pod, finding_order
 from gangline.kube.client.client import ApiClient
-from gangline.kube.errors import ApiError, Forbidden
+from gangline.kube.errors import Forbidden
 from gangline.sdk.client import JobClient
 from gangline.sdk.events import EventRecord, job_events
 from gangline.sdk.jobs import JOB_NAME_LABEL, Job, JobState
-from gangline.sdk.logs import deleted_pods
+from gangline.sdk.logs import deleted_pods, read_tail
 
 __all__ = ["Diagnosis", "Finding", "diagnose"]
 
 _USER, _NODE, _PLATFORM = Blame.USER, Blame.NODE, Blame.PLATFORM
-
-
-@dataclass(frozen=True, slots=True)
-class PendingCause:
-    """The reason why a job is pending."""
-
-    cause: str
-    blame: Blame
-    meaning: str
-    remedy: str
-    evidence: str = ""
 
 
 _PATTERNS: tuple[tuple[str, str, Blame, str, str], ...] = (
@@ -104,7 +90,7 @@ _LOST_RANK = re.compile(r"^\S+ waits for \S+, which ended at (\S+), before")
 """The operator's message about a restarted rank that waits for one that has ended."""
 
 
-def find_lost_rank(job: Job, now: datetime) -> PendingCause | None:
+def find_lost_rank(job: Job, now: datetime) -> Finding | None:
     """Return the cause of a job that can never end; None if it may."""
     lost = None if job.state.finished else _LOST_RANK.match(job.reason)
     if lost is None:
@@ -113,7 +99,8 @@ def find_lost_rank(job: Job, now: datetime) -> PendingCause | None:
         seconds = (now - datetime.fromisoformat(lost[1])).total_seconds()
         since = f"{seconds // 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} s"
         meaning = job.reason.replace(f"which ended at {lost[1]}", f"which ended {since} ago")
-        return PendingCause(
+        return Finding(
+            "",
             "RankLeft",
             _USER,
             meaning,
@@ -128,43 +115,44 @@ def find_lost_rank(job: Job, now: datetime) -> PendingCause | None:
 
 def find_pending_cause(
     job: Job, pods: Sequence[Pod], events: Sequence[EventRecord]
-) -> PendingCause | None:
+) -> Finding | None:
     """Return why a job is pending; None if no known reason applies."""
     if job.state.finished or job.state is JobState.RUNNING:
         return _failure_of_whole_job(job) if job.state is JobState.FAILED else None
     if job.awaits_former_pods:
         meaning = "The job is resumed, and waits until its former pods have ended."
-        return PendingCause("Suspended", _USER, meaning, "", job.reason)
+        return Finding("", "Suspended", _USER, meaning, "", job.reason)
     if job.state is JobState.SUSPENDED:
         remedy = f"'gangline resume {job.name} -n {job.namespace}' resumes it."
-        return PendingCause("Suspended", _USER, "The job is suspended.", remedy, job.reason)
+        return Finding("", "Suspended", _USER, "The job is suspended.", remedy, job.reason)
     for text in _candidate_texts(job, pods, events):
         if symptom := _match_pattern(text):
             return symptom
     if job.managed_elsewhere and not pods:
-        return PendingCause(
-            "ManagedElsewhere", _PLATFORM, "MultiKueue runs the job in another cluster.",
+        return Finding(
+            "", "ManagedElsewhere", _PLATFORM, "MultiKueue runs the job in another cluster.",
             "'kubectl describe workloads.kueue.x-k8s.io' shows where and why it waits.", job.reason,
         )  # fmt: skip
     if not pods and not job.reason and not events:
-        return PendingCause(
-            "NotNoticed", _PLATFORM, "No operator has reacted to the job.",
+        return Finding(
+            "", "NotNoticed", _PLATFORM, "No operator has reacted to the job.",
             "'gangline doctor' shows whether one runs.",
         )  # fmt: skip
     if job.reason:
-        return PendingCause("Waiting", _PLATFORM, "The job is pending.", "", job.reason)
+        return Finding("", "Waiting", _PLATFORM, "The job is pending.", "", job.reason)
     return None
 
 
-def _failure_of_whole_job(job: Job) -> PendingCause | None:
+def _failure_of_whole_job(job: Job) -> Finding | None:
     """Return the cause of a failure that ended the complete job and left no failed replica."""
     if re.search(r"(?i)active longer than|deadline", job.reason):
-        return PendingCause(
-            "DeadlineExceeded", _USER, "The job exceeded its time limit.",
+        return Finding(
+            "", "DeadlineExceeded", _USER, "The job exceeded its time limit.",
             "Raise --running-timeout, or write checkpoints and resume.", job.reason,
         )  # fmt: skip
     if re.search(r"(?i)InvalidSpec|not valid|mistake", job.reason):
-        return PendingCause("InvalidSpec", _USER, "The job is invalid.", "Correct it.", job.reason)
+        meaning = "The job is invalid."
+        return Finding("", "InvalidSpec", _USER, meaning, "Correct it.", job.reason)
     return None
 
 
@@ -182,10 +170,10 @@ def _candidate_texts(job: Job, pods: Sequence[Pod], events: Sequence[EventRecord
         yield replica.message
 
 
-def _match_pattern(text: str) -> PendingCause | None:
+def _match_pattern(text: str) -> Finding | None:
     for cause, pattern, blame, meaning, remedy in _COMPILED:
         if pattern.search(text):
-            return PendingCause(cause, blame, meaning, remedy, text.strip())
+            return Finding("", cause, blame, meaning, remedy, text.strip())
     return None
 
 
@@ -253,22 +241,14 @@ def diagnose(
     stall = find_lost_rank(job, datetime.now(UTC))
     if findings and stall is None:
         return _failed(job, findings, logs)
-    if cause := stall or find_pending_cause(job, pods, events):
-        finding = Finding("", cause.cause, cause.blame, cause.meaning, cause.remedy, cause.evidence)
-        return Diagnosis(
-            job.name,
-            job.state,
-            finding,
-            consequences=tuple(findings),
-            summary=_sentence(finding),
-            next_steps=_steps(job, finding),
-        )
+    root = stall or find_pending_cause(job, pods, events)
     return Diagnosis(
         job.name,
         job.state,
-        None,
-        summary=_summary_without_finding(job),
-        next_steps=_steps(job, None),
+        root,
+        consequences=tuple(findings),
+        summary=_sentence(root) if root else _summary_without_finding(job),
+        next_steps=_steps(job, root),
     )
 
 
@@ -395,39 +375,21 @@ async def _events(client: ApiClient, namespace: str, name: str) -> Sequence[Even
 
 def _has_failed_container(pod: Pod) -> bool:
     """True if a container of the pod has failed, now or before."""
-    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    ends = [
-        end
-        for status in statuses
+    return any(
+        end is not None and bool(end.exit_code or end.signal)
+        for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
         for end in (status.state.terminated, status.last_state.terminated)
-        if end is not None
-    ]
-    return any(end.exit_code or end.signal for end in ends)
+    )
 
 
 async def _tail(client: ApiClient, pod: Pod, kept_for: str) -> str:
     """Return the end of the log of the failed container; ``kept_for`` as in ``Client.logs``."""
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         now, before = status.state.terminated, status.last_state.terminated
-        if now is not None and now.exit_code:
-            return await _lines(client, pod, status.name, kept_for, previous=False)
-        if before is not None and before.exit_code:
-            return await _lines(client, pod, status.name, kept_for, previous=True)
+        failed = now if now and now.exit_code else before
+        if failed is not None and failed.exit_code:
+            lines = await read_tail(
+                client, pod, status.name, TAIL_LINES, previous=failed is before, kept_for=kept_for
+            )
+            return "\n".join(lines)
     return ""
-
-
-async def _lines(
-    client: ApiClient, pod: Pod, container: str, kept_for: str, *, previous: bool
-) -> str:
-    stream = client.logs(
-        pod.metadata.name,
-        pod.metadata.namespace,
-        container=container,
-        tail=TAIL_LINES,
-        previous=previous,
-        kept_for=kept_for,
-    )
-    try:
-        return "\n".join([line.decode(errors="replace") async for line in stream])
-    except ApiError:
-        return ""

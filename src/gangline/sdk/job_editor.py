@@ -22,6 +22,7 @@ from gangline.sdk.manifests import (
     replica_count,
     scale_patch,
     to_submittable,
+    with_owner,
 )
 
 OWNER_ANNOTATION = "gangline.dev/belongs-to"
@@ -101,10 +102,8 @@ class JobEditor:
         """
         stored = await self.jobs.manifest(name, namespace)
         uid = stored["metadata"]["uid"]
-        manifests = [to_submittable(stored)]
-        for owned in await self._owned_objects(stored["metadata"]["name"], namespace, uid):
-            manifests.append(to_submittable(owned))
-        return manifests
+        owned = await self._owned_objects(stored["metadata"]["name"], namespace, uid)
+        return [to_submittable(manifest) for manifest in (stored, *owned)]
 
     async def restart(self, name: str, namespace: str) -> Job:
         """Start a job from its beginning.
@@ -140,15 +139,8 @@ class JobEditor:
         """Create a job, then the objects that it owns with an owner reference to it."""
         job, *belongings = objects
         created = await self.jobs.submit(job, namespace)
-        owner = {
-            "apiVersion": created["apiVersion"],
-            "kind": created["kind"],
-            "name": created["metadata"]["name"],
-            "uid": created["metadata"]["uid"],
-        }
         for belonging in belongings:
-            metadata = belonging["metadata"] | {"ownerReferences": [owner]}
-            await self.jobs.submit(belonging | {"metadata": metadata}, namespace)
+            await self.jobs.submit(with_owner(belonging, created), namespace)
         return created
 
     async def _patch(self, stored: Manifest, patch: Manifest) -> None:

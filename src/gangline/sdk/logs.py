@@ -180,6 +180,23 @@ async def deleted_pods(client: ApiClient, job: Job) -> list[Pod] | None:
         return []
 
 
+async def read_tail(
+    client: ApiClient, pod: Pod, container: str, count: int, *, previous: bool, kept_for: str = ""
+) -> list[str]:
+    """Return the last lines of a container; none if its log cannot be read.
+
+    ``kept_for`` is the UID of the job of a deleted pod.
+    """
+    name, namespace = pod.metadata.name, pod.metadata.namespace
+    lines = client.logs(
+        name, namespace, container=container, tail=count, previous=previous, kept_for=kept_for
+    )
+    try:
+        return [line.decode(errors="replace") async for line in lines]
+    except ApiError:
+        return []
+
+
 async def archived_lines(
     client: ApiClient, job: Job, pod: Pod, options: LogOptions
 ) -> AsyncIterator[LogLine]:

@@ -1,7 +1,5 @@
-"""Manifests for resubmission: stored jobs without what the server has set, copies under another
-name.
-
-What a job runs after its runtime and its patches are merged.
+"""Manifests of stored jobs: for resubmission without what the server has set, for copies under
+another name, for scaling; and what a TrainJob runs after its runtime and its patches are merged.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -146,6 +144,18 @@ def _replace_names(node: Any, names: Mapping[str, str]) -> Any:
     if isinstance(node, list):
         return [_replace_names(value, names) for value in node]
     return names.get(node, node) if isinstance(node, str) else node
+
+
+def with_owner(manifest: Mapping[str, Any], owner: Mapping[str, Any]) -> Manifest:
+    """Return an object with its job as owner, so that it is deleted with the job."""
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+    }
+    metadata = manifest["metadata"] | {"ownerReferences": [reference]}
+    return {**manifest, "metadata": metadata}
 
 
 def iterate_roles(job: Mapping[str, Any]) -> Iterator[tuple[list[str], Mapping[str, Any]]]:

@@ -466,7 +466,7 @@ def _print_check(job: "JobSource", plan: "Plan", output: str) -> None:
 
     from gangline.cli.planning.job_request import read_job_request
     from gangline.cli.planning.table import check_table
-    from gangline.sizing.goals import Verdict, check_job
+    from gangline.sizing.goals import ResourceVerdict, check_job
 
     request = read_job_request(job)
     if request is None:
@@ -476,5 +476,5 @@ def _print_check(job: "JobSource", plan: "Plan", output: str) -> None:
         click.echo(check_table(findings))
     else:
         click.echo(serialize([asdict(finding) for finding in findings], output).rstrip("\n"))
-    if any(finding.verdict is Verdict.TOO_SMALL for finding in findings):
+    if any(finding.verdict is ResourceVerdict.TOO_SMALL for finding in findings):
         raise click.exceptions.Exit(NOTHING_FITS)

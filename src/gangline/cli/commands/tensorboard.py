@@ -58,8 +58,8 @@ async def _start_if_missing(cluster: ClusterSession, name: str, logdir: str, ima
     """Start a TensorBoard for a job without one."""
     from gangline.api.resources import SERVICES
     from gangline.cli.submit.owned_objects import service_name, tensorboard_objects
-    from gangline.cli.submit.submission import with_owner
     from gangline.kube.errors import NotFound
+    from gangline.sdk.manifests import with_owner
 
     jobs, namespace = cluster.jobs, cluster.namespace
     stored = await jobs.manifest(name, namespace)

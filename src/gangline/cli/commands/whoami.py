@@ -10,8 +10,6 @@ from gangline.cli.params.session import ClusterSession, cluster_command
 from gangline.kube.errors import NotFound
 
 _WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-_MAY = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_EVERYTHING = {"verb": "*", "group": "*", "resource": "*"}
 
 
 @click.command("whoami")
@@ -30,12 +28,7 @@ async def whoami_command(cluster: ClusterSession) -> None:
             hint="'kubectl config view --minify' shows the user of your kubeconfig.",
         ) from error
     name = answer["status"]["userInfo"].get("username", "")
-    may = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": _EVERYTHING},
-    }
-    allowed = (await cluster.client.request_json("POST", _MAY, body=may)).get("status") or {}
+    allowed = await cluster.client.is_allowed(verb="*", group="*", resource="*")
     identity = hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
-    shown = {"Name": name, "Id": identity, "IsAdminUser": bool(allowed.get("allowed"))}
+    shown = {"Name": name, "Id": identity, "IsAdminUser": allowed}
     click.echo(json.dumps(shown))

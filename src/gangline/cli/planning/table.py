@@ -8,9 +8,9 @@ from gangline.cli.render.output import format_table
 
 if TYPE_CHECKING:
     from gangline.sizing.calibration import Range
-    from gangline.sizing.goals import Finding
+    from gangline.sizing.goals import ResourceFinding
     from gangline.sizing.layout import Layout
-    from gangline.sizing.plan import Choice, Plan
+    from gangline.sizing.plan import LayoutChoice, Plan
 
 GIGABYTE = 1e9
 WIDTH = 80
@@ -49,7 +49,7 @@ def deepspeed_table(plan: "Plan") -> str:
     return format_table(head, rows)
 
 
-def check_table(findings: "tuple[Finding, ...]") -> str:
+def check_table(findings: "tuple[ResourceFinding, ...]") -> str:
     """Return what the check of a job has found."""
     head = ("RESOURCE", "REQUESTED", "NEEDED", "VERDICT")
     rows = [
@@ -207,7 +207,7 @@ def _ends(values: "Range") -> tuple[float, float]:
     return values.low, values.high
 
 
-def _network(best: "Choice") -> Iterator[str]:
+def _network(best: "LayoutChoice") -> Iterator[str]:
     if best.bandwidth_needed is None:
         yield _line("Network", "communication takes more than 5% of a step on any network")
     elif best.bandwidth_needed:

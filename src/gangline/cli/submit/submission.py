@@ -183,6 +183,7 @@ async def _create_one(
     jobs: "JobClient", manifest: Manifest, namespace: str | None, owner: Manifest | None
 ) -> Manifest:
     from gangline.kube.errors import ApiError
+    from gangline.sdk.manifests import with_owner
 
     if owner is None:
         return await jobs.submit(manifest, namespace)
@@ -193,17 +194,6 @@ async def _create_one(
         await jobs.delete(metadata["name"], metadata["namespace"])
         print_status(f"{metadata['name']} deleted: an object that it owns could not be created.")
         raise
-
-
-def with_owner(manifest: Manifest, owner: Manifest) -> Manifest:
-    """Return an object with its job as owner, so that it is deleted with the job."""
-    reference = {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": owner["metadata"]["name"],
-        "uid": owner["metadata"]["uid"],
-    }
-    return manifest | {"metadata": manifest["metadata"] | {"ownerReferences": [reference]}}
 
 
 def _owner_name(manifest: Manifest) -> str:

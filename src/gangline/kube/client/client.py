@@ -370,6 +370,17 @@ class ApiClient:
         except msgspec.DecodeError:
             return answer.decode(errors="replace")
 
+    async def is_allowed(self, **attributes: str) -> bool:
+        """Return whether the user may do what ``verb``, ``group``, ``resource`` and others name."""
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        answer = await self.request_json("POST", path, body=review)
+        return bool((answer.get("status") or {}).get("allowed"))
+
     async def _object(self, resource: Resource[T], request: Request) -> T:
         answer = await self.transport.send(request)
         with _translate_decode_errors(request, resource):

@@ -1,6 +1,4 @@
-"""A Python function as a job: every replica runs its source.
-
-Results of a function that runs as a job: from the ranks to the caller, as lines of their logs.
+"""A Python function as a job: every replica runs its source, and its log brings the result back.
 
 A rank prints its result pickled, in base64, in lines with ``MARK``, its rank, and the number of the
 line of how many; text of the function without a line break may precede them. A log is the only way

@@ -14,7 +14,7 @@ from gangline.cli import main
 from gangline.cli.errors import ExitCode
 from gangline.cli.submit.code_sync import pack_code, repository_name
 from gangline.cli.submit.preflight import RequiredObject, find_required_objects
-from gangline.cli.submit.submission import with_owner
+from gangline.sdk.manifests import with_owner
 
 Manifest = dict[str, Any]
 

@@ -42,7 +42,7 @@ from gangline.brain.allocation import (
 from gangline.brain.facts.records import Job, Mode, Run, Segment
 from gangline.brain.guard.decide import begin_action, decide, observe
 from gangline.brain.guard.policy import Permission
-from gangline.brain.guard.state import ClusterState, JobState, Verdict
+from gangline.brain.guard.state import ClusterState, GuardJobState, Verdict
 from gangline.brain.models.throughput import ThroughputModel, observations
 from gangline.brain.models.throughput_fit import fit_throughput
 from gangline.scheduler.simulate.engine import (
@@ -283,7 +283,7 @@ class BrainResizer:
     """The Brain: models of families from noisy segments, allocation, guard."""
 
     seed: int
-    states: dict[str, JobState] = field(default_factory=dict)
+    states: dict[str, GuardJobState] = field(default_factory=dict)
     cluster: ClusterState = field(
         default_factory=lambda: ClusterState(
             leader=True, lease_age_s=1.0, clock_skew_s=0.0, gpus=NODES * DEVICES
@@ -366,7 +366,7 @@ class BrainResizer:
         model = self._model(family_of(job), now_ms)
         started = run.first_started or now
         rest_s = max(now - started, 1.0)
-        state = self.states.get(job.name) or JobState(
+        state = self.states.get(job.name) or GuardJobState(
             uid=job.name, family=family_of(job), started_ms=round(started * 1000)
         )
         self.states[job.name] = msgspec.structs.replace(

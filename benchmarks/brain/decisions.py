@@ -16,7 +16,7 @@ from benchmarks.brain.throughput import LOST, NOISE, STRAGGLERS, TrueJob, make_j
 from gangline.brain.advisers.advice import Choice, What
 from gangline.brain.advisers.workers import best_size, floor_of
 from gangline.brain.facts.records import Segment
-from gangline.brain.guard.state import Action, Verdict
+from gangline.brain.guard.state import GuardAction, Verdict
 from gangline.brain.guard.trial import baseline, judge
 from gangline.brain.models.throughput import Configuration
 
@@ -114,7 +114,7 @@ def worsenings(loss: float, count: int = 2000, seed: int = 5) -> tuple[float, fl
     for _ in range(count):
         before = _segments(random, 0, 8, 4, 1.0)
         at_ms = before[-1].until_ms + 30_000
-        action = Action(
+        action = GuardAction(
             id="a",
             job="u",
             family="f",

@@ -32,10 +32,10 @@ from gangline.brain.guard.decide import (
 from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import (
     DEFAULTS,
-    Action,
     Bound,
     ClusterState,
-    JobState,
+    GuardAction,
+    GuardJobState,
     Verdict,
 )
 from gangline.brain.guard.trial import TrialEvents, baseline, judge, present_segments
@@ -84,7 +84,7 @@ class SimulatedJob:
     history: list[tuple[float, int]] = field(default_factory=list)
     """Sizes with the times from which they hold."""
     advice: list[Advice] = field(default_factory=list)
-    actions: list[Action] = field(default_factory=list)
+    actions: list[GuardAction] = field(default_factory=list)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     judged_s: dict[str, float] = field(default_factory=dict)
 
@@ -114,7 +114,7 @@ class SimulatedJob:
             unit=self.unit,
             wishes=Wishes(mode=Mode.APPLY),
         )
-        self.state = JobState(
+        self.state = GuardJobState(
             uid="u",
             family="f",
             started_ms=0,
@@ -275,7 +275,7 @@ class SimulatedJob:
             if result.verdict is Verdict.ROLLED_BACK:
                 self._roll_back(judged)
 
-    def _roll_back(self, action: Action) -> None:
+    def _roll_back(self, action: GuardAction) -> None:
         self.state = msgspec.structs.replace(self.state, plan_open=False)
         decision = decide_rollback(action, self.state, self.cluster, self.permission, self.now_ms)
         if not decision.act or action.before is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gangline.brain.models.throughput import Configuration, Observation
+from gangline.brain.models.throughput import Configuration, StepObservation
 from gangline.brain.models.throughput_fit import fit_throughput
 
 PER_NODE = 8
@@ -60,7 +60,7 @@ def size(procs: int, micro_batch: float) -> Configuration:
 
 def observe(
     job: TrueJob, at: Configuration, count: int, random: np.random.Generator, *, parts: bool
-) -> list[Observation]:
+) -> list[StepObservation]:
     """Return noisy segments; ``parts`` if the script reports computing and exchange."""
     seen = []
     for _ in range(count):
@@ -70,7 +70,7 @@ def observe(
         factor = float(np.exp(random.normal(0, NOISE))) * slow
         compute, sync = job.parts(at)
         seen.append(
-            Observation(
+            StepObservation(
                 at,
                 int(random.integers(50, 500)),
                 job.step(at) * factor,

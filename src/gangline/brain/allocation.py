@@ -124,12 +124,7 @@ class Division:
 
 
 def divide(options: Mapping[str, Sequence[Option]], capacity: int) -> Division | None:
-    """Return the division of at most ``capacity`` devices with the least loss; None if none fits.
-
-    Args:
-        options: of each job, at least one.
-        capacity: devices of all jobs together.
-    """
+    """Return the division of ``capacity`` devices with the least loss; None if none fits."""
     least = {key: min(option.devices for option in sizes) for key, sizes in options.items()}
     spare = capacity - sum(least.values())
     if spare < 0:
@@ -212,7 +207,6 @@ def fair_sizes(
     leave goes to the other jobs of the queue.
 
     Args:
-        jobs: all running elastic jobs.
         entitlements: devices by queue, without those of jobs that are not elastic. A queue that is
             absent is entitled to nothing, and its jobs to their least sizes.
     """
@@ -262,7 +256,6 @@ def allocate(
     """Divide the devices of the jobs and the free ones among the jobs.
 
     Args:
-        jobs: running elastic jobs that let the Brain change their size.
         nodes: free devices, without those that the scheduler holds for the first gang in line.
         entitlements: devices that the elastic jobs of each queue are entitled to.
     """
@@ -411,10 +404,8 @@ def update_price(state: PriceState, refused: float, idle_devices: int, now_ms: i
     """Return the price after an observation.
 
     Args:
-        state: before.
         refused: gain of the best refused device, 0 to 1.
         idle_devices: free devices that no pending pod can use.
-        now_ms: time of the observation.
     """
     idle_since = None
     if idle_devices > 0:

@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack
 
 from gangline.api.brain.job_advice import LEASE_NAME
 from gangline.api.core.core import ConfigMap
-from gangline.api.meta.objects import Object
 from gangline.api.resources import CONFIG_MAPS, NAMESPACES
 from gangline.brain.collection.collector import Collector
 from gangline.brain.collection.job_digest import DigestSettings
@@ -138,7 +137,8 @@ async def _lead(
         publisher = Publisher(client, events)
 
         def report(policy: ConfigMap, mistakes: list[str]) -> None:
-            _report_mistakes(events, policy, mistakes)
+            message = "the last policy without mistakes stays in force: " + "; ".join(mistakes)
+            events.event(policy, "Warning", "InvalidPolicy", message)
 
         policies = PolicyWatch(client, settings.policy_namespace, report)
         evaluator = Evaluator(
@@ -185,11 +185,6 @@ async def _publish_url(client: ApiClient, settings: BrainSettings, port: int) ->
             await client.patch(CONFIG_MAPS, BRAIN_CONFIG_MAP, {"data": data}, namespace)
     except ApiError as error:
         log.info("commands need --brain: the address cannot be published: %s", error)
-
-
-def _report_mistakes(events: EventRecorder, policy: Object, mistakes: list[str]) -> None:
-    message = "the last policy without mistakes stays in force: " + "; ".join(mistakes)
-    events.event(policy, "Warning", "InvalidPolicy", message)
 
 
 async def _cluster_identity(client: ApiClient) -> str:

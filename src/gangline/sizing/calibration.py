@@ -128,12 +128,12 @@ def _fit(content: Mapping[str, Any], file: str) -> Calibration:
     peak = max(device.peak(element), rate / _MOST_EFFICIENCY)
     output = content.get("output")
     output_rate = float(output["flops"]) / _median(output) if output else rate
-    update, copy = content["update"], content.get("copy")  # files of earlier versions have no copy
+    update, copy = content["update"], content["copy"]
     costs = MeasuredCosts(
         pass_s=pass_s,
         output_efficiency=output_rate / rate,
         update_s=_median(update) / float(update["parameters"]),
-        copy_s=_median(copy) / float(copy["bytes"]) if copy else 0.0,
+        copy_s=_median(copy) / float(copy["bytes"]),
     )
     start_s, bandwidth = _bus(content["all_reduce"], devices, device.bus_bandwidth)
     device = replace(device, costs=costs, collective_s=start_s, bus_bandwidth=bandwidth)

@@ -27,7 +27,7 @@ CPUS_PER_GPU = (1, 32)
 """Cores that the process of a GPU needs at least, and of which more are wasteful."""
 
 
-class Verdict(StrEnum):
+class ResourceVerdict(StrEnum):
     """How a requested resource compares with the needed one."""
 
     FITS = "fits"
@@ -58,13 +58,13 @@ class JobRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ResourceFinding:
     """One resource of a job, compared."""
 
     resource: str
     requested: str
     needed: str
-    verdict: Verdict
+    verdict: ResourceVerdict
     reason: str = ""
 
 
@@ -83,7 +83,7 @@ def has_known_loading(plan: Plan) -> bool:
     return bool(plan.request.sample_cpu_s) or not isinstance(plan.request.model, TracedModel)
 
 
-def check_job(request: JobRequest, plan: Plan) -> tuple[Finding, ...]:
+def check_job(request: JobRequest, plan: Plan) -> tuple[ResourceFinding, ...]:
     """Compare each resource that a job requests with what ``plan`` computes for it.
 
     The plan is that of the job's training on the job's GPUs.
@@ -91,7 +91,7 @@ def check_job(request: JobRequest, plan: Plan) -> tuple[Finding, ...]:
     return tuple(_findings(request, plan))
 
 
-def _findings(request: JobRequest, plan: Plan) -> Iterator[Finding]:
+def _findings(request: JobRequest, plan: Plan) -> Iterator[ResourceFinding]:
     yield _gpus(request, plan)
     if plan.choices:
         yield _gpu_memory(plan)
@@ -126,46 +126,54 @@ def _device_cpus(plan: Plan) -> tuple[int, int]:
     return max(least, plan.host.loader_workers), max(most, 2 * plan.host.device_cpus)
 
 
-def _gpus(request: JobRequest, plan: Plan) -> Finding:
+def _gpus(request: JobRequest, plan: Plan) -> ResourceFinding:
     requested, kind = str(request.gpus), plan.request.device.name
     if not plan.fits:
         needed = str(plan.fitting_devices or "GPUs with more memory")
         reason = f"no layout fits into {request.gpus} x {kind}"
-        return Finding("GPUs", requested, needed, Verdict.TOO_SMALL, reason)
+        return ResourceFinding("GPUs", requested, needed, ResourceVerdict.TOO_SMALL, reason)
     if plan.misses:
-        return Finding("GPUs", requested, "more", Verdict.TOO_SMALL, plan.misses[0])
+        return ResourceFinding("GPUs", requested, "more", ResourceVerdict.TOO_SMALL, plan.misses[0])
     step = plan.choices[0].candidate.step
     idle = (step.exposed + step.bubble) / step.total
     if idle > IDLE_SHARE:
         reason = f"{idle:.0%} of a step is waiting for other GPUs: fewer, or a faster network"
-        return Finding("GPUs", requested, "fewer", Verdict.WASTEFUL, reason)
-    return Finding("GPUs", requested, requested, Verdict.FITS, plan.choices[0].layout_title)
-
-
-def _gpu_memory(plan: Plan) -> Finding:
-    has, used = plan.request.device.memory_bytes, plan.choices[0].candidate.memory.high
-    return Finding(
-        "memory of a GPU", _gigabytes(has), _gigabytes(used), Verdict.FITS, f"{used / has:.0%} full"
+        return ResourceFinding("GPUs", requested, "fewer", ResourceVerdict.WASTEFUL, reason)
+    return ResourceFinding(
+        "GPUs", requested, requested, ResourceVerdict.FITS, plan.choices[0].layout_title
     )
 
 
-def _between(resource: str, requested: float, least: float, most: float, reason: str) -> Finding:
+def _gpu_memory(plan: Plan) -> ResourceFinding:
+    has, used = plan.request.device.memory_bytes, plan.choices[0].candidate.memory.high
+    return ResourceFinding(
+        "memory of a GPU",
+        _gigabytes(has),
+        _gigabytes(used),
+        ResourceVerdict.FITS,
+        f"{used / has:.0%} full",
+    )
+
+
+def _between(
+    resource: str, requested: float, least: float, most: float, reason: str
+) -> ResourceFinding:
     needed = f"{least:g}" if least == most else f"{least:g} to {most:g}"
-    verdict = Verdict.FITS
+    verdict = ResourceVerdict.FITS
     if requested < least:
-        verdict = Verdict.TOO_SMALL
+        verdict = ResourceVerdict.TOO_SMALL
     elif requested > most:
-        verdict = Verdict.WASTEFUL
-    return Finding(resource, f"{requested:g}", needed, verdict, reason)
+        verdict = ResourceVerdict.WASTEFUL
+    return ResourceFinding(resource, f"{requested:g}", needed, verdict, reason)
 
 
-def _memory(resource: str, requested: float, needed: float, reason: str) -> Finding:
-    verdict = Verdict.FITS
+def _memory(resource: str, requested: float, needed: float, reason: str) -> ResourceFinding:
+    verdict = ResourceVerdict.FITS
     if requested < needed:
-        verdict = Verdict.TOO_SMALL
+        verdict = ResourceVerdict.TOO_SMALL
     elif requested > MUCH_HOST * needed:
-        verdict = Verdict.WASTEFUL
-    return Finding(resource, _gigabytes(requested), _gigabytes(needed), verdict, reason)
+        verdict = ResourceVerdict.WASTEFUL
+    return ResourceFinding(resource, _gigabytes(requested), _gigabytes(needed), verdict, reason)
 
 
 def _gigabytes(size: float) -> str:

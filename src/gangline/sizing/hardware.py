@@ -208,7 +208,6 @@ def with_overrides(
     memory_bytes: float | None = None,
     node_devices: int | None = None,
     node_bandwidth: float | None = None,
-    efficiency: float | None = None,
 ) -> Device:
     """Return a device with other figures, where they are given."""
     given = {
@@ -217,7 +216,6 @@ def with_overrides(
         "memory_bytes": memory_bytes,
         "node_devices": node_devices,
         "node_bandwidth": node_bandwidth,
-        "efficiency": efficiency,
     }
     changed = {name: value for name, value in given.items() if value is not None}
     return replace(device, **changed)  # type: ignore[arg-type]

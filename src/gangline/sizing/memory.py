@@ -107,26 +107,15 @@ def rank_states(
     return weights, gradients, optimizer
 
 
-def layer_activations(
-    shape: ModelShape, layout: Layout, *, element: int = 2, sequence_parallel: bool = True
-) -> float:
-    """Bytes of the activations of a layer for one micro-batch.
-
-    Args:
-        shape: the model.
-        layout: its tensor and context parallelism, recomputation and micro-batch count.
-        element: bytes of an element.
-        sequence_parallel: whether tensor ranks share the parts outside of attention and MLP, too.
-    """
+def layer_activations(shape: ModelShape, layout: Layout, *, element: int = 2) -> float:
+    """Bytes of the activations of a layer for one micro-batch."""
     tokens = layout.micro_batch * shape.sequence / layout.context
     if layout.recompute is Recompute.FULL:
         return tokens * element * shape.hidden
-    return _stored(shape, layout, tokens, element, sequence_parallel=sequence_parallel)
+    return _stored(shape, layout, tokens, element)
 
 
-def _stored(
-    shape: ModelShape, layout: Layout, tokens: float, element: int, *, sequence_parallel: bool
-) -> float:
+def _stored(shape: ModelShape, layout: Layout, tokens: float, element: int) -> float:
     hidden, mask = shape.hidden, shape.hidden if shape.dropout else 0
     mlps = shape.active_experts if shape.experts else 1
     outside: float = (
@@ -137,9 +126,7 @@ def _stored(
     if layout.recompute is Recompute.NONE:
         scores = shape.heads * shape.sequence
         inside += scores * (2 * element + 1 if shape.dropout else element)
-    if sequence_parallel:
-        outside /= layout.tensor
-    return tokens * (outside + inside / layout.tensor)
+    return tokens * (outside + inside) / layout.tensor  # sequence parallelism shares both
 
 
 def memory_use(shape: ModelShape, layout: Layout, states: StateBytes) -> MemoryUse:
@@ -154,7 +141,7 @@ def memory_use(shape: ModelShape, layout: Layout, states: StateBytes) -> MemoryU
     layers = layout.stage_layers(shape.layers)
     activations = in_flight * layers * layer_activations(shape, layout, element=states.element)
     if layout.recompute is Recompute.FULL:  # one layer at a time is computed again
-        activations += _stored(shape, layout, tokens, states.element, sequence_parallel=True)
+        activations += _stored(shape, layout, tokens, states.element)
     # Logits in the format of the products, then in 32 bits, and their gradient.
     logits = tokens * shape.vocab * (states.element + 8) / layout.tensor
     if layout.pipeline > 1:  # the first stage has the most activations, the last one the logits
@@ -200,11 +187,6 @@ def deepspeed_estimates(
 
     Formulas of ``estimate_zero2_model_states_mem_needs`` and
     ``estimate_zero3_model_states_mem_needs``.
-
-    Args:
-        parameters: of the model.
-        largest_layer: parameters of the largest single module.
-        devices: their number.
     """
     gathered = 4 * largest_layer
     return (

@@ -5,9 +5,8 @@ range, then least time (within 3 %), fewest kinds of parallelism, largest micro-
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from gangline.sizing.calibration import (
     Calibration,
@@ -45,37 +44,6 @@ SAME_TIME = math.log(1.03)
 CHOICES = 5
 
 
-class TrainedModel(Protocol):
-    """A model whose training is planned."""
-
-    @property
-    def parameters(self) -> int: ...
-
-    @property
-    def sample_tokens(self) -> int:
-        """What a sample counts as: tokens, or 1 for one sample."""
-
-    @property
-    def sample_bytes(self) -> float:
-        """Bytes that are loaded for a sample; 0: unknown."""
-
-    @property
-    def sample_flops(self) -> float:
-        """Operations that a sample needs, forward and backward."""
-
-    def layouts(self, device: Device, devices: int, global_batch: int) -> Iterable[Layout]:
-        """Propose layouts; they need not be possible."""
-
-    def check(self, layout: Layout) -> None:
-        """Raise ``ShapeError`` if the model cannot be spread in this way."""
-
-    def memory(self, layout: Layout, states: StateBytes) -> MemoryUse: ...
-
-    def step(
-        self, layout: Layout, states: StateBytes, device: Device, efficiency: float
-    ) -> StepTime: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A layout with its memory and the time of a step."""
@@ -107,23 +75,14 @@ class SearchResult:
 
 
 def search(
-    model: TrainedModel,
+    model: TransformerModel | TracedModel,
     device: Device,
     devices: int,
     global_batch: int,
     states: StateBytes,
     efficiency: float,
 ) -> SearchResult:
-    """Try all layouts of a model on ``devices`` devices.
-
-    Args:
-        model: what is trained.
-        device: the kind of device and its node.
-        devices: their number.
-        global_batch: samples of an optimizer step.
-        states: bytes for each parameter.
-        efficiency: share of the peak that computing reaches.
-    """
+    """Try all layouts of a model on ``devices`` devices."""
     best: dict[str, Candidate] = {}
     nearest: Candidate | None = None
     problem = ""
@@ -199,7 +158,7 @@ class PlanRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LayoutChoice:
     """A layout with its ranges."""
 
     candidate: Candidate
@@ -231,7 +190,7 @@ class Plan:
     """Of the complete training."""
     compute_optimal_tokens: float
     efficiency: Range
-    choices: tuple[Choice, ...]
+    choices: tuple[LayoutChoice, ...]
     """Layouts that fit, best first; empty if none fits."""
     nearest: Candidate | None
     """If none fits: the layout that needs the least memory."""
@@ -426,7 +385,7 @@ def _nodes_note(request: PlanRequest, node_devices: int) -> str:
     )
 
 
-def _host(request: PlanRequest, choice: Choice, assumptions: list[str]) -> HostPlan:
+def _host(request: PlanRequest, choice: LayoutChoice, assumptions: list[str]) -> HostPlan:
     model = request.model
     host = plan_host(
         choice.tokens_per_s.high / model.sample_tokens,
@@ -477,7 +436,7 @@ def _choice(
     tokens: float,
     efficiency: Range,
     useful: float,
-) -> Choice:
+) -> LayoutChoice:
     model, device, layout = request.model, request.device, candidate.layout
     states = state_bytes(request.precision, request.optimizer)
     slow, middle, fast = (
@@ -487,7 +446,7 @@ def _choice(
     step_tokens = batch * model.sample_tokens
     steps = tokens / step_tokens
     work = batch * model.sample_flops / layout.devices
-    return Choice(
+    return LayoutChoice(
         candidate,
         Range(fast, middle, slow),
         Range(step_tokens / slow, step_tokens / middle, step_tokens / fast),
@@ -520,7 +479,7 @@ def _limit(candidate: Candidate, device: Device) -> str:
     return f"{name} ({shares[name] / step.total:.0%} of a step), memory {full:.0%} full"
 
 
-def _cost(request: PlanRequest, choices: tuple[Choice, ...]) -> Range | None:
+def _cost(request: PlanRequest, choices: tuple[LayoutChoice, ...]) -> Range | None:
     if not request.price_per_device_hour or not choices:
         return None
     rate = request.price_per_device_hour * request.devices / HOUR_S
@@ -529,7 +488,7 @@ def _cost(request: PlanRequest, choices: tuple[Choice, ...]) -> Range | None:
 
 
 def _misses(
-    request: PlanRequest, choices: tuple[Choice, ...], cost: Range | None
+    request: PlanRequest, choices: tuple[LayoutChoice, ...], cost: Range | None
 ) -> tuple[str, ...]:
     missed = []
     if request.deadline_s and choices and choices[0].training_s.middle > request.deadline_s:
@@ -544,7 +503,7 @@ def _misses(
     return tuple(missed)
 
 
-def _late(request: PlanRequest, choice: Choice) -> str:
+def _late(request: PlanRequest, choice: LayoutChoice) -> str:
     """Say what would meet the deadline: more devices, else fewer tokens."""
     deadline_s, least_s = request.deadline_s, choice.training_s.middle
     missed = f"the deadline of {_span(deadline_s)}: {request.devices} GPUs need {_span(least_s)}"

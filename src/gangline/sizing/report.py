@@ -5,7 +5,7 @@ from typing import Any
 
 from gangline.sizing.calibration import Range
 from gangline.sizing.hardware import state_bytes
-from gangline.sizing.plan import Candidate, Choice, Plan
+from gangline.sizing.plan import Candidate, LayoutChoice, Plan
 from gangline.sizing.traced import TracedModel
 from gangline.sizing.transformer import TransformerModel
 
@@ -72,7 +72,7 @@ def _host(plan: Plan) -> dict[str, Any] | None:
     }
 
 
-def _choice(choice: Choice) -> dict[str, Any]:
+def _choice(choice: LayoutChoice) -> dict[str, Any]:
     return {
         **_candidate(choice.candidate),
         "step_s": _range(choice.step_s),

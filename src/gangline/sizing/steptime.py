@@ -51,8 +51,6 @@ def sharded_bytes(
     Args:
         regathered: bytes of parameters that are gathered for each of the two passes.
         gathered_once: bytes of those that stay gathered between the passes.
-        ranks: their number.
-        full_reduce: whether a reduce-scatter sends as much as an all-reduce.
     """
     reduced = (regathered + gathered_once) * (2 if full_reduce else 1)
     return all_gather_bytes(2 * regathered + gathered_once + reduced, ranks)
@@ -63,11 +61,6 @@ def copied_bytes(regathered: float, gathered_once: float, ranks: int) -> float:
 
     Each gathering copies the rank's own part into the buffer, and all parts from it into the
     parameters. All gradients are copied into the buffer of the reduce-scatter.
-
-    Args:
-        regathered: bytes of parameters that are gathered for each of the two passes.
-        gathered_once: bytes of those that stay gathered between the passes.
-        ranks: their number.
     """
     gathered = 2 * regathered + gathered_once
     return gathered * (1 + 1 / ranks) + regathered + gathered_once
@@ -76,14 +69,7 @@ def copied_bytes(regathered: float, gathered_once: float, ranks: int) -> float:
 def step_traffic(
     shape: ModelShape, layout: Layout, states: StateBytes, *, full_reduce: bool = False
 ) -> StepTraffic:
-    """Predict what a rank sends in an optimizer step.
-
-    Args:
-        shape: the model.
-        layout: how it is spread.
-        states: bytes for each parameter.
-        full_reduce: whether a reduce-scatter sends as much as an all-reduce.
-    """
+    """Predict what a rank sends in an optimizer step."""
     experts = expert_parameters(shape, layout)
     parameters = rank_parameters(shape, layout) - experts
     ranks = layout.data * layout.context
@@ -205,9 +191,6 @@ def _slowest_stage(shape: ModelShape, layout: Layout, layers_s: float, output_s:
     """Seconds of computing of the pipeline stage for which all others wait.
 
     Args:
-        shape: the model.
-        layout: its pipeline.
-        layers_s: what the layers would take if all stages had equally many.
         output_s: what the output layer would take if all stages shared it.
     """
     fullest = layout.stage_layers(shape.layers)
@@ -223,11 +206,7 @@ def compute_time(
     """Seconds of computing.
 
     Args:
-        work: operations of the layers.
         output: operations of the output layer.
-        device: the device.
-        states: the number format.
-        efficiency: share of the device's peak.
     """
     reached = device.peak(states.element) * efficiency
     return work / reached + output / (reached * device.costs.output_efficiency)
@@ -236,15 +215,7 @@ def compute_time(
 def data_parallel_time(
     sent: float, compute: float, layout: Layout, device: Device, *, messages: float = 0.0
 ) -> float:
-    """Seconds of gradient and weight traffic that computing does not hide.
-
-    Args:
-        sent: bytes that a rank sends.
-        compute: seconds of computing.
-        layout: how the training is spread.
-        device: the device and its network.
-        messages: number of collective operations.
-    """
+    """Seconds of gradient and weight traffic that computing does not hide."""
     ranks = layout.data * layout.context
     bandwidth = group_bandwidth(device, layout.tensor, ranks)
     taken = _time(sent, bandwidth, ranks, device)

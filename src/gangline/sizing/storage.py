@@ -25,6 +25,9 @@ LOADED_BYTES_PER_S = 120e6
 in 32 bits, decoded from JPEG and augmented, or 30 million tokens.
 """
 
+_SAVE_S, _RESTART_S = 1.0, 60.0
+"""Seconds for which a checkpoint stops the training, and that a restart takes."""
+
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
@@ -49,8 +52,6 @@ def plan_host(
     """Plan the loading of samples.
 
     Args:
-        samples_per_s: of the complete training.
-        sample_bytes: of a sample as the model gets it; 0: unknown.
         loaders: ranks that load different samples.
         sample_cpu_s: seconds that a core takes for a sample; 0: by ``LOADED_BYTES_PER_S``.
     """
@@ -73,32 +74,23 @@ class CheckpointPlan:
 
 
 def daly_interval(save_s: float, mean_time_between_failures_s: float) -> float:
-    """The best time between checkpoints (Daly, 2006, first order).
-
-    Args:
-        save_s: seconds for which a checkpoint stops the training.
-        mean_time_between_failures_s: of the complete job.
-    """
+    """The best time between checkpoints (Daly, 2006, first order)."""
     if save_s >= 2 * mean_time_between_failures_s:
         return mean_time_between_failures_s
     return max(math.sqrt(2 * save_s * mean_time_between_failures_s) - save_s, save_s)
 
 
-def plan_checkpoints(
-    parameters: float, devices: int, node_devices: int, *, save_s: float = 1.0
-) -> CheckpointPlan:
+def plan_checkpoints(parameters: float, devices: int, node_devices: int) -> CheckpointPlan:
     """Plan the checkpoints of a training on ``devices`` devices."""
     size = parameters * CHECKPOINT_BYTES
     failure_s = FAILURE_GPU_HOURS * 3600 / devices
-    interval = daly_interval(save_s, failure_s)
+    interval = daly_interval(_SAVE_S, failure_s)
     nodes = -(-devices // node_devices)
     return CheckpointPlan(size, interval, size / interval, MEMORY_COPIES * size / nodes)
 
 
-def goodput_share(
-    devices: int, interval_s: float, save_s: float = 1.0, restart_s: float = 60.0
-) -> float:
+def goodput_share(devices: int, interval_s: float) -> float:
     """The share of time that is useful work, with failures and checkpoints."""
     failure_s = FAILURE_GPU_HOURS * 3600 / devices
-    lost = (interval_s / 2 + restart_s) / failure_s
-    return 1 / (1 + lost + save_s / interval_s)
+    lost = (interval_s / 2 + _RESTART_S) / failure_s
+    return 1 / (1 + lost + _SAVE_S / interval_s)

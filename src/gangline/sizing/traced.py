@@ -150,8 +150,8 @@ def read_trace(counts: Mapping[str, Any]) -> TracedModel:
             flops=float(counts["forward_flops"]) + float(counts["backward_flops"]),
             saved_bytes=float(counts["saved_bytes"]),
             largest_module=int(counts["largest_module"]),
-            peak_bytes=float(counts.get("peak_bytes", 0.0)),
-            input_bytes=float(counts.get("input_bytes", 0.0)),
+            peak_bytes=float(counts["peak_bytes"]),
+            input_bytes=float(counts["input_bytes"]),
             coverage=float(counts["coverage"]),
             uncounted=dict(counts["uncounted_operators"]),
         )

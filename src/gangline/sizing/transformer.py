@@ -65,8 +65,6 @@ def model_of_size(parameters: float, sequence: int = 2048, vocab: int = 0) -> Tr
     """Return a model with usual dimensions for a number of parameters.
 
     Args:
-        parameters: of the complete model.
-        sequence: tokens of a sample.
         vocab: tokens of the vocabulary; 0: usual for the size.
 
     Raises:

@@ -86,12 +86,6 @@ def test_fsdp_copies_what_it_gathers_and_reduces() -> None:
     assert step.total > replace(step, copies=0.0).total
 
 
-def test_a_calibration_of_an_earlier_version_has_no_copies() -> None:
-    older = measured()
-    del older["copy"]
-    assert read_calibration(older).device.costs.copy_s == 0
-
-
 def test_a_plan_uses_the_calibration_in_place_of_the_prior() -> None:
     calibration = read_calibration(measured(device="NVIDIA H100 80GB HBM3", element=2))
     device = find_device("H100")

@@ -77,32 +77,10 @@ def _advise_loader(view: View) -> list[Advice]:
 
 
 def _most_loaders(view: View, was: int, node_procs: int) -> int | None:
-    """Loader processes of a rank that the CPU request and the nodes' memory allow; None: unknown.
-
-    The request is that of a pod, which holds ``each`` ranks.
-    """
+    """Loader processes of a rank that the pod's CPU request allows; None: unknown."""
     sizes = [size for size in view.run.job.roles if size.role == "worker"]
     request = sizes[-1].cpu_millis if sizes else None
-    names = {pod.node for pod in view.run.pods if pod.ended_ms is None}
-    nodes = [node for node in view.cluster.nodes if node.name in names]
-    free_cpu = [node.cpu_free_millis for node in nodes if node.cpu_free_millis is not None]
-    if request is not None:
-        by_cpu = request // 1000 // node_procs
-    elif free_cpu:
-        by_cpu = was + min(free_cpu) // 1000 // node_procs
-    else:
-        return None
-    bytes_each = view.loader_worker_bytes or _loader_share(view, was)
-    free = [node.memory_free_bytes for node in nodes if node.memory_free_bytes is not None]
-    if not bytes_each or not free:
-        return by_cpu
-    return min(by_cpu, was + int(min(free) / 2 / bytes_each / node_procs))
-
-
-def _loader_share(view: View, was: int) -> float | None:
-    """Memory of one loader process if it were as large as the rank's other processes."""
-    peaks = [pod.peak_memory_bytes for pod in view.run.pods if pod.peak_memory_bytes]
-    return max(peaks) / (was + 1) if peaks else None
+    return None if request is None else request // 1000 // node_procs
 
 
 def _advise_micro_batch(view: View, model: ThroughputModel | None) -> list[Advice]:

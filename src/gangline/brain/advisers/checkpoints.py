@@ -27,7 +27,6 @@ def daly_interval(save_s: float, between_failures_s: float) -> float:
 
     Args:
         save_s: seconds for which a save stops the training.
-        between_failures_s: mean seconds between failures of the job.
 
     Raises:
         ValueError: a time is not positive.

@@ -193,7 +193,8 @@ def kind_of(name: str) -> QuantityKind:
     return KINDS[name]
 
 
-SIZES = {
+TEMPLATES: dict[str, str] = {
+    # Memory and CPU.
     "HighestPeak": (
         "The highest peak of the last {runs:n run} of {stem:name} ({first_ms:day} to "
         "{last_ms:day}, {level:level}) was {peak_bytes:bytes}, in rank "
@@ -246,8 +247,7 @@ SIZES = {
         "{used_bytes:bytes}, and reaches its limit of {limit_bytes:bytes} on {runs_out_ms:time}, "
         "in {seconds:seconds}; the job needs about {needed_bytes:bytes} until its end."
     ),
-}
-START = {
+    # Start values.
     "BestGoodput": (
         "By the steps of {runs:n run} ({level:level}) this trains "
         "{gain_percent:points} faster, {samples_per_second:number} records a second; the last "
@@ -262,8 +262,7 @@ START = {
         "Nothing similar ran yet. A model ({source:name}) of {parameters:large} parameters keeps "
         "{bytes_per_parameter:number} bytes of each, {copies:n time}."
     ),
-}
-WORKERS = {
+    # Workers.
     "MoreWorkersGain": (
         "The model of step times, fitted to sizes that were run, predicts {goodput:percent} more "
         "goodput ({goodput_low:percent} to {goodput_high:percent}). Now a step takes {step:seconds}"
@@ -301,8 +300,7 @@ WORKERS = {
         "{gang:name} waits for {needed:n device} and has a right to start. Giving back "
         "{devices:n device} costs this job {loss:percent} of its goodput, the least of all jobs."
     ),
-}
-BATCH = {
+    # Batches and data loading.
     "StepsWaitForData": (
         "Steps wait for records {share:percent} of their time, at least, in the last "
         "{segments:n segment}. CPU and memory suffice for at most {most:count} of each rank."
@@ -318,15 +316,13 @@ BATCH = {
         "{goodput:percent} more goodput, at least {goodput_low:percent}. The script must follow "
         "the rule {rule:name} for the learning rate. The job allows at most {most:n record}."
     ),
-}
-CHECKPOINTS = {
+    # Checkpoints.
     "SavesAndFailures": (
         "A save stops training for {save:seconds}, and a failure is expected every "
         "{between_failures:seconds}, from {failures:n observed failure}. Saves and repeated steps "
         "then cost {lost:percent} of the time instead of {lost_was:percent}."
     ),
-}
-STRAGGLERS = {
+    # Slow ranks.
     "SlowRank": (
         "Rank {rank:count} on node {node:name} is {slower:percent} slower than the median of "
         "{ranks:n rank}, for minutes. A node check between it and two good peers shows whether "
@@ -350,8 +346,7 @@ STRAGGLERS = {
         "Node {node:name} was {slower:percent} slower than the median in {jobs:n job}. This job "
         "has too few ranks to compare; a node check can."
     ),
-}
-SERVERS = {
+    # Parameter servers.
     "SkewedServer": (
         "Parameter server {rank:count} on node {node:name} uses {used:percent} of its CPU, the "
         "others {others:percent} on average. Moving this one, with more CPU, suffices."
@@ -371,8 +366,7 @@ SERVERS = {
         "Parameter servers used at most {used:percent} of their CPU for an hour. Smaller ones "
         "suffice from their next move on."
     ),
-}
-HOLDS = {
+    # Why advice is held.
     "PolicyForbids": "The policy of the cluster allows {mode:name} at most.",
     "JobForbids": "The job allows {mode:name} at most (gangline.dev/brain, optimizeMode).",
     "DryRun": "The Brain runs with --dry-run: {mode:name} at most.",
@@ -417,8 +411,7 @@ HOLDS = {
     "AlreadySet": "The last change has set this value already.",
     "ChangeNotSeen": "The facts are from before the last change of this field.",
     "RolledBackOnce": "The change was rolled back already.",
-}
-TRIALS = {
+    # How a trial ended.
     "TrialOver": "The trial is over.",
     "TrialOvertaken": "Another change came before the trial ended.",
     "TrialOutOfMemory": "A rank ran out of memory after the change.",
@@ -441,18 +434,6 @@ TRIALS = {
         "[ where {predicted:percent} was predicted]."
     ),
     "RollBack": "The change is taken back.",
-}
-
-TEMPLATES: dict[str, str] = {
-    **SIZES,
-    **START,
-    **WORKERS,
-    **BATCH,
-    **CHECKPOINTS,
-    **STRAGGLERS,
-    **SERVERS,
-    **HOLDS,
-    **TRIALS,
 }
 """The template of each code."""
 

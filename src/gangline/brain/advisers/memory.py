@@ -63,8 +63,6 @@ def size_memory(
     """Derive the memory from the peaks of the ranks and the kills with unknown need.
 
     Args:
-        found: real peaks, one for each rank and run.
-        unknown: kills whose real need is not known yet.
         weights: how much a run counts beside its age, by its UID; 1 where it is not given.
 
     Returns:

@@ -59,13 +59,9 @@ def _is_hot(server: ServerUse) -> bool:
     return sum(use >= HOT * limit for use in last) >= HOT_MINUTES
 
 
-def _largest(view: View) -> int | None:
-    return view.cluster.largest_cpu_millis
-
-
 def _move_one(view: View, server: ServerUse, others: float) -> list[Advice]:
     """Its load at the limit is cut off, so it needs more than it uses: half as much again."""
-    largest, was = _largest(view), server.cpu_limit_millis or 0
+    largest, was = view.cluster.largest_cpu_millis, server.cpu_limit_millis or 0
     value = math.ceil(SKEW * _recent(server) / TARGET)
     value = value if largest is None else min(value, largest)
     if value <= was:
@@ -83,7 +79,7 @@ def _move_one(view: View, server: ServerUse, others: float) -> list[Advice]:
 
 
 def _more_for_all(view: View, servers: Sequence[ServerUse]) -> list[Advice]:
-    largest = _largest(view)
+    largest = view.cluster.largest_cpu_millis
     was = max(server.cpu_limit_millis or 0 for server in servers)
     used = fmean(_share(server) for server in servers)
     value = math.ceil(was * used / TARGET * SKEW)

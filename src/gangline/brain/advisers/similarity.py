@@ -36,11 +36,6 @@ LOWERING_LEVEL = 1
 def select_similar(run: Run, candidates: Iterable[Run], now_ms: int) -> SimilarRuns | None:
     """Choose the runs that a job is compared with, the most similar and newest first.
 
-    Args:
-        run: the job.
-        candidates: runs that may be similar; the job itself and older runs are left out here.
-        now_ms: the present, milliseconds since 1970.
-
     Returns:
         None if nothing is similar. Without enough successful runs at any level, ``runs`` is empty
         and ``bounds`` holds what is similar.

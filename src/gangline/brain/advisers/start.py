@@ -138,10 +138,6 @@ def largest_worthwhile(speeds: dict[int, float], price: float) -> tuple[int, flo
 
     What workers bring is their speed for each of them, relative to the average worker before, on
     the upper concave envelope of the speeds.
-
-    Args:
-        speeds: useful samples per second by the number of workers; at least one.
-        price: loss per GPU of the best refused use, 0 to 1.
     """
     floor = floor_of(price)
     hull = concave_envelope(

@@ -98,9 +98,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     remaining_s: float | None = None
     """Expected rest of the job, where the master knows the steps that are left."""
     loader_workers: int | None = None
-    """Data loader processes of each rank; the next two as the trainer reports them."""
-    loader_worker_bytes: int | None = None
-    """Memory of one of them; None: a share of the rank's peak."""
+    """Data loader processes of each rank, as the trainer reports them."""
     device_peaks: tuple[DevicePeak, ...] = ()
     exposure: Exposure = Exposure()
     """Of the job and its family."""

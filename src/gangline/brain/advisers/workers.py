@@ -12,10 +12,11 @@ common cancel.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 
+import msgspec
 import numpy as np
 
 from gangline.brain.advisers.advice import Advice, Choice, Confidence, Reason, What
@@ -46,8 +47,6 @@ def advise_workers(
     """Advise the number of workers; nothing where sizes or the batch are not known.
 
     Args:
-        view: the job; its segments say the present size and batch.
-        model: fitted to the segments of the job and its family; None if there are none.
         choices: those of ``size_choices``, if they are known already.
     """
     present = present_segment(view.run)
@@ -271,8 +270,8 @@ def _advice(
         role="worker",
         was=was,
         value=best.value,
-        low=_least_good(choices, best, floor, was),
-        high=_most_good(choices, best, floor, was),
+        low=min(_size_with(choices, lambda choice: choice.low, floor, was), best.value),
+        high=max(_size_with(choices, lambda choice: choice.high, floor, was), best.value),
         reason=_reason(view, choices, best, was, floor, extrapolated, probe=probe),
         evidence=(view.run.job.uid, *(run.job.uid for run in _family(view))),
         confidence=_confidence(model, extrapolated),
@@ -321,21 +320,12 @@ def _reason(
     return Reason(code=code, arguments=arguments)
 
 
-def _least_good(choices: Sequence[Choice], best: Choice, floor: float, was: float) -> float:
-    """The advised size if goodput scales as badly as the range allows."""
-    pessimist = [_with(choice, choice.low) for choice in choices]
-    size = best_size(pessimist, was, floor).value
-    return min(size, best.value)
-
-
-def _most_good(choices: Sequence[Choice], best: Choice, floor: float, was: float) -> float:
-    optimist = [_with(choice, choice.high) for choice in choices]
-    size = best_size(optimist, was, floor).value
-    return max(size, best.value)
-
-
-def _with(choice: Choice, goodput: float) -> Choice:
-    return Choice(value=choice.value, goodput=goodput, low=choice.low, high=choice.high)
+def _size_with(
+    choices: Sequence[Choice], goodput: Callable[[Choice], float], floor: float, was: float
+) -> float:
+    """The advised size if goodput scales as badly, or as well, as the range allows."""
+    at_end = [msgspec.structs.replace(choice, goodput=goodput(choice)) for choice in choices]
+    return best_size(at_end, was, floor).value
 
 
 def _confidence(model: ThroughputModel, extrapolated: bool) -> Confidence:

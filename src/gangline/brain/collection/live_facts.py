@@ -174,10 +174,8 @@ def device_peaks(
     samples differ in length.
 
     Args:
-        details: of the segments of the job.
         known_memory: returns the memory of a device model that masters do not report, None if it
             is not known either.
-        shortages: of the job.
         remembered: those of its family, which say nothing about its present state.
     """
     peaks: dict[tuple[str, int], DevicePeak] = {}
@@ -324,7 +322,9 @@ def digest_facts(text: str | bytes, now_ms: int) -> DigestedFacts:
     since = document.get("windowsSince")
     since_ms = since if isinstance(since, int) else 0
     ranks = _entries(document, "ranks", facts)[:MAX_PODS]
-    for windows in _convert(ranks, lambda e: _windows(e, since_ms, now_ms), facts):
+    for windows in _convert(
+        ranks, lambda e: rank_windows(msgspec.convert(e, RankFacts), since_ms, now_ms), facts
+    ):
         facts.windows += windows
     shortages = _entries(document, "deviceShortages", facts)[-MAX_SHORTAGES:]
     facts.shortages = list(_convert(shortages, lambda e: _shortage(e, now_ms), facts))
@@ -428,10 +428,6 @@ def _node(entry: Any) -> NodeFacts | None:
     facts = msgspec.convert(entry, NodeFacts)
     believable = facts.name and facts.at > 0 and (facts.factor is None or 0 < facts.factor < 1e6)
     return facts if believable else None
-
-
-def _windows(entry: Any, since_ms: int, now_ms: int) -> list[RankWindow] | None:
-    return rank_windows(msgspec.convert(entry, RankFacts), since_ms, now_ms)
 
 
 def _shortage(entry: Any, now_ms: int) -> DeviceShortage | None:

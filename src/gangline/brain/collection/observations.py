@@ -190,8 +190,12 @@ def _pod_run(
         )
         if peak
     ]
-    cpu = polled.cpu_millis if polled else ()
-    use_report = report is not None and report.cpu_millis_p95 is not None
+    cpu: tuple[int | None, ...]
+    if report is not None and report.cpu_millis_p95 is not None:
+        cpu = (report.cpu_millis_p50, report.cpu_millis_p95, report.cpu_millis_max)
+    else:
+        used = polled.cpu_millis if polled else ()
+        cpu = (quantile(used, 0.5), quantile(used, 0.95), quantile(used, 1.0))
     return PodRun(
         role=run.role,
         rank=run.rank,
@@ -203,9 +207,9 @@ def _pod_run(
         oom=run.oom,
         limit_memory_bytes=run.limit_memory_bytes,
         peak_memory_bytes=max(peaks, default=None),
-        cpu_p50_millis=report.cpu_millis_p50 if use_report and report else quantile(cpu, 0.5),
-        cpu_p95_millis=report.cpu_millis_p95 if use_report and report else quantile(cpu, 0.95),
-        cpu_max_millis=report.cpu_millis_max if use_report and report else quantile(cpu, 1.0),
+        cpu_p50_millis=cpu[0],
+        cpu_p95_millis=cpu[1],
+        cpu_max_millis=cpu[2],
         samples=max(report.samples if report else 0, polled.samples if polled else 0),
     )
 

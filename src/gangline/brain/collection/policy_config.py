@@ -5,7 +5,7 @@ last policy without mistakes stays in force. Pure, beside the watch in ``PolicyW
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -15,8 +15,8 @@ from gangline.api.brain.job_advice import MAYS
 from gangline.api.core.core import ConfigMap
 from gangline.api.resources import CONFIG_MAPS
 from gangline.brain.facts.records import Mode
-from gangline.brain.guard.policy import Budgets, Policy, PolicyRule, Selector
-from gangline.brain.guard.state import DEFAULTS, GuardSettings
+from gangline.brain.guard.policy import BrainPolicyRule, Budgets, JobSelector, Policy
+from gangline.brain.guard.state import GuardSettings
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.informer import Informer
 
@@ -54,10 +54,10 @@ def parse_policy(text: str) -> tuple[Policy | None, list[str]]:
     return (None, mistakes) if mistakes else (Policy(rules=tuple(rules)), [])
 
 
-def _rule(written: Any, path: str, mistakes: list[str]) -> PolicyRule:
+def _rule(written: Any, path: str, mistakes: list[str]) -> BrainPolicyRule:
     if not isinstance(written, dict):
         mistakes.append(f"{path}: is not a mapping")
-        return PolicyRule()
+        return BrainPolicyRule()
     mistakes += _unknown(written, ("include", "exclude", "mode", "may", "budgets", "guard"), path)
     mode = written.get("mode", str(Mode.ADVISE))
     # YAML reads a bare off as false.
@@ -68,7 +68,7 @@ def _rule(written: Any, path: str, mistakes: list[str]) -> PolicyRule:
     exclude = written.get("exclude") or []
     if not isinstance(exclude, list):
         exclude = [exclude]
-    return PolicyRule(
+    return BrainPolicyRule(
         include=_selector(written.get("include") or {}, f"{path}.include", mistakes),
         exclude=tuple(
             _selector(selector, f"{path}.exclude[{index}]", mistakes)
@@ -76,15 +76,23 @@ def _rule(written: Any, path: str, mistakes: list[str]) -> PolicyRule:
         ),
         mode=Mode(mode),
         may=_may(written, path, mistakes),
-        budgets=_budgets(written.get("budgets") or {}, f"{path}.budgets", mistakes),
-        guard=_guard(written.get("guard") or {}, f"{path}.guard", mistakes),
+        budgets=Budgets(
+            **_numbers(
+                written.get("budgets") or {}, _BUDGETS, _budget_mistake, f"{path}.budgets", mistakes
+            )
+        ),
+        guard=GuardSettings(
+            **_numbers(
+                written.get("guard") or {}, _GUARD, _guard_mistake, f"{path}.guard", mistakes
+            )
+        ),
     )
 
 
-def _selector(written: Any, path: str, mistakes: list[str]) -> Selector:
+def _selector(written: Any, path: str, mistakes: list[str]) -> JobSelector:
     if not isinstance(written, dict):
         mistakes.append(f"{path}: is not a mapping")
-        return Selector()
+        return JobSelector()
     mistakes += _unknown(written, (*_SELECTOR_LISTS, "labels"), path)
     lists = {
         name: _texts(written[name], f"{path}.{name}", mistakes)
@@ -95,7 +103,7 @@ def _selector(written: Any, path: str, mistakes: list[str]) -> Selector:
     if not isinstance(labels, dict) or not all(isinstance(x, str) for x in labels.values()):
         mistakes.append(f"{path}.labels: is not a mapping of texts")
         labels = {}
-    return Selector(
+    return JobSelector(
         namespaces=lists.get("namespaces", ()),
         owners=lists.get("owners", ()),
         kinds=lists.get("kinds", ()),
@@ -113,45 +121,47 @@ def _may(written: dict[str, Any], path: str, mistakes: list[str]) -> frozenset[s
     return named & frozenset(MAYS)
 
 
-def _budgets(written: Any, path: str, mistakes: list[str]) -> Budgets:
+def _numbers(
+    written: Any,
+    types: Mapping[str, Any],
+    mistake_of: Callable[[Any, Any], str],
+    path: str,
+    mistakes: list[str],
+) -> dict[str, Any]:
+    """Return the numbers of a mapping without mistakes, by the name of the field."""
     if not isinstance(written, dict):
         mistakes.append(f"{path}: is not a mapping")
-        return Budgets()
-    mistakes += _unknown(written, tuple(_BUDGETS), path)
+        return {}
+    mistakes += _unknown(written, tuple(types), path)
     values: dict[str, Any] = {}
     for name, value in written.items():
-        expected = _BUDGETS.get(str(name))
-        if expected is None:
+        if str(name) not in types:
             continue
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or value < 0 or (expected is int and not isinstance(value, int)):
-            kind = "a number of 0 or more" if expected is int else "a share from 0 to 1"
-            mistakes.append(f"{path}.{name}: {value!r} is not {kind}")
-        elif expected is float and value > 1:
-            mistakes.append(f"{path}.{name}: {value!r} is not a share from 0 to 1")
+        expected = types[str(name)]
+        if mistake := mistake_of(value, expected):
+            mistakes.append(f"{path}.{name}: {value!r} is not {mistake}")
         else:
             values[str(name)] = expected(value)
-    return Budgets(**values)
+    return values
 
 
-def _guard(written: Any, path: str, mistakes: list[str]) -> GuardSettings:
-    if not isinstance(written, dict):
-        mistakes.append(f"{path}: is not a mapping")
-        return DEFAULTS
-    mistakes += _unknown(written, tuple(_GUARD), path)
-    values: dict[str, Any] = {}
-    for name, value in written.items():
-        expected = _GUARD.get(str(name))
-        if expected is None:
-            continue
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not 0 <= value <= _MOST_GUARD:
-            mistakes.append(f"{path}.{name}: {value!r} is not a number of 0 or more")
-        elif expected is int and (not isinstance(value, int) or value < 1):
-            mistakes.append(f"{path}.{name}: {value!r} is not a whole number of 1 or more")
-        else:
-            values[str(name)] = expected(value)
-    return GuardSettings(**values)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _budget_mistake(value: Any, expected: Any) -> str:
+    if expected is int:
+        fits = _is_number(value) and isinstance(value, int) and value >= 0
+        return "" if fits else "a number of 0 or more"
+    return "" if _is_number(value) and 0 <= value <= 1 else "a share from 0 to 1"
+
+
+def _guard_mistake(value: Any, expected: Any) -> str:
+    if not _is_number(value) or not 0 <= value <= _MOST_GUARD:
+        return "a number of 0 or more"
+    if expected is int and (not isinstance(value, int) or value < 1):
+        return "a whole number of 1 or more"
+    return ""
 
 
 def _texts(written: Any, path: str, mistakes: list[str]) -> tuple[str, ...]:

@@ -131,7 +131,7 @@ REFRESH_S = 60.0
 HISTORY_DAYS = 30
 
 
-class ClusterFacts:
+class ClusterHealth:
     """Collected once a minute from all jobs in memory; days of nodes also from the history."""
 
     def __init__(self, collector: Collector, history: History) -> None:
@@ -185,9 +185,5 @@ def _joined(stored: Iterable[NodeSpeed], today: Iterable[NodeSpeed]) -> tuple[No
 
 
 def devices_in_restart(jobs: Iterable[tuple[Job, bool]]) -> int:
-    """Return the devices of jobs that do not train because of a change of their size.
-
-    Args:
-        jobs: each running job, and whether a plan of it is not finished.
-    """
+    """Return the devices of jobs that do not train because of a change of their size."""
     return sum(role.replicas * role.gpus for job, is_open in jobs if is_open for role in job.roles)

@@ -27,7 +27,7 @@ from gangline.brain.allocation import (
     update_price,
 )
 from gangline.brain.facts.records import NodeCapacity, Run
-from gangline.brain.guard.state import JobState, Verdict
+from gangline.brain.guard.state import GuardJobState, Verdict
 
 _INQUEUE, _PENDING = "Inqueue", "Pending"
 WAITING_S = 30.0
@@ -40,7 +40,7 @@ class RoundMember(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     choices: tuple[Choice, ...]
     """Goodput of its possible sizes, as the model predicts it."""
-    state: JobState
+    state: GuardJobState
 
 
 class ClusterRound(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,16 +61,7 @@ def cluster_round(
     price: PriceState,
     now_ms: int,
 ) -> ClusterRound:
-    """Divide devices among ``members``.
-
-    Args:
-        members: jobs that may be resized; those without devices or sizes are left out.
-        nodes: all nodes with their free devices.
-        groups: all gangs.
-        entitlements: devices by queue for its elastic jobs.
-        price: before this round.
-        now_ms: time of the round.
-    """
+    """Divide devices among ``members``."""
     jobs = [job for member in members if (job := allocation_job(member)) is not None]
     waiting = [group for group in groups if _waits_for_devices(group)]
     free = [AllocationNode(name=node.name, free=node.gpus_free) for node in nodes]
@@ -95,8 +86,6 @@ def queue_entitlements(
     """Return the devices of each queue for its elastic jobs.
 
     Args:
-        weights: of all queues with jobs.
-        devices: of the cluster.
         fixed: devices of the jobs of each queue that the Brain may not resize.
     """
     total = sum(weights.values())

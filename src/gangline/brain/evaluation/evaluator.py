@@ -34,7 +34,7 @@ from gangline.brain.evaluation.advisers import (
     published,
     with_live_facts,
 )
-from gangline.brain.evaluation.cluster_facts import ClusterFacts, devices_in_restart
+from gangline.brain.evaluation.cluster_facts import ClusterHealth, devices_in_restart
 from gangline.brain.evaluation.cluster_round import (
     ClusterRound,
     RoundMember,
@@ -58,8 +58,8 @@ from gangline.brain.guard.policy import Permission, PolicySubject, effective_per
 from gangline.brain.guard.state import (
     DEFAULTS,
     ClusterState,
+    GuardJobState,
     GuardSettings,
-    JobState,
     Verdict,
 )
 from gangline.brain.publication.items import (
@@ -180,14 +180,14 @@ class Evaluator:
         self._is_leader, self._clock = is_leader, clock
         self._actuator = Actuator(client)
         self._trials = Trials(history, self._actuator, cluster)
-        self._states: dict[str, JobState] = {}
+        self._states: dict[str, GuardJobState] = {}
         self._seen_jobs: dict[str, Job] = {}
         self._shown: dict[str, dict[_AdviceKey, _Shown]] = {}
         """Advice of the last cycle as it was published, by uid of the job."""
         self._fitted: dict[str, Fitted] = {}
         """By uid of the job."""
         self._cluster_state = ClusterState()
-        self._cluster_facts = ClusterFacts(collector, history)
+        self._cluster_facts = ClusterHealth(collector, history)
         self._round = ClusterRound()
         self._members: list[RoundMember] = []
         self._prediction_errors: dict[str, float] = {}
@@ -416,7 +416,7 @@ class Evaluator:
         job = watched.observations.job if watched else None
         return self._permission(watched, job).guard if watched and job else DEFAULTS
 
-    def _state_of(self, watched: WatchedJob, job: EvaluatedJob, view: View) -> JobState:
+    def _state_of(self, watched: WatchedJob, job: EvaluatedJob, view: View) -> GuardJobState:
         run, uid = job.run, job.run.job.uid
         actions = [action for action in map(decode_action, job.records) if action is not None]
         state = job_state(
@@ -436,7 +436,7 @@ class Evaluator:
         self._states[uid] = state
         return state
 
-    async def _judge(self, job: EvaluatedJob, state: JobState) -> JobState:
+    async def _judge(self, job: EvaluatedJob, state: GuardJobState) -> GuardJobState:
         resumed = await self._trials.resume(job, state, self._cluster_state)
         state, self._cluster_state, restored = await self._trials.judge_all(
             job, state, self._cluster_state
@@ -458,7 +458,7 @@ class Evaluator:
         job: EvaluatedJob,
         similar: SimilarRuns | None,
         advice: list[Advice],
-        state: JobState,
+        state: GuardJobState,
     ) -> list[AdviceItem]:
         run, permission, now_ms = job.run, job.permission, job.now_ms
         decisions = []
@@ -528,7 +528,7 @@ class _PreparedJob:
     watched: WatchedJob
     evaluated: EvaluatedJob
     view: View
-    state: JobState
+    state: GuardJobState
     fitted: Fitted | None
     """Of the last cycle."""
 

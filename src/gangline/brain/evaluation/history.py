@@ -7,9 +7,10 @@ as well, so that advice goes on without the database; it is marked then, and not
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeVar
 from zlib import crc32
 
 import msgspec
@@ -26,8 +27,11 @@ from gangline.brain.store.batch import SpeedFact, changed_facts, facts_of
 from gangline.brain.store.deletion import RetentionSettings
 from gangline.brain.store.engine import Store
 from gangline.brain.store.errors import Fenced, StoreError
+from gangline.brain.store.reader import Reader
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 REMEMBERED_RUNS = 500
 CACHE_S = 300.0
@@ -105,10 +109,7 @@ class History:
 
     async def node_speeds(self, since_day: int) -> list[NodeSpeed]:
         """Return the days of all nodes; empty if they are not known."""
-        try:
-            return await self._store.query(lambda r: r.node_speeds(self._cluster, since_day))
-        except StoreError:
-            return []
+        return await self._read(lambda r: r.node_speeds(self._cluster, since_day)) or []
 
     async def flush(self) -> bool:
         """Write what was added. Returns False if it stays in memory."""
@@ -124,23 +125,14 @@ class History:
 
     async def known_uids(self) -> list[str]:
         """Return the uids of unfinished jobs that an earlier process has watched."""
-        try:
-            jobs = await self._store.query(lambda r: r.running_jobs(self._cluster))
-        except StoreError:
-            return []
-        return [job.uid for job in jobs]
+        return [job.uid for job in await self._read(lambda r: r.running_jobs(self._cluster)) or ()]
 
     async def end_vanished(self, present: Collection[str], now_ms: int) -> int:
-        """Mark jobs as deleted that the API server does not have any more.
+        """Mark jobs as deleted that the API server does not have any more; return their number.
 
-        Args:
-            present: uids of the jobs that it has.
-            now_ms: the present time; when they were deleted is not known.
+        When they were deleted is not known: ``now_ms`` stands for it.
         """
-        try:
-            jobs = await self._store.query(lambda r: r.running_jobs(self._cluster))
-        except StoreError:
-            return 0
+        jobs = await self._read(lambda r: r.running_jobs(self._cluster)) or ()
         vanished = [
             msgspec.structs.replace(
                 job, outcome=Outcome.DELETED, finished_ms=now_ms, observed_ms=now_ms
@@ -153,10 +145,7 @@ class History:
 
     async def earlier(self, uid: str) -> Run | None:
         """Return what the store holds of a job."""
-        try:
-            return await self._store.query(lambda r: r.run(self._cluster, uid))
-        except StoreError:
-            return None
+        return await self._read(lambda r: r.run(self._cluster, uid))
 
     async def similar(self, run: Run, now_ms: int) -> SimilarRuns | None:
         """Return similar runs: of the store, or of memory while it is away."""
@@ -217,19 +206,15 @@ class History:
 
     async def actions(self, uid: str, since_ms: int) -> list[ActionRecord] | None:
         """Return the actions of a job; None if they are not known."""
-        try:
-            return await self._store.query(
-                lambda r: r.actions(self._cluster, uid, since_ms=since_ms)
-            )
-        except StoreError:
-            return None
+        return await self._read(lambda r: r.actions(self._cluster, uid, since_ms=since_ms))
 
     async def recent_actions(self, since_ms: int) -> list[ActionRecord] | None:
         """Return the actions of all jobs, oldest first; None if they are not known."""
-        try:
-            return await self._store.query(lambda r: r.recent_actions(self._cluster, since_ms))
-        except StoreError:
-            return None
+        return await self._read(lambda r: r.recent_actions(self._cluster, since_ms))
+
+    async def open_actions(self) -> list[ActionRecord]:
+        """Return actions without a verdict; empty if they are not known."""
+        return await self._read(lambda r: r.open_actions(self._cluster)) or []
 
     async def begin_action(self, record: ActionRecord) -> ActionRecord | None:
         """Store an action before it happens; None if it may not happen."""
@@ -270,13 +255,6 @@ class History:
         except StoreError as error:
             self._note_fencing(error)
 
-    async def open_actions(self) -> list[ActionRecord]:
-        """Return actions without a verdict; empty if they are not known."""
-        try:
-            return await self._store.query(lambda r: r.open_actions(self._cluster))
-        except StoreError:
-            return []
-
     async def expire_advice(self, now_ms: int) -> None:
         """Expire advice that was not confirmed in time."""
         fence = self._fence
@@ -301,6 +279,12 @@ class History:
     def may_act(self) -> bool:
         """Whether this process has the newest fencing number, as far as it knows."""
         return self._fence is not None and not self.problem
+
+    async def _read(self, work: Callable[[Reader], T]) -> T | None:
+        try:
+            return await self._store.query(work)
+        except StoreError:
+            return None
 
     def _note_fencing(self, error: StoreError) -> None:
         if isinstance(error, Fenced):

@@ -11,9 +11,9 @@ from gangline.brain.collection.job_digest import to_ms
 from gangline.brain.facts.records import Job, Run
 from gangline.brain.guard.state import (
     UNOBSERVED_RESTART_S,
-    Action,
     Bound,
-    JobState,
+    GuardAction,
+    GuardJobState,
     PersonAct,
     Verdict,
 )
@@ -28,16 +28,16 @@ def family_name(job: Job) -> str:
     return f"{job.namespace}/{job.kind}/{job.stem}/{job.owner}"
 
 
-def decode_action(record: ActionRecord) -> Action | None:
+def decode_action(record: ActionRecord) -> GuardAction | None:
     """Return the guard's action of a record, with the number of the record; None if unreadable."""
     try:
-        action = msgspec.json.decode(record.body, type=Action)
+        action = msgspec.json.decode(record.body, type=GuardAction)
     except msgspec.DecodeError:
         return None
     return msgspec.structs.replace(action, id=str(record.id), verdict=Verdict(record.verdict))
 
 
-def encode_action(record: ActionRecord, action: Action) -> ActionRecord:
+def encode_action(record: ActionRecord, action: GuardAction) -> ActionRecord:
     """Return the record with the state of the guard's action."""
     return msgspec.structs.replace(
         record,
@@ -50,29 +50,24 @@ def encode_action(record: ActionRecord, action: Action) -> ActionRecord:
 
 def job_state(
     run: Run,
-    before: JobState | None,
-    actions: Sequence[Action],
+    before: GuardJobState | None,
+    actions: Sequence[GuardAction],
     plans: Sequence[ScalePlan],
     remaining_s: float | None,
     restart_s: float | None = None,
     checkpoint_interval_s: float | None = None,
-) -> JobState:
+) -> GuardJobState:
     """Return the state of a job.
 
     Args:
-        run: the job.
         before: its last state: what only repeated evaluations know.
-        actions: its actions of the last day.
-        plans: its plans.
-        remaining_s: expected rest of the job.
         restart_s: what a restart has cost, as its master reports; None: it reports none.
-        checkpoint_interval_s: time between checkpoints, as its master reports.
     """
     job = run.job
     closed = [segment.until_ms for segment in run.segments]
     void = tuple(action for action in actions if action.verdict is Verdict.VOID)
     actions = [action for action in actions if action.verdict is not Verdict.VOID]
-    return JobState(
+    return GuardJobState(
         uid=job.uid,
         family=family_name(job),
         kind=job.kind,
@@ -94,7 +89,7 @@ def job_state(
 
 
 def _restart_cost_s(
-    actions: Sequence[Action], observed_s: float | None, checkpoint_interval_s: float | None
+    actions: Sequence[GuardAction], observed_s: float | None, checkpoint_interval_s: float | None
 ) -> float | None:
     costs = [action.cost_ms / 1000 for action in actions if action.cost_ms is not None]
     if observed_s is not None or costs:
@@ -103,7 +98,7 @@ def _restart_cost_s(
     return checkpoint_interval_s and UNOBSERVED_RESTART_S + checkpoint_interval_s / 2
 
 
-def prediction_errors(actions: Iterable[Action]) -> dict[str, float]:
+def prediction_errors(actions: Iterable[GuardAction]) -> dict[str, float]:
     """Return by how much trials missed their predicted ranges, by family.
 
     Root of the mean square of the logarithms; a trial within its range counts as 0.
@@ -118,7 +113,7 @@ def prediction_errors(actions: Iterable[Action]) -> dict[str, float]:
     }
 
 
-def record_person_edit(state: JobState, before: Job, after: Job, now_ms: int) -> JobState:
+def record_person_edit(state: GuardJobState, before: Job, after: Job, now_ms: int) -> GuardJobState:
     """Add what a person changed in the specification between two observations."""
     acts = list(state.person_acts)
     if before.workers_asked != after.workers_asked:
@@ -148,8 +143,8 @@ def record_person_edit(state: JobState, before: Job, after: Job, now_ms: int) ->
 
 
 def _with_failed_rollbacks(
-    job: Job, actions: Sequence[Action], plans: Sequence[ScalePlan]
-) -> Iterable[Action]:
+    job: Job, actions: Sequence[GuardAction], plans: Sequence[ScalePlan]
+) -> Iterable[GuardAction]:
     """Yield the actions; a rollback whose plan failed did not set its value.
 
     Other actions have a trial, which finds their failed plans.
@@ -179,7 +174,7 @@ def _bounds(job: Job) -> Iterable[Bound]:
                 yield Bound(what=what, role=size.role, low=written / 2, written=written)
 
 
-def _person_acts(before: JobState | None, plans: Sequence[ScalePlan]) -> tuple[PersonAct, ...]:
+def _person_acts(before: GuardJobState | None, plans: Sequence[ScalePlan]) -> tuple[PersonAct, ...]:
     """Return the acts so far, with those that manual plans are."""
     acts = list(before.person_acts) if before else []
     seen = {(act.what, act.role, act.at_ms) for act in acts}

@@ -31,9 +31,9 @@ from gangline.brain.guard.decide import (
 )
 from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import (
-    Action,
     ClusterState,
-    JobState,
+    GuardAction,
+    GuardJobState,
     Verdict,
 )
 from gangline.brain.guard.trial import TrialEvents, baseline, judge
@@ -52,14 +52,14 @@ RESUME_MS = 3_600_000
 """Older actions are not carried out again: the job has changed since."""
 
 
-def cost_ms(action: Action, state: JobState) -> int | None:
+def cost_ms(action: GuardAction, state: GuardJobState) -> int | None:
     """What a change has cost the job: one restart, unless none was needed."""
     if action.what in WITHOUT_RESTART or state.restart_cost_s is None:
         return None
     return round(1000 * state.restart_cost_s)
 
 
-def planned_change(action_id: int, action: Action, value: float) -> PlannedChange:
+def planned_change(action_id: int, action: GuardAction, value: float) -> PlannedChange:
     """Return the change of a field that an action, or its rollback, makes."""
     return PlannedChange(
         action_id=action_id,
@@ -73,7 +73,7 @@ def planned_change(action_id: int, action: Action, value: float) -> PlannedChang
 
 
 def trial_events(
-    run: Run, action: Action, plans: Sequence[ScalePlan], record: ActionRecord
+    run: Run, action: GuardAction, plans: Sequence[ScalePlan], record: ActionRecord
 ) -> TrialEvents:
     """Return what happened to the job since the action."""
     formed = any(segment.since_ms >= action.at_ms for segment in run.segments) or None
@@ -85,7 +85,7 @@ def trial_events(
     return TrialEvents(formed=formed, oom=oom, overtaken=failed)
 
 
-class Written(Enum):
+class ChangeResult(Enum):
     """What became of a change."""
 
     DONE = "done"
@@ -95,7 +95,7 @@ class Written(Enum):
     """There is nothing that it could be written to."""
 
 
-class Restored(msgspec.Struct, frozen=True, kw_only=True):
+class RestoredField(msgspec.Struct, frozen=True, kw_only=True):
     """A field that was set back to its value before a change, or could not be."""
 
     what: What
@@ -132,12 +132,12 @@ class Trials:
         job: EvaluatedJob,
         advice: Advice,
         decision: Decision,
-        state: JobState,
+        state: GuardJobState,
         cluster: ClusterState,
         *,
         advice_id: int | None,
         sentence: str,
-    ) -> tuple[JobState, ClusterState, Reason | None]:
+    ) -> tuple[GuardJobState, ClusterState, Reason | None]:
         """Carry a decision out. The reason says why the change is not in the cluster, if so."""
         run, now_ms, guard = job.run, job.now_ms, job.permission.guard
         if decision.value is None:
@@ -165,11 +165,11 @@ class Trials:
         change = planned_change(begun.id, action, decision.value)
         change = msgspec.structs.replace(change, sentence=sentence, advice_id=advice_id)
         match await self._carry_out(job.stored, change):
-            case Written.DONE:
+            case ChangeResult.DONE:
                 return state, cluster, None
-            case Written.LATER:
+            case ChangeResult.LATER:
                 return state, cluster, Reason(code="WrittenLater")
-            case Written.NEVER:
+            case ChangeResult.NEVER:
                 await self._void(begun, action, now_ms)
                 pause = Reason(code="NothingToWrite", arguments={"left": guard.cooldown_s})
                 if advice_id is not None:
@@ -177,13 +177,13 @@ class Trials:
                 return *unchanged, pause
 
     async def resume(
-        self, job: EvaluatedJob, state: JobState, cluster: ClusterState
-    ) -> list[Restored]:
+        self, job: EvaluatedJob, state: GuardJobState, cluster: ClusterState
+    ) -> list[RestoredField]:
         """Carry out what an earlier process, or an earlier attempt, began and did not write.
 
         Returns the fields that are set back by it.
         """
-        restored: list[Restored] = []
+        restored: list[RestoredField] = []
         plans = {plan.metadata.name for plan in job.plans}
         actions = [(record, decode_action(record)) for record in job.records]
         taken_back = {action.rollback_of for _, action in actions if action}
@@ -205,8 +205,8 @@ class Trials:
         return restored
 
     async def _write_again(
-        self, job: EvaluatedJob, record: ActionRecord, action: Action, plans: set[str]
-    ) -> list[Restored]:
+        self, job: EvaluatedJob, record: ActionRecord, action: GuardAction, plans: set[str]
+    ) -> list[RestoredField]:
         if action.after is None:
             return []
         if action.what in PLANNED and plan_name(job.run.job.name, record.id) in plans:
@@ -215,18 +215,18 @@ class Trials:
         change = planned_change(record.id, action, action.after)
         change = msgspec.structs.replace(change, advice_id=record.advice_id)
         written = await self._carry_out(job.stored, change)
-        if written is Written.NEVER:
+        if written is ChangeResult.NEVER:
             await self._void(record, action, job.now_ms)
         if record.id not in self._rollbacks_to_write:
             return []
         return self._restored(record.id, action, written)
 
     async def judge_all(
-        self, job: EvaluatedJob, state: JobState, cluster: ClusterState
-    ) -> tuple[JobState, ClusterState, list[Restored]]:
+        self, job: EvaluatedJob, state: GuardJobState, cluster: ClusterState
+    ) -> tuple[GuardJobState, ClusterState, list[RestoredField]]:
         """Judge open actions; take back what made the job worse. Returns what is set back by it."""
         run, now_ms, guard = job.run, job.now_ms, job.permission.guard
-        restored: list[Restored] = []
+        restored: list[RestoredField] = []
         for record in job.records:
             action = decode_action(record)
             if action is None or action.rolled_back or action.rollback_of:
@@ -258,8 +258,8 @@ class Trials:
         return state, cluster, restored
 
     async def _roll_back(
-        self, job: EvaluatedJob, action: Action, state: JobState, cluster: ClusterState
-    ) -> tuple[JobState, ClusterState, list[Restored]] | None:
+        self, job: EvaluatedJob, action: GuardAction, state: GuardJobState, cluster: ClusterState
+    ) -> tuple[GuardJobState, ClusterState, list[RestoredField]] | None:
         # The record is marked first, so that a rollback that is not written yet is made once.
         unmarked = msgspec.structs.replace(action, rolled_back=False)
         now_ms, permission = job.now_ms, job.permission
@@ -280,36 +280,38 @@ class Trials:
             job.stored, msgspec.structs.replace(change, sentence=sentence)
         )
         restored = self._restored(begun.id, back, written)
-        if written is Written.NEVER:
+        if written is ChangeResult.NEVER:
             await self._void(begun, back, now_ms)
             return *unchanged, restored
         return state, cluster, restored
 
-    def _restored(self, action_id: int, back: Action, written: Written) -> list[Restored]:
+    def _restored(
+        self, action_id: int, back: GuardAction, written: ChangeResult
+    ) -> list[RestoredField]:
         """Return what a rollback has set back; empty while the API server does not take it."""
-        if written is Written.LATER:
+        if written is ChangeResult.LATER:
             self._rollbacks_to_write.add(action_id)
             return []
         self._rollbacks_to_write.discard(action_id)
         if back.after is None:
             return []
-        return [Restored(what=back.what, value=back.after, done=written is Written.DONE)]
+        return [RestoredField(what=back.what, value=back.after, done=written is ChangeResult.DONE)]
 
-    async def _void(self, record: ActionRecord, action: Action, now_ms: int) -> None:
+    async def _void(self, record: ActionRecord, action: GuardAction, now_ms: int) -> None:
         void = msgspec.structs.replace(
             action, id=str(record.id), verdict=Verdict.VOID, judged_ms=now_ms
         )
         await self._history.update_action(encode_action(record, void))
 
-    async def _carry_out(self, stored: Object, change: PlannedChange) -> Written:
+    async def _carry_out(self, stored: Object, change: PlannedChange) -> ChangeResult:
         try:
             done = await self._actuator.carry_out(stored, change)
         except ApiError as error:
             log.warning(
                 "an action is repeated later: %s", error, extra={"action": change.action_id}
             )
-            return Written.LATER
+            return ChangeResult.LATER
         if not done:
-            return Written.NEVER
+            return ChangeResult.NEVER
         self._carried_out.add(change.action_id)
-        return Written.DONE
+        return ChangeResult.DONE

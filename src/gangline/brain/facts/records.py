@@ -262,7 +262,4 @@ class NodeCapacity(msgspec.Struct, frozen=True, kw_only=True):
     gpus_free: int = 0
     cpu_millis: int = 0
     memory_bytes: int = 0
-    memory_free_bytes: int | None = None
-    """Allocatable memory that no pod requests; None: not known, as the next."""
-    cpu_free_millis: int | None = None
     labels: tuple[tuple[str, str], ...] = ()

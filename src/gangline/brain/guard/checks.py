@@ -13,10 +13,10 @@ from gangline.brain.facts.records import Mode
 from gangline.brain.guard.policy import BY_HAND, FIELDS, Permission
 from gangline.brain.guard.state import (
     FACTS_DELAY_S,
-    Action,
     ClusterState,
+    GuardAction,
+    GuardJobState,
     GuardSettings,
-    JobState,
     Verdict,
     direction,
 )
@@ -36,7 +36,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limited_target(
-    advice: Advice, job: JobState, permission: Permission, settings: GuardSettings
+    advice: Advice, job: GuardJobState, permission: Permission, settings: GuardSettings
 ) -> Target:
     """Return the value nearest to the advised one that bounds and steps allow."""
     if advice.value is None or advice.was is None:
@@ -56,7 +56,7 @@ def limited_target(
 
 
 def _interval(
-    advice: Advice, job: JobState, permission: Permission, settings: GuardSettings
+    advice: Advice, job: GuardJobState, permission: Permission, settings: GuardSettings
 ) -> tuple[float, float, dict[float, str]]:
     """The least and the largest value, and the name of the limit behind each."""
     lows: list[tuple[float, str]] = [(float("-inf"), "")]
@@ -129,7 +129,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     advice: Advice
     target: Target
-    job: JobState
+    job: GuardJobState
     cluster: ClusterState
     permission: Permission
     settings: GuardSettings
@@ -249,10 +249,6 @@ def _unfit_probe(case: Case, gain: float) -> Reason | None:
 
 def not_worth_it(case: Case) -> Reason | None:
     """The time that is saved is less than three times the time that the change costs."""
-    return _unpaid(case, case.job.change_cost_s, "NotWorthIt")
-
-
-def _unpaid(case: Case, cost_s: float, code: str) -> Reason | None:
     if case.advice.urgent or case.advice.what in _PLAIN or case.advice.what in _SIZES:
         return None
     gain = case.target.gain
@@ -260,9 +256,9 @@ def _unpaid(case: Case, cost_s: float, code: str) -> Reason | None:
         return hold("GainUnknown")
     if case.job.remaining_s is None:
         return hold("RestUnknown")
-    saved = case.job.remaining_s * gain / (1 + gain)
+    saved, cost_s = case.job.remaining_s * gain / (1 + gain), case.job.change_cost_s
     if saved < case.settings.worth * cost_s:
-        return hold(code, saved=max(saved, 0.0), cost=cost_s)
+        return hold("NotWorthIt", saved=max(saved, 0.0), cost=cost_s)
     return None
 
 
@@ -302,7 +298,7 @@ def job_budget_spent(case: Case) -> Reason | None:
     return None
 
 
-def _cost_ms(action: Action, case: Case) -> float:
+def _cost_ms(action: GuardAction, case: Case) -> float:
     """Time that a change has cost: what it was judged with, or a restart as one costs today."""
     if action.what in WITHOUT_RESTART:
         return 0
@@ -383,7 +379,7 @@ def already_changed(case: Case) -> Reason | None:
     return None
 
 
-def _last_change(case: Case) -> Action | None:
+def _last_change(case: Case) -> GuardAction | None:
     """The last action on the field; None if none set it, or a person did so later."""
     advice, field = case.advice, _field(case.advice)
     for action in reversed(case.job.actions):
@@ -396,7 +392,7 @@ def _last_change(case: Case) -> Action | None:
     return None
 
 
-def _field(changed: Advice | Action) -> tuple[What, str, str, int | None]:
+def _field(changed: Advice | GuardAction) -> tuple[What, str, str, int | None]:
     return changed.what, changed.role, changed.target, changed.rank
 
 

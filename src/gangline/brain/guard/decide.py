@@ -15,13 +15,13 @@ from gangline.brain.guard.checks import (
 from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import (
     DEFAULTS,
-    Action,
     AdviceStreak,
     Baseline,
-    Block,
     ClusterState,
+    GuardAction,
+    GuardJobState,
     GuardSettings,
-    JobState,
+    RollbackBlock,
     Verdict,
 )
 
@@ -43,7 +43,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """None if ``act``."""
 
 
-def observe(job: JobState, advice: list[Advice], now_ms: int) -> JobState:
+def observe(job: GuardJobState, advice: list[Advice], now_ms: int) -> GuardJobState:
     """Count how often each value was advised. Called once for each evaluation, before ``decide``.
 
     A field that is not advised any more, or with another value, begins again.
@@ -61,7 +61,7 @@ def observe(job: JobState, advice: list[Advice], now_ms: int) -> JobState:
 
 def decide(
     advice: Advice,
-    job: JobState,
+    job: GuardJobState,
     cluster: ClusterState,
     permission: Permission,
     now_ms: int,
@@ -92,8 +92,8 @@ def decide(
 
 
 def decide_rollback(
-    action: Action,
-    job: JobState,
+    action: GuardAction,
+    job: GuardJobState,
     cluster: ClusterState,
     permission: Permission,
     now_ms: int,
@@ -129,7 +129,7 @@ def decide_rollback(
     return Decision(act=True, value=action.before)
 
 
-def not_fit_for_rollback(case: Case, action: Action) -> Reason | None:
+def not_fit_for_rollback(case: Case, action: GuardAction) -> Reason | None:
     """A rollback does not wait for segments: a world that does not form closes none."""
     recent = msgspec.structs.replace(case.job, last_segment_ms=case.now_ms)
     reason = not_fit_to_act(msgspec.structs.replace(case, job=recent))
@@ -145,15 +145,15 @@ def begin_action(  # noqa: PLR0913 - what an action is made of, by name
     action_id: str,
     advice: Advice,
     decision: Decision,
-    job: JobState,
+    job: GuardJobState,
     cluster: ClusterState,
     now_ms: int,
     *,
     baseline: Baseline | None = None,
     efficiency: float = 1.0,
-) -> tuple[Action, JobState, ClusterState]:
+) -> tuple[GuardAction, GuardJobState, ClusterState]:
     """Return the action of a decision to act, and the states once its plan is written."""
-    action = Action(
+    action = GuardAction(
         id=action_id,
         job=job.uid,
         family=job.family,
@@ -175,10 +175,10 @@ def begin_action(  # noqa: PLR0913 - what an action is made of, by name
 
 
 def begin_rollback(
-    action_id: str, action: Action, job: JobState, cluster: ClusterState, now_ms: int
-) -> tuple[Action, JobState, ClusterState]:
+    action_id: str, action: GuardAction, job: GuardJobState, cluster: ClusterState, now_ms: int
+) -> tuple[GuardAction, GuardJobState, ClusterState]:
     """Return the action that takes ``action`` back, and the states once its plan is written."""
-    back = Action(
+    back = GuardAction(
         id=action_id,
         job=job.uid,
         family=job.family,
@@ -198,14 +198,14 @@ def begin_rollback(
 
 
 def end_action(
-    action: Action,
+    action: GuardAction,
     verdict: Verdict,
-    job: JobState,
+    job: GuardJobState,
     now_ms: int,
     *,
     cost_ms: int | None = None,
     surprise: float | None = None,
-) -> tuple[Action, JobState]:
+) -> tuple[GuardAction, GuardJobState]:
     """Return the judged action, and the job with it."""
     judged = msgspec.structs.replace(
         action,
@@ -218,7 +218,7 @@ def end_action(
 
 
 def block_direction(
-    cluster: ClusterState, action: Action, now_ms: int, settings: GuardSettings = DEFAULTS
+    cluster: ClusterState, action: GuardAction, now_ms: int, settings: GuardSettings = DEFAULTS
 ) -> ClusterState:
     """Block what was rolled back for the family: 30 min, doubled each time, a day at most.
 
@@ -232,7 +232,7 @@ def block_direction(
         elif now_ms - block.until_ms < _DAY_MS:
             others.append(block)
     length_s = min(settings.block_s * 2**count, settings.block_most_s)
-    new = Block(
+    new = RollbackBlock(
         family=action.family,
         what=action.what,
         direction=action.direction,
@@ -247,14 +247,14 @@ def _between_failures_s(advice: Advice) -> float | None:
     return float(written) if isinstance(written, int | float) else None
 
 
-def _replaced(job: JobState, action: Action) -> JobState:
+def _replaced(job: GuardJobState, action: GuardAction) -> GuardJobState:
     actions = tuple(action if old.id == action.id else old for old in job.actions)
     return msgspec.structs.replace(job, actions=actions)
 
 
 def _started(
-    action: Action, job: JobState, cluster: ClusterState, now_ms: int, probes: int = 0
-) -> tuple[JobState, ClusterState]:
+    action: GuardAction, job: GuardJobState, cluster: ClusterState, now_ms: int, probes: int = 0
+) -> tuple[GuardJobState, ClusterState]:
     kept = tuple(old for old in job.actions if now_ms - old.at_ms < _DAY_MS)
     job = msgspec.structs.replace(
         job, actions=(*kept, action), plan_open=True, probes=job.probes + probes

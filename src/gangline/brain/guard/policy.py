@@ -45,7 +45,7 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Share of the cluster's GPUs that may restart at one time. One job alone may always."""
 
 
-class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JobSelector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Jobs by their properties; an empty tuple matches all. Names may contain ``*`` and ``?``."""
 
     namespaces: tuple[str, ...] = ()
@@ -56,11 +56,11 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """All of them must be equal."""
 
 
-class PolicyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BrainPolicyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One rule: the jobs it is about, the highest mode, the fields that may be changed."""
 
-    include: Selector = Selector()
-    exclude: tuple[Selector, ...] = ()
+    include: JobSelector = JobSelector()
+    exclude: tuple[JobSelector, ...] = ()
     mode: Mode = Mode.ADVISE
     may: frozenset[str] | None = None
     """Names as in ``gangline.dev/brain-may``; None: all."""
@@ -72,7 +72,7 @@ class PolicyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rules of a cluster, in order."""
 
-    rules: tuple[PolicyRule, ...] = ()
+    rules: tuple[BrainPolicyRule, ...] = ()
 
 
 class PolicySubject(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,16 +127,16 @@ def effective_permission(
     )
 
 
-def _first_match(policy: Policy, subject: PolicySubject) -> PolicyRule:
+def _first_match(policy: Policy, subject: PolicySubject) -> BrainPolicyRule:
     for rule in policy.rules:
         if _matches(rule.include, subject) and not any(
             _matches(selector, subject) for selector in rule.exclude
         ):
             return rule
-    return PolicyRule()
+    return BrainPolicyRule()
 
 
-def _matches(selector: Selector, subject: PolicySubject) -> bool:
+def _matches(selector: JobSelector, subject: PolicySubject) -> bool:
     pairs = (
         (selector.namespaces, subject.namespace),
         (selector.owners, subject.owner),

@@ -81,7 +81,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """Sum of squared deviations from the mean."""
 
 
-class Action(msgspec.Struct, frozen=True, kw_only=True):
+class GuardAction(msgspec.Struct, frozen=True, kw_only=True):
     """One change that was made to a job, and its trial."""
 
     id: str
@@ -153,7 +153,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     """What the user wrote."""
 
 
-class JobState(msgspec.Struct, frozen=True, kw_only=True):
+class GuardJobState(msgspec.Struct, frozen=True, kw_only=True):
     """A job, as the guard sees it."""
 
     uid: str
@@ -166,9 +166,9 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """Good segments with the present settings; None: not counted."""
     bounds: tuple[Bound, ...] = ()
     streaks: tuple[AdviceStreak, ...] = ()
-    actions: tuple[Action, ...] = ()
+    actions: tuple[GuardAction, ...] = ()
     """Those that changed it in the last 24 hours, oldest first."""
-    void: tuple[Action, ...] = ()
+    void: tuple[GuardAction, ...] = ()
     """Those of the last 24 hours that were not carried out."""
     person_acts: tuple[PersonAct, ...] = ()
     """Of the job's life."""
@@ -189,7 +189,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
         return UNOBSERVED_RESTART_S if self.restart_cost_s is None else self.restart_cost_s
 
 
-class Block(msgspec.Struct, frozen=True, kw_only=True):
+class RollbackBlock(msgspec.Struct, frozen=True, kw_only=True):
     """A direction that a family may not take for a while, because it was rolled back."""
 
     family: str
@@ -213,7 +213,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """Starts of the resizes of the last hour."""
     gpus: int = 0
     gpus_in_restart: int = 0
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[RollbackBlock, ...] = ()
 
 
 def direction(before: float | None, after: float | None) -> int:

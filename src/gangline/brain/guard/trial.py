@@ -19,8 +19,8 @@ from gangline.brain.facts.records import Quality, Segment
 from gangline.brain.guard.state import (
     DEFAULTS,
     FACTS_DELAY_S,
-    Action,
     Baseline,
+    GuardAction,
     GuardSettings,
     Verdict,
 )
@@ -152,7 +152,7 @@ def log_goodput(segment: Segment) -> float:
 
 
 def judge(
-    action: Action,
+    action: GuardAction,
     segments: Sequence[Segment],
     now_ms: int,
     events: TrialEvents = TrialEvents(),  # noqa: B008 - frozen
@@ -178,7 +178,7 @@ def judge(
 
 
 def _judge_trial(
-    action: Action,
+    action: GuardAction,
     new: Sequence[Segment],
     ratio: Ratio | None,
     now_ms: int,
@@ -216,7 +216,9 @@ def _judge_trial(
     return _measured(action, Verdict.UNCLEAR, "TrialUnclear", ratio)
 
 
-def _watch(action: Action, ratio: Ratio | None, now_ms: int, settings: GuardSettings) -> Judgement:
+def _watch(
+    action: GuardAction, ratio: Ratio | None, now_ms: int, settings: GuardSettings
+) -> Judgement:
     """The hour after a trial: worse than the lower end of the baseline is taken back after all."""
     judged_ms = action.judged_ms or action.at_ms
     if ratio is None or action.baseline is None or now_ms - judged_ms > settings.watch_s * 1000:
@@ -227,14 +229,14 @@ def _watch(action: Action, ratio: Ratio | None, now_ms: int, settings: GuardSett
     return _measured(action, action.verdict, "TrialOver", ratio)
 
 
-def _least(action: Action, settings: GuardSettings) -> float:
+def _least(action: GuardAction, settings: GuardSettings) -> float:
     """Goodput that is not worse: 97 % of the baseline, or of what fewer workers should reach."""
     fewer = action.what is What.WORKERS and action.direction < 0
     predicted = action.predicted.low if action.predicted and fewer else 1.0
     return settings.tolerance * min(1.0, predicted)
 
 
-def _price(action: Action, settings: GuardSettings) -> float:
+def _price(action: GuardAction, settings: GuardSettings) -> float:
     """Goodput at which the added GPUs are worth what others would do with them; 0 for fewer."""
     if action.what is not What.WORKERS or action.direction <= 0 or not action.before:
         return 0.0
@@ -244,7 +246,7 @@ def _price(action: Action, settings: GuardSettings) -> float:
     return 1 + settings.last_gpus * action.floor * growth
 
 
-def _new_segments(action: Action, segments: Sequence[Segment]) -> list[Segment]:
+def _new_segments(action: GuardAction, segments: Sequence[Segment]) -> list[Segment]:
     """Good segments of the new setting, from the end of its warm-up on."""
     new = [s for s in segments if s.since_ms >= action.at_ms and s.quality is Quality.GOOD]
     if action.what is What.WORKERS and action.after is not None:
@@ -252,7 +254,9 @@ def _new_segments(action: Action, segments: Sequence[Segment]) -> list[Segment]:
     return new
 
 
-def _unformed(action: Action, now_ms: int, events: TrialEvents, settings: GuardSettings) -> bool:
+def _unformed(
+    action: GuardAction, now_ms: int, events: TrialEvents, settings: GuardSettings
+) -> bool:
     if events.formed or action.what is not What.WORKERS:
         return False
     delay_s = FACTS_DELAY_S if events.formed is None else 0
@@ -273,7 +277,7 @@ def _judgement(verdict: Verdict, code: str, **arguments: str | float) -> Judgeme
     return Judgement(verdict=verdict, why=Reason(code=code, arguments=dict(arguments)))
 
 
-def _measured(action: Action, verdict: Verdict, code: str, ratio: Ratio) -> Judgement:
+def _measured(action: GuardAction, verdict: Verdict, code: str, ratio: Ratio) -> Judgement:
     arguments: dict[str, str | int | float | list[str]] = {"measured": ratio.middle - 1}
     credited, surprise = ratio.middle, None
     if action.predicted is not None:

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from gangline.brain.facts.records import Quality, Segment
-from gangline.brain.models.nnls import Array
 from gangline.brain.models.throughput import HIGH, LOW, Configuration, ThroughputModel
 
 _DECAY = 0.999
@@ -46,9 +45,6 @@ class NoiseScale:
 
 def noise_scale(segments: Sequence[Segment]) -> NoiseScale | None:
     """Return the noise scale after the last segment.
-
-    Args:
-        segments: of one job in the order of time.
 
     Returns:
         None where no segment reports noise, or it rests on fewer than 100 steps, or the true
@@ -121,32 +117,26 @@ class GoodputModel:
     throughput: ThroughputModel
     base_batch: float
     """The global batch that the user chose."""
-    phi: float | None = None
-    """The noise scale in samples; None: not known."""
+    phi: float
+    """The noise scale in samples."""
 
-    def efficiency(self, global_batch: float) -> float | None:
-        """Return what a sample is worth; None where that is not known."""
+    def efficiency(self, global_batch: float) -> float:
+        """Return what a sample is worth."""
         if math.isclose(global_batch, self.base_batch, rel_tol=0.01):
             return 1.0
-        if self.phi is None:
-            return None
         return (self.phi + self.base_batch) / (self.phi + global_batch)
 
-    def goodput(self, at: Configuration) -> float | None:
-        """Return useful samples per second; None where the efficiency is not known."""
-        worth = self.efficiency(at.global_batch)
-        if worth is None:
-            return None
-        return at.global_batch / self.throughput.step_time(at) * worth
+    def goodput(self, at: Configuration) -> float:
+        """Return useful samples per second."""
+        return self._useful(at) / self.throughput.step_time(at)
 
-    def gain(self, to: Configuration, now: Configuration) -> Gain | None:
-        """Compare two configurations; None where an efficiency is not known."""
-        after, before = self.goodput(to), self.goodput(now)
-        if after is None or before is None:
-            return None
-        ratios = self._sample(to) / self._sample(now)
+    def gain(self, to: Configuration, now: Configuration) -> Gain:
+        """Compare two configurations."""
+        ratios = (self._useful(to) / self.throughput.sample(to)) / (
+            self._useful(now) / self.throughput.sample(now)
+        )
         low, high = np.quantile(ratios, [LOW, HIGH])
-        expected = after / before - 1
+        expected = self.goodput(to) / self.goodput(now) - 1
         return Gain(
             expected,
             min(float(low) - 1, expected),
@@ -159,29 +149,15 @@ class GoodputModel:
     ) -> Configuration | None:
         """Return the configuration with the best goodput at a number of processes.
 
-        Args:
-            nodes: nodes of the processes.
-            procs: worker processes.
-            most_batch: the largest global batch that the user allows.
-            most_micro_batch: the largest that fits into the device.
-
-        Returns:
-            None if not even the user's own batch can be divided so.
+        None if not even the user's own batch can be divided so.
         """
-        best: tuple[float, Configuration] | None = None
-        most = most_batch if self.phi is not None else self.base_batch
-        for batch in np.geomspace(self.base_batch, max(most, self.base_batch), _BATCHES):
-            at = divide_batch(nodes, procs, float(batch), most_micro_batch)
-            value = None if at is None else self.goodput(at)
-            if at is not None and value is not None and (best is None or value > best[0]):
-                best = (value, at)
-            if self.phi is None:
-                break
-        return best[1] if best else None
+        batches = np.geomspace(self.base_batch, max(most_batch, self.base_batch), _BATCHES)
+        divided = (divide_batch(nodes, procs, float(n), most_micro_batch) for n in batches)
+        return max((at for at in divided if at is not None), key=self.goodput, default=None)
 
-    def _sample(self, at: Configuration) -> Array:
-        worth = self.efficiency(at.global_batch) or 0.0
-        return np.asarray(at.global_batch * worth / self.throughput.sample(at))
+    def _useful(self, at: Configuration) -> float:
+        """Samples of a step, in samples of the user's own batch."""
+        return at.global_batch * self.efficiency(at.global_batch)
 
 
 def divide_batch(

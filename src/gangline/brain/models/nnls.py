@@ -39,10 +39,6 @@ class Solution:
 def nnls(a: Array, b: Array) -> Solution:
     """Minimise ``|a x - b|`` over ``x >= 0``.
 
-    Args:
-        a: matrix of at least one row and at most eight columns.
-        b: right side, one value for each row.
-
     Raises:
         ValueError: the shapes do not fit, there are too many columns, or a value is not finite.
     """
@@ -57,8 +53,6 @@ def equivalent_solutions(a: Array, b: Array, tolerance: float = 1e-9) -> list[So
     them fits equally well, so a prediction must cover what each of them predicts.
 
     Args:
-        a: as for ``nnls``.
-        b: as for ``nnls``.
         tolerance: residuals may differ by this share of the squared length of ``b``.
     """
     solutions = _solutions(a, b)

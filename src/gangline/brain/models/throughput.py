@@ -58,7 +58,7 @@ class Configuration(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class StepObservation:
     """Steps of one configuration, means in seconds."""
 
     configuration: Configuration
@@ -215,10 +215,10 @@ def columns(at: Configuration) -> tuple[Array, Array, Array]:
     return compute, exchange, fixed
 
 
-def observations(segments: Sequence[Segment], now_ms: int) -> list[Observation]:
+def observations(segments: Sequence[Segment], now_ms: int) -> list[StepObservation]:
     """Convert the segments that may be fitted: good ones with a known micro-batch."""
     return [
-        Observation(
+        StepObservation(
             Configuration(
                 max(segment.nodes, 1),
                 segment.procs,
@@ -256,14 +256,14 @@ def _exact_micro_batch(segment: Segment) -> float:
     return exact if abs(exact - micro_batch) < 1 else micro_batch
 
 
-def weight(observation: Observation) -> float:
+def weight(observation: StepObservation) -> float:
     """Relative errors count, by steps, and old ones less."""
     return float(
         observation.steps / observation.step_s**2 * 0.5 ** (observation.age_days / _HALF_LIFE_DAYS)
     )
 
 
-def seen_range(data: Sequence[Observation]) -> SeenRange:
+def seen_range(data: Sequence[StepObservation]) -> SeenRange:
     """Return the range of settings of some observations."""
     at = [observation.configuration for observation in data]
     return SeenRange(

@@ -32,8 +32,8 @@ from gangline.brain.models.throughput import (
     X1,
     X2,
     Configuration,
-    Observation,
     Prior,
+    StepObservation,
     ThroughputModel,
     columns,
     combine,
@@ -62,10 +62,6 @@ def job_prior(runs: Iterable[Run]) -> Prior:
 
 def throughput_prior(gpu_model: str, parameters: int | None) -> Prior:
     """Return the prior of the exchange between devices.
-
-    Args:
-        gpu_model: as nodes report it, such as ``NVIDIA-H100-80GB-HBM3``.
-        parameters: of the model; None if they are not known.
 
     Returns:
         ``NO_PRIOR`` for devices that ``sizing`` does not know.
@@ -99,12 +95,10 @@ class _Fitted:
     alternatives: tuple[Array, ...]
 
 
-def fit_throughput(data: Sequence[Observation], prior: Prior = NO_PRIOR) -> ThroughputModel | None:
+def fit_throughput(
+    data: Sequence[StepObservation], prior: Prior = NO_PRIOR
+) -> ThroughputModel | None:
     """Fit the model to observations.
-
-    Args:
-        data: observations of one job, or of one family with the same model and devices.
-        prior: what is expected where the data says nothing.
 
     Returns:
         None without any observation: there is no default model.
@@ -125,7 +119,7 @@ def fit_throughput(data: Sequence[Observation], prior: Prior = NO_PRIOR) -> Thro
     )
 
 
-def _fit(data: Sequence[Observation], prior: Prior, *, ranges: bool = True) -> _Fitted:
+def _fit(data: Sequence[StepObservation], prior: Prior, *, ranges: bool = True) -> _Fitted:
     separate = [
         observation
         for observation in data
@@ -143,7 +137,7 @@ def _fit(data: Sequence[Observation], prior: Prior, *, ranges: bool = True) -> _
 
 
 def _fit_parts(
-    data: Sequence[Observation], apart: Sequence[Observation], prior: Prior, ranges: bool
+    data: Sequence[StepObservation], apart: Sequence[StepObservation], prior: Prior, ranges: bool
 ) -> _Fitted:
     """Fit computing, exchange, and then the fixed part for each g."""
     parts = _Parts(prior, ranges)
@@ -167,7 +161,7 @@ def _fit_parts(
     return _Fitted(parts.coefficients, gamma, parts.covariance, tuple(parts.alternatives))
 
 
-def _search_gamma(data: Sequence[Observation], coefficients: Array) -> tuple[float, float]:
+def _search_gamma(data: Sequence[StepObservation], coefficients: Array) -> tuple[float, float]:
     """Return the overlap and the fixed part with the least weighted squares."""
     weights = np.array([weight(observation) for observation in data])
     weights /= weights.sum()
@@ -184,7 +178,7 @@ def _search_gamma(data: Sequence[Observation], coefficients: Array) -> tuple[flo
     return float(GAMMAS[best]), float(fixed[best])
 
 
-def _fit_steps(data: Sequence[Observation], prior: Prior, ranges: bool) -> _Fitted:
+def _fit_steps(data: Sequence[StepObservation], prior: Prior, ranges: bool) -> _Fitted:
     """Fit step times alone, g = 1: all columns together."""
     parts = _Parts(prior, ranges)
     rows = []
@@ -279,7 +273,7 @@ class _Parts:
         where = [group[index] for index in active]
         self.covariance[np.ix_(where, where)] = variance * inverse
 
-    def fill(self, data: Sequence[Observation]) -> None:
+    def fill(self, data: Sequence[StepObservation]) -> None:
         """Give regimes that were not seen their prior."""
         inside = any(e.configuration.nodes == 1 and e.configuration.procs > 1 for e in data)
         between = any(e.configuration.nodes > 1 for e in data)
@@ -306,9 +300,9 @@ class _Parts:
                 self.alternatives.append(other)
 
 
-def _left_out_error(data: Sequence[Observation], prior: Prior) -> float:
+def _left_out_error(data: Sequence[StepObservation], prior: Prior) -> float:
     """Root mean square of the errors at each configuration, fitted to the others."""
-    groups: dict[Configuration, list[Observation]] = {}
+    groups: dict[Configuration, list[StepObservation]] = {}
     for observation in data:
         groups.setdefault(observation.configuration, []).append(observation)
     if len(groups) < 3:
@@ -327,7 +321,7 @@ def _left_out_error(data: Sequence[Observation], prior: Prior) -> float:
     return max(robust, LEAST_ERROR)
 
 
-def _merged(group: Sequence[Observation]) -> Observation:
+def _merged(group: Sequence[StepObservation]) -> StepObservation:
     """One observation instead of several of the same configuration."""
     steps = np.array(
         [observation.steps * 0.5 ** (observation.age_days / 7.0) for observation in group]

@@ -50,10 +50,6 @@ class Trend:
 def fit_trend(times: Sequence[float], values: Sequence[float]) -> Trend | None:
     """Fit a line to a series.
 
-    Args:
-        times: when, in ascending order.
-        values: as many values.
-
     Returns:
         None for fewer than eight points, or if all are of the same time.
     """

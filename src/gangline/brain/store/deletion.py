@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, Table, delete, exists, select, update
@@ -335,7 +335,7 @@ class Forgetting:
         return removed
 
 
-def _advice_after(connection: Connection, last_id: int) -> Sequence[Row[tuple[int, str]]]:
+def _advice_after(connection: Connection, last_id: int) -> Sequence[Row[Any]]:
     advice = tables.advice.c
     query = select(advice.id, advice.body).where(advice.id > last_id)
     return connection.execute(query.order_by(advice.id).limit(MAX_ROWS)).all()

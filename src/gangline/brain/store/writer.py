@@ -31,7 +31,10 @@ SAME_VALUE = 0.01
 
 
 class AdviceWriter:
-    """Writes what the Brain advises and does."""
+    """Writes what the Brain advises and does.
+
+    A method with a fencing number raises ``Fenced`` if another Brain leads.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -51,9 +54,6 @@ class AdviceWriter:
         Advice about a subject that is not in ``current`` is superseded. Advice that repeats what is
         stored keeps its id, its time and its numbers; its state, expiry and reason to hold are
         updated. Jobs that are not stored yet are not in the answer.
-
-        Raises:
-            Fenced: another Brain leads.
         """
 
         def transaction(connection: Connection) -> dict[str, list[AdviceRecord]]:
@@ -93,11 +93,7 @@ class AdviceWriter:
         fence: int,
         held_because: str = "",
     ) -> None:
-        """Set the state of pieces of advice.
-
-        Raises:
-            Fenced: another Brain leads.
-        """
+        """Set the state of pieces of advice."""
 
         def transaction(connection: Connection) -> None:
             check_fence(connection, cluster, fence)
@@ -106,11 +102,7 @@ class AdviceWriter:
         self._context.write(transaction)
 
     def expire_advice(self, cluster: str, now_ms: int, *, fence: int, limit: int = 500) -> int:
-        """Expire open advice whose time is over, at most ``limit`` pieces; return how many.
-
-        Raises:
-            Fenced: another Brain leads.
-        """
+        """Expire open advice whose time is over, at most ``limit`` pieces; return how many."""
 
         def transaction(connection: Connection) -> int:
             check_fence(connection, cluster, fence)
@@ -136,7 +128,6 @@ class AdviceWriter:
         says what its successor must create; the name of the plan makes a second one impossible.
 
         Raises:
-            Fenced: another Brain leads.
             ActionOpen: the job has an action without a verdict; the error holds it.
             UnknownJob: the job is not stored yet.
         """
@@ -173,11 +164,7 @@ class AdviceWriter:
         return self._context.write(transaction)
 
     def update_action(self, action: ActionRecord, *, fence: int) -> None:
-        """Replace verdict, cost and body of an action.
-
-        Raises:
-            Fenced: another Brain leads.
-        """
+        """Replace verdict, cost and body of an action."""
 
         def transaction(connection: Connection) -> None:
             check_fence(connection, action.cluster, fence)

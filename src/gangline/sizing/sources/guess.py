@@ -42,9 +42,7 @@ def guess_shape(parameters: float, sequence: int, fields: Mapping[str, int]) -> 
     """Return a shape with this number of parameters.
 
     Args:
-        parameters: of the complete model.
-        sequence: tokens of a sample.
-        known: fields of ``ModelShape`` that are given; 0: not given, except for ``tied``.
+        fields: fields of ``ModelShape`` that are given; 0: not given, except for ``tied``.
 
     Raises:
         ShapeError: the fields contradict the number.
@@ -84,10 +82,8 @@ def guess_shape(parameters: float, sequence: int, fields: Mapping[str, int]) -> 
 def described_shape(sequence: int, fields: Mapping[str, int]) -> GuessedShape:
     """Return the shape of the given fields, with a usual vocabulary if none is given.
 
-    Args:
-        sequence: tokens of a sample.
-        known: fields of ``ModelShape``, at least ``layers``, ``hidden`` and ``heads``; 0: not
-            given, except for ``tied``.
+    Fields are those of ``ModelShape``, at least ``layers``, ``hidden`` and ``heads``; 0: not given,
+    except for ``tied``.
 
     Raises:
         ShapeError: the model cannot exist.
@@ -104,12 +100,7 @@ def described_shape(sequence: int, fields: Mapping[str, int]) -> GuessedShape:
 
 
 def usual_vocabulary(parameters: float, token_parameters: int) -> int:
-    """Return a usual number of tokens; 0 for models so small that none is usual.
-
-    Args:
-        parameters: of the complete model.
-        token_parameters: those of each token's embeddings.
-    """
+    """Return a usual number of tokens; 0 for models so small that none is usual."""
     most = parameters * _MOST_EMBEDDINGS
     return next((size for size in _VOCABULARIES if size * token_parameters <= most), 0)
 
@@ -141,8 +132,6 @@ def _with_fitting_mlp(shape: ModelShape, parameters: float, *, is_checked: bool)
     """Return the shape with the width of the MLP at which it has this number of parameters.
 
     Args:
-        shape: the model, with a usual MLP.
-        parameters: of the complete model.
         is_checked: whether dimensions are given, which the number may contradict.
     """
     exact = round(parameters)

@@ -38,7 +38,7 @@ def sample_counts(batch: int) -> list[int]:
     return sorted({max(batch // 2, 1), batch, 2 * batch})
 
 
-class Clock:
+class DeviceClock:
     """Times functions, with the device's work done."""
 
     def __init__(self, torch: Any, device: Any, *, processor_time: bool = False) -> None:
@@ -105,7 +105,7 @@ def layer_flops(spec: dict[str, Any], samples: int) -> float:
     return float(samples * length * (6 * matrices + 16 * length * hidden))
 
 
-def time_layers(torch: Any, clock: Clock, spec: dict[str, Any], place: dict[str, Any]) -> Any:
+def time_layers(torch: Any, clock: DeviceClock, spec: dict[str, Any], place: dict[str, Any]) -> Any:
     """Time two layers of a transformer, and return the result and the layers."""
     layers = torch.nn.Sequential(*(transformer_layer(torch, spec) for _ in range(LAYERS)))
     layers = layers.to(**place)
@@ -135,7 +135,7 @@ def beside(name: str) -> Any:
     return module
 
 
-def time_model(torch: Any, clock: Clock, spec: dict[str, Any], place: dict[str, Any]) -> Any:
+def time_model(torch: Any, clock: DeviceClock, spec: dict[str, Any], place: dict[str, Any]) -> Any:
     """Time the complete model of FILE:FUNCTION, and return the result and the model."""
     tracing = beside("trace")
     made = tracing.load(spec["trace"])()
@@ -164,7 +164,7 @@ def time_model(torch: Any, clock: Clock, spec: dict[str, Any], place: dict[str, 
     return {"count": 1, "runs": runs}, model
 
 
-def time_output(torch: Any, clock: Clock, spec: dict[str, Any], place: dict[str, Any]) -> Any:
+def time_output(torch: Any, clock: DeviceClock, spec: dict[str, Any], place: dict[str, Any]) -> Any:
     """Time the output layer and the loss; None without a vocabulary."""
     if not spec.get("vocab"):
         return None
@@ -181,7 +181,7 @@ def time_output(torch: Any, clock: Clock, spec: dict[str, Any], place: dict[str,
     return {"flops": flops, "seconds": clock.seconds(step, STEPS)}
 
 
-def time_update(torch: Any, clock: Clock, model: Any, ranks: int, parameters: int) -> Any:
+def time_update(torch: Any, clock: DeviceClock, model: Any, ranks: int, parameters: int) -> Any:
     """Time AdamW on the slice, and the copies of its gradients to and from buckets.
 
     A tensor is added where the model has more parameters than the slice: states that fit into the
@@ -207,20 +207,20 @@ def time_update(torch: Any, clock: Clock, model: Any, ranks: int, parameters: in
     return {"parameters": sum(sizes), "seconds": clock.seconds(step, STEPS)}
 
 
-def time_copy(torch: Any, clock: Clock, place: dict[str, Any]) -> Any:
+def time_copy(torch: Any, clock: DeviceClock, place: dict[str, Any]) -> Any:
     """Time a copy into new memory."""
     source = torch.zeros(COPIED // 4, device=place["device"])
     return {"bytes": COPIED, "seconds": clock.seconds(source.clone, STEPS)}
 
 
-def time_product(torch: Any, clock: Clock, place: dict[str, Any]) -> Any:
+def time_product(torch: Any, clock: DeviceClock, place: dict[str, Any]) -> Any:
     """Time a large matrix product, whose speed counts as the device's peak."""
     size = PRODUCT * 4 if place["device"].type == "cuda" else PRODUCT // 2
     left, right = torch.randn(size, size, **place), torch.randn(size, size, **place)
     return {"flops": 2.0 * size**3, "seconds": clock.seconds(lambda: left @ right, STEPS)}
 
 
-def time_sweep(torch: Any, clock: Clock, place: dict[str, Any]) -> list[Any]:
+def time_sweep(torch: Any, clock: DeviceClock, place: dict[str, Any]) -> list[Any]:
     """Time all-reduces of several sizes."""
     runs = []
     for size in SWEEP:
@@ -242,7 +242,7 @@ def measure(torch: Any, given: argparse.Namespace, spec: dict[str, Any]) -> dict
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // given.ranks
         name = "CPU"
     place = {"device": device, "dtype": torch.bfloat16 if spec["element"] == 2 else torch.float32}
-    clock = Clock(torch, device, processor_time=bool(spec.get("processor_time")))
+    clock = DeviceClock(torch, device, processor_time=bool(spec.get("processor_time")))
     if given.ranks > 1:
         store = torch.distributed.FileStore(given.store, given.ranks)
         backend = "nccl" if cuda else "gloo"

@@ -8,10 +8,9 @@ import pytest
 from gangline.brain.advisers.advice import Advice, Confidence, What
 from gangline.brain.advisers.batch import advise_batch
 from gangline.brain.advisers.explain import displayed, sentence
-from gangline.brain.advisers.view import ClusterView, DevicePeak, View
+from gangline.brain.advisers.view import DevicePeak, View
 from gangline.brain.facts.records import (
     Job,
-    NodeCapacity,
     PodRun,
     RoleSize,
     Run,
@@ -75,19 +74,9 @@ def test_t1_steps_that_wait_for_data_get_half_as_many_loader_processes_more() ->
     assert advice.gain == pytest.approx(1 / 0.9 - 1)
 
 
-@pytest.mark.parametrize(
-    ("loaders", "free", "value"), [(5, 8 * GIB, 6), (6, 8 * GIB, None), (4, GIB // 2, None)]
-)
-def test_t1_requests_and_free_memory_limit_the_loader(
-    loaders: int, free: int, value: int | None
-) -> None:
-    nodes = tuple(NodeCapacity(name=f"n{n}", memory_free_bytes=free) for n in range(2))
-    view = make_view(
-        make_segments(data=0.3),
-        loader_workers=loaders,
-        loader_worker_bytes=GIB,
-        cluster=ClusterView(nodes=nodes),
-    )
+@pytest.mark.parametrize(("loaders", "value"), [(5, 6), (6, None)])
+def test_t1_requests_limit_the_loader(loaders: int, value: int | None) -> None:
+    view = make_view(make_segments(data=0.3), loader_workers=loaders)
     assert [item.value for item in advice_for(view, What.LOADER_WORKERS)] == (
         [] if value is None else [value]
     )

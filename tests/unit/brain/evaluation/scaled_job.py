@@ -18,8 +18,8 @@ from gangline.brain.evaluation.evaluator import Evaluator
 from gangline.brain.evaluation.history import History
 from gangline.brain.evaluation.job_state import decode_action
 from gangline.brain.facts.records import Mode, Wishes
-from gangline.brain.guard.policy import Policy, PolicyRule
-from gangline.brain.guard.state import DEFAULTS, Action
+from gangline.brain.guard.policy import BrainPolicyRule, Policy
+from gangline.brain.guard.state import DEFAULTS, GuardAction
 from gangline.kube.errors import Unreachable
 
 NOW_MS = 1_790_000_000_000
@@ -75,7 +75,9 @@ class ScaledJob:
         self.collector = Collector(client, DigestSettings("c", store.digest), clock=self.clock)
         policies: Any = SimpleNamespace(
             policy=Policy(
-                rules=(PolicyRule(mode=Mode.APPLY, guard=msgspec.structs.replace(GUARD, **guard)),)
+                rules=(
+                    BrainPolicyRule(mode=Mode.APPLY, guard=msgspec.structs.replace(GUARD, **guard)),
+                )
             )
         )
         self.history = History(store, "c")
@@ -120,7 +122,7 @@ class ScaledJob:
         (item,) = [each for each in self.writes.items if each.what == "workers"]
         return item
 
-    async def actions(self) -> list[Action]:
+    async def actions(self) -> list[GuardAction]:
         """The actions of the job, as the history has them."""
         records = await self.history.actions(self.uid, 0) or []
         return [action for action in map(decode_action, records) if action is not None]

@@ -18,7 +18,7 @@ from gangline.brain.evaluation.cluster_round import (
     with_allocation,
 )
 from gangline.brain.facts.records import Job, NodeCapacity, PodRun, RoleSize, Run
-from gangline.brain.guard.state import JobState
+from gangline.brain.guard.state import GuardJobState
 
 GPU = "nvidia.com/gpu"
 ENTITLED = {"q": 16.0}
@@ -46,7 +46,7 @@ def make_member(
     return RoundMember(
         run=Run(job=job, pods=pods),
         choices=choices,
-        state=JobState(uid=uid, family="f", started_ms=0, remaining_s=36_000.0, **state),
+        state=GuardJobState(uid=uid, family="f", started_ms=0, remaining_s=36_000.0, **state),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from gangline.brain.advisers.advice import Advice, Reason, What
 from gangline.brain.evaluation.job_state import prediction_errors
 from gangline.brain.guard.decide import decide, observe
-from gangline.brain.guard.state import Action
+from gangline.brain.guard.state import GuardAction
 from gangline.brain.store.engine import Store, open_store
 from unit.brain.evaluation.scaled_job import FEW, MANY, NOW_MS, ScaledJob
 
@@ -67,8 +67,10 @@ async def test_judged_change_has_its_cost_and_surprise_in_the_history(store: Sto
 
 
 def test_prediction_error_is_the_root_mean_square_of_a_family() -> None:
-    def action(family: str, surprise: float | None) -> Action:
-        return Action(id="1", job="j", family=family, what=What.WORKERS, at_ms=0, surprise=surprise)
+    def action(family: str, surprise: float | None) -> GuardAction:
+        return GuardAction(
+            id="1", job="j", family=family, what=What.WORKERS, at_ms=0, surprise=surprise
+        )
 
     actions = [action("a", 0.3), action("a", -0.4), action("a", None), action("b", 0.0)]
     found = prediction_errors([*actions, action("c", None)])

@@ -10,7 +10,7 @@ import pytest
 from gangline.brain.advisers.advice import What
 from gangline.brain.evaluation.job_state import job_state
 from gangline.brain.facts.records import Job, Run
-from gangline.brain.guard.state import Action, Verdict
+from gangline.brain.guard.state import GuardAction, Verdict
 from gangline.brain.store.engine import open_store
 from unit.brain.evaluation.scaled_job import FEW, GUARD, MANY, NOW_MS, ScaledJob
 
@@ -50,7 +50,7 @@ def test_rollback_counts_unless_its_plan_failed(phase: str, verdict: str) -> Non
     job = Job(
         cluster="c", uid="u", namespace="n", name="j", stem="j", kind="ElasticJob", submitted_ms=0
     )
-    back = Action(
+    back = GuardAction(
         id="7", job="u", family="f", what=What.WORKERS, role="worker", at_ms=1, before=6, after=2,
         rollback_of="6", verdict=Verdict.KEPT,
     )  # fmt: skip

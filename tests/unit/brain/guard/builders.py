@@ -9,11 +9,11 @@ from gangline.brain.advisers.advice import Advice, Choice, Reason, What
 from gangline.brain.facts.records import Mode, Segment
 from gangline.brain.guard.policy import Permission
 from gangline.brain.guard.state import (
-    Action,
     AdviceStreak,
     Baseline,
     ClusterState,
-    JobState,
+    GuardAction,
+    GuardJobState,
     Verdict,
 )
 
@@ -48,14 +48,14 @@ def make_advice(was: float = 4, value: float = 8, gain: float = 0.5, **changes: 
     return msgspec.structs.replace(advice, **changes)
 
 
-def make_job(advice: Advice | None = None, **changes: Any) -> JobState:
+def make_job(advice: Advice | None = None, **changes: Any) -> GuardJobState:
     """A job that runs for ten hours, with a stable advice."""
     streaks = ()
     if advice is not None:
         streaks = (
             AdviceStreak(key=advice.key, value=advice.value, count=3, since_ms=NOW - 2 * MINUTE),
         )
-    job = JobState(
+    job = GuardJobState(
         uid="u",
         family="f",
         started_ms=NOW - 10 * HOUR,
@@ -74,9 +74,9 @@ def make_cluster(**changes: Any) -> ClusterState:
     return msgspec.structs.replace(state, **changes)
 
 
-def make_action(**changes: Any) -> Action:
+def make_action(**changes: Any) -> GuardAction:
     """A growth from 4 to 8 workers that was made five hours ago and kept."""
-    action = Action(
+    action = GuardAction(
         id="a1",
         job="u",
         family="f",

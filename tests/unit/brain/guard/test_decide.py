@@ -21,15 +21,15 @@ from gangline.brain.guard.decide import (
 from gangline.brain.guard.policy import (
     BY_HAND,
     FIELDS,
+    BrainPolicyRule,
     Budgets,
+    JobSelector,
     Permission,
     Policy,
-    PolicyRule,
     PolicySubject,
-    Selector,
     effective_permission,
 )
-from gangline.brain.guard.state import Block, Bound, PersonAct, Verdict
+from gangline.brain.guard.state import Bound, PersonAct, RollbackBlock, Verdict
 from gangline.brain.publication.plans import PLANNED, PlannedChange, next_tuning, scale_plan
 from unit.brain.guard.builders import (
     ALLOWED,
@@ -42,7 +42,7 @@ from unit.brain.guard.builders import (
     make_job,
 )
 
-OPEN_POLICY = Policy(rules=(PolicyRule(mode=Mode.APPLY),))
+OPEN_POLICY = Policy(rules=(BrainPolicyRule(mode=Mode.APPLY),))
 UNKNOWN_GAIN = msgspec.structs.replace(make_advice(), gain=None, gain_low=None, choices=())
 SUBJECT = PolicySubject(namespace="team", kind="ElasticJob", owner="ann", queue="research")
 
@@ -135,7 +135,7 @@ def test_advice_is_applied_when_nothing_holds() -> None:
             {
                 "cluster": {
                     "blocks": (
-                        Block(
+                        RollbackBlock(
                             family="f", what=What.WORKERS, direction=1, until_ms=NOW + 1, count=1
                         ),
                     )
@@ -244,7 +244,7 @@ def test_w16_no_plan_without_both_keys() -> None:
     acted = 0
     for policy, wish, may, what in product((None, *Mode), (None, *Mode), fields, What):
         for dry_run, urgent, probe, rollback in switches:
-            rules = () if policy is None else (PolicyRule(mode=policy),)
+            rules = () if policy is None else (BrainPolicyRule(mode=policy),)
             wishes = None if wish is None else Wishes(mode=wish, may=may)
             permission = effective_permission(Policy(rules=rules), SUBJECT, wishes, dry_run=dry_run)
             advice = make_advice(what=what, urgent=urgent, probe=probe)
@@ -274,17 +274,17 @@ def test_w16_no_plan_without_both_keys() -> None:
 def test_mode_is_the_lesser_of_policy_and_wish(
     policy: Mode, wish: Mode, dry_run: bool, mode: Mode
 ) -> None:
-    rules = Policy(rules=(PolicyRule(mode=policy),))
+    rules = Policy(rules=(BrainPolicyRule(mode=policy),))
     assert effective_permission(rules, SUBJECT, Wishes(mode=wish), dry_run=dry_run).mode is mode
 
 
 def test_the_first_rule_that_matches_decides() -> None:
     policy = Policy(
         rules=(
-            PolicyRule(include=Selector(namespaces=("prod-*",)), mode=Mode.OFF),
-            PolicyRule(
-                include=Selector(owners=("ann",)),
-                exclude=(Selector(labels={"frozen": "yes"}),),
+            BrainPolicyRule(include=JobSelector(namespaces=("prod-*",)), mode=Mode.OFF),
+            BrainPolicyRule(
+                include=JobSelector(owners=("ann",)),
+                exclude=(JobSelector(labels={"frozen": "yes"}),),
                 mode=Mode.APPLY,
                 budgets=Budgets(actions_per_day=1),
             ),
@@ -397,7 +397,7 @@ def test_an_urgent_advice_does_not_wait_for_gain_or_cool_down() -> None:
 
 
 def test_field_that_is_only_not_forbidden_is_not_named() -> None:
-    rules = Policy(rules=(PolicyRule(mode=Mode.APPLY),))
+    rules = Policy(rules=(BrainPolicyRule(mode=Mode.APPLY),))
     wishes = Wishes(mode=Mode.APPLY, may=frozenset({"memory", "ps"}))
     permission = effective_permission(rules, SUBJECT, wishes)
     assert (permission.may, permission.named) == ({"memory", "ps"}, frozenset())

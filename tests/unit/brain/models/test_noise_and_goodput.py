@@ -5,7 +5,7 @@ import pytest
 
 from gangline.brain.facts.records import Segment
 from gangline.brain.models.goodput import GoodputModel, divide_batch, noise_scale
-from gangline.brain.models.throughput import Configuration, Observation
+from gangline.brain.models.throughput import Configuration, StepObservation
 from gangline.brain.models.throughput_fit import fit_throughput
 
 
@@ -93,27 +93,18 @@ def _with_procs(segment: Segment, procs: int) -> Segment:
     return Segment(**(values | {"procs": procs}))
 
 
-def perfect_job(base: float, phi: float | None) -> GoodputModel:
+def perfect_job(base: float, phi: float) -> GoodputModel:
     """Step time: 10 ms and 1 ms for each sample of the micro-batch; exchange 5 ms."""
     data = [
-        Observation(Configuration(1, n, m), 500, 0.010 + 0.001 * m + 0.005, 0.01 + 0.001 * m, 0.005)
+        StepObservation(
+            Configuration(1, n, m), 500, 0.010 + 0.001 * m + 0.005, 0.01 + 0.001 * m, 0.005
+        )
         for n in (2, 4, 8)
         for m in (16.0, 32.0, 64.0)
     ]
     model = fit_throughput(data)
     assert model is not None
     return GoodputModel(model, base, phi)
-
-
-def test_pollux_batch_may_not_change_where_the_noise_is_not_known() -> None:
-    unknown = perfect_job(256, None)
-    assert unknown.efficiency(256) == 1.0
-    assert unknown.efficiency(512) is None
-    assert unknown.goodput(Configuration(1, 8, 64)) is None
-    assert unknown.gain(Configuration(1, 8, 64), Configuration(1, 8, 32)) is None
-    kept = unknown.best_batch(1, 8, most_batch=4096, most_micro_batch=64)
-    assert kept is not None
-    assert kept.global_batch == 256
 
 
 def test_efficiency_of_a_larger_batch_follows_the_noise() -> None:
@@ -136,6 +127,5 @@ def test_batch_is_divided_with_as_few_micro_steps_as_fit() -> None:
 
 
 def test_gain_of_no_change_is_exactly_zero() -> None:
-    gain = perfect_job(256, None).gain(Configuration(1, 8, 32), Configuration(1, 8, 32))
-    assert gain is not None
+    gain = perfect_job(256, 2560.0).gain(Configuration(1, 8, 32), Configuration(1, 8, 32))
     assert (gain.expected, gain.low, gain.high) == (0.0, 0.0, 0.0)

@@ -3,7 +3,7 @@
 import pytest
 
 from gangline.brain.facts.records import ModelFacts, RoleSize, Run
-from gangline.brain.models.throughput import NO_PRIOR, Configuration, Observation
+from gangline.brain.models.throughput import NO_PRIOR, Configuration, StepObservation
 from gangline.brain.models.throughput_fit import fit_throughput, job_prior, throughput_prior
 from unit.brain.histories import a_job
 
@@ -30,7 +30,7 @@ def test_unknown_devices_have_no_prior() -> None:
 def test_size_of_the_model_gives_the_exchange_of_a_job_with_one_process() -> None:
     prior = throughput_prior("A100", 10**9)
     assert prior.exchange_s == pytest.approx(2 * 4e9 / 230e9)
-    single = [Observation(Configuration(1, 1, 32.0), 500, 1.0, 1.0, None)]
+    single = [StepObservation(Configuration(1, 1, 32.0), 500, 1.0, 1.0, None)]
     model = fit_throughput(single, prior)
     assert model is not None
     expected = 1.0 + 4e9 / 230e9 * 2 * 7 / 8

@@ -13,8 +13,8 @@ from gangline.brain.models.throughput import (
     A0,
     A1,
     Configuration,
-    Observation,
     Prior,
+    StepObservation,
     observations,
     step_times,
     step_times_at,
@@ -44,10 +44,10 @@ def true_step(c: Configuration, overlap: float = 1.0, fixed: float = 0.01) -> fl
 
 def measured(
     c: Configuration, *, parts: bool, overlap: float = 1.0, noise: float = 0.0, seed: int = 0
-) -> Observation:
+) -> StepObservation:
     factor = float(np.exp(np.random.default_rng([seed, c.procs]).normal(0, noise)))
     compute, sync = true_parts(c)
-    return Observation(
+    return StepObservation(
         c,
         200,
         true_step(c, overlap) * factor,
@@ -88,9 +88,8 @@ def test_w6_one_size_claims_nothing_about_others(parts: bool) -> None:
     for other in (at(2), at(5), at(8), at(16), at(4, 16), at(4, 32, 2)):
         assert model.predict(other).extrapolated
     # At a fixed global batch, twice the size may bring everything or nothing.
-    goodput = GoodputModel(model, base_batch=128)
+    goodput = GoodputModel(model, base_batch=128, phi=1000.0)
     gain = goodput.gain(at(8, 16), at(4, 32))
-    assert gain is not None
     assert gain.extrapolated
     assert gain.low < 0.15
     assert gain.high > 0.6
@@ -232,7 +231,7 @@ def test_only_good_segments_with_a_known_batch_are_fitted() -> None:
     ]
     assert observations([segment(**each) for each in bad], 10) == []
     (kept,) = observations([segment(accumulation=None)], 10 + 86_400_000)
-    assert kept == Observation(Configuration(1, 4, 8.0, 1), 50, 2.0, 1.0, None, 1.0)
+    assert kept == StepObservation(Configuration(1, 4, 8.0, 1), 50, 2.0, 1.0, None, 1.0)
 
 
 @given(

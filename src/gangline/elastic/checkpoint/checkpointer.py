@@ -13,6 +13,7 @@ All ranks call the same methods in the same order. ``state`` is a nested diction
 ``DTensor``, numbers, strings, and objects with ``state_dict`` and ``load_state_dict``.
 """
 
+import contextlib
 import logging
 import os
 import time
@@ -148,7 +149,7 @@ class Checkpointer:
             return True
         if self.interval == "auto":
             if (prior := self._tuned_prior.changed()) is not None:
-                self.auto_interval.set_prior(prior.failures, prior.seconds)
+                self.auto_interval.prior = prior
             return self.ranks.broadcast(self.auto_interval.due(time.monotonic()))
         return step % self.interval == 0
 
@@ -232,8 +233,7 @@ class Checkpointer:
         self._progress_reporter.report_blocked(held_s)
 
     def _report_times(self) -> None:
-        times = self.auto_interval
-        adapts = self.interval == "auto"
+        times, adapts = self.auto_interval, self.interval == "auto"
         interval_s = times.interval_s() if adapts else times.between_saves_s
         if times.measured_s is not None:
             self._progress_reporter.report_times(times.measured_s, interval_s, adapts=adapts)
@@ -291,14 +291,9 @@ class Checkpointer:
 
     def _refresh_from_storage(self) -> None:
         """Read the committed steps, in case no saver reported them to this process."""
-        try:
-            newest = max(
-                committed_steps(open_target(self.folder, self._session.settings.options)),
-                default=-1,
-            )
-        except (OSError, StorageError):
-            return
-        self._awaiting_storage = {step for step in self._awaiting_storage if step > newest}
+        with contextlib.suppress(OSError, StorageError):
+            if (newest := self.latest()) is not None:
+                self._awaiting_storage = {n for n in self._awaiting_storage if n > newest}
 
     def latest(self) -> int | None:
         """Return the newest step in storage; None if there is none.

@@ -23,11 +23,6 @@ from gangline.elastic.checkpoint.ranks import SaveGroup
 from gangline.elastic.save_request import SaveOrder, SaveOrders
 from gangline.elastic.variables import TUNING_FILE_VARIABLE
 
-PRIOR_FAILURES = 1.0
-PRIOR_S = 6 * 3600.0
-"""Assumed before any failure, unless the job is tuned: one failure in six hours. Observations
-replace it as hours pass.
-"""
 EXCHANGE_EVERY_S = 1.0
 MAX_STEPS_BETWEEN = 1000
 
@@ -46,6 +41,14 @@ def daly_interval(save_s: float, between_failures_s: float) -> float:
     return math.sqrt(2 * save_s * between_failures_s) * (1 + ratio / 3 + ratio**2 / 9) - save_s
 
 
+@dataclass(frozen=True, slots=True)
+class FailurePrior:
+    """A number of failures in a number of seconds of this job's training."""
+
+    failures: float
+    seconds: float
+
+
 @dataclass(slots=True)
 class AutoInterval:
     """Records observations and decides when the next save is due."""
@@ -61,22 +64,12 @@ class AutoInterval:
     between_saves_s: float | None = None
     """Seconds from one save to the next; a running mean, None before the second save."""
     last_save_at: float | None = None
-    prior_failures: float = PRIOR_FAILURES
-    prior_s: float = PRIOR_S
-
-    def set_prior(self, failures: float, seconds: float) -> None:
-        """Assume so many failures in so many seconds; own observations are added to them.
-
-        Raises:
-            ValueError: a number is not positive and finite.
-        """
-        if not (0 < failures < math.inf and 0 < seconds < math.inf):
-            raise ValueError("a prior needs a positive number of failures and of seconds")
-        self.prior_failures, self.prior_s = failures, seconds
+    prior: FailurePrior = FailurePrior(1.0, 6 * 3600.0)
+    """Assumed before any failure, unless the job is tuned. Observations are added to it."""
 
     def between_failures_s(self) -> float:
         """Return the expected seconds from one failure to the next."""
-        return (self.prior_s + self.observed_s) / (self.prior_failures + self.failures)
+        return (self.prior.seconds + self.observed_s) / (self.prior.failures + self.failures)
 
     def interval_s(self) -> float:
         """Return the best known interval between saves, in seconds."""
@@ -99,14 +92,6 @@ class AutoInterval:
 
 def _smoothed(mean: float | None, value: float) -> float:
     return value if mean is None else mean + 0.3 * (value - mean)
-
-
-@dataclass(frozen=True, slots=True)
-class FailurePrior:
-    """So many failures in so many seconds of this job's training."""
-
-    failures: float
-    seconds: float
 
 
 class TunedPrior:

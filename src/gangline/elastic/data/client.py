@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from gangline.elastic.protocol.blocking_client import BlockingClient
 from gangline.elastic.protocol.channel import read_job_secret
@@ -26,6 +26,7 @@ from gangline.elastic.protocol.client import ClientIdentity
 from gangline.elastic.protocol.messages import (
     DatasetStateReply,
     DatasetStateRequest,
+    ProtocolMessage,
     ShardCheckpointReply,
     ShardCheckpointRequest,
     ShardReply,
@@ -64,6 +65,7 @@ from gangline.elastic.shards.events import (
 from gangline.elastic.shards.ledger import ShardLedger
 from gangline.elastic.variables import LOCAL_MASTER_VARIABLE, node_number
 
+R = TypeVar("R", bound=ProtocolMessage)
 MASTER_VARIABLES = ("GANGLINE_MASTER_ADDR", "DLROVER_MASTER_ADDR", LOCAL_MASTER_VARIABLE)
 """Environment variables that may hold host:port of the master; the first that is set counts."""
 
@@ -141,30 +143,24 @@ class MasterShardSource:
         return self._client.ask(request, ShardReply, timeout_s=MASTER_TIMEOUT_S + wait_s).answer
 
     def checkpoint(self, dataset: str) -> bytes | None:
-        request = ShardCheckpointRequest(dataset=dataset)
-        try:
-            return self._client.ask(
-                request, ShardCheckpointReply, timeout_s=MASTER_TIMEOUT_S
-            ).content
-        except RequestRefusedError as error:
-            _raise_unless_unknown(error)
-            return None
+        reply = self._ask_known(ShardCheckpointRequest(dataset=dataset), ShardCheckpointReply)
+        return reply.content if reply else None
 
     def state(self, dataset: str) -> DatasetState | None:
-        request = DatasetStateRequest(dataset=dataset)
+        reply = self._ask_known(DatasetStateRequest(dataset=dataset), DatasetStateReply)
+        return reply.state if reply else None
+
+    def _ask_known(self, request: ProtocolMessage, kind: type[R]) -> R | None:
+        """Return the reply; None if the master does not know the data set."""
         try:
-            return self._client.ask(request, DatasetStateReply, timeout_s=MASTER_TIMEOUT_S).state
+            return self._client.ask(request, kind, timeout_s=MASTER_TIMEOUT_S)
         except RequestRefusedError as error:
-            _raise_unless_unknown(error)
+            if error.reason != "UnknownDataset":
+                raise
             return None
 
     def close(self) -> None:
         self._client.close()
-
-
-def _raise_unless_unknown(error: RequestRefusedError) -> None:
-    if error.reason != "UnknownDataset":
-        raise error
 
 
 def open_shard_source(environment: Mapping[str, str] = os.environ) -> ShardSource:

@@ -28,7 +28,6 @@ from gangline.elastic.variables import LOADER_FILE_VARIABLES, TUNING_FILE_VARIAB
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-CONFIG_VARIABLES = LOADER_FILE_VARIABLES
 
 
 class ElasticDistributedSampler(Sampler[int]):
@@ -245,7 +244,7 @@ class ElasticDataLoader(DataLoader[T]):
         batches = ElasticBatchSampler(sampler, batch_size)
         super().__init__(dataset, batch_sampler=batches, **settings)
         self.batches = batches
-        self._config_file = Path(config_file) if config_file else _config_file_from_environment()
+        self._config_file = Path(config_file) if config_file else find_tuning_file()
         self._version = 0
         self._observer: WaitObserver | None = None
         self.load_config()
@@ -311,6 +310,7 @@ class ElasticDataLoader(DataLoader[T]):
             return None
 
 
-def _config_file_from_environment() -> Path | None:
-    named = [os.environ[one] for one in CONFIG_VARIABLES if os.environ.get(one)]
-    return Path(named[0]) if named else None
+def find_tuning_file() -> Path | None:
+    """Return the file of the job's tuning; None without one."""
+    paths = [os.environ[name] for name in LOADER_FILE_VARIABLES if os.environ.get(name)]
+    return Path(paths[0]) if paths else None

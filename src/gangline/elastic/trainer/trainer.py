@@ -20,9 +20,7 @@ the final values. The loss must be a mean over the records of its micro-batch.
 
 import contextlib
 import logging
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -31,10 +29,9 @@ import torch.distributed as dist
 from torch.optim.lr_scheduler import LRScheduler
 
 from gangline.elastic.progress import ReportedShape, StepReporter
-from gangline.elastic.trainer.loader import ElasticDataLoader
+from gangline.elastic.trainer.loader import ElasticDataLoader, find_tuning_file
 from gangline.elastic.trainer.share import Share, ShareError
 from gangline.elastic.trainer.training_reporter import TrainingObserver
-from gangline.elastic.variables import LOADER_FILE_VARIABLES
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -66,11 +63,10 @@ def agree_on_optimizer_config() -> OptimizerConfig:
 
 
 def _read() -> OptimizerConfig:
-    named = [os.environ[variable] for variable in LOADER_FILE_VARIABLES if os.environ.get(variable)]
-    if not named:
+    if (path := find_tuning_file()) is None:
         return OptimizerConfig()
     try:
-        return msgspec.json.decode(Path(named[0]).read_bytes(), type=_File).optimizer
+        return msgspec.json.decode(path.read_bytes(), type=_File).optimizer
     except FileNotFoundError:
         return OptimizerConfig()
     except (OSError, msgspec.DecodeError) as error:
@@ -161,9 +157,10 @@ class ElasticTrainer:
         self._finish_micro_batch()
 
     def _synchronization(self) -> contextlib.AbstractContextManager[None]:
-        quiet: Callable[[], contextlib.AbstractContextManager[None]] | None
-        quiet = getattr(self.model, "no_sync", None)
-        return contextlib.nullcontext() if self.is_last or quiet is None else quiet()
+        no_sync: Any = getattr(self.model, "no_sync", contextlib.nullcontext)
+        context: contextlib.AbstractContextManager[None]
+        context = contextlib.nullcontext() if self.is_last else no_sync()
+        return context
 
     def _finish_micro_batch(self) -> None:
         if not self.is_last:

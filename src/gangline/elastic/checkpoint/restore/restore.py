@@ -242,7 +242,7 @@ class Restorer:
             if self.target is None:
                 raise StorageError(f"{self.settings.target} cannot be opened on this node")
             return StorageSource(self.target, candidate.step)
-        own = self._snapshots_of(candidate)
+        own = [one for one in self.snapshots if (one.step, one.layout.plan) == candidate]
 
         def fetch_parts(keys: Sequence[EntryKey], metadata: Metadata) -> list[SnapshotInfo]:
             owners = {owner_rank(metadata, key) for key in keys}
@@ -260,13 +260,6 @@ class Restorer:
         if not there:
             raise CorruptError(f"step {candidate.step} is in no reachable memory")
         return self.ranks.rank if self.ranks.rank in there else there[0]
-
-    def _snapshots_of(self, candidate: RestoreCandidate) -> list[SnapshotInfo]:
-        return [
-            one
-            for one in self.snapshots
-            if (one.step, one.layout.plan) == (candidate.step, candidate.plan)
-        ]
 
     def _fetch(self, candidate: RestoreCandidate, rank: int) -> SnapshotInfo:
         """Fetch the part of ``rank``, or of a rank that holds the same entries, from another node.

@@ -93,7 +93,7 @@ class SaverClient:
         """
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._try_connect():
-            if not _is_saver_running(self.job_folder) and (
+            if not directory.is_saver_running(self.job_folder) and (
                 self._started is None or self._started.poll() is not None
             ):
                 self._started = start_saver(self.job_folder)
@@ -165,16 +165,6 @@ class SaverClient:
                 self.flushed.append(message.step)
             case _:
                 pass
-
-
-def _is_saver_running(job_folder: Path) -> bool:
-    if not (job_folder / "saver.lock").exists():
-        return False
-    lock = directory.FileLock(job_folder / "saver.lock")
-    try:
-        return not lock.acquire(exclusive=True)
-    finally:
-        lock.close()
 
 
 def job_directories(environment: Mapping[str, str]) -> list[Path]:

@@ -148,6 +148,8 @@ class Uploader:
     ) -> bool:
         segment = Segment(snapshot.path)
         try:
+            # Locked for the complete upload, perhaps minutes: saves go to the other buffers. The
+            # mark that it is in storage has the generation, so it never counts for a later save.
             with segment.reading() as free:
                 if not free or segment.read_header() != snapshot.header:
                     return False  # a newer save replaces it, and will be requested itself
@@ -184,7 +186,7 @@ class Uploader:
             except (OSError, StorageError) as error:
                 self.consecutive_failures += 1
                 self.report(StorageOutcome(step, committed=False, reason=_error_text(error)))
-        if done:
+        if done:  # older steps are obsolete, and retention has removed their parts
             self.uncommitted = {key: n for key, n in self.uncommitted.items() if key[0] > max(done)}
         return done
 
@@ -243,19 +245,14 @@ class Uploader:
             self._mapped.pop(path).close()  # replaced or removed: its memory must be freed
         count = 0
         for snapshot in inventory.list_snapshots(self.job_folder):
-            try:
-                segment = self._map(snapshot.path)
+            try:  # segments stay mapped: new page faults cost more than the checksums
+                segment = self._mapped.get(snapshot.path) or Segment(snapshot.path)
             except (FileNotFoundError, CorruptError):
                 continue  # removed since the inventory was taken
+            self._mapped[snapshot.path] = segment
             if segment.read_seal(snapshot.header, len(snapshot.layout.entries)) is None:
                 count += commit.seal_if_unchanged(segment, snapshot.header, snapshot.layout)
         return count
-
-    def _map(self, path: Path) -> Segment:
-        """Return the segment, mapped once: new page faults cost more than the checksums."""
-        if path not in self._mapped:
-            self._mapped[path] = Segment(path)
-        return self._mapped[path]
 
 
 def _error_text(error: Exception) -> str:
@@ -339,16 +336,22 @@ class Saver:
             await self._round()
 
     async def _round(self) -> None:
+        """Do the work that memory asks for; what fails is tried again in a later round."""
+        # 1. What asks for the newest save is read before the inventory: a request that arrives
+        #    during the round waits for the next one, whose inventory has its save.
         needs_newest = self.crashes > 0 or self.is_stopping or bool(self.flush_waiters)
+        # 2. The steps that a killed saver had written but not committed.
         snapshots = await asyncio.to_thread(inventory.list_snapshots, self.job_folder)
         await asyncio.to_thread(self.uploader.resume_commits, self.settings, snapshots)
+        # 3. Requested saves, then commits: a step appears when the last node has written its part.
         await asyncio.to_thread(
             self.uploader.write_snapshots, self.settings, inventory.storage_requests(snapshots)
         )
         await asyncio.to_thread(self.uploader.commit, self.settings)
         if needs_newest:
+            # 4. The newest save of a crashed, stopping or asking job. Crashes and requests during
+            #    the write need another one.
             await asyncio.to_thread(remove_partial_copies, self.job_folder)
-            # Crashes and requests during the write need another one.
             crashes, flush_waiters = self.crashes, self.flush_waiters
             self.flush_waiters = []
             step = await asyncio.to_thread(self.uploader.write_newest, self.settings)
@@ -375,17 +378,16 @@ class Saver:
         if any(self.clients.values()) or directory.is_job_running(self.job_folder):
             self.no_clients_since = time.monotonic()
             return False
-        alone = time.monotonic() - self.no_clients_since
-        if (
-            self.had_clients
-            and not self.crashed_ranks
-            and not self.uploader.uncommitted
-            and not self.crashes
-        ):
+        # The memory is freed when no save in it can be needed again: every process has reported
+        # that it is finished, and each requested save is committed, not only written. Otherwise it
+        # is retained for a restart, for ``linger_s``.
+        idle_s = time.monotonic() - self.no_clients_since
+        unfinished = self.crashed_ranks or self.crashes or self.uploader.uncommitted
+        if self.had_clients and not unfinished:
             snapshots = await asyncio.to_thread(inventory.list_snapshots, self.job_folder)
             if not inventory.storage_requests(snapshots):
                 return True
-        return alone > self.settings.linger_s
+        return idle_s > self.settings.linger_s
 
     def request_stop(self) -> None:
         """Write the newest save, then end: the node is about to be removed."""

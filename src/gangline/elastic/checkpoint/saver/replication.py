@@ -19,9 +19,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from io import BufferedIOBase, RawIOBase
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -47,6 +47,7 @@ from gangline.elastic.protocol.channel import (
     connect_securely,
 )
 
+_Stream = RawIOBase | BufferedIOBase
 _BLOCKS = 4
 """Number of blocks that the reader may be ahead of the writer."""
 log = logging.getLogger(__name__)
@@ -62,31 +63,32 @@ _ARRIVING = "arriving-"
 """Prefix of the names of segments that are not complete yet."""
 
 
-class ReadableStream(Protocol):
-    """A stream of bytes from a peer."""
+class SegmentRequest(msgspec.Struct, frozen=True):
+    """Request for the segment of ``rank`` at ``step``."""
 
-    def readinto(self, buffer: memoryview, /) -> int | None:
-        """Read some bytes into ``place``; return their number, 0 at the end."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedSegment:
-    """Content of a segment that was received completely."""
-
-    header: SegmentHeader
-    layout: PartLayout
-    sums: list[int]
-    """Checksums of the entries as they were received."""
+    verb: Literal["get", "put"]
+    rank: int
+    step: int
+    plan: str
+    bytes: int = 0
+    """Length of the segment that follows a ``put``."""
 
 
-def receive_segment(stream: ReadableStream, segment: Segment, size: int) -> ReceivedSegment:
-    """Read a segment of ``size`` bytes into ``segment``, which has this size and no content yet.
+class SegmentReply(msgspec.Struct, frozen=True):
+    bytes: int = 0
+    """Length of the segment that follows, after a ``get``."""
+    refusal: str = ""
+
+
+def receive_segment(stream: _Stream, segment: Segment, request: SegmentRequest) -> None:
+    """Read a requested segment into ``segment``, which has its size and no content yet; verify it.
 
     Raises:
-        CorruptError: the bytes are no segment, or ended early.
+        CorruptError: the bytes are no segment or another one, are damaged, or ended early.
         MemoryShortError: shared memory is too small for it.
         OSError: the connection broke.
     """
+    size = request.bytes
     with ThreadPoolExecutor(1, thread_name_prefix="gangline-checkpoint-arrival") as writer:
         incoming = _Incoming(stream, segment, size, writer)
         try:
@@ -97,19 +99,23 @@ def receive_segment(stream: ReadableStream, segment: Segment, size: int) -> Rece
         sums = _EntryChecksums(layout.entries)
         incoming.take(header.part_offset + header.part_bytes, sums.add)
         incoming.take(size)
-    return ReceivedSegment(header, layout, sums.found)
+    if (header.step, layout.plan, layout.rank) != (request.step, request.plan, request.rank):
+        raise CorruptError("the received segment is not the requested one")
+    # The seal arrived with the segment: it is compared with what was computed from the bytes.
+    if segment.read_seal(header, len(layout.entries)) != sums.of_entries:
+        raise CorruptError(f"the segment of rank {layout.rank} was damaged in transfer")
 
 
 class _Incoming:
     def __init__(
-        self, stream: ReadableStream, segment: Segment, size: int, writer: ThreadPoolExecutor
+        self, stream: _Stream, segment: Segment, size: int, writer: ThreadPoolExecutor
     ) -> None:
         self.segment, self.size, self.at = segment, size, 0
         self._stream, self._writer = stream, writer
         self._free = deque(memoryview(bytearray(CHECKSUM_BLOCK)) for _ in range(_BLOCKS))
 
     def take(self, end: int, on_block: Callable[[memoryview], None] = lambda _: None) -> None:
-        """Receive bytes up to ``end``. The writer thread passes each block to ``look``."""
+        """Receive bytes up to ``end``. The writer thread passes each block to ``on_block``."""
         busy: deque[Future[memoryview]] = deque()
         end = min(end, self.size)  # a wrong header may name more
         while self.at < end:
@@ -151,7 +157,7 @@ class _EntryChecksums:
     """Checksums of adjacent entries, computed from blocks of any size."""
 
     def __init__(self, entries: list[LayoutEntry]) -> None:
-        self.found = [0] * len(entries)
+        self.of_entries = [0] * len(entries)
         self._entries, self._number, self._at = entries, 0, 0
 
     def add(self, block: memoryview) -> None:
@@ -160,27 +166,10 @@ class _EntryChecksums:
             entry = self._entries[self._number]
             end = entry.offset + entry.length
             piece = block[max(entry.offset - begin, 0) : min(end, self._at) - begin]
-            self.found[self._number] = checksum(piece, self.found[self._number])
+            self.of_entries[self._number] = checksum(piece, self.of_entries[self._number])
             if end > self._at:
                 return
             self._number += 1
-
-
-class SegmentRequest(msgspec.Struct, frozen=True):
-    """Request for the segment of ``rank`` at ``step``."""
-
-    verb: Literal["get", "put"]
-    rank: int
-    step: int
-    plan: str
-    bytes: int = 0
-    """Length of the segment that follows a ``put``."""
-
-
-class SegmentReply(msgspec.Struct, frozen=True):
-    bytes: int = 0
-    """Length of the segment that follows, after a ``get``."""
-    refusal: str = ""
 
 
 class PeerServer(socketserver.ThreadingTCPServer):
@@ -274,8 +263,8 @@ class _Handler(socketserver.BaseRequestHandler):
         for snapshot in inventory.list_snapshots(self.server.job_folder):
             if (snapshot.step, snapshot.layout.plan, snapshot.rank) != requested:
                 continue
-            with locked_segment(snapshot) as segment:
-                if segment is not None:
+            with contextlib.closing(Segment(snapshot.path)) as segment, segment.reading() as free:
+                if free and segment.read_header() == snapshot.header:
                     commit.seal_segment(segment, snapshot.header, snapshot.layout)
                     _answer(connection, SegmentReply(bytes=snapshot.header.total_bytes))
                     _send(connection, segment, snapshot.header.total_bytes)
@@ -307,17 +296,6 @@ def _answer(connection: ssl.SSLSocket, answer: SegmentReply) -> None:
     connection.sendall(msgspec.json.encode(answer) + b"\n")
 
 
-@contextlib.contextmanager
-def locked_segment(snapshot: SnapshotInfo) -> Iterator[Segment | None]:
-    """Yield the segment under its shared lock; ``None`` if it was overwritten already."""
-    segment = Segment(snapshot.path)
-    try:
-        with segment.reading() as free:
-            yield segment if free and segment.read_header() == snapshot.header else None
-    finally:
-        segment.close()
-
-
 def _send(connection: ssl.SSLSocket, segment: Segment, size: int) -> None:
     block = memoryview(bytearray(min(_SEND_BYTES, size)))
     at = 0
@@ -329,7 +307,7 @@ def _send(connection: ssl.SSLSocket, segment: Segment, size: int) -> None:
         at += length
 
 
-def receive_copy(stream: ReadableStream, job_folder: Path, request: SegmentRequest) -> None:
+def receive_copy(stream: _Stream, job_folder: Path, request: SegmentRequest) -> None:
     """Receive a segment as this node's copy of a rank.
 
     Raises:
@@ -343,7 +321,9 @@ def receive_copy(stream: ReadableStream, job_folder: Path, request: SegmentReque
         segment = create_segment(partial, request.bytes, reserve=False)
         leaving.callback(segment.close)
         with segment.reading():  # marks it as in use for remove_partial_copies
-            verify_copy(segment, receive_segment(stream, segment, request.bytes), request)
+            receive_segment(stream, segment, request)
+            # Only now it has its name: no reader ever finds a copy that is not verified. A reader
+            # of the rank's previous copy retains that file.
             partial.rename(directory.copy_segment_path(job_folder, request.rank))
 
 
@@ -354,19 +334,6 @@ def remove_partial_copies(job_folder: Path) -> None:
         if lock.acquire(exclusive=True):
             path.unlink(missing_ok=True)
         lock.close()
-
-
-def verify_copy(segment: Segment, received: ReceivedSegment, request: SegmentRequest) -> None:
-    """Check that a segment is the requested one and matches its checksums.
-
-    Raises:
-        CorruptError: it is not, or does not.
-    """
-    header, layout = received.header, received.layout
-    if (header.step, layout.plan, layout.rank) != (request.step, request.plan, request.rank):
-        raise CorruptError("the received segment is not the requested one")
-    if segment.read_seal(header, len(layout.entries)) != received.sums:
-        raise CorruptError(f"the segment of rank {layout.rank} was damaged in transfer")
 
 
 @contextlib.contextmanager

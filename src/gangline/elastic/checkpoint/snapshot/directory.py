@@ -227,6 +227,15 @@ def read_settings(job_folder: Path) -> SaverSettings | None:
         return None
 
 
+def try_flock(descriptor: int, exclusive: bool) -> bool:
+    """Lock an open file without waiting; return whether it is locked now."""
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 class FileLock:
     """A lock on a file of the job's folder; the kernel releases it when the process ends."""
 
@@ -235,13 +244,7 @@ class FileLock:
 
     def acquire(self, exclusive: bool) -> bool:
         """Lock the file if no conflicting lock exists; return whether it is locked."""
-        try:
-            fcntl.flock(
-                self.descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB
-            )
-        except BlockingIOError:
-            return False
-        return True
+        return try_flock(self.descriptor, exclusive)
 
     def close(self) -> None:
         if self.descriptor >= 0:
@@ -296,6 +299,12 @@ def is_job_running(job_folder: Path) -> bool:
         return not free
 
 
+def is_saver_running(job_folder: Path) -> bool:
+    """Return whether the job's saver is running, by its lock."""
+    with _probe(job_folder / "saver.lock") as free:
+        return not free
+
+
 @contextlib.contextmanager
 def _probe(path: Path) -> Iterator[bool]:
     if not path.exists():
@@ -328,10 +337,7 @@ def remove_abandoned(base: Path, now: float, keep: Path | None = None) -> list[P
 
 
 def _touched(job_folder: Path) -> float:
-    return max(
-        (path.stat().st_mtime for path in [job_folder, *job_folder.iterdir()]),
-        default=job_folder.stat().st_mtime,
-    )
+    return max(path.stat().st_mtime for path in [job_folder, *job_folder.iterdir()])
 
 
 def wall_clock() -> float:

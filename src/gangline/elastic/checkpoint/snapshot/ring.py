@@ -119,9 +119,8 @@ class _OpenBuffer:
 class SavedBuffer:
     """The buffer that received a save."""
 
-    number: int
-    generation: int
     superseded: int | None
+    """The step that waited for upload and was overwritten."""
 
 
 class SnapshotRing:
@@ -144,12 +143,8 @@ class SnapshotRing:
             overlap: do not wait for copies from accelerators.
             on_complete: called with the step of each complete save, possibly in another thread.
         """
-        self.job_folder, self.rank, self.count, self._on_complete = (
-            job_folder,
-            rank,
-            count,
-            on_complete,
-        )
+        self.job_folder, self.rank, self.count = job_folder, rank, count
+        self._on_complete = on_complete
         self.accelerator: torch.device | None = None
         """The device that saves are copied from; None for the CPU."""
         self._optimizer_barrier = OptimizerBarrier() if overlap else None
@@ -312,9 +307,13 @@ class SnapshotRing:
             return self._save(request)
 
     def _save(self, request: SaveRequest) -> SavedBuffer | None:
+        # 1. Lock a buffer. The lock is held until the save is complete: the saver and other
+        #    processes skip the buffer, and a crash leaves it to the next save.
         locked = self._lock_one()
         if locked is None:
             return None
+        # 2. The generation orders saves, not the step: after a restart from an older step, steps
+        #    repeat, and a lower step may be the newest save.
         states, choice = locked
         generation = max(state.generation for state in states) + 1
         header, data = plan_segment(
@@ -323,17 +322,22 @@ class SnapshotRing:
             generation=generation,
             for_storage=request.for_storage,
         )
+        # 3. A buffer that is too small becomes another file, to be locked like the first: the lock
+        #    on the old file ends with its descriptor.
         opened = self._open.get(choice.number)
         if opened is None or opened.segment.size < header.total_bytes:
             opened = self._replace(choice.number, header.total_bytes)
             self._background.start(self._pin, choice.number)
             if not opened.segment.try_lock(exclusive=True):
                 return None
+        # 4. Copy. If it fails, the header stays WRITING and the buffer is unlocked: its content
+        #    counts as absent.
         with contextlib.ExitStack() as leaving:
             leaving.callback(opened.segment.unlock)
             opened.segment.begin_save(header, data)
             copied = self._copy(opened, header, request.state)
             if copied.transfers:
+                # 5. The lock passes to the thread that waits for the accelerator.
                 opened.is_filling = True
                 self._transferring = self._finisher.submit(
                     self._complete_later, opened, header, copied.transfers
@@ -343,7 +347,7 @@ class SnapshotRing:
                 _mark_complete(opened.segment, header, copied.sums)
         if not copied.transfers:
             self._on_complete(request.step)
-        return SavedBuffer(choice.number, generation, choice.supersedes)
+        return SavedBuffer(choice.supersedes)
 
     def _complete_later(
         self, opened: _OpenBuffer, header: SegmentHeader, transfers: PendingTransfers

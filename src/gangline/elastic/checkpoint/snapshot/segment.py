@@ -22,8 +22,8 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass
 from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
@@ -44,7 +44,7 @@ from gangline.elastic.checkpoint.format.manifest import (
     encode_layout,
     find_layout_error,
 )
-from gangline.elastic.checkpoint.snapshot.directory import open_own
+from gangline.elastic.checkpoint.snapshot.directory import open_own, try_flock
 from gangline.elastic.memory import memory_status
 
 MAGIC = b"GANGLCK2"
@@ -99,7 +99,10 @@ def check_capacity(requests: Sequence[MemoryRequest]) -> None:
     Raises:
         MemoryShortError: some node does not.
     """
-    for on_node in _nodes(requests):
+    nodes: dict[str, list[MemoryRequest]] = {}
+    for request in requests:
+        nodes.setdefault(request.node, []).append(request)
+    for on_node in nodes.values():
         more = _more(on_node)
         free = min(request.free_bytes for request in on_node)
         if more > free:
@@ -117,22 +120,15 @@ def check_capacity(requests: Sequence[MemoryRequest]) -> None:
 
 def memory_warning(requests: Sequence[MemoryRequest], node: str) -> str:
     """Return a warning if the buffers fit, but memory for them is short; else an empty string."""
-    for on_node in _nodes(request for request in requests if request.node == node):
-        more, available = _more(on_node), min(request.available_bytes for request in on_node)
-        if more > available:
-            return (
-                f"checkpoints need {more / 1e6:.0f} MB more memory, and only {available / 1e6:.0f} "
-                "MB are available: files in /dev/shm count as memory of the container, which may "
-                "be killed for it; raise its memory limit, or use fewer buffers"
-            )
-    return ""
-
-
-def _nodes(requests: Iterable[MemoryRequest]) -> list[list[MemoryRequest]]:
-    nodes: dict[str, list[MemoryRequest]] = {}
-    for request in requests:
-        nodes.setdefault(request.node, []).append(request)
-    return list(nodes.values())
+    on_node = [request for request in requests if request.node == node]
+    more, available = _more(on_node), min(request.available_bytes for request in on_node)
+    if more <= available:
+        return ""
+    return (
+        f"checkpoints need {more / 1e6:.0f} MB more memory, and only {available / 1e6:.0f} "
+        "MB are available: files in /dev/shm count as memory of the container, which may "
+        "be killed for it; raise its memory limit, or use fewer buffers"
+    )
 
 
 def _more(requests: Sequence[MemoryRequest]) -> int:
@@ -158,7 +154,7 @@ class SegmentState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """Description of a segment's content."""
+    """Description of a segment's content; the file has the fields in this order."""
 
     state: SegmentState
     for_storage: bool
@@ -177,20 +173,7 @@ class SegmentHeader:
 
 
 def pack_header(header: SegmentHeader) -> bytes:
-    body = _HEADER.pack(
-        MAGIC,
-        header.state,
-        header.for_storage,
-        header.step,
-        header.generation,
-        header.layout_bytes,
-        header.layout_sum,
-        header.seal_offset,
-        header.part_offset,
-        header.part_bytes,
-        header.total_bytes,
-        header.saved_at,
-    )
+    body = _HEADER.pack(MAGIC, *astuple(header))
     return body + _SUM.pack(checksum(body))
 
 
@@ -203,11 +186,6 @@ def unpack_header(data: bytes | memoryview) -> SegmentHeader | None:
         return None
     _, state, for_storage, *rest = _HEADER.unpack(body)
     return SegmentHeader(SegmentState(state), bool(for_storage), *rest)
-
-
-def pack_mark(generation: int, persisted: bool) -> bytes:
-    body = _MARK.pack(MAGIC, generation, persisted)
-    return body + _SUM.pack(checksum(body))
 
 
 def is_marked_persisted(data: bytes | memoryview, generation: int) -> bool:
@@ -320,7 +298,8 @@ class Segment:
         return is_marked_persisted(self.map[at : at + MARK_BYTES], generation)
 
     def mark_persisted(self, generation: int) -> None:
-        os.pwrite(self.descriptor, pack_mark(generation, True), MARK_OFFSET)
+        body = _MARK.pack(MAGIC, generation, True)
+        os.pwrite(self.descriptor, body + _SUM.pack(checksum(body)), MARK_OFFSET)
 
     def write_header(self, header: SegmentHeader) -> None:
         os.pwrite(self.descriptor, pack_header(header), 0)
@@ -342,6 +321,8 @@ class Segment:
 
     def begin_save(self, header: SegmentHeader, layout: bytes) -> None:
         """Invalidate the current content, and write the layout of the next save."""
+        # The header first: from here on the save that was in this buffer is gone, which is why the
+        # ring never chooses the newest complete one.
         self.write_header(header)
         pass_failpoint("save-begun")
         if self.map[PAGE : PAGE + len(layout)] != layout:
@@ -350,12 +331,7 @@ class Segment:
 
     def try_lock(self, exclusive: bool) -> bool:
         """Lock the file without waiting; return whether it is locked now."""
-        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-        try:
-            fcntl.flock(self.descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return try_flock(self.descriptor, exclusive)
 
     def unlock(self) -> None:
         fcntl.flock(self.descriptor, fcntl.LOCK_UN)

@@ -23,6 +23,7 @@ from gangline.elastic.checkpoint.errors import CorruptError
 from gangline.elastic.checkpoint.failpoints import pass_failpoint
 from gangline.elastic.checkpoint.format.checksum import checksum
 from gangline.elastic.checkpoint.format.manifest import (
+    MANIFEST,
     METADATA,
     PartLayout,
     PartNote,
@@ -125,14 +126,11 @@ def entry_checksums(segment: Segment, header: SegmentHeader, layout: PartLayout)
         return [checksum(part[e.offset : e.offset + e.length]) for e in layout.entries]
 
 
-def seal_segment(segment: Segment, header: SegmentHeader, layout: PartLayout) -> list[int]:
-    """Return the segment's checksums; compute and store them if they are missing."""
-    sums = segment.read_seal(header, len(layout.entries))
-    if sums is None:
-        sums = entry_checksums(segment, header, layout)
-        segment.write_seal(header, sums)
+def seal_segment(segment: Segment, header: SegmentHeader, layout: PartLayout) -> None:
+    """Compute and store the checksums of a locked segment if they are missing."""
+    if segment.read_seal(header, len(layout.entries)) is None:
+        segment.write_seal(header, entry_checksums(segment, header, layout))
         pass_failpoint("sealed")
-    return sums
 
 
 def seal_if_unchanged(segment: Segment, header: SegmentHeader, layout: PartLayout) -> bool:
@@ -215,6 +213,8 @@ def try_commit(target: StorageTarget, step: int, plan: str, world: int) -> bool:
         OSError: the target cannot be read or written.
         StepTakenError: a save of another plan was committed meanwhile.
     """
+    # Savers of several nodes may be here concurrently with the same notes: they write the same
+    # manifest, and the rename or the conditional write lets one of them commit.
     if is_committed(target, step, plan):
         return True
     folder = target.staging_folder(step, plan)
@@ -238,7 +238,7 @@ def try_commit(target: StorageTarget, step: int, plan: str, world: int) -> bool:
 def is_committed(target: StorageTarget, step: int, plan: str) -> bool:
     """Return whether storage has the step as this plan saved it."""
     try:
-        return decode_manifest(target.read(f"{step_folder(step)}/gangline.json")).plan == plan
+        return decode_manifest(target.read(f"{step_folder(step)}/{MANIFEST}")).plan == plan
     except (FileNotFoundError, CorruptError):
         return False
 
@@ -248,7 +248,7 @@ def committed_steps(target: StorageTarget) -> list[int]:
     steps = [
         step for name in target.list_names("") if (step := parse_step_folder(name)) is not None
     ]
-    return sorted(step for step in steps if "gangline.json" in target.list_names(step_folder(step)))
+    return sorted(step for step in steps if MANIFEST in target.list_names(step_folder(step)))
 
 
 def expired_steps(steps: list[int], keep: int, keep_every: int) -> list[int]:

@@ -145,12 +145,10 @@ def test_a_job_that_fails_more_often_saves_more_often() -> None:
 
 def test_prior_of_the_tuning_is_replaced_by_observations() -> None:
     tuned = AutoInterval(save_s=1.0)
-    tuned.set_prior(1.0, 3 * 3600.0)
+    tuned.prior = FailurePrior(1.0, 3 * 3600.0)
     assert tuned.interval_s() == pytest.approx(146, abs=1)
     tuned.failures, tuned.observed_s = 1000, 1000 * 60.0
     assert tuned.between_failures_s() == pytest.approx(70, abs=2)
-    with pytest.raises(ValueError, match="positive"):
-        tuned.set_prior(0.0, 1.0)
 
 
 def test_prior_is_read_from_the_file_of_the_agent_when_it_changes(tmp_path: Path) -> None:
